@@ -1,0 +1,53 @@
+"""The front door: ask for a Run, submit a function, attach to what was submitted.
+
+Importing it loads neither torch nor kubernetes; each name is loaded when it is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from train_func.client.job import Job
+    from train_func.client.submit import attach, submit
+    from train_func.client.twin import Local
+    from train_func.errors import InvalidInput, JobFailed, JobNotFound, SourceRefused, StorageFailed, TrainFuncError
+    from train_func.run import Run
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Run": "train_func.run",
+    "submit": "train_func.client.submit",
+    "attach": "train_func.client.submit",
+    "Job": "train_func.client.job",
+    "Local": "train_func.client.twin",
+    "TrainFuncError": "train_func.errors",
+    "InvalidInput": "train_func.errors",
+    "SourceRefused": "train_func.errors",
+    "StorageFailed": "train_func.errors",
+    "JobFailed": "train_func.errors",
+    "JobNotFound": "train_func.errors",
+}
+__all__ = [
+    "InvalidInput",
+    "Job",
+    "JobFailed",
+    "JobNotFound",
+    "Local",
+    "Run",
+    "SourceRefused",
+    "StorageFailed",
+    "TrainFuncError",
+    "attach",
+    "submit",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"train_func has no {name!r}; it offers {', '.join(__all__)}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,107 @@
+"""The errors people see, each with a cause out of one fixed list.
+
+    TrainFuncError
+    ├── InvalidInput    (ValueError)   the Run, the data, the model or an option cannot work
+    ├── SourceRefused   (ValueError)   the function cannot travel as it is written
+    ├── StorageFailed   (OSError)      the store refused, is away, or holds something damaged
+    ├── JobFailed       (RuntimeError) a job ended without its result
+    └── JobNotFound     (LookupError)  no job or run of that name is in that place
+
+Every message says what was given, what is allowed, where, and what to do next.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+Cause = Literal[
+    "input",  # a field of the Run, of Local(...) or of Cluster(...)
+    "source",  # the function's text
+    "data",
+    "model",
+    "code",  # an exception in train_func
+    "image",
+    "scheduling",
+    "quota",
+    "memory",
+    "permission",
+    "storage",
+    "preemption",
+    "peer",  # another worker was lost
+    "killed",  # a process of the worker was killed by a signal nobody here sent
+    "deadline",
+    "cancelled",
+    "interrupted",  # the job's controller, or its machine, died
+    "unknown",
+]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+
+StorageReason = Literal[
+    "absent",  # no object under that key
+    "conflict",  # a conditional put lost
+    "unreachable",
+    "credentials",  # none found, or the key is wrong
+    "denied",  # the key is right, the permission is missing
+    "bucket",  # the bucket, or the folder above the store, does not exist
+    "full",
+    "damaged",  # the bytes are not those that were put
+    "address",  # not a store address
+]
+RETRYABLE_STORAGE: frozenset[StorageReason] = frozenset({"unreachable"})
+
+
+class TrainFuncError(Exception):
+    """The root of everything this package raises on purpose."""
+
+    def __init__(self, message: str, *, cause: Cause) -> None:
+        super().__init__(message)
+        self.cause: Cause = cause
+
+
+class _Refused(TrainFuncError, ValueError):
+    """One or more faults, all reported at once."""
+
+    def __init__(self, faults: str | Sequence[str], *, cause: Cause) -> None:
+        self.faults = (faults,) if isinstance(faults, str) else tuple(faults)
+        if len(self.faults) == 1:
+            text = self.faults[0]
+        else:
+            text = "\n".join([f"{len(self.faults)} faults:", *(f"  - {fault}" for fault in self.faults)])
+        super().__init__(text, cause=cause)
+
+
+class InvalidInput(_Refused):
+    """Something given cannot work; ``faults`` lists every reason, ``cause`` the kind of the first."""
+
+    def __init__(self, faults: str | Sequence[str], *, cause: Cause = "input") -> None:
+        super().__init__(faults, cause=cause)
+
+
+class SourceRefused(_Refused):
+    """The function cannot travel; ``faults`` lists every reason, each with its cell and line."""
+
+    def __init__(self, faults: str | Sequence[str]) -> None:
+        super().__init__(faults, cause="source")
+
+
+class StorageFailed(TrainFuncError, OSError):
+    """A store operation failed; ``reason`` tells the kinds apart."""
+
+    def __init__(self, message: str, *, reason: StorageReason) -> None:
+        super().__init__(message, cause="storage")
+        self.reason: StorageReason = reason
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same operation may succeed later without anybody changing anything."""
+        return self.reason in RETRYABLE_STORAGE
+
+
+class JobFailed(TrainFuncError, RuntimeError):
+    """A job ended without its result; the message names the cause, the worker and the cell line."""
+
+
+class JobNotFound(TrainFuncError, LookupError):
+    """No job or run of that name is in that place."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, cause="input")

@@ -1,0 +1,273 @@
+"""Run: what you ask for, as it crosses the wire from the notebook to the workers.
+
+A Run that exists is valid. Where it executes, and on what hardware, belongs to Local(...) and Cluster(...).
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from train_func.errors import InvalidInput
+from train_func.secret import secret_in, secret_under
+
+MAX_SEED = 2**32 - 1
+MAX_WORKERS = 1000
+READABLE_LENGTH = 24  # characters of a name before its hash; pods add "-worker-999" and must stay below 63
+HASH_LENGTH = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training, asked for. All faults are reported at once.
+
+    Raises:
+        InvalidInput: naming every field that cannot work, what it was and what it may be.
+    """
+
+    model: str
+    """Hub id, folder, store address, or ``package://NAME/FOLDER`` inside an installed package."""
+    dataset: str
+    """Hub id, csv/tsv/json/jsonl/parquet file, saved ``datasets`` folder, or store address of one of those."""
+    model_revision: str = "main"
+    """Branch, tag or commit of a Hub model."""
+    dataset_revision: str = "main"
+    """Branch, tag or commit of a Hub dataset."""
+    subset: str | None = None
+    """Configuration of a Hub dataset that has several."""
+    text: str = "text"
+    """Column with the text."""
+    label: str = "label"
+    """Column with the class: integers or text."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes, in the order of the integer labels 0, 1, ...; empty: the values themselves."""
+    held_out: float | str = 0.2
+    """Share of the rows kept for evaluation, or the name of a split, or a file."""
+    samples: int | None = None
+    """Use only so many rows, drawn with the seed."""
+    max_length: int = 512
+    """Tokens after which a text is cut."""
+    workers: int = 2
+    """Pods, or their stand-ins on this machine."""
+    epochs: int = 3
+    """Times every training row is used."""
+    batch_size: int = 16
+    """Rows per optimiser step over all workers together."""
+    micro_batch_size: int = 8
+    """Most rows one rank holds at once."""
+    learning_rate: float = 5e-5
+    """Peak learning rate."""
+    seed: int = 42
+    """Seed of the split, the order of the rows, the new layers and dropout."""
+    max_attempts: int = 3
+    """Starts without progress after which a retryable failure becomes final."""
+    deadline: int = 24 * 3600
+    """Seconds after which the job fails."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Values of your own, plain JSON, handed to the function beside the fields above."""
+
+    def __post_init__(self) -> None:
+        faults = _faults(self)
+        if faults:
+            raise InvalidInput(faults)
+        object.__setattr__(self, "labels", tuple(self.labels))
+        object.__setattr__(self, "parameters", json.loads(json.dumps(dict(self.parameters))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The Run as plain JSON values; ``from_dict`` is its inverse."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        plain["labels"] = list(self.labels)
+        plain["parameters"] = json.loads(json.dumps(self.parameters))
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Raises InvalidInput when a field is unknown or invalid."""
+        unknown = sorted(set(plain) - {f.name for f in dataclasses.fields(cls)})
+        if unknown:
+            raise InvalidInput(f"Run has no field {', '.join(unknown)}; its fields are {', '.join(field_names())}")
+        return cls(**{**plain, "labels": tuple(plain.get("labels", ()))})
+
+
+def field_names() -> tuple[str, ...]:
+    """Names of all fields of Run, in their order."""
+    return tuple(f.name for f in dataclasses.fields(Run))
+
+
+def _whole(run: Run, name: str, low: int, high: int) -> str | None:
+    value = getattr(run, name)
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return None
+    return f"{name}={value!r}: a whole number from {low} to {high} is wanted"
+
+
+def _text(run: Run, name: str) -> str | None:
+    value = getattr(run, name)
+    if isinstance(value, str) and value.strip():
+        if found := secret_in(value):
+            return f"{name}: holds {found}; give credentials by Secret or environment, never in a Run"
+        return None
+    return f"{name}={value!r}: a non-empty text is wanted"
+
+
+def _learning_rate(run: Run) -> str | None:
+    rate = run.learning_rate
+    if isinstance(rate, (int, float)) and not isinstance(rate, bool) and math.isfinite(rate) and 0 < rate <= 1:
+        return None
+    return f"learning_rate={rate!r}: a number above 0 and at most 1 is wanted (fine-tuning usually takes 1e-5 to 1e-4)"
+
+
+def _held_out(run: Run) -> str | None:
+    share = run.held_out
+    if isinstance(share, str):
+        return _text(run, "held_out")
+    if isinstance(share, (int, float)) and not isinstance(share, bool) and 0 < share < 1:
+        return None
+    return f"held_out={share!r}: a share between 0 and 1, the name of a split, or a file is wanted"
+
+
+def _labels(run: Run) -> str | None:
+    if isinstance(run.labels, str) or not all(isinstance(name, str) and name for name in run.labels):
+        return f"labels={run.labels!r}: a tuple of class names is wanted, such as ('negative', 'positive')"
+    if len(set(run.labels)) != len(run.labels):
+        return f"labels={run.labels!r}: every class name may stand only once"
+    if len(run.labels) == 1:
+        return f"labels={run.labels!r}: one class leaves nothing to learn; name at least two"
+    return None
+
+
+def _parameters(run: Run) -> list[str]:
+    if not isinstance(run.parameters, Mapping):
+        return [f"parameters={run.parameters!r}: a dict of plain JSON values is wanted"]
+    faults = []
+    for key, value in run.parameters.items():
+        if not isinstance(key, str):
+            faults.append(f"parameters[{key!r}]: every key must be a text")
+        elif key in {*field_names(), RECORD_KEY}:
+            faults.append(f"parameters[{key!r}]: that name is a field of Run itself; choose another")
+        elif found := _secret_within(key, value):
+            faults.append(f"parameters[{key!r}]: holds {found}; pass credentials by Secret or environment")
+        else:
+            try:
+                same = json.loads(json.dumps(value, allow_nan=False)) == value
+            except (TypeError, ValueError):
+                same = False
+            if not same:
+                faults.append(
+                    f"parameters[{key!r}] = {value!r} ({type(value).__name__}): only plain JSON travels: "
+                    "text, finite numbers, true, false, None, lists and dicts with text keys"
+                )
+    return faults
+
+
+def _secret_within(key: str, value: object) -> str | None:
+    if isinstance(value, str):
+        return secret_under(key, value)
+    if isinstance(value, Mapping):
+        return next((found for k, v in value.items() if (found := _secret_within(str(k), v))), None)
+    if isinstance(value, (list, tuple)):
+        return next((found for item in value if (found := _secret_within(key, item))), None)
+    return None
+
+
+def _faults(run: Run) -> list[str]:
+    found = [_text(run, name) for name in ("model", "dataset", "model_revision", "dataset_revision", "text", "label")]
+    found.append(_text(run, "subset") if run.subset is not None else None)
+    found.append(_labels(run))
+    found.append(_held_out(run))
+    found.append(_whole(run, "samples", 2, 10**12) if run.samples is not None else None)
+    found.append(_whole(run, "max_length", 4, 1_000_000))
+    found.append(_whole(run, "workers", 1, MAX_WORKERS))
+    found.append(_whole(run, "epochs", 1, 100_000))
+    found.append(_whole(run, "batch_size", 1, 10**7))
+    found.append(_whole(run, "micro_batch_size", 1, 10**6))
+    found.append(_learning_rate(run))
+    found.append(_whole(run, "seed", 0, MAX_SEED))
+    found.append(_whole(run, "max_attempts", 1, 1000))
+    found.append(_whole(run, "deadline", 1, 10**9))
+    if isinstance(run.text, str) and run.text == run.label:
+        found.append(f"text and label are both {run.text!r}: two different columns are wanted")
+    return [*(fault for fault in found if fault), *_parameters(run)]
+
+
+RECORD_KEY = "train_func"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """A Run under its name, with what the name was made of: the file ``run.json`` of a job."""
+
+    run: Run
+    name: str
+    generation: int
+    store: str
+    function: str
+    source_sha256: str
+    data_fingerprint: str
+    model_fingerprint: str
+    package_version: str
+
+    @property
+    def prefix(self) -> str:
+        """Where in the store this generation keeps everything but the published model."""
+        return self.name if self.generation == 1 else f"{self.name}/generations/{self.generation}"
+
+    @property
+    def job_name(self) -> str:
+        """Name of the PyTorchJob, or of its twin: a DNS label."""
+        return self.name if self.generation == 1 else f"{self.name}-g{self.generation}"
+
+    @property
+    def model_prefix(self) -> str:
+        """Where in the store the published model lies, whichever generation won."""
+        return f"{self.name}/model"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; ``from_dict`` is its inverse."""
+        return {**{f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, "run": self.run.to_dict()}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Raises InvalidInput when the Run in it is invalid."""
+        return cls(**{**plain, "run": Run.from_dict(plain["run"])})
+
+    def parameters(self) -> dict[str, Any]:
+        """What ``train_func`` is called with: the fields of Run, your own values, and the record itself."""
+        fields = self.run.to_dict()
+        return {**fields.pop("parameters"), **fields, RECORD_KEY: self.to_dict()}
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:
+        """The record inside what ``train_func`` was called with.
+
+        Raises:
+            InvalidInput: when ``parameters`` was not made by ``parameters()``.
+        """
+        if not isinstance(parameters, Mapping) or RECORD_KEY not in parameters:
+            raise InvalidInput(
+                f"Session was given {type(parameters).__name__} without the key {RECORD_KEY!r}: "
+                "hand it the parameters that train_func was called with, unchanged"
+            )
+        return cls.from_dict(parameters[RECORD_KEY])
+
+
+def name_of(
+    run: Run, *, source_sha256: str, data_fingerprint: str, model_fingerprint: str, package_version: str
+) -> str:
+    """A readable part and a hash of everything that decides the result: the same inputs give the same name."""
+    identity = json.dumps(
+        [run.to_dict(), source_sha256, data_fingerprint, model_fingerprint, package_version], sort_keys=True
+    )
+    readable = "-".join(_slug(address) for address in (run.model, run.dataset))
+    readable = readable[:READABLE_LENGTH].strip("-")
+    return f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:HASH_LENGTH]}"
+
+
+def _slug(address: str) -> str:
+    last = re.split(r"[/\\]", address.rstrip("/\\"))[-1]
+    words = re.sub(r"[^a-z0-9]+", "-", last.rsplit(".", 1)[0].lower()).strip("-")[:12].strip("-")
+    return words if words[:1].isalpha() else f"r-{words}".rstrip("-")
