@@ -1,0 +1,52 @@
+# make run      sets up and does the main job: notebook 01, headless
+# make test     sets up and passes the tests
+# make check    the quick checks: style, types, arrows, shell
+# make lock     resolves pyproject.toml anew into requirements.lock
+SHELL := bash
+.SHELLFLAGS := -Eeuo pipefail -c
+.ONESHELL:
+.SILENT:
+.PHONY: run setup test check lock
+
+BIN := .venv/bin
+NOTEBOOK := 01_finetune
+EXECUTED := build/$(NOTEBOOK).ipynb
+
+# Where this checkout keeps jobs, cache and, unless STORE says otherwise, the store.
+export TRAIN_FUNC_HOME ?= $(CURDIR)/.train_func
+export TRAIN_FUNC_STORE := $(or $(STORE),$(TRAIN_FUNC_STORE),file://$(TRAIN_FUNC_HOME)/store)
+export TOKENIZERS_PARALLELISM := false
+
+# A file named from here is found by the notebook too, whose folder is notebooks/.
+found = $(if $(wildcard $(1)),$(abspath $(1)),$(1))
+parameter = $(if $(2),-p $(1) '$(2)')
+PARAMETERS = $(call parameter,model,$(call found,$(MODEL))) $(call parameter,dataset,$(call found,$(DATASET))) \
+	$(call parameter,text,$(TEXT)) $(call parameter,label,$(LABEL)) $(call parameter,labels,$(LABELS)) \
+	$(call parameter,held_out,$(HELD_OUT)) $(call parameter,samples,$(SAMPLES)) \
+	$(call parameter,workers,$(WORKERS)) $(call parameter,epochs,$(EPOCHS)) \
+	$(call parameter,batch_size,$(BATCH_SIZE)) $(call parameter,learning_rate,$(LEARNING_RATE)) \
+	$(call parameter,seed,$(SEED)) $(if $(FRESH),-p fresh True)
+
+run: setup
+	mkdir -p build
+	$(BIN)/papermill notebooks/$(NOTEBOOK).ipynb $(EXECUTED) --cwd notebooks --kernel python3 \
+		--log-output --no-progress-bar $(PARAMETERS)
+	echo "the executed notebook: $(EXECUTED)"
+
+setup:
+	infra/environment.sh
+
+test: setup
+	$(BIN)/python -m pytest $(TESTS)
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/shellcheck infra/environment.sh .ci/run
+	$(BIN)/python -m pytest -q tests/contracts
+
+lock: setup
+	$(BIN)/uv pip compile pyproject.toml --python-version 3.11 --universal --all-extras \
+		--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -q -o requirements.lock

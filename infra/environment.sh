@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Makes .venv from requirements.lock: infra/environment.sh
+# Safe to run twice: does nothing when .venv already holds exactly this lock file.
+# Needs Python 3.11 or newer with venv (PYTHON=... names one), and PyPI.
+set -Eeuo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+VENV=$ROOT/.venv
+LOCK=$ROOT/requirements.lock
+DOWNLOAD_GB=3 # torch from PyPI brings the CUDA libraries
+DISK_GB=6
+trap 'say "failed at line $LINENO; run it again to go on from what is there"' ERR
+
+say() { printf 'environment: %s\n' "$*" >&2; }
+
+die() {
+    say "$*"
+    trap - ERR
+    exit 1
+}
+
+find_python() {
+    local name
+    for name in "${PYTHON:-python3}" python3.14 python3.13 python3.12 python3.11; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            printf '%s\n' "$name"
+            return
+        fi
+    done
+    die "no Python 3.11 or newer found; install one, or name it: make setup PYTHON=/path/to/python3.12"
+}
+
+free_gb() { df -Pk "$ROOT" | awk 'NR == 2 { print int($4 / 1048576) }'; }
+
+# What the environment was made of: when this changes, it is made anew.
+fingerprint() { cat "$LOCK" "$ROOT/pyproject.toml" "${BASH_SOURCE[0]}" | sha256sum | cut -d' ' -f1; }
+
+# The lock file's own entry of uv, so that the installer is pinned by hash like everything else.
+lock_entry_of_uv() { awk '/^[a-zA-Z0-9]/ { wanted = /^uv==/ } wanted' "$LOCK"; }
+
+install() {
+    local python=$1 entry
+    say "about $DOWNLOAD_GB GB to download and $DISK_GB GB on disk, once; $(free_gb) GB are free here"
+    (($(free_gb) >= DISK_GB)) || die "not enough room in $ROOT: $DISK_GB GB are needed"
+    "$python" -m venv --clear "$VENV" || die "'$python -m venv' failed; on Debian and Ubuntu: apt install python3-venv"
+    entry=$(mktemp)
+    lock_entry_of_uv >"$entry"
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$entry"
+    rm -f "$entry"
+    "$VENV/bin/uv" pip install --python "$VENV/bin/python" --no-deps --require-hashes -r "$LOCK"
+    "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps --no-build-isolation -e "$ROOT"
+}
+
+main() {
+    local wanted
+    wanted=$(fingerprint)
+    [[ $(cat "$VENV/.made-of" 2>/dev/null) != "$wanted" ]] || return 0
+    install "$(find_python)"
+    printf '%s\n' "$wanted" >"$VENV/.made-of"
+    say "ready in $VENV"
+}
+main "$@"

@@ -1,0 +1,92 @@
+"""The house: what a file, a name and an import may look like."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted((ROOT / "train_func").rglob("*.py"))
+NAMELESS = {"utils", "common", "helpers", "misc", "base", "manager"}
+ENVIRONMENT_READERS = {
+    "client/twin": "hands a copy of its environment to the workers",
+    "storage/s3.py": "endpoint and credentials",
+    "worker": "the process edge of the pod",
+}
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT / "train_func").as_posix()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_a_module_is_small_and_says_its_one_idea(path):
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert len(text.splitlines()) <= 300
+    docstring = ast.get_docstring(tree)
+    assert docstring, "no docstring"
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert node.end_lineno - node.lineno < 60, f"{node.name} has {node.end_lineno - node.lineno + 1} lines"
+
+
+def test_no_module_is_named_after_nothing():
+    assert not [relative(path) for path in MODULES if path.stem in NAMELESS]
+
+
+def test_functions_are_short_on_the_whole():
+    lengths = sorted(
+        node.end_lineno - node.lineno + 1
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    )
+    assert lengths[len(lengths) // 2] <= 12
+    assert lengths[len(lengths) * 9 // 10] <= 40
+
+
+def test_the_environment_is_read_at_the_edges_only():
+    readers = {
+        relative(path)
+        for path in MODULES
+        if any(
+            isinstance(n, ast.Attribute) and n.attr in ("environ", "getenv")
+            for n in ast.walk(ast.parse(path.read_text()))
+        )
+    }
+    strangers = {name for name in readers if not name.startswith(tuple(ENVIRONMENT_READERS))}
+    assert not strangers
+
+
+def imported_by(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_importing_the_front_door_is_cheap():
+    loaded = imported_by("import train_func")
+    assert not loaded & {"torch", "kubernetes", "kubeflow", "transformers", "datasets", "boto3", "numpy"}
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", "import train_func"], capture_output=True, text=True, check=True
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.endswith(" train_func")
+    assert int(last.split("|")[1]) < 150_000, f"{last} (microseconds)"
+
+
+def test_submitting_needs_no_torch():
+    loaded = imported_by("from train_func import Run, submit, attach, Local, Job, InvalidInput")
+    assert not loaded & {"torch", "transformers", "datasets", "kubernetes"}
+
+
+def test_the_front_door_offers_what_it_lists():
+    import train_func
+
+    for name in train_func.__all__:
+        assert getattr(train_func, name).__name__ == name
+    with pytest.raises(AttributeError, match="it offers .*submit"):
+        train_func.sumbit  # noqa: B018

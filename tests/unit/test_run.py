@@ -1,0 +1,159 @@
+"""Run: valid or not at all, the same on both ends of the wire, and named by what decides its result."""
+
+import dataclasses
+import json
+import random
+import re
+
+import pytest
+
+from train_func.errors import InvalidInput
+from train_func.run import RECORD_KEY, Run, RunRecord, field_names, name_of
+
+VALID = {"model": "bert-base-cased", "dataset": "reviews.csv"}
+IDENTITY = {"source_sha256": "a", "data_fingerprint": "b", "model_fingerprint": "c", "package_version": "1"}
+
+FAULTS = [
+    ({"model": ""}, "model='': a non-empty text"),
+    ({"dataset": None}, "dataset=None"),
+    ({"model": "https://me:hunter2hunter2@host/model"}, "model: holds a password in an address"),
+    ({"subset": ""}, "subset=''"),
+    ({"text": "label"}, "text and label are both 'label'"),
+    ({"labels": "ab"}, "a tuple of class names"),
+    ({"labels": ("a", "a")}, "only once"),
+    ({"labels": ("a",)}, "one class leaves nothing to learn"),
+    ({"held_out": 0}, "held_out=0: a share between 0 and 1"),
+    ({"held_out": 1.5}, "held_out=1.5"),
+    ({"samples": 1}, "samples=1"),
+    ({"max_length": 0}, "max_length=0"),
+    ({"workers": 0}, "workers=0: a whole number from 1 to 1000"),
+    ({"workers": 2.0}, "workers=2.0"),
+    ({"workers": True}, "workers=True"),
+    ({"epochs": 0}, "epochs=0"),
+    ({"batch_size": 0}, "batch_size=0: a whole number from 1"),
+    ({"micro_batch_size": -1}, "micro_batch_size=-1"),
+    ({"learning_rate": 1e10}, r"learning_rate=10000000000.0: a number above 0 and at most 1"),
+    ({"learning_rate": float("nan")}, "learning_rate=nan"),
+    ({"learning_rate": "1e-4"}, "learning_rate='1e-4'"),
+    ({"seed": -1}, "seed=-1"),
+    ({"max_attempts": 0}, "max_attempts=0"),
+    ({"deadline": 0}, "deadline=0"),
+    ({"parameters": {"x": float("inf")}}, r"parameters\['x'\] = inf \(float\): only plain JSON travels"),
+    ({"parameters": {"x": object}}, "only plain JSON travels"),
+    ({"parameters": {"x": (1, 2)}}, "only plain JSON travels"),
+    ({"parameters": {1: 2}}, "every key must be a text"),
+    ({"parameters": {"epochs": 2}}, "is a field of Run itself"),
+    ({"parameters": {RECORD_KEY: 2}}, "is a field of Run itself"),
+    ({"parameters": {"api_key": "abcdef0123456789"}}, "holds a literal under the name 'api_key'"),
+    ({"parameters": {"a": {"b": ["hf_" + "a" * 34]}}}, "holds a Hugging Face token"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS, ids=lambda value: repr(value)[:40])
+def test_a_fault_is_named_with_what_was_given_and_what_is_allowed(change, message):
+    with pytest.raises(InvalidInput, match=message):
+        Run(**{**VALID, **change})
+
+
+def test_all_faults_are_reported_at_once():
+    with pytest.raises(InvalidInput) as caught:
+        Run(model="", dataset="", workers=0, batch_size=0, learning_rate=-1)
+    assert len(caught.value.faults) == 5
+    assert str(caught.value).startswith("5 faults:")
+
+
+def test_a_secret_is_never_repeated_in_the_message():
+    token = "hf_" + "b" * 34
+    with pytest.raises(InvalidInput) as caught:
+        Run(**VALID, parameters={"token": token})
+    assert token not in str(caught.value)
+
+
+def test_a_run_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Run(**VALID).epochs = 5
+
+
+def test_a_run_has_at_most_twenty_fields_each_with_a_line_of_meaning():
+    source = __import__("inspect").getsource(Run)
+    assert len(field_names()) <= 20
+    for name in field_names():
+        assert re.search(rf'^    {name}: .+\n    """.+\."""$', source, re.M), name
+
+
+def generated_run(random_: random.Random) -> Run:
+    words = ["stars", "naïve", "𝔘𝔫𝔦", "a b", "x" * 40]
+    return Run(
+        model=random_.choice(words),
+        dataset=random_.choice(words) + ".csv",
+        labels=tuple(random_.sample(words, random_.choice([0, 2, 3]))),
+        held_out=random_.choice([0.1, "test"]),
+        samples=random_.choice([None, 101]),
+        workers=random_.randint(1, 4),
+        learning_rate=random_.uniform(1e-6, 1),
+        parameters={
+            word: random_.choice([1, 0.5, None, True, "v", [1, {"k": []}]]) for word in random_.sample(words, 2)
+        },
+    )
+
+
+def test_a_run_is_the_same_after_the_wire():
+    random_ = random.Random(7)
+    for _ in range(200):
+        run = generated_run(random_)
+        assert Run.from_dict(json.loads(json.dumps(run.to_dict()))) == run
+
+
+def test_an_unknown_field_on_the_wire_is_refused():
+    with pytest.raises(InvalidInput, match="no field epoch; its fields are model, dataset"):
+        Run.from_dict({**VALID, "epoch": 3})
+
+
+def record(generation: int = 1, **fields) -> RunRecord:
+    run = Run(**VALID, **fields)
+    return RunRecord(
+        run=run,
+        name=name_of(run, **IDENTITY),
+        generation=generation,
+        store="file:///s",
+        function="train_func",
+        **IDENTITY,
+    )
+
+
+def test_the_function_receives_fields_own_values_and_the_record():
+    made = record(parameters={"note": "mine"})
+    parameters = json.loads(json.dumps(made.parameters()))
+    assert parameters["epochs"] == 3
+    assert parameters["note"] == "mine"
+    assert RunRecord.from_parameters(parameters) == made
+
+
+def test_parameters_without_a_record_are_refused_by_name():
+    with pytest.raises(InvalidInput, match="hand it the parameters that train_func was called with"):
+        RunRecord.from_parameters({"epochs": 3})
+
+
+def test_the_name_follows_from_everything_that_decides_the_result():
+    run = Run(**VALID)
+    name = name_of(run, **IDENTITY)
+    assert name == name_of(Run(**VALID), **IDENTITY)
+    others = [name_of(Run(**VALID, seed=1), **IDENTITY)]
+    others += [name_of(run, **{**IDENTITY, key: "other"}) for key in IDENTITY]
+    assert len({name, *others}) == 6
+
+
+@pytest.mark.parametrize(
+    "model", ["bert-base-cased", "org/Model_V2.1", "package://a/model", "7b", "ÄÖ", "-x-", "a" * 90]
+)
+def test_a_job_name_is_a_dns_label_that_leaves_room_for_its_pods(model):
+    name = name_of(Run(model=model, dataset="s3://bucket/Reviews 2024.csv"), **IDENTITY)
+    assert re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name)
+    assert len(f"{name}-g999-worker-999") <= 63
+
+
+def test_generations_have_addresses_of_their_own_and_share_the_published_model():
+    first, second = record(1), record(2)
+    assert (first.prefix, first.job_name) == (first.name, first.name)
+    assert (second.prefix, second.job_name) == (f"{first.name}/generations/2", f"{first.name}-g2")
+    assert first.model_prefix == second.model_prefix == f"{first.name}/model"

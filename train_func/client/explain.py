@@ -1,0 +1,129 @@
+"""Joins pods, events, attempt records and the first failing rank's traceback into one typed error."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from train_func.client.observed import Event, Place, Pod
+from train_func.client.source import locate
+from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
+from train_func.run import RunRecord
+from train_func.storage import Store
+
+FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
+LAST_EVENTS = 5
+
+NEXT: dict[Cause, str] = {
+    "code": "mend the cell and submit again",
+    "data": "mend the data or the Run and submit again",
+    "model": "mend the model's address or files and submit again",
+    "memory": "give each worker more memory=..., or lower micro_batch_size or max_length",
+    "storage": "look after the store, then submit again: the run goes on",
+    "permission": "give the worker the credentials or rights named above, then submit again",
+    "killed": "look for who sent the signal (the kernel's out-of-memory killer, a person); then submit again",
+    "deadline": "raise deadline=... in the Run, or train less",
+    "cancelled": "submit again to go on with the run",
+    "interrupted": "submit again to go on with the run",
+    "scheduling": "ask for less cpu, memory or gpu, or for fewer workers",
+}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a failed job, gathered once."""
+
+    pods: list[Pod]
+    events: list[Event]
+    attempts: list[dict[str, Any]]  # end records of the workers, oldest attempt first
+    cells: dict[str, Any]
+
+
+def explain(record: RunRecord, place: Place, store: Store) -> JobFailed:
+    """The one error that says why the job of ``record`` has no result."""
+    status = place.status(record.job_name)
+    evidence = _gather(record, place, store)
+    failed = next((c for c in status.conditions if c.type == "Failed" and c.status == "True"), None) if status else None
+    if status is not None and failed is None and status.interrupted:
+        return _error(record, "interrupted", "the job's controller or its machine died while the workers ran", evidence)
+    if failed is not None and failed.reason == "Cancelled":
+        return _error(record, "cancelled", "the job was cancelled", evidence)
+    if failed is not None and "DeadlineExceeded" in failed.reason + failed.message.replace(" ", ""):
+        return _error(record, "deadline", f"the job was not done after {record.run.deadline} s", evidence)
+    cause, what = _root(evidence)
+    return _error(record, cause, what or (failed.message if failed else "the job has no result"), evidence)
+
+
+def _gather(record: RunRecord, place: Place, store: Store) -> Evidence:
+    keys = [entry.key for entry in store.list(f"{record.prefix}/attempts/")]
+    ends = [key for key in keys if "/worker-" in key and key.endswith(".json") and "/model/" not in key]
+    records: list[dict[str, Any]] = [json.loads(store.get(key).data) for key in ends]
+    return Evidence(
+        pods=place.pods(record.job_name),
+        events=place.events(record.job_name),
+        attempts=sorted(records, key=lambda end: (end["attempt"], end["ended"])),
+        cells=_cells(record, store),
+    )
+
+
+def _cells(record: RunRecord, store: Store) -> dict[str, Any]:
+    try:
+        cells: dict[str, Any] = json.loads(store.get(f"{record.prefix}/source/cells.json").data)
+    except StorageFailed:
+        return {"pieces": []}
+    return cells
+
+
+def _root(evidence: Evidence) -> tuple[Cause, str]:
+    """The failure that came first and was nobody else's consequence."""
+    over = next((pod for pod in reversed(evidence.pods) if pod.reason == "OOMKilled"), None)
+    if over is not None:
+        return (
+            "memory",
+            f"worker {over.worker} needed more than its memory limit and was killed. {over.message}".strip(),
+        )
+    refused = next((pod for pod in reversed(evidence.pods) if pod.reason in ("CreateContainerConfigError",)), None)
+    if refused is not None:
+        return "permission", f"worker {refused.worker} could not be started: {refused.message}"
+    ends = _last_attempt(evidence.attempts)
+    own = [end for end in ends if end["cause"] not in FOLLOWERS] or ends
+    if own:
+        return _of_record(own[0], evidence)
+    last = next((pod for pod in reversed(evidence.pods) if pod.exit_code), None)
+    if last is None:
+        return "unknown", ""
+    if last.exit_code == 137:
+        return "killed", f"worker {last.worker} was killed by SIGKILL"
+    return "unknown", f"worker {last.worker} ended with exit code {last.exit_code}. {last.message}".strip()
+
+
+def _last_attempt(ends: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """End records of the newest attempt that says more than that the attempts are used up."""
+    failed = [end for end in ends if end["exit_code"] != 0]
+    newest = max((end["attempt"] for end in failed), default=0)
+    return [end for end in failed if end["attempt"] == newest]
+
+
+def _of_record(end: dict[str, Any], evidence: Evidence) -> tuple[Cause, str]:
+    cause = next((cause for cause in CAUSES if cause == end["cause"]), "unknown")
+    errors = [(rank["error"]["time"], rank) for rank in end["ranks"] if rank.get("error")]
+    if not errors:
+        return cause, f"worker {end['worker']}, attempt {end['attempt']}: {end['message']}"
+    rank = min(errors, key=lambda pair: str(pair[0]))[1]
+    error = rank["error"]
+    where = f"worker {end['worker']}, rank {rank['rank']}, attempt {end['attempt']}"
+    what = f"{error['type']}: {error['message']}\n  in {where}"
+    frames = locate(evidence.cells, error["traceback"])
+    what += "".join(f"\n  {origin}, line {line}: `{text.strip()}`" for origin, line, text in reversed(frames))
+    if end["exit_code"] == 71:
+        what += f"\n  {end['message']}"
+    return cause, what
+
+
+def _error(record: RunRecord, cause: Cause, what: str, evidence: Evidence) -> JobFailed:
+    lines = [f"{record.name}: {what}"]
+    warnings = [event for event in evidence.events if event.type == "Warning"][-LAST_EVENTS:]
+    lines += [f"  event: {event.reason}: {event.message}" for event in warnings if cause not in ("code", "data")]
+    if advice := NEXT.get(cause):
+        lines.append(f"  next: {advice}")
+    lines.append(f"  the whole log: print(*attach({record.name!r}).logs(), sep='\\n')")
+    return JobFailed("\n".join(lines), cause=cause)

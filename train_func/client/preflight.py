@@ -1,0 +1,69 @@
+"""Finds what cannot work before anything starts: data, model and store, all faults at once.
+
+The check runs in a process of its own (``python -m train_func.worker check``), so that the notebook's
+process needs neither torch nor datasets for it.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from train_func.errors import CAUSES, Cause, InvalidInput
+from train_func.run import Run
+
+LIMIT_SECONDS = 900  # a large Hub data set may have to be downloaded first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the check learnt of the inputs."""
+
+    data_fingerprint: str
+    model_fingerprint: str
+    notes: tuple[str, ...]
+    num_train: int
+    num_held_out: int
+    labels: tuple[str, ...]
+
+
+def check(run: Run, store: str) -> Facts:
+    """Raises InvalidInput with every fault of the run's data, model and store address."""
+    report = _report({"run": run.to_dict(), "store": store})
+    faults = report["faults"]
+    if faults:
+        raise InvalidInput([fault["message"] for fault in faults], cause=_cause(faults[0]["cause"]))
+    facts = report["facts"]
+    return Facts(
+        data_fingerprint=facts["data_fingerprint"],
+        model_fingerprint=facts["model_fingerprint"],
+        notes=tuple(report["notes"]),
+        num_train=facts["num_train"],
+        num_held_out=facts["num_held_out"],
+        labels=tuple(facts["labels"]),
+    )
+
+
+def _cause(name: str) -> Cause:
+    return next((cause for cause in CAUSES if cause == name), "input")
+
+
+def _report(request: dict[str, Any]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "train_func.worker", "check"]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(request), capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise InvalidInput(
+            f"the check of data and model did not end within {LIMIT_SECONDS} s; "
+            "download the data and the model first, and name their folders",
+            cause="data",
+        ) from None
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        evidence = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-15:])
+        raise InvalidInput(f"the check of data and model itself failed (exit code {done.returncode}):\n{evidence}")
+    report: dict[str, Any] = json.loads(lines[-1])
+    return report

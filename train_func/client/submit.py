@@ -1,0 +1,162 @@
+"""Submits a function as a run, or attaches to one that was submitted before."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from train_func import __version__
+from train_func.client.job import FINISHED, Job
+from train_func.client.observed import Place
+from train_func.client.preflight import Facts, check
+from train_func.client.source import Source, pack
+from train_func.client.twin import Local
+from train_func.errors import InvalidInput, JobNotFound
+from train_func.run import Run, RunRecord, name_of
+from train_func.storage import Store, open_store
+
+LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
+
+
+def submit(
+    function: Callable[[dict[str, Any]], object], run: Run, *, on: Place | None = None, fresh: bool = False
+) -> Job:
+    """Starts ``function`` as a job, or attaches when the same was submitted before.
+
+    Running or succeeded: attaches. Failed, cancelled or interrupted: a new job of the same run.
+
+    Args:
+        on: the place, ``Local()`` by default.
+        fresh: train again from the beginning, as the next generation of the run.
+
+    Raises:
+        SourceRefused: the function cannot travel; every reason with its cell and line.
+        InvalidInput: data, model or options cannot work; every fault at once.
+        StorageFailed: the store is away, denies, or is not there.
+    """
+    place = on if on is not None else Local()
+    if not isinstance(run, Run):
+        raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(...) is wanted")
+    source = pack(function)
+    store = open_store(place.store_address())
+    store.probe("probes")
+    facts = check(_placed(run), store.address)
+    record = _record(run, source, facts, store, fresh=fresh)
+    job = Job(record, place, store)
+    if not fresh and (state := job.state) not in ("Absent", *FINISHED[1:]):
+        done = "it was already done" if state == "Succeeded" else f"it is {state}"
+        print(f"{job.name}: {done}; attached to it (fresh=True trains again)")
+        return job
+    for note in facts.notes:
+        print(f"note: {note}")
+    _start(record, source, place, store)
+    print(
+        f"{job.name}: submitted, {run.workers} workers, {facts.num_train} rows to train, {facts.num_held_out} held out"
+    )
+    return job
+
+
+def attach(name: str, *, on: Place | None = None) -> Job:
+    """The handle on a run that was submitted before, from any kernel.
+
+    Raises:
+        JobNotFound: the store of that place holds no such run; names near to it are listed.
+    """
+    place = on if on is not None else Local()
+    store = open_store(place.store_address())
+    generation = _generation(store, name)
+    if generation == 0:
+        known = sorted({entry.key.split("/")[0] for entry in store.list("") if entry.key.endswith("/run.json")})
+        raise JobNotFound(f"{store.address} holds no run {name!r}; it holds: {', '.join(known) or 'none'}")
+    return Job(RunRecord.from_dict(_json(store, _run_key(name, generation))), place, store)
+
+
+def _placed(run: Run) -> Run:
+    """The run with its local files named from the root: workers have a working folder of their own."""
+    return replace(run, **{name: _absolute(value) for name, value in _addresses(run).items()})
+
+
+def _identity(run: Run) -> Run:
+    """The run with its local files without their folders: their content is in the fingerprint."""
+    return replace(run, **{name: _basename(value) for name, value in _addresses(run).items()})
+
+
+def _addresses(run: Run) -> dict[str, str]:
+    return {name: value for name in ("model", "dataset", "held_out") if isinstance(value := getattr(run, name), str)}
+
+
+def _absolute(address: str) -> str:
+    path = Path(address).expanduser()
+    return str(path.absolute()) if path.exists() else address
+
+
+def _basename(address: str) -> str:
+    path = Path(address).expanduser()
+    return path.name if path.exists() else address
+
+
+def _record(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bool) -> RunRecord:
+    made_of = {
+        "source_sha256": source.sha256,
+        "data_fingerprint": facts.data_fingerprint,
+        "model_fingerprint": facts.model_fingerprint,
+        "package_version": __version__,
+    }
+    name = name_of(_identity(run), **made_of)
+    newest = _generation(store, name)
+    generation = newest + 1 if fresh or newest == 0 else newest
+    return RunRecord(
+        run=_placed(run),
+        name=name,
+        generation=generation,
+        store=store.address,
+        function=source.function,
+        **made_of,
+    )
+
+
+def _start(record: RunRecord, source: Source, place: Place, store: Store) -> None:
+    files = _files(record, source)
+    for key, data in {
+        "run.json": files["run.json"],
+        "source/source.py": source.text.encode(),
+        "source/cells.json": files["cells.json"],
+    }.items():
+        store.put(f"{record.prefix}/{key}", data)
+    if sum(map(len, files.values())) > LARGEST_CONFIG_MAP:
+        del files["source.py"]
+    manifest = place.render(record, files)
+    store.put(f"{record.prefix}/manifest.json", _dump(manifest))
+    place.create(record.job_name, manifest, files)
+
+
+def _files(record: RunRecord, source: Source) -> dict[str, bytes]:
+    return {
+        "run.json": _dump(record.to_dict()),
+        "cells.json": _dump(source.cells),
+        "source.py": source.text.encode(),
+    }
+
+
+def _generation(store: Store, name: str) -> int:
+    """The newest generation of a run; 0 when the store has none."""
+    keys = {entry.key for entry in store.list(f"{name}/run.json")} | {
+        entry.key for entry in store.list(f"{name}/generations/") if entry.key.endswith("/run.json")
+    }
+    if f"{name}/run.json" not in keys:
+        return 0
+    return max([1, *(int(key.split("/")[-2]) for key in keys if "/generations/" in key)])
+
+
+def _run_key(name: str, generation: int) -> str:
+    return f"{name}/run.json" if generation == 1 else f"{name}/generations/{generation}/run.json"
+
+
+def _json(store: Store, key: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(store.get(key).data)
+    return value
+
+
+def _dump(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, indent=1, ensure_ascii=False).encode()
