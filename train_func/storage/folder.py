@@ -1,0 +1,223 @@
+"""A store in a folder of this machine, or of a volume that several machines have mounted."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from train_func.errors import StorageFailed
+from train_func.storage import probe as probing
+from train_func.storage.address import RESERVED, check_key, check_prefix
+from train_func.storage.atomic import copy, make_folders, place, settle, sync_folder, temporary
+from train_func.storage.disk_faults import disk_faults, open_source
+from train_func.storage.store import Entry, Object
+
+LOCK_SECONDS = 15.0  # a lock is held for milliseconds, unless its holder is stopped
+STALE_SECONDS = 24 * 3600  # unfinished files of crashed writers go after so long
+PLACING_ROUNDS = 20
+
+
+class FolderStore:
+    """Objects are plain files; locks and unfinished files lie apart, under ``.train_func``."""
+
+    def __init__(self, root: Path) -> None:
+        self.address = root.as_uri()
+        self._root = root
+        self._refuse_missing_parent(f"store {self.address}")
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_version: str | None = None) -> str:
+        """See Store; the version is the SHA-256 of the bytes."""
+
+        def write(file: BinaryIO) -> str:
+            file.write(data)
+            return hashlib.sha256(data).hexdigest()
+
+        return self._write("put", key, write, if_absent=if_absent, if_version=if_version)
+
+    def upload(self, key: str, path: Path) -> str:
+        """See Store."""
+        with open_source(path, f"upload of {path} to {key!r} in {self.address}") as source:
+            self._sweep()
+            return self._write("upload", key, lambda file: copy(source, file))
+
+    def get(self, key: str) -> Object:
+        """See Store."""
+        with self._reading("get", key) as path:
+            data = path.read_bytes()
+        return Object(data, hashlib.sha256(data).hexdigest())
+
+    def download(self, key: str, path: Path) -> str:
+        """See Store."""
+        with self._reading("download", key) as source_path:
+            source = source_path.open("rb")
+        with source, disk_faults(f"download of {key!r} from {self.address} to {path}"):
+            make_folders(path.parent)
+            with temporary(path.parent) as file:
+                digest = copy(source, file)
+                settle(file)
+                place(file, path)
+        return digest
+
+    def list(self, prefix: str) -> list[Entry]:
+        """See Store."""
+        check_prefix(prefix)
+        asked = f"list of {prefix!r} in {self.address}"
+        self._refuse_missing_parent(asked)
+        folder = prefix.rpartition("/")[0]
+        with disk_faults(asked):
+            found = self._walk(self._root / folder, f"{folder}/" if folder else "")
+            return sorted((entry for entry in found if entry.key.startswith(prefix)), key=lambda entry: entry.key)
+
+    def delete(self, key: str) -> None:
+        """See Store; folders that it empties go too."""
+        with self._faults("delete", key):
+            path = self._root / key
+            if not path.is_file():
+                return
+            with self._lock(key):
+                path.unlink(missing_ok=True)
+                sync_folder(path.parent)
+            with contextlib.suppress(OSError):  # the first that is not empty ends it
+                for folder in path.relative_to(self._root).parents[:-1]:
+                    (self._root / folder).rmdir()
+
+    def probe(self, prefix: str) -> None:
+        """See Store."""
+        probing.probe(self, prefix, f"folder {self._root}")
+
+    def _write(
+        self,
+        operation: str,
+        key: str,
+        write: Callable[[BinaryIO], str],
+        *,
+        if_absent: bool = False,
+        if_version: str | None = None,
+    ) -> str:
+        with self._faults(operation, key):
+            self._refuse_missing_parent(f"{operation} of {key!r} in {self.address}")
+            with temporary(self._inner("unfinished")) as file:
+                result = write(file)
+                settle(file)
+                with self._lock(key):
+                    if if_version is not None:
+                        self._refuse_other_version(key, if_version)
+                    self._place(file, key, exclusive=if_absent)
+            return result
+
+    def _place(self, file: BinaryIO, key: str, *, exclusive: bool) -> None:
+        target = self._root / key
+        for left in reversed(range(PLACING_ROUNDS)):
+            try:
+                make_folders(target.parent)
+                place(file, target, exclusive=exclusive)
+                break
+            except FileNotFoundError:  # a delete has just removed the emptied folder
+                if not left:
+                    raise
+            except FileExistsError as error:
+                if not exclusive or error.filename2 is None:  # a file stands where a folder should be
+                    raise
+                raise self._conflict(key, "it is there already") from None
+
+    def _refuse_other_version(self, key: str, wanted: str) -> None:
+        try:
+            found = hashlib.sha256((self._root / key).read_bytes()).hexdigest()
+        except FileNotFoundError:
+            raise self._conflict(key, f"it is gone; version {wanted} was to be replaced") from None
+        if found != wanted:
+            raise self._conflict(key, f"it is version {found} now; version {wanted} was to be replaced")
+
+    def _conflict(self, key: str, why: str) -> StorageFailed:
+        return StorageFailed(
+            f"conditional put of {key!r} in {self.address}: {why}; another writer was first, read it again",
+            reason="conflict",
+        )
+
+    @contextlib.contextmanager
+    def _lock(self, key: str) -> Iterator[None]:
+        """Lets one writer at a time compare and replace ``key``, over all processes."""
+        path = self._inner("locks") / hashlib.sha256(key.encode()).hexdigest()[:2]
+        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            end = time.monotonic() + LOCK_SECONDS
+            while not _locked(number):
+                if time.monotonic() > end:
+                    raise StorageFailed(
+                        f"put or delete of {key!r} in {self.address}: another process has held the lock {path} for "
+                        f"{LOCK_SECONDS:.0f} s; see which (fuser {path}) and whether it is stopped",
+                        reason="unreachable",
+                    )
+                time.sleep(random.uniform(0.001, 0.01))
+            yield
+        finally:
+            os.close(number)  # which unlocks
+
+    def _inner(self, name: str) -> Path:
+        folder = self._root / RESERVED / name
+        make_folders(folder)
+        return folder
+
+    def _sweep(self) -> None:
+        """Removes what crashed writers left; whoever still writes to a file has touched it since."""
+        oldest = time.time() - STALE_SECONDS
+        with contextlib.suppress(OSError):
+            for path in (self._root / RESERVED / "unfinished").iterdir():
+                if path.stat().st_mtime < oldest:
+                    path.unlink(missing_ok=True)
+
+    def _walk(self, folder: Path, above: str) -> Iterator[Entry]:
+        try:
+            with os.scandir(folder) as found:
+                items = [item for item in found if above or item.name != RESERVED]
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for item in items:
+            if item.is_dir(follow_symlinks=False):
+                yield from self._walk(folder / item.name, f"{above}{item.name}/")
+            else:
+                with contextlib.suppress(FileNotFoundError):  # deleted since
+                    yield Entry(f"{above}{item.name}", item.stat().st_size)
+
+    @contextlib.contextmanager
+    def _faults(self, operation: str, key: str) -> Iterator[None]:
+        check_key(key)
+        with disk_faults(f"{operation} of {key!r} in {self.address}"):
+            yield
+
+    @contextlib.contextmanager
+    def _reading(self, operation: str, key: str) -> Iterator[Path]:
+        with self._faults(operation, key):
+            try:
+                yield self._root / key
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                self._refuse_missing_parent(f"{operation} of {key!r} in {self.address}")
+                raise StorageFailed(
+                    f"{operation} of {key!r} in {self.address}: no object has that key; "
+                    f"list({key.rpartition('/')[0]!r}) shows which there are",
+                    reason="absent",
+                ) from None
+
+    def _refuse_missing_parent(self, asked: str) -> None:
+        with disk_faults(asked):
+            if self._root.exists() and not self._root.is_dir():
+                raise StorageFailed(f"{asked}: that is a file, not a folder", reason="address")
+            if not self._root.parent.is_dir():
+                raise StorageFailed(
+                    f"{asked}: the folder {self._root.parent} does not exist; make it (mkdir -p), "
+                    "mount its volume, or correct the store's address",
+                    reason="bucket",
+                )
+
+
+def _locked(number: int) -> bool:
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,42 @@
+"""Finds out within seconds whether a store can be used for a run."""
+
+import secrets
+
+from train_func.errors import StorageFailed
+from train_func.storage.address import check_prefix
+from train_func.storage.patience import within
+from train_func.storage.store import Store
+
+PROBE_SECONDS = 4.5  # the promise is 5
+
+
+def probe(store: Store, prefix: str, place: str) -> None:
+    """Puts, gets and deletes an object under ``prefix``.
+
+    Args:
+        store: gives up by itself sooner than PROBE_SECONDS where it can, because then it knows why.
+        place: where the store is, for the message when it does not answer at all.
+
+    Raises:
+        StorageFailed: with the reason of the first step that failed.
+    """
+    check_prefix(prefix)
+    key = f"{prefix.removesuffix('/')}/probe-{secrets.token_hex(8)}".removeprefix("/")
+    try:
+        within(PROBE_SECONDS, lambda: _round_trip(store, key))
+    except TimeoutError:
+        raise StorageFailed(
+            f"probe of {store.address} ({place}): no answer within {PROBE_SECONDS} s; see whether it is up and "
+            "whether anything between here and there (name server, firewall, mount) is silent",
+            reason="unreachable",
+        ) from None
+
+
+def _round_trip(store: Store, key: str) -> None:
+    data = secrets.token_bytes(32)
+    store.put(key, data)
+    try:
+        if store.get(key).data != data:
+            raise StorageFailed(f"probe of {store.address}: {key!r} came back with other bytes", reason="damaged")
+    finally:
+        store.delete(key)

@@ -1,0 +1,117 @@
+"""A store under a prefix of a bucket on an S3 server; this file alone reads the environment."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from train_func.errors import StorageFailed
+from train_func.storage import probe as probing
+from train_func.storage.address import check_key, check_prefix, without_password
+from train_func.storage.s3_files import download, put_whole, recorded, upload, verify
+from train_func.storage.s3_server import Server
+from train_func.storage.store import Entry, Object
+
+PROBE_TRY_SECONDS = 1.5  # with one connect time-out more it knows why before the probe's limit
+
+
+def s3_store(bucket: str, prefix: str) -> "S3Store":
+    """Takes endpoint and region from the environment now, and the credentials with the first request."""
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return S3Store(Server(bucket, prefix, endpoint=_endpoint(), region=region))
+
+
+class S3Store:
+    """Objects of a bucket; versions are ETags."""
+
+    def __init__(self, server: Server) -> None:
+        self.address = server.address
+        self._server = server
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_version: str | None = None) -> str:
+        """See Store; the version is the ETag."""
+        check_key(key)
+        condition = {"IfNoneMatch": "*"} if if_absent else {}
+        condition |= {"IfMatch": if_version} if if_version is not None else {}
+        tries = self._server.tries()
+        try:
+            return put_whole(self._server, "put", key, data, condition, tries)
+        except StorageFailed as failed:
+            # An earlier try whose answer was lost may have been this put's own success.
+            if failed.reason == "conflict" and tries.num > 1 and (version := self._version_of(key, data)):
+                return version
+            if failed.reason == "absent" and if_version is not None:
+                raise StorageFailed(f"{failed}; version {if_version} was to be replaced", reason="conflict") from failed
+            raise
+
+    def upload(self, key: str, path: Path) -> str:
+        """See Store; above 8 MiB in parts."""
+        check_key(key)
+        return upload(self._server, key, path)
+
+    def get(self, key: str) -> Object:
+        """See Store."""
+        check_key(key)
+        return self._server.ask("get", key, lambda client: self._whole(client, key))
+
+    def download(self, key: str, path: Path) -> str:
+        """See Store; goes on where a broken connection ended."""
+        check_key(key)
+        return download(self._server, key, path)
+
+    def list(self, prefix: str) -> list[Entry]:
+        """See Store."""
+        check_prefix(prefix)
+        request = {"Bucket": self._server.bucket, "Prefix": self._server.prefix + prefix}
+        found: list[Entry] = []
+        while True:
+            answer = self._server.ask("list", prefix, lambda client: client.list_objects_v2(**request))
+            found += [self._entry(item) for item in answer.get("Contents", ()) if not item["Key"].endswith("/")]
+            if not answer.get("IsTruncated"):
+                return sorted(found, key=lambda entry: entry.key)
+            request["ContinuationToken"] = answer["NextContinuationToken"]
+
+    def delete(self, key: str) -> None:
+        """See Store."""
+        check_key(key)
+        self._server.ask("delete", key, lambda client: client.delete_object(**self._server.object(key)))
+
+    def probe(self, prefix: str) -> None:
+        """See Store."""
+        probing.probe(S3Store(self._server.hurried(PROBE_TRY_SECONDS)), prefix, self._server.place)
+
+    def _whole(self, client: Any, key: str) -> Object:
+        answer = client.get_object(**self._server.object(key))
+        data = answer["Body"].read()
+        verify(recorded(answer), hashlib.sha256(data).hexdigest())
+        return Object(data, str(answer["ETag"]))
+
+    def _version_of(self, key: str, data: bytes) -> str | None:
+        """The version under ``key`` when it holds just these bytes."""
+        try:
+            found = self.get(key)
+        except StorageFailed as failed:
+            if failed.reason == "absent":
+                return None
+            raise
+        return found.version if found.data == data else None
+
+    def _entry(self, item: dict[str, Any]) -> Entry:
+        return Entry(item["Key"].removeprefix(self._server.prefix), int(item["Size"]))
+
+
+def _endpoint() -> str | None:
+    """The server's address; None for Amazon S3 itself, or what a profile of the user's says."""
+    name = next((name for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL") if os.environ.get(name)), None)
+    if name is None:
+        return None
+    endpoint = os.environ[name]
+    parts = urlsplit(endpoint)
+    if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc:
+        return endpoint
+    raise StorageFailed(
+        f"{name}={without_password(endpoint)!r}: an address such as http://myminio:9000 is wanted, http or https, "
+        "without user and password",
+        reason="address",
+    )

@@ -1,0 +1,206 @@
+"""Files of any size to and from an S3 server: in parts, gone on with after an interruption, verified as a whole.
+
+The SHA-256 of the whole lies in the object's metadata, because no server can tell it for an object sent in parts.
+Parts are sent from here and not by boto3's transfer manager: that knows neither a limit for all tries together
+nor that a lost answer may have been a success.
+"""
+
+import base64
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from train_func.errors import StorageFailed
+from train_func.storage.atomic import CHUNK, make_folders, place, settle, temporary
+from train_func.storage.disk_faults import disk_faults, open_source
+from train_func.storage.patience import Tries
+from train_func.storage.s3_server import Server
+
+PART = 8 << 20  # bytes; smaller files go in one request
+MOST_PARTS = 10_000  # of S3
+SENDERS = 4  # threads
+SHA256 = "sha256"  # of the whole, in the object's metadata
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """SHA-256 of a file and of the parts it is sent in."""
+
+    whole: str
+    parts: tuple[str, ...]  # base64, as S3 wants them
+    part_size: int
+
+
+def fingerprints(source: BinaryIO, size: int) -> Fingerprints:
+    """Reads a file of ``size`` bytes once."""
+    part_size = max(PART, -(-size // MOST_PARTS))
+    whole, parts = hashlib.sha256(), []
+    while part := source.read(part_size):
+        whole.update(part)
+        parts.append(checksum(part))
+    return Fingerprints(whole.hexdigest(), tuple(parts), part_size)
+
+
+def checksum(data: bytes) -> str:
+    """SHA-256 as S3 wants it."""
+    return base64.b64encode(hashlib.sha256(data).digest()).decode()
+
+
+def put_whole(server: Server, operation: str, key: str, data: bytes, condition: Mapping[str, str], tries: Tries) -> str:
+    """Stores ``data`` in one request and returns its version."""
+    request = {
+        **server.object(key),
+        **condition,
+        "Body": data,
+        "ChecksumSHA256": checksum(data),
+        "Metadata": {SHA256: hashlib.sha256(data).hexdigest()},
+    }
+    return str(server.ask(operation, key, lambda client: client.put_object(**request)["ETag"], tries))
+
+
+def upload(server: Server, key: str, path: Path) -> str:
+    """Stores the file at ``path`` and returns its SHA-256 (hex)."""
+    asked = f"upload of {path} to {key!r} in {server.address}"
+    with open_source(path, asked) as source, disk_faults(asked):
+        size = path.stat().st_size
+        if size <= PART:
+            data = source.read()
+            put_whole(server, "upload", key, data, {}, server.tries())
+            return hashlib.sha256(data).hexdigest()
+        known = fingerprints(source, size)
+    _Multipart(server, key, path, known).send()
+    return known.whole
+
+
+class _Multipart:
+    """One upload in parts; leaves nothing on the server when it fails, as far as that can still be reached."""
+
+    def __init__(self, server: Server, key: str, path: Path, known: Fingerprints) -> None:
+        self._server = server
+        self._key = key
+        self._path = path
+        self._known = known
+        self._upload: dict[str, str] = {}
+
+    def send(self) -> None:
+        server, key = self._server, self._key
+        begin = {**server.object(key), "ChecksumAlgorithm": "SHA256", "Metadata": {SHA256: self._known.whole}}
+        answer = server.ask("upload", key, lambda client: client.create_multipart_upload(**begin))
+        self._upload = {**server.object(key), "UploadId": answer["UploadId"]}
+        try:
+            with ThreadPoolExecutor(SENDERS) as pool:
+                parts = list(pool.map(self._send_part, range(len(self._known.parts))))
+            self._complete(parts)
+        except BaseException:
+            self._abort()
+            raise
+
+    def _send_part(self, index: int) -> dict[str, Any]:
+        asked = f"upload of {self._path} to {self._key!r} in {self._server.address}"
+        with disk_faults(asked), self._path.open("rb") as source:
+            source.seek(index * self._known.part_size)
+            data = source.read(self._known.part_size)
+        part = {"PartNumber": index + 1, "ChecksumSHA256": self._known.parts[index]}
+        request = {**self._upload, **part, "Body": data}
+        tag = self._server.persist("upload", self._key, lambda client: client.upload_part(**request)["ETag"])
+        return {**part, "ETag": tag}
+
+    def _complete(self, parts: list[dict[str, Any]]) -> None:
+        request = {**self._upload, "MultipartUpload": {"Parts": parts}}
+        try:
+            self._server.ask("upload", self._key, lambda client: client.complete_multipart_upload(**request))
+        except StorageFailed as failed:
+            # The answer to an earlier try was lost: then the upload is gone because it is complete.
+            if failed.reason != "absent" or self._stored() != self._known.whole:
+                raise
+
+    def _stored(self) -> str | None:
+        first_byte = {**self._server.object(self._key), "Range": "bytes=0-0"}  # an answer to HEAD would say no reason
+        return recorded(self._server.ask("upload", self._key, lambda client: client.get_object(**first_byte)))
+
+    def _abort(self) -> None:
+        server = self._server.hurried(0)
+        with contextlib.suppress(StorageFailed):  # the server drops unfinished uploads itself after a day
+            server.ask("upload", self._key, lambda client: client.abort_multipart_upload(**self._upload))
+
+
+def recorded(answer: Mapping[str, Any]) -> str | None:
+    """The SHA-256 (hex) that was stored beside an object, None when another program stored it."""
+    found = answer.get("Metadata", {}).get(SHA256)
+    return str(found) if found else None
+
+
+def download(server: Server, key: str, path: Path) -> str:
+    """Writes the object to ``path`` once all of it has arrived and is right; returns its SHA-256 (hex)."""
+    with disk_faults(f"download of {key!r} from {server.address} to {path}"):
+        make_folders(path.parent)
+        with temporary(path.parent) as file:
+            digest = _Download(server, key, file).receive()
+            settle(file)
+            place(file, path)
+    return digest
+
+
+class _Download:
+    """One object on its way into ``file``. Only a standstill is bounded: whatever moves may take its time."""
+
+    def __init__(self, server: Server, key: str, file: BinaryIO) -> None:
+        self._server = server
+        self._key = key
+        self._file = file
+        self._furthest = 0
+        self._forget()
+
+    def receive(self) -> str:
+        tries = self._server.tries()
+        while True:
+            try:
+                self._go_on()
+                return self._digest.hexdigest()
+            except Exception as error:
+                if self._num_bytes > self._furthest:
+                    self._furthest = self._num_bytes
+                    tries = self._server.tries()
+                fault = self._server.again_or_fail("download", self._key, error, tries)
+                # Without our own record only the server's checksum over one whole answer proves anything.
+                if fault.reason == "damaged" or self._sha256 is None:
+                    self._forget()
+
+    def _forget(self) -> None:
+        self._num_bytes = 0
+        self._digest = hashlib.sha256()
+        self._version: str | None = None
+        self._sha256: str | None = None
+        self._file.seek(0)
+        self._file.truncate()
+
+    def _go_on(self) -> None:
+        from train_func.storage.s3_faults import Damaged
+
+        rest = {"Range": f"bytes={self._num_bytes}-"} if self._num_bytes else {}
+        answer = self._server.client().get_object(**self._server.object(self._key), **rest)
+        if self._version not in (None, answer["ETag"]):
+            raise Damaged("the object was replaced while it was read")
+        self._version, self._sha256 = answer["ETag"], recorded(answer)
+        for chunk in _chunks(answer["Body"]):
+            self._file.write(chunk)
+            self._digest.update(chunk)
+            self._num_bytes += len(chunk)
+        verify(self._sha256, self._digest.hexdigest())
+
+
+def _chunks(body: Any) -> Iterator[bytes]:
+    while chunk := body.read(CHUNK):
+        yield chunk
+
+
+def verify(wanted: str | None, found: str) -> None:
+    """Raises Damaged when there is a record of the SHA-256 and it differs."""
+    from train_func.storage.s3_faults import Damaged
+
+    if wanted not in (None, found):
+        raise Damaged(f"SHA-256 {found} arrived, {wanted} was stored")

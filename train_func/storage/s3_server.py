@@ -1,0 +1,141 @@
+"""One bucket of an S3 server: every request bounded in time, tried again where that helps, its failure explained."""
+
+import copy
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+from train_func.errors import StorageFailed
+from train_func.storage.patience import Tries, within
+
+if TYPE_CHECKING:
+    from train_func.storage.s3_faults import Fault
+
+CONNECT_SECONDS = 2.0
+READ_SECONDS = 8.0
+TRY_SECONDS = 15.0  # no try begins later; with the last one's time-outs everything ends inside a 30 s eviction
+LIMIT_SECONDS = 25.0  # for what no time-out covers, such as a silent name server
+RESOLVE_SECONDS = 1.0
+DAMAGED_TRIES = 3  # bytes damaged on the way come right when asked for again; damaged at rest they never do
+CONNECTIONS = 16
+
+T = TypeVar("T")
+
+
+class Server:
+    """The bucket and how to talk to it; the connection is made with the first request, and shared by all threads."""
+
+    def __init__(self, bucket: str, prefix: str, *, endpoint: str | None, region: str | None) -> None:
+        self.bucket = bucket
+        self.prefix = f"{prefix}/" if prefix else ""
+        self.address = f"s3://{bucket}/{prefix}".removesuffix("/")
+        self._endpoint = endpoint
+        self._region = region
+        self._try_seconds = TRY_SECONDS
+        self._client: Any = None
+        self._connecting = threading.Lock()
+
+    def hurried(self, try_seconds: float) -> Self:
+        """The same server for somebody who cannot wait long."""
+        other = copy.copy(self)
+        other._try_seconds = try_seconds
+        return other
+
+    def tries(self) -> Tries:
+        """For one operation."""
+        return Tries(self._try_seconds)
+
+    def object(self, key: str) -> dict[str, str]:
+        """How a request names the object under ``key``."""
+        return {"Bucket": self.bucket, "Key": self.prefix + key}
+
+    @property
+    def place(self) -> str:
+        """Where the server is, for messages."""
+        return f"server {self._client.meta.endpoint_url if self._client else self._endpoint or 'of Amazon S3'}"
+
+    def ask(self, operation: str, key: str, call: Callable[[Any], T], tries: Tries | None = None) -> T:
+        """``call(client)``'s answer, in at most LIMIT_SECONDS; ``tries`` counts how often it was asked.
+
+        Raises StorageFailed.
+        """
+        tries = tries or self.tries()
+        try:
+            return within(LIMIT_SECONDS, lambda: self.persist(operation, key, call, tries))
+        except TimeoutError:
+            raise StorageFailed(
+                f"{operation} of {key!r} in {self.address} ({self.place}): no answer in {LIMIT_SECONDS:.0f} s; "
+                "see whether the server is up and whether this machine's name server answers",
+                reason="unreachable",
+            ) from None
+
+    def persist(self, operation: str, key: str, call: Callable[[Any], T], tries: Tries | None = None) -> T:
+        """As ``ask``, without its limit on the last try: for requests that carry much."""
+        tries = tries or self.tries()
+        while True:
+            try:
+                return call(self.client())
+            except Exception as error:
+                self.again_or_fail(operation, key, error, tries)
+
+    def again_or_fail(self, operation: str, key: str, error: Exception, tries: Tries) -> "Fault":
+        """Pauses and returns the fault when another try may help; raises StorageFailed when not."""
+        from train_func.storage.s3_faults import KNOWN, read_fault
+
+        if not isinstance(error, KNOWN):
+            raise error
+        resource = self.bucket if operation == "list" else f"{self.bucket}/{self.prefix}{key}"
+        fault = read_fault(error, operation, resource)
+        hopeless = not fault.transient or (fault.reason == "damaged" and tries.num >= DAMAGED_TRIES)
+        if hopeless or not tries.again():
+            raise self._failed(operation, key, fault, tries) from error
+        return fault
+
+    def client(self) -> Any:
+        """The boto3 client; made once."""
+        with self._connecting:
+            if self._client is None:
+                self._client = self._connect()
+            return self._client
+
+    def _connect(self) -> Any:
+        import boto3  # 0.4 s: only whoever talks to a server pays for it
+        from botocore.config import Config
+
+        session = boto3.session.Session()
+        return session.client(
+            "s3",
+            endpoint_url=self._endpoint,
+            region_name=self._region or session.region_name or "us-east-1",
+            config=Config(
+                connect_timeout=CONNECT_SECONDS,
+                read_timeout=READ_SECONDS,
+                retries={"total_max_attempts": 1, "mode": "standard"},  # Tries does it, within a known time
+                s3={"addressing_style": "path" if self._endpoint else "auto"},
+                request_checksum_calculation="when_required",  # every put brings its own SHA-256
+                max_pool_connections=CONNECTIONS,
+            ),
+        )
+
+    def _failed(self, operation: str, key: str, fault: "Fault", tries: Tries) -> StorageFailed:
+        asked = f"{operation} of {key!r}" if key else operation
+        found = f" [{resolved(self._endpoint)}]" if self._endpoint and fault.reason == "unreachable" else ""
+        tried = f" (tried {tries.num} times in {tries.spent:.1f} s)" if tries.num > 1 else ""
+        return StorageFailed(
+            f"{asked} in {self.address}, {self.place}{found}: {fault.what}{tried}. {fault.remedy}",
+            reason=fault.reason,
+        )
+
+
+def resolved(endpoint: str) -> str:
+    """The addresses behind an endpoint's name, or why there are none."""
+    host = urlsplit(endpoint).hostname or ""
+    try:
+        found = within(RESOLVE_SECONDS, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    except TimeoutError:
+        return f"{host}: the name server does not answer"
+    except OSError as error:
+        return f"{host}: {error.strerror}"
+    return ", ".join(sorted({str(address[0]) for *_, address in found}))

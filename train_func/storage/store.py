@@ -1,0 +1,59 @@
+"""What every store can do."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a listing; ``size`` in bytes."""
+
+    key: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Object:
+    """The bytes under a key, and the version that ``put(if_version=...)`` takes to replace exactly these."""
+
+    data: bytes
+    version: str
+
+
+class Store(Protocol):
+    """Objects under keys such as ``run/attempts/1/lease.json``; safe to use from several threads.
+
+    Every method raises StorageFailed and nothing else; its ``reason`` tells the kinds of failure apart. A server that
+    is away is asked again for some seconds first. ``put`` and ``get`` hold the object in memory and are meant for
+    small ones; ``upload`` and ``download`` take files of any size.
+    """
+
+    address: str
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_version: str | None = None) -> str:
+        """Stores ``data``, whole or not at all, and returns its version.
+
+        With ``if_absent`` only when the key is new, with ``if_version`` only when the object is still that version
+        (reason "conflict" otherwise; of several writers at once one wins). Versions are made of the content: an
+        object that goes back to earlier bytes has its earlier version again, so a pointer should count.
+        When the answer to a write was lost and the same bytes are found under the key, the write has succeeded.
+        """
+
+    def upload(self, key: str, path: Path) -> str:
+        """Stores the file at ``path``; returns the SHA-256 (hex) of its bytes."""
+
+    def get(self, key: str) -> Object:
+        """The object under ``key`` (reason "absent" when there is none)."""
+
+    def download(self, key: str, path: Path) -> str:
+        """Writes the object to ``path``, which changes only when all of it has arrived; returns its SHA-256 (hex)."""
+
+    def list(self, prefix: str) -> list[Entry]:
+        """All objects whose key begins with ``prefix`` ("" for all), sorted by key."""
+
+    def delete(self, key: str) -> None:
+        """Removes the object; when there is none, nothing happens."""
+
+    def probe(self, prefix: str) -> None:
+        """Puts, gets and deletes a small object under ``prefix``; done or failed within 5 seconds."""
