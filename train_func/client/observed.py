@@ -1,0 +1,132 @@
+"""What a place reports about a job, and what every place can do: one shape for this machine and for a cluster."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from train_func.run import RunRecord
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition of a PyTorchJob, as the operator words it."""
+
+    type: str
+    """Created, Running, Restarting, Succeeded or Failed."""
+    status: str
+    """True or False, as Kubernetes writes it."""
+    reason: str
+    message: str
+    time: datetime
+    """When ``status`` last changed."""
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """The state of one job; its conditions stand in the order in which they came."""
+
+    conditions: tuple[Condition, ...]
+    start_time: datetime | None
+    completion_time: datetime | None
+    """Absent after a permanent exit code: the operator sets it for success, deadline and backoff limit only."""
+    interrupted: bool
+    """Not finished, and nobody controls it any more: its controller or its machine died."""
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of that type if it holds now."""
+        return next((found for found in self.conditions if (found.type, found.status) == (kind, "True")), None)
+
+    @property
+    def finished(self) -> bool:
+        """Succeeded or Failed holds; nothing changes any more."""
+        return self.condition("Succeeded") is not None or self.condition("Failed") is not None
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One incarnation of a worker."""
+
+    name: str
+    uid: str
+    worker: int
+    phase: str
+    """Pending, Running, Succeeded, Failed or Unknown."""
+    exit_code: int | None
+    reason: str
+    """Why it waits or ended: Completed, Error, OOMKilled, CreateContainerConfigError, ..."""
+    message: str
+    """Its termination message, or what it waits for."""
+    started: datetime | None
+    ended: datetime | None
+    deleted: bool
+    restarts: int = 0
+    """Times its container was started again in place."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a job or a pod."""
+
+    time: datetime
+    type: str
+    """Normal or Warning."""
+    reason: str
+    message: str
+    object: str
+    """``PyTorchJob/name`` or ``Pod/name``."""
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line a worker wrote, without its line break."""
+
+    worker: int
+    pod_uid: str
+    text: str
+
+
+class Place(Protocol):
+    """Where jobs execute. Credentials and environment stay inside the place."""
+
+    def store_address(self) -> str:
+        """Address of the store that runs here use."""
+        ...
+
+    def models_folder(self) -> Path:
+        """Where fetched models go by default."""
+        ...
+
+    def render(self, record: "RunRecord", files: Sequence[str]) -> dict[str, Any]:
+        """The PyTorchJob of a run for this place; ``files`` are the names in its ConfigMap."""
+        ...
+
+    def create(self, job_name: str, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+        """Start a job; raises InvalidInput when it cannot run here or runs already."""
+        ...
+
+    def status(self, job_name: str) -> JobStatus | None:
+        """The job's state, or None when there is no such job."""
+        ...
+
+    def pods(self, job_name: str) -> list[Pod]:
+        """Every incarnation of every worker, the deleted ones too, oldest first."""
+        ...
+
+    def events(self, job_name: str) -> list[Event]:
+        """All events, oldest first."""
+        ...
+
+    def log_lines(self, job_name: str, *, follow: bool) -> Iterator[LogLine]:
+        """Lines of every incarnation from its first; with ``follow`` until the job has ended and all was read."""
+        ...
+
+    def cancel(self, job_name: str) -> None:
+        """Stop the job within its grace period; raises JobNotFound."""
+        ...
+
+    def delete(self, job_name: str) -> None:
+        """Stop the job and remove all that belongs to it; nothing happens when there is none."""
+        ...

@@ -1,0 +1,104 @@
+"""From a pod of the manifest to what its shim has to start: Kubernetes' order of things, substitutions applied."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from train_func.client import quantity
+from train_func.client.expansion import expand
+from train_func.client.twin import substitutes
+from train_func.client.twin.folder import JobFolder
+from train_func.client.twin.machine import Machine
+from train_func.client.twin.record import PodRecord
+from train_func.client.twin.shim import Launch
+from train_func.client.twin.spec import Spec
+
+DEFAULT_GRACE = 30  # seconds, as in Kubernetes
+DEFAULT_TERMINATION_FILE = "/dev/termination-log"
+
+
+class Node:
+    """This machine, as the pods of one job see it."""
+
+    def __init__(self, spec: Spec, folder: JobFolder, machine: Machine, environment: Mapping[str, str]) -> None:
+        self.spec = spec
+        self.folder = folder
+        self.machine = machine
+        self.environment = environment
+        """Of the controller: what the image brings along, and the values of the Secrets."""
+        self.services = substitutes.Services(spec)
+
+    def launch(self, record: PodRecord) -> Launch:
+        """What to start for a pod; raises CannotStart when something it needs is missing."""
+        container, pod = self.spec.container, self.folder.pod(record)
+        pod.mkdir(parents=True, exist_ok=True)
+        link = self.folder.link(record)
+        if not link.is_symlink():
+            link.symlink_to(pod)
+        mounts = self._mounts(record)
+        environment = self._environment(record, mounts)
+        argv = [*container.get("command", ()), *container.get("args", ())]
+        return Launch(
+            argv=substitutes.interpreter([expand(substitutes.rewrite(word, mounts), environment) for word in argv]),
+            environment=environment,
+            folder=self._working_folder(container.get("workingDir"), link, mounts),
+            log=str(self.folder.pod_log(record)),
+            termination=str(mounts[_termination_file(container)]),
+            message_from_log=container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
+            memory_limit=_memory_limit(container),
+            grace=float(self.spec.pod.get("terminationGracePeriodSeconds", DEFAULT_GRACE)),
+        )
+
+    def _mounts(self, record: PodRecord) -> dict[str, Path]:
+        pod = self.folder.link(record)
+        volumes = {volume["name"]: volume for volume in self.spec.pod.get("volumes", [])}
+        mounts = {_termination_file(self.spec.container): pod / "termination"}
+        for mount in self.spec.container.get("volumeMounts", []):
+            path = mount["mountPath"].rstrip("/")
+            mounts[path] = substitutes.volume_folder(
+                volumes[mount["name"]], path, pod=pod, config_maps=self.folder.config_maps, cache=self.folder.cache
+            )
+        return mounts
+
+    def _environment(self, record: PodRecord, mounts: Mapping[str, Path]) -> dict[str, str]:
+        """The image's variables, the manifest's in their order, the operator's, the machine's."""
+        declared = self.spec.container.get("env", [])
+        secrets = {entry["name"] for entry in declared if "secretKeyRef" in entry.get("valueFrom", {})}
+        environment = {name: value for name, value in self.environment.items() if name not in secrets}
+        added = self.spec.operator_environment()
+        added |= self.services.own_address(added, record)
+        for entry in [*declared, *({"name": name, "value": value} for name, value in added.items())]:
+            value = self._value(entry, record, environment, mounts)
+            if value is not None:
+                environment[entry["name"]] = value
+        environment["CUDA_VISIBLE_DEVICES"] = substitutes.devices(record.worker, self.spec.container, self.machine)
+        environment["TRAIN_FUNC_JOB"] = self.spec.name
+        environment["TRAIN_FUNC_HOME"] = str(self.folder.home)
+        return environment
+
+    def _value(
+        self, entry: Mapping[str, Any], record: PodRecord, known: Mapping[str, str], mounts: Mapping[str, Path]
+    ) -> str | None:
+        source = entry.get("valueFrom", {})
+        if "secretKeyRef" in source:
+            return substitutes.secret(entry["name"], source["secretKeyRef"], self.environment)
+        if "fieldRef" in source:
+            return substitutes.field(source["fieldRef"]["fieldPath"], self.spec, record)
+        if "resourceFieldRef" in source:
+            return substitutes.resource(source["resourceFieldRef"], self.spec.container, self.machine)
+        # Only what the manifest itself says is rewritten, never what a variable in it stands for.
+        return expand(self.services.local(substitutes.rewrite(entry.get("value", ""), mounts)), known)
+
+    def _working_folder(self, wanted: str | None, pod: Path, mounts: Mapping[str, Path]) -> str:
+        folder = Path(substitutes.rewrite(wanted, mounts)) if wanted else pod / "root"
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder)
+
+
+def _termination_file(container: Mapping[str, Any]) -> str:
+    return str(container.get("terminationMessagePath", DEFAULT_TERMINATION_FILE))
+
+
+def _memory_limit(container: Mapping[str, Any]) -> int | None:
+    limit = container.get("resources", {}).get("limits", {}).get("memory")
+    return None if limit is None else quantity.whole(str(limit))

@@ -1,0 +1,116 @@
+"""The folder of one job: where everything lies, written so that a reader never sees half a file."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from train_func.client.twin import lock
+from train_func.client.twin.record import PodRecord, stamp
+
+INTERRUPTED = "Interrupted"
+LINKS = Path("/tmp")  # the path of a socket may have 107 bytes, and multiprocessing makes sockets in TMPDIR
+
+
+class JobFolder:
+    """``$TRAIN_FUNC_HOME/jobs/<job name>``."""
+
+    def __init__(self, home: Path, job_name: str) -> None:
+        self.home = home
+        self.root = home / "jobs" / job_name
+        self.lock = self.root / "controller.lock"
+        """Held while the controller lives."""
+        self.pid = self.root / "controller.pid"
+        self.log = self.root / "controller.log"
+        self.cancel = self.root / "cancel"
+        """Exists when somebody wants the job stopped."""
+        self.config_maps = self.root / "configmaps"
+
+    @property
+    def cache(self) -> Path:
+        """The folder that all jobs of this machine share."""
+        return self.home / "cache"
+
+    def pod(self, record: PodRecord) -> Path:
+        """What belongs to one incarnation of a worker."""
+        return self.root / "pods" / record.name / record.uid
+
+    def link(self, record: PodRecord) -> Path:
+        """The same folder by a short name, while its container runs."""
+        return LINKS / f"train-func-{record.uid[:13]}"
+
+    def pod_log(self, record: PodRecord) -> Path:
+        """What it wrote to stdout and stderr."""
+        return self.pod(record) / "log"
+
+    def controlled(self) -> bool:
+        """Whether a controller lives."""
+        return lock.is_held(self.lock)
+
+    def read(self, name: str) -> Any:
+        """The JSON file ``name``, or None when it is not there."""
+        try:
+            return json.loads((self.root / name).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, value: object) -> None:
+        """Replaces the JSON file ``name`` in one step."""
+        aside = self.root / f".{name}.new"
+        aside.write_text(json.dumps(value, indent=1))
+        os.replace(aside, self.root / name)  # noqa: PTH105
+
+    def records(self) -> list[PodRecord]:
+        """Every incarnation of every worker, oldest first."""
+        return [PodRecord.from_dict(plain) for plain in self.read("pods.json") or []]
+
+    def write_records(self, records: list[PodRecord]) -> None:
+        self.write("pods.json", [record.to_dict() for record in records])
+
+    def add_event(self, severity: str, reason: str, message: str, about: str) -> None:
+        """``severity`` is Normal or Warning, ``about`` such as Pod/name."""
+        event = {"time": stamp(), "type": severity, "reason": reason, "message": message, "object": about}
+        with (self.root / "events.jsonl").open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def events(self) -> Iterator[dict[str, str]]:
+        """Oldest first; a line that is just being written is left for later."""
+        try:
+            text = (self.root / "events.jsonl").read_text()
+        except FileNotFoundError:
+            return
+        yield from (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
+
+    def prepare(self, manifest: Mapping[str, Any], files: Mapping[str, bytes], machine: Mapping[str, Any]) -> None:
+        """Lays out a new job; pods of an earlier one under this name stay, with their logs, as deleted."""
+        self.retire()
+        for old in ("status.json", "cancel"):
+            (self.root / old).unlink(missing_ok=True)
+        shutil.rmtree(self.config_maps, ignore_errors=True)
+        folder = self.config_maps / str(manifest["metadata"]["name"])
+        folder.mkdir(parents=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+            (folder / name).chmod(0o444)
+        self.write("manifest.json", manifest)
+        self.write("machine.json", machine)
+
+    def retire(self) -> None:
+        """Marks every pod as deleted and removes its volumes; its log stays."""
+        records = self.records()
+        for record in records:
+            if not record.deleted:
+                self.clear(record)
+                record.deleted = True
+                if not record.over:
+                    record.phase, record.reason = "Failed", INTERRUPTED
+        if records:
+            self.write_records(records)
+
+    def clear(self, record: PodRecord) -> None:
+        """Removes the volumes of a pod, as its deletion does."""
+        self.link(record).unlink(missing_ok=True)
+        for path in self.pod(record).glob("*/"):
+            shutil.rmtree(path, ignore_errors=True)

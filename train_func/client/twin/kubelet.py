@@ -1,0 +1,242 @@
+"""The node's part: starts the containers of pods, starts them again in place, ends them, records what became of them.
+
+One container per pod, one shim process per start of a container.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from train_func.client.twin import processes, shim
+from train_func.client.twin.container import Node
+from train_func.client.twin.record import PodRecord, new_uid, stamp
+from train_func.client.twin.substitutes import CannotStart
+
+# A container that keeps ending is started again in place after these pauses, as the kubelet does.
+FIRST_PAUSE, LONGEST_PAUSE, FORGIVEN_AFTER = 10.0, 300.0, 600.0
+# A cluster needs a second or more to replace a pod; without any pause a worker that always ends at once fills the disk.
+SHORT_LIFE, FIRST_DELAY, LONGEST_DELAY = 10.0, 0.5, 10.0
+LOST: dict[str, Any] = {
+    "exit_code": 137,
+    "reason": "ContainerStatusUnknown",
+    "message": "the process that kept the container was killed, and the container with it",
+}
+
+
+@dataclass
+class _Container:
+    record: PodRecord
+    shim: int
+    commands: int
+    """Pipe to the shim."""
+    reports: int
+    """Pipe from the shim."""
+    begun: float
+    said: bytes = b""
+    end: dict[str, Any] = field(default_factory=dict)
+
+
+class Kubelet:
+    """The pods of one job; ``records`` holds all of them, oldest first, also the deleted ones."""
+
+    def __init__(self, node: Node, records: list[PodRecord], event: Callable[[str, str, str, str], None]) -> None:
+        self.records = records
+        self.restarting = True
+        """Whether containers are started again in place: not once the job has finished, which would go on for ever."""
+        self._node = node
+        self._event = event
+        self._containers: dict[str, _Container] = {}
+        self._start_at: dict[str, float] = {}
+        self._deleting: set[str] = set()
+        self._past_deadline: set[str] = set()
+        self._short_lives: dict[int, int] = {}
+        self.wake = shim.listen_for_signals()
+
+    @property
+    def pods(self) -> list[PodRecord]:
+        """Those that exist."""
+        return [record for record in self.records if not record.deleted]
+
+    @property
+    def live(self) -> bool:
+        """Whether anything runs, or is about to."""
+        return bool(self._containers or self._start_at)
+
+    def create(self, worker: int) -> None:
+        """Adds a pod; its container starts at once unless its predecessors were short-lived."""
+        spec = self._node.spec
+        record = PodRecord(name=spec.pod_name(worker), uid=new_uid(), worker=worker, created=stamp())
+        record.reason = "ContainerCreating"
+        self.records.append(record)
+        self._start_at[record.uid] = time.monotonic() + self._delay(worker)
+
+    def delete(self, record: PodRecord) -> None:
+        """Asks its processes to end within the grace period; a pod without any is gone at once."""
+        container = self._containers.get(record.uid)
+        if container is None:
+            self._delete_now(record)
+        elif record.uid not in self._deleting:
+            self._deleting.add(record.uid)
+            self._terminate(container)
+
+    def stop_restarting(self) -> None:
+        """Nothing is started again in place from now on."""
+        self.restarting = False
+        for record in self.records:
+            if record.uid in self._start_at and record.shim is not None:
+                del self._start_at[record.uid]
+                record.phase = "Succeeded" if record.exit_code == 0 else "Failed"
+
+    def wait(self, seconds: float) -> set[int]:
+        """Waits for news, at most so long, and takes them in; returns the signals this process got."""
+        reports = {container.reports: container for container in self._containers.values()}
+        timers = [when - time.monotonic() for when in (*self._start_at.values(), *self._deadlines())]
+        readable, _, _ = select.select([self.wake, *reports], [], [], max(0.0, min([seconds, *timers])))
+        signals = set(os.read(self.wake, 4096)) if self.wake in readable else set()
+        for descriptor in readable:
+            if descriptor in reports:
+                self._hear(reports[descriptor])
+        self._start_due()
+        self._end_overdue()
+        return signals
+
+    def _delay(self, worker: int) -> float:
+        short = self._short_lives.get(worker, 0)
+        return 0.0 if short < 2 else min(LONGEST_DELAY, FIRST_DELAY * 2 ** (short - 2))
+
+    def _start_due(self) -> None:
+        for record in list(self.records):
+            if self._start_at.get(record.uid, float("inf")) <= time.monotonic():
+                del self._start_at[record.uid]
+                self._start(record)
+
+    def _start(self, record: PodRecord) -> None:
+        try:
+            launch = self._node.launch(record)
+        except CannotStart as refusal:
+            record.reason, record.message = refusal.reason, str(refusal)
+            self._event("Warning", refusal.reason, str(refusal), f"Pod/{record.name}")
+            return
+        if record.shim is not None:
+            record.restarts += 1
+        child_commands, commands = os.pipe()
+        reports, child_reports = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _become_shim(launch, child_commands, child_reports)
+        os.close(child_commands)
+        os.close(child_reports)
+        record.shim = pid
+        self._containers[record.uid] = _Container(record, pid, commands, reports, time.monotonic())
+
+    def _hear(self, container: _Container) -> None:
+        data = os.read(container.reports, 65536)
+        if not data:
+            self._ended(container)
+            return
+        *lines, container.said = (container.said + data).split(b"\n")
+        for line in map(json.loads, lines):
+            if "pid" in line:
+                self._started(container.record)
+            else:
+                container.end = line
+
+    def _started(self, record: PodRecord) -> None:
+        record.phase, record.reason, record.message = "Running", "", ""
+        record.started, record.ended, record.exit_code = record.started or stamp(), None, None
+        self._event("Normal", "Started", "Started container pytorch", f"Pod/{record.name}")
+
+    def _ended(self, container: _Container) -> None:
+        """The shim is gone; without a word from it, what it left is ended here."""
+        os.close(container.commands)
+        os.close(container.reports)
+        os.waitpid(container.shim, 0)
+        record = container.record
+        self._node.folder.link(record).unlink(missing_ok=True)
+        del self._containers[record.uid]
+        if not container.end:
+            processes.kill_descendants(spare=[other.shim for other in self._containers.values()])
+        end = container.end or LOST
+        record.exit_code, record.reason, record.message = end["exit_code"], end["reason"], end["message"]
+        record.ended = stamp()
+        lived = time.monotonic() - container.begun
+        self._short_lives[record.worker] = self._short_lives.get(record.worker, 0) + 1 if lived < SHORT_LIFE else 0
+        spec = self._node.spec
+        message = f"Pod: {spec.namespace}.{record.name} exited with code {record.exit_code}"
+        self._event("Normal", "ExitedWithCode", message, f"PyTorchJob/{spec.name}")
+        if record.uid in self._deleting or record.uid in self._past_deadline or not self._restart(record, lived):
+            self._finish(record)
+
+    def _restart(self, record: PodRecord, lived: float) -> bool:
+        """Plans the next start in place, if the policy has one; ExitCode is the operator's, to the node it is Never."""
+        policy = self._node.spec.restart_policy
+        if not self.restarting or not (policy == "Always" or (policy == "OnFailure" and record.exit_code)):
+            return False
+        before = 0 if lived >= FORGIVEN_AFTER else record.restarts
+        pause = 0.0 if before == 0 else min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (before - 1))
+        if pause:
+            record.reason = "CrashLoopBackOff"
+        self._start_at[record.uid] = time.monotonic() + pause
+        return True
+
+    def _finish(self, record: PodRecord) -> None:
+        record.phase = "Succeeded" if record.exit_code == 0 else "Failed"
+        if record.uid in self._past_deadline:
+            record.phase, record.reason = "Failed", "DeadlineExceeded"
+        if record.uid in self._deleting:
+            self._delete_now(record)
+
+    def _delete_now(self, record: PodRecord) -> None:
+        self._deleting.discard(record.uid)
+        self._start_at.pop(record.uid, None)
+        record.deleted = True
+        self._node.folder.clear(record)
+        about = f"PyTorchJob/{self._node.spec.name}"
+        self._event("Normal", "SuccessfulDeletePod", f"Deleted pod: {record.name}", about)
+
+    def _terminate(self, container: _Container) -> None:
+        self._event("Normal", "Killing", "Stopping container pytorch", f"Pod/{container.record.name}")
+        try:
+            os.write(container.commands, shim.TERMINATE)
+        except BrokenPipeError:
+            return  # it has just ended; its last report comes next
+
+    def _deadlines(self) -> list[float]:
+        seconds = self._node.spec.pod.get("activeDeadlineSeconds")
+        if seconds is None:
+            return []
+        waiting = (found for uid, found in self._containers.items() if uid not in self._past_deadline)
+        return [container.begun + seconds for container in waiting]
+
+    def _end_overdue(self) -> None:
+        """A pod has a deadline of its own, counted from its start."""
+        seconds = self._node.spec.pod.get("activeDeadlineSeconds")
+        for uid, container in self._containers.items():
+            overdue = seconds is not None and time.monotonic() >= container.begun + seconds
+            if overdue and uid not in self._past_deadline:
+                self._past_deadline.add(uid)
+                self._terminate(container)
+
+
+def _become_shim(launch: shim.Launch, commands: int, reports: int) -> NoReturn:
+    """In the forked process: keeps nothing of the controller but its log, and never returns."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for descriptor in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+            if descriptor > 2 and descriptor not in (commands, reports):
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+        shim.Shim(launch, commands, reports).live()
+    except BaseException as failure:
+        print(f"shim failed: {failure!r}", flush=True)
+        raise
+    finally:
+        os._exit(0)

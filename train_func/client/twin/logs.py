@@ -1,0 +1,79 @@
+"""Lines of all pods of a job as they come: from the first, complete, and until the last has been written."""
+
+import time
+from collections.abc import Iterator
+
+from train_func.client.observed import LogLine
+from train_func.client.twin.folder import JobFolder
+from train_func.client.twin.record import PodRecord
+
+POLL_SECONDS = 0.1
+CHUNK_BYTES = 256 * 1024
+LONGEST_LINE = 1024 * 1024  # bytes; a longer one comes in pieces
+
+
+def lines(folder: JobFolder, *, follow: bool) -> Iterator[LogLine]:
+    """Every incarnation in turn, a piece of each at a time; with ``follow`` until the controller is gone."""
+    readers: dict[str, _Reader] = {}
+    while True:
+        controlled = folder.controlled()  # before reading: what is written after it was gone is read below
+        for record in folder.records():
+            reader = readers.setdefault(record.uid, _Reader(folder, record))
+            reader.ended = record.over or record.deleted
+        for reader in readers.values():
+            yield from reader.read()
+        if any(reader.moved for reader in readers.values()):
+            continue
+        for reader in readers.values():
+            if reader.ended or not (controlled and follow):
+                yield from reader.rest()
+        if not (controlled and follow):
+            return
+        time.sleep(POLL_SECONDS)
+
+
+class _Reader:
+    """One pod's log, read as far as it has been written."""
+
+    def __init__(self, folder: JobFolder, record: PodRecord) -> None:
+        self._path = folder.pod_log(record)
+        self._worker = record.worker
+        self._uid = record.uid
+        self._position = 0
+        self._begun = b""  # a line without its end
+        self.ended = False
+        """No more will be written."""
+        self.moved = False
+        """The last ``read`` found something new."""
+
+    def read(self) -> Iterator[LogLine]:
+        """The lines that the next piece completes."""
+        self.moved = False
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                data = file.read(CHUNK_BYTES)
+        except FileNotFoundError:
+            return
+        self._position += len(data)
+        self.moved = bool(data)
+        *complete, self._begun = (self._begun + data).split(b"\n")
+        yield from map(self._line, complete)
+        while len(self._begun) > LONGEST_LINE:
+            cut = _character_boundary(self._begun, LONGEST_LINE)
+            yield self._line(self._begun[:cut])
+            self._begun = self._begun[cut:]
+
+    def rest(self) -> Iterator[LogLine]:
+        """A last line that was never ended."""
+        if self._begun:
+            yield self._line(self._begun)
+            self._begun = b""
+
+    def _line(self, data: bytes) -> LogLine:
+        return LogLine(self._worker, self._uid, data.decode(errors="replace").removesuffix("\r"))
+
+
+def _character_boundary(data: bytes, position: int) -> int:
+    """The last place up to ``position`` where no UTF-8 character is cut."""
+    return next((cut for cut in range(position, position - 4, -1) if data[cut] & 0xC0 != 0x80), position)

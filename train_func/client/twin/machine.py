@@ -1,0 +1,76 @@
+"""What this machine has: cores, memory, GPUs, as far as this process may use them."""
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+_CGROUP = Path("/sys/fs/cgroup")  # limits of the container that this process itself runs in, if any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Counts and bytes."""
+
+    cores: int
+    memory: int
+    memory_free: int
+    gpus: tuple[str, ...]
+    """What CUDA_VISIBLE_DEVICES calls them."""
+
+    @classmethod
+    def look(cls, environment: Mapping[str, str]) -> Self:
+        """This machine now."""
+        memory, free = _memory()
+        return cls(cores=_cores(), memory=memory, memory_free=free, gpus=_gpus(environment))
+
+
+def _cores() -> int:
+    cores = len(os.sched_getaffinity(0))
+    quota = _cgroup("cpu.max").split()  # microseconds per period, or "max"
+    if len(quota) == 2 and quota[0].isdigit():
+        cores = min(cores, max(1, int(quota[0]) // int(quota[1])))
+    return cores
+
+
+def _memory() -> tuple[int, int]:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    kibibytes = {name: int(rest.split()[0]) for name, rest in (line.split(":") for line in lines)}
+    total, free = kibibytes["MemTotal"] * 1024, kibibytes["MemAvailable"] * 1024
+    limit = _cgroup("memory.max").strip()
+    if limit.isdigit() and int(limit) < total:
+        total = int(limit)
+        free = min(free, total - int(_cgroup("memory.current") or 0))
+    return total, free
+
+
+def _cgroup(name: str) -> str:
+    with contextlib.suppress(OSError):
+        return (_CGROUP / name).read_text()
+    return ""
+
+
+def _gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return tuple(name.strip() for name in visible.split(",") if name.strip() not in ("", "-1"))
+    count = sum(bool(re.fullmatch(r"nvidia\d+", device.name)) for device in Path("/dev").iterdir())
+    return tuple(map(str, range(count or _listed_gpus())))
+
+
+def _listed_gpus() -> int:
+    """WSL has no device files for its GPUs."""
+    import shutil
+    import subprocess  # not needed by the controller, which has to start quickly
+
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return 0
+    try:
+        listed = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines()) if listed.returncode == 0 else 0

@@ -1,0 +1,75 @@
+"""What the twin keeps of one pod, in memory and in pods.json."""
+
+import os
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from train_func.client.observed import Pod
+
+
+def stamp() -> str:
+    """Now, as Kubernetes writes times, to the microsecond."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def moment(text: str) -> datetime:
+    """The time a stamp stands for."""
+    return datetime.fromisoformat(text)
+
+
+def new_uid() -> str:
+    """An identifier in the form of a UUID."""
+    digits = os.urandom(16).hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+@dataclass(kw_only=True)
+class PodRecord:
+    """One incarnation of a worker; only the controller changes it."""
+
+    name: str
+    uid: str
+    worker: int
+    created: str
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    started: str | None = None
+    ended: str | None = None
+    restarts: int = 0
+    deleted: bool = False
+    shim: int | None = None
+    """Process id of the shim that keeps its container, or kept it last."""
+
+    @property
+    def over(self) -> bool:
+        """It has ended and will not start again."""
+        return self.phase in ("Succeeded", "Failed")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; ``from_dict`` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Self:
+        """What ``to_dict`` wrote."""
+        return cls(**plain)
+
+    def observed(self, *, controlled: bool) -> Pod:
+        """As a place reports it; without a controller nobody knows what became of a pod that had not ended."""
+        unknown = not controlled and not self.over and not self.deleted
+        return Pod(
+            name=self.name,
+            uid=self.uid,
+            worker=self.worker,
+            phase="Unknown" if unknown else self.phase,
+            exit_code=self.exit_code,
+            reason=self.reason,
+            message=self.message,
+            started=moment(self.started) if self.started else None,
+            ended=moment(self.ended) if self.ended else None,
+            deleted=self.deleted,
+            restarts=self.restarts,
+        )

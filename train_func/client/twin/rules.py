@@ -1,0 +1,166 @@
+"""The operator's rules: what becomes of a job when its pods change. A pure function of status, pods and time.
+
+Follows what Training Operator 1.9.4 does, its oddities included: a permanent exit code sets no completion time,
+a job that has failed takes no further condition, Running and Restarting replace each other.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from train_func.client.twin.record import PodRecord
+from train_func.client.twin.spec import Spec
+
+Status = dict[str, Any]
+KIND = "PyTorchJob"
+CANCELLED = "Cancelled"  # reason of a Failed condition that no operator gives
+RETRYABLE = 128  # exit codes from here on are retried under the policy ExitCode
+
+
+@dataclass
+class Outcome:
+    """The new status, and what has to be done for it."""
+
+    status: Status
+    create: list[int] = field(default_factory=list)
+    """Workers that need a new pod."""
+    delete: list[PodRecord] = field(default_factory=list)
+    events: list[tuple[str, str, str]] = field(default_factory=list)
+    """Type, reason and message of events about the job."""
+
+
+def reconcile(spec: Spec, status: Status, pods: Sequence[PodRecord], now: str) -> Outcome:
+    """One look at a job. ``pods`` are those that exist, at most one of each worker; ``now`` is a time stamp."""
+    outcome = Outcome(copy.deepcopy(status))
+    if finished(status):
+        _clean_up(spec, outcome, pods)
+    elif message := _limit(spec, status, pods, now):
+        outcome.status.setdefault("completionTime", now)
+        _say(outcome, "Normal", "Failed", message, now)
+        _clean_up(spec, outcome, pods)
+    else:
+        _pods(spec, outcome, pods, now)
+        _job(spec, outcome, now)
+    return outcome
+
+
+def created(spec: Spec, now: str) -> Status:
+    """The status of a job that was just accepted."""
+    status: Status = {"conditions": [], "replicaStatuses": {}}
+    set_condition(status, "Created", f"{KIND}Created", f"{KIND} {spec.name} is created.", now)
+    return status
+
+
+def holds(status: Status, kind: str) -> bool:
+    """Whether the condition of that type is true."""
+    return any(found["type"] == kind and found["status"] == "True" for found in status["conditions"])
+
+
+def finished(status: Status) -> bool:
+    """Whether the job has succeeded or failed."""
+    return holds(status, "Succeeded") or holds(status, "Failed")
+
+
+def set_condition(status: Status, kind: str, reason: str, message: str, now: str) -> None:
+    """Makes a condition true, unless the job has failed or the condition says so already."""
+    current = next((found for found in status["conditions"] if found["type"] == kind), None)
+    if holds(status, "Failed") or (current and (current["status"], current["reason"]) == ("True", reason)):
+        return
+    replaced = {kind, {"Running": "Restarting", "Restarting": "Running"}.get(kind)}
+    kept = [found for found in status["conditions"] if found["type"] not in replaced]
+    for found in kept:
+        if kind in ("Succeeded", "Failed") and found["type"] == "Running":
+            found["status"] = "False"
+    changed = current["lastTransitionTime"] if current and current["status"] == "True" else now
+    times = {"lastUpdateTime": now, "lastTransitionTime": changed}
+    status["conditions"] = [*kept, {"type": kind, "status": "True", "reason": reason, "message": message, **times}]
+
+
+def _say(outcome: Outcome, severity: str, kind: str, message: str, now: str) -> None:
+    """An event and the condition it tells of."""
+    outcome.events.append((severity, f"{KIND}{kind}", message))
+    set_condition(outcome.status, kind, f"{KIND}{kind}", message, now)
+
+
+def _clean_up(spec: Spec, outcome: Outcome, pods: Sequence[PodRecord]) -> None:
+    if spec.clean_pod_policy == "All":
+        outcome.delete = list(pods)
+    elif spec.clean_pod_policy == "Running":
+        outcome.delete = [pod for pod in pods if not pod.over]
+    if holds(outcome.status, "Succeeded"):
+        for replica in outcome.status["replicaStatuses"].values():
+            replica["succeeded"] += replica["active"]
+            replica["active"] = 0
+
+
+def _limit(spec: Spec, status: Status, pods: Sequence[PodRecord], now: str) -> str | None:
+    """The message of the limit that the job is over, if any."""
+    if spec.backoff_limit is not None and _over_backoff_limit(spec, spec.backoff_limit, status, pods):
+        return f"Job {spec.name} has failed because it has reached the specified backoff limit"
+    started = status.get("startTime")
+    if spec.deadline is not None and started:
+        active = datetime.fromisoformat(now) - datetime.fromisoformat(started)
+        if active.total_seconds() >= spec.deadline:
+            return f"Job {spec.name} has failed because it was active longer than specified deadline"
+    return None
+
+
+def _over_backoff_limit(spec: Spec, limit: int, status: Status, pods: Sequence[PodRecord]) -> bool:
+    """Restarts in place of running pods count; pods that were replaced do not, except for a limit of 0."""
+    failed = sum(pod.phase == "Failed" for pod in pods)
+    active = sum(not pod.over for pod in pods)
+    before = sum(replica["failed"] for replica in status["replicaStatuses"].values())
+    if limit == 0 and failed > before and active != spec.num_workers:
+        return True
+    restarts = sum(pod.restarts for pod in pods if pod.phase == "Running")
+    return spec.restart_policy != "Never" and restarts >= max(1, limit)
+
+
+def _pods(spec: Spec, outcome: Outcome, pods: Sequence[PodRecord], now: str) -> None:
+    """Asks for missing pods, replaces failed ones or fails the job, and counts."""
+    counts = {"active": 0, "succeeded": 0, "failed": 0}
+    existing = {pod.worker: pod for pod in pods}
+    outcome.create = [worker for worker in range(spec.num_workers) if worker not in existing]
+    counter = {"Running": "active", "Succeeded": "succeeded", "Failed": "failed"}
+    for pod in pods:
+        if pod.phase == "Failed":
+            _failed_pod(spec, outcome, pod, now)
+        if pod.phase in counter:
+            counts[counter[pod.phase]] += 1
+    outcome.status["replicaStatuses"] = {"Worker": counts}
+
+
+def _failed_pod(spec: Spec, outcome: Outcome, pod: PodRecord, now: str) -> None:
+    by_code = spec.restart_policy == "ExitCode"
+    # A failed pod without an exit code counts as retryable.
+    retryable = pod.exit_code is None or pod.exit_code >= RETRYABLE
+    if spec.restart_policy in ("OnFailure", "Always") or (by_code and retryable):
+        outcome.delete.append(pod)
+        message = f"job {spec.name} is restarting because Worker replica(s) failed."
+        _say(outcome, "Warning", "Restarting", message, now)
+    elif by_code:
+        _say(outcome, "Warning", "Failed", f'job "{spec.name}" is failing because "Worker" replica(s) failed.', now)
+
+
+def _job(spec: Spec, outcome: Outcome, now: str) -> None:
+    """Derives the job's conditions from the counted pods."""
+    status = outcome.status
+    status.setdefault("startTime", now)
+    counts = status["replicaStatuses"]["Worker"]
+    succeeded, active, failed = counts["succeeded"], counts["active"], counts["failed"]
+    job = f"{KIND} {spec.namespace}/{spec.name}"
+    if succeeded == spec.num_workers or (spec.elastic is not None and succeeded > 0):
+        status.setdefault("completionTime", now)
+        _say(outcome, "Normal", "Succeeded", f"{job} successfully completed.", now)
+    elif active > 0:
+        set_condition(status, "Running", f"{KIND}Running", f"{job} is running.", now)
+    if failed > 0 and spec.num_workers > succeeded + active:
+        if spec.restart_policy == "Never":
+            status.setdefault("completionTime", now)
+            message = f"{KIND} {spec.name} is failed because {failed} Worker replica(s) failed."
+            _say(outcome, "Normal", "Failed", message, now)
+        else:
+            message = f"{KIND} {spec.name} is restarting because {failed} Worker replica(s) failed."
+            _say(outcome, "Warning", "Restarting", message, now)

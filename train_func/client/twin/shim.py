@@ -1,0 +1,218 @@
+"""The shim of one container: starts its command, keeps its log, its memory limit and its end; leaves nothing behind.
+
+Forked by the controller for every start of a container, as a node's runtime does. It listens on one pipe (a byte
+asks for a graceful end, the end of the pipe says that the controller is gone) and tells on another one, in JSON lines.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from train_func.client.twin import processes
+
+TERMINATE = b"T"
+MEMORY_SECONDS = 0.05  # between two looks at the memory
+FAMILY_SECONDS = 0.2  # between two looks at who belongs to the container
+MESSAGE_BYTES = 4096  # as the kubelet cuts termination messages
+LOG_TAIL_BYTES = 2048
+LOG_TAIL_LINES = 80
+START_ERROR = 128  # what containerd reports when a command cannot be executed
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything a container needs to start, substitutions done."""
+
+    argv: Sequence[str]
+    environment: dict[str, str]
+    folder: str
+    """Working folder."""
+    log: str
+    termination: str
+    """File of the termination message."""
+    message_from_log: bool
+    """Whether the end of the log stands in for a missing termination message of a failed container."""
+    memory_limit: int | None
+    """Bytes of all its processes together."""
+    grace: float
+    """Seconds from SIGTERM to SIGKILL."""
+
+
+class Shim:
+    """One container, from its start to the end of its last process.
+
+    ``commands`` is the pipe it reads, ``reports`` the one it writes.
+    """
+
+    def __init__(self, launch: Launch, commands: int, reports: int) -> None:
+        self.launch = launch
+        self.commands = commands
+        self.reports = reports
+        self.pid = 0
+        self.exit_code: int | None = None
+        self.out_of_memory = False
+        self.kill_at: float | None = None
+        self.memory = _Memory(launch.memory_limit)
+
+    def live(self) -> None:
+        """Returns when the container has ended and nothing of it is left."""
+        self.wake = listen_for_signals()
+        processes.adopt_orphans()
+        processes.die_with_parent(signal.SIGTERM)
+        Path(self.launch.log).touch()
+        try:
+            self.pid = _start(self.launch)
+        except OSError as failure:
+            self._report_end(START_ERROR, "StartError", f"cannot execute {self.launch.argv[0]!r}: {failure.strerror}")
+            return
+        self._report(pid=self.pid)
+        while self.exit_code is None:
+            self._wait()
+            self._look()
+        processes.kill_descendants()
+        reason = "OOMKilled" if self.out_of_memory else "Error" if self.exit_code else "Completed"
+        self._report_end(self.exit_code, reason, self._message())
+
+    def _wait(self) -> None:
+        limits = [limit for limit in (self._grace_left(), self.memory.seconds) if limit is not None]
+        readable, _, _ = select.select([self.wake, self.commands], [], [], min(limits, default=None))
+        if self.wake in readable and signal.SIGTERM in os.read(self.wake, 4096):
+            self._abandon()
+        if self.commands in readable:
+            if os.read(self.commands, 1) != TERMINATE:
+                self._abandon()
+            self._terminate()
+
+    def _look(self) -> None:
+        """Takes in what has changed: ended processes, a grace period that is over, memory."""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self.pid:
+                    code = os.waitstatus_to_exitcode(ended[1])
+                    self.exit_code = code if code >= 0 else 128 - code
+        if self.exit_code is None and self.memory.exceeded():
+            self.out_of_memory = True
+            self._kill()
+        if self._grace_left() == 0:
+            self._kill()
+
+    def _grace_left(self) -> float | None:
+        return None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
+
+    def _terminate(self) -> None:
+        """Only the first process gets SIGTERM, and as in a pod only when it has a handler for it."""
+        if processes.catches(self.pid, signal.SIGTERM):
+            processes.send(self.pid, signal.SIGTERM)
+        if self.kill_at is None:
+            self.kill_at = time.monotonic() + self.launch.grace
+
+    def _kill(self) -> None:
+        for pid in processes.descendants(os.getpid()):
+            processes.send(pid, signal.SIGKILL)
+        self.kill_at = None
+
+    def _abandon(self) -> NoReturn:
+        """The controller is gone: nobody would ever end or report this container."""
+        processes.kill_descendants()
+        os._exit(1)
+
+    def _message(self) -> str:
+        with contextlib.suppress(OSError), Path(self.launch.termination).open("rb") as file:
+            if written := file.read(MESSAGE_BYTES):
+                return written.decode(errors="replace")
+        return _tail(Path(self.launch.log)) if self.launch.message_from_log and self.exit_code else ""
+
+    def _report_end(self, exit_code: int, reason: str, message: str) -> None:
+        self._report(exit_code=exit_code, reason=reason, message=message)
+
+    def _report(self, **what: Any) -> None:
+        data = json.dumps(what).encode() + b"\n"
+        while data:
+            data = data[os.write(self.reports, data) :]
+
+
+class _Memory:
+    """Watches the memory of everything below this process."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.seconds = None if limit is None else MEMORY_SECONDS
+        self._family: list[int] = []
+        self._family_until = 0.0
+        self._suspicious = limit or 0  # the exact look costs milliseconds per GB: only when it can be the limit
+
+    def exceeded(self) -> bool:
+        if self.limit is None:
+            return False
+        now = time.monotonic()
+        if now >= self._family_until:
+            self._family, self._family_until = processes.descendants(os.getpid()), now + FAMILY_SECONDS
+        resident = processes.resident_bytes(self._family)
+        if resident <= self._suspicious:
+            return False
+        exact = processes.unreclaimable_bytes(self._family)
+        self._suspicious = resident + max(0, self.limit - exact)
+        return exact > self.limit
+
+
+def listen_for_signals() -> int:
+    """A pipe that gets a byte, its number, for every SIGCHLD and SIGTERM; a terminal's signals are ignored."""
+    wake, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: None)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    return wake
+
+
+def _start(launch: Launch) -> int:
+    """Executes the command in a session of its own; raises OSError when that is impossible."""
+    shim = os.getpid()
+    failures, write = os.pipe()  # closed by the execution itself
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            processes.die_with_parent(signal.SIGKILL)
+            if os.getppid() == shim:
+                _become(launch)
+        except OSError as failure:
+            os.write(write, str(failure.errno).encode())
+        finally:
+            os._exit(START_ERROR)
+    os.close(write)
+    with os.fdopen(failures) as file:
+        errno = file.read()
+    if errno:
+        os.waitpid(pid, 0)
+        raise OSError(int(errno), os.strerror(int(errno)))
+    return pid
+
+
+def _become(launch: Launch) -> NoReturn:
+    log = os.open(launch.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.chdir(launch.folder)
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    os.execvpe(launch.argv[0], list(launch.argv), launch.environment)
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+        lines = file.read(LOG_TAIL_BYTES).decode(errors="replace").splitlines(keepends=True)
+    return "".join(lines[-LOG_TAIL_LINES:])

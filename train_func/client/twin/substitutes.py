@@ -1,0 +1,183 @@
+"""The substitution table: what processes of one machine cannot have, and what stands in for it.
+
+    image, its entry `python`       this interpreter, its packages, this machine's PATH, proxies, locale
+    volume configMap                the folder of the job's files
+    volume emptyDir                 a fresh folder of that pod, under a short name for the sake of sockets
+    volume emptyDir `cache`         one folder of this machine, shared and kept
+    volume emptyDir at /dev/shm     the machine's own shared memory
+    paths below a mount             the same paths below its folder, in env, command, args, workingDir
+    secretKeyRef                    the variable of the same name in the process that submitted
+    fieldRef                        the pod's name, uid, labels; loopback and host name for its addresses
+    resourceFieldRef                the limit, or all that this machine has
+    Service name and port           127.0.0.1 and a port kept free for the job
+    the pod's own address           127.0.0.1, and only the Service's own pod is told to be its host
+    GPUs                            CUDA_VISIBLE_DEVICES, dealt over the workers
+    CPU limit                       the number of threads, by resourceFieldRef
+    memory limit                    a watcher that kills (shim)
+    first process of a PID space    SIGTERM only when it has a handler, the rest killed at its end (shim)
+    user, security context          the user who submitted
+
+Everything else of a manifest is taken literally, or refused (admission).
+"""
+
+import os
+import platform
+import re
+import socket
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from train_func.client import quantity
+from train_func.client.twin.machine import Machine
+from train_func.client.twin.record import PodRecord
+from train_func.client.twin.spec import Spec
+
+LOOPBACK = "127.0.0.1"
+SHARED_MEMORY = "/dev/shm"
+CACHE_VOLUME = "cache"
+GPU = "nvidia.com/gpu"
+# What describes this machine, not the person: credentials in the submitting process go to no container by themselves.
+_OF_THE_MACHINE = re.compile(
+    r"PATH|LD_LIBRARY_PATH|PYTHONPATH|LANG|LANGUAGE|LC_\w+|TZ|TRAIN_FUNC_HOME|CUDA_\w+|NVIDIA_\w+|HF_ENDPOINT"
+    r"|HF_HUB_OFFLINE|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|AWS_CA_BUNDLE"
+    r"|(?i:https?_proxy|no_proxy|all_proxy)"
+)
+
+
+class CannotStart(Exception):
+    """A container cannot be started; ``reason`` is the kubelet's word for it."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def image_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the image brings along: how to find this interpreter, this package and this machine's surroundings."""
+    brought = {name: value for name, value in environment.items() if _OF_THE_MACHINE.fullmatch(name)}
+    interpreters = str(Path(sys.executable).parent)
+    brought["PATH"] = os.pathsep.join(filter(None, (interpreters, brought.get("PATH", os.defpath))))
+    package = str(Path(__file__).parents[3])
+    if package not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        brought["PYTHONPATH"] = os.pathsep.join(filter(None, (package, brought.get("PYTHONPATH"))))
+    return brought
+
+
+def interpreter(argv: Sequence[str]) -> list[str]:
+    """The command with this interpreter as the image's ``python``."""
+    return [sys.executable if argv[0] in ("python", "python3") else argv[0], *argv[1:]]
+
+
+def volume_folder(volume: Mapping[str, Any], mount_path: str, *, pod: Path, config_maps: Path, cache: Path) -> Path:
+    """The folder that stands for a volume; raises CannotStart when a wanted file is missing."""
+    if "configMap" in volume:
+        return _config_map(volume["configMap"], config_maps)
+    if mount_path == SHARED_MEMORY:
+        return Path(SHARED_MEMORY)
+    folder = cache if volume["name"] == CACHE_VOLUME else pod / str(volume["name"])
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _config_map(source: Mapping[str, Any], config_maps: Path) -> Path:
+    folder = config_maps / str(source["name"])
+    wanted = [folder, *(folder / str(item["key"]) for item in source.get("items", []))]
+    missing = [path for path in wanted if not path.exists()]
+    if missing:
+        names = ", ".join(str(path.relative_to(config_maps)) for path in missing)
+        raise CannotStart("FailedMount", f"the job was created without the ConfigMap files {names}")
+    return folder
+
+
+def rewrite(text: str, mounts: Mapping[str, Path]) -> str:
+    """``text`` with every path below a mount replaced by the path below its folder."""
+    if not mounts:
+        return text
+    longest_first = sorted(mounts, key=len, reverse=True)
+    paths = "|".join(re.escape(path) for path in longest_first)
+    return re.sub(rf"(?<![\w./-])(?:{paths})(?![\w.$-])", lambda found: str(mounts[found[0]]), text)
+
+
+def secret(name: str, reference: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+    """The value for a secretKeyRef; None when it is optional and not there."""
+    if name in environment:
+        return environment[name]
+    if reference.get("optional"):
+        return None
+    raise CannotStart(
+        "CreateContainerConfigError",
+        f"the environment variable {name} is not set in the process that submitted the job; on a cluster it comes "
+        f"from Secret {reference['name']}, key {reference['key']}: set it here and submit again",
+    )
+
+
+def field(path: str, spec: Spec, pod: PodRecord) -> str:
+    """The value for a fieldRef."""
+    keyed = re.fullmatch(r"metadata\.(labels|annotations)\['([^']+)'\]", path)
+    if keyed:
+        annotations: Mapping[str, str] = spec.template.get("metadata", {}).get("annotations", {})
+        return (spec.labels(pod.worker) if keyed[1] == "labels" else annotations).get(keyed[2], "")
+    values = {
+        "metadata.name": pod.name,
+        "metadata.namespace": spec.namespace,
+        "metadata.uid": pod.uid,
+        "spec.nodeName": platform.node(),
+        "status.hostIP": LOOPBACK,
+        "status.podIP": LOOPBACK,
+    }
+    if path not in values:
+        raise CannotStart("CreateContainerConfigError", f"fieldRef {path!r} is unknown; known are {', '.join(values)}")
+    return values[path]
+
+
+def resource(reference: Mapping[str, str], container: Mapping[str, Any], machine: Machine) -> str:
+    """The value for a resourceFieldRef, rounded up; what is not limited is all that the machine has."""
+    kind, _, name = reference["resource"].partition(".")
+    everything = {"cpu": str(machine.cores), "memory": str(machine.memory)}
+    if kind not in ("limits", "requests") or name not in everything:
+        raise CannotStart("CreateContainerConfigError", f"resourceFieldRef {reference['resource']!r} is unknown")
+    amount = str(container.get("resources", {}).get(kind, {}).get(name, everything[name]))
+    return str(quantity.whole(amount, reference.get("divisor") or "1"))
+
+
+def devices(worker: int, container: Mapping[str, Any], machine: Machine) -> str:
+    """The GPUs of one worker, as CUDA_VISIBLE_DEVICES; none asked for: none visible."""
+    count = int(container.get("resources", {}).get("limits", {}).get(GPU, 0))
+    return ",".join(machine.gpus[worker * count : (worker + 1) * count])
+
+
+class Services:
+    """Loopback ports for the Services of one job, the same for all its pods as long as this object lives."""
+
+    def __init__(self, spec: Spec) -> None:
+        names = "|".join(re.escape(spec.pod_name(worker)) for worker in range(spec.num_workers))
+        self._address = re.compile(rf"(?<![\w.-])(?P<name>{names})(?:\.[\w.-]+)?:(?P<port>\d+)(?!\d)")
+        self._sockets: dict[tuple[str, str], socket.socket] = {}
+
+    def local(self, text: str) -> str:
+        """``text`` with every ``<pod name>:<port>`` replaced by its stand-in."""
+        return self._address.sub(lambda found: f"{LOOPBACK}:{self._port(found['name'], found['port'])}", text)
+
+    def own_address(self, environment: dict[str, str], pod: PodRecord) -> dict[str, str]:
+        """What tells a worker where it is, and whether it is the host of the rendezvous.
+
+        Every worker finds itself at the loopback address, so without the latter the first to come would be the host.
+        """
+        host = self._address.match(environment.get("PET_RDZV_ENDPOINT", ""))
+        added = {"PET_LOCAL_ADDR": LOOPBACK, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        if host and host["name"] != pod.name:
+            settings = filter(None, (environment.get("PET_RDZV_CONF"), "is_host=false"))
+            added["PET_RDZV_CONF"] = ",".join(settings)
+        return added
+
+    def _port(self, name: str, port: str) -> int:
+        """A free port; a bound socket that never listens keeps it from everybody who does not ask for it by number."""
+        kept = self._sockets.get((name, port))
+        if kept is None:
+            kept = self._sockets[name, port] = socket.socket()
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            kept.bind((LOOPBACK, 0))
+        return int(kept.getsockname()[1])
