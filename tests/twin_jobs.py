@@ -1,0 +1,138 @@
+"""Small jobs for tests of the twin: the real manifest of a run, with a program of the test as the command."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from train_func.client import manifest
+from train_func.client.observed import JobStatus
+from train_func.client.placement import Placement, SecretKey
+from train_func.client.twin import Local
+from train_func.run import Run, RunRecord
+
+LIMIT_SECONDS = 30.0
+Found = TypeVar("Found")
+
+
+def until(condition: Callable[[], Found], what: str, seconds: float = LIMIT_SECONDS) -> Found:
+    """Waits until the condition gives something true, and returns that."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"{what}: not within {seconds} s"
+        time.sleep(0.02)
+    return found
+
+
+def processes(**wanted: str) -> list[int]:
+    """Processes of this machine, but this one, that were started with these variables; zombies have none."""
+    entries = {f"{name}={value}".encode() for name, value in wanted.items()}
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = set((process / "environ").read_bytes().split(b"\0"))
+        except OSError:
+            continue
+        if entries <= environment and int(process.name) != os.getpid():
+            found.append(int(process.name))
+    return found
+
+
+def worker_manifest(
+    code: str,
+    *,
+    name: str,
+    workers: int = 2,
+    restart: str = "ExitCode",
+    elastic: bool = True,
+    memory: str | None = None,
+    grace: int = 2,
+    policy: dict[str, Any] | None = None,
+    environment: dict[str, str | SecretKey] | None = None,
+    store: str = "file:///srv/store",
+) -> dict[str, Any]:
+    """A job whose workers run a Python program; ``policy`` replaces fields of the runPolicy, None removes one."""
+    record = RunRecord(
+        run=Run(model="m", dataset="d", workers=workers),
+        name=name,
+        generation=1,
+        store=store,
+        function="f",
+        source_sha256="0",
+        data_fingerprint="0",
+        model_fingerprint="0",
+        package_version="0",
+    )
+    placement = Placement(image="i", cpu=1, memory=memory, grace_seconds=grace, environment=environment or {})
+    job = manifest.render(record, placement, ["run.json"])
+    container_of(job)["command"] = ["python", "-u", "-c", code]
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = restart
+    run_policy = {**job["spec"]["runPolicy"], **(policy or {})}
+    job["spec"]["runPolicy"] = {key: value for key, value in run_policy.items() if value is not None}
+    if not elastic:
+        del job["spec"]["elasticPolicy"]
+    return job
+
+
+def container_of(job: dict[str, Any]) -> dict[str, Any]:
+    container: dict[str, Any] = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    return container
+
+
+class Jobs:
+    """Starts jobs in a home of their own and looks at them."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.place = Local()
+
+    def start(self, code: str, *, name: str = "job-a", files: dict[str, bytes] | None = None, **shape: Any) -> str:
+        self.place.create(name, worker_manifest(code, name=name, **shape), files or {"run.json": b"{}"})
+        return name
+
+    def ended(self, name: str = "job-a", seconds: float = LIMIT_SECONDS) -> JobStatus:
+        """Waits until the job has finished and its controller is gone."""
+        until(lambda: not self.processes(name), f"end of {name}\n{self.controller_log(name)}", seconds)
+        status = self.place.status(name)
+        assert status is not None
+        assert status.finished, self.controller_log(name)
+        return status
+
+    def conditions(self, name: str = "job-a") -> list[str]:
+        """Every set of conditions that held, in order, as the controller logged them."""
+        lines = self.controller_log(name).splitlines()
+        said = (line.split(" conditions ")[1] for line in lines if " conditions " in line)
+        return [holding for holding, _ in groupby(said)]
+
+    def controller_log(self, name: str = "job-a") -> str:
+        return (self.home / "jobs" / name / "controller.log").read_text()
+
+    def text(self, name: str = "job-a", worker: int | None = None) -> list[str]:
+        lines = self.place.log_lines(name, follow=False)
+        return [line.text for line in lines if worker in (None, line.worker)]
+
+    def processes(self, name: str) -> list[int]:
+        return processes(TRAIN_FUNC_HOME=str(self.home), TRAIN_FUNC_JOB=name)
+
+    def controller(self, name: str = "job-a") -> int:
+        return int((self.home / "jobs" / name / "controller.pid").read_text())
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
+    """Afterwards no process, no link and no folder of any job is left."""
+    home = tmp_path / "home"
+    for variable in ("TRAIN_FUNC_STORE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(home))
+    found = Jobs(home)
+    yield found
+    for folder in (home / "jobs").glob("[a-z]*"):
+        found.place.delete(folder.name)
+    until(lambda: not processes(TRAIN_FUNC_HOME=str(home)), "no process left", seconds=3)
+    assert not list((home / "jobs").glob("[a-z]*"))
+    assert not [link for link in Path("/tmp").glob("train-func-*") if str(link.readlink()).startswith(str(home))]

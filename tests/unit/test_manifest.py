@@ -1,0 +1,223 @@
+"""The PyTorchJob of a run: whole, understood by the SDK, and held by golden files.
+
+TRAIN_FUNC_REWRITE_GOLDEN=1 rewrites them.
+"""
+
+import base64
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from kubeflow.training import ApiClient, KubeflowOrgV1PyTorchJob
+from kubernetes.client import V1ConfigMap
+
+from train_func.client import manifest, quantity
+from train_func.client.expansion import escape, expand
+from train_func.client.placement import Placement, SecretKey
+from train_func.errors import InvalidInput
+from train_func.run import Run, RunRecord
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FILES = ["run.json", "cells.json", "source.py"]
+
+
+def record(*, store: str = "file:///srv/store", generation: int = 1, **fields: object) -> RunRecord:
+    return RunRecord(
+        run=Run(model="bert-base-cased", dataset="yelp_review_full", **fields),
+        name="bert-base-yelp-0123456789",
+        generation=generation,
+        store=store,
+        function="train_func",
+        source_sha256="0" * 64,
+        data_fingerprint="d",
+        model_fingerprint="m",
+        package_version="0.1.0",
+    )
+
+
+S3 = "s3://kubeflow-examples/runs"
+SPOT = {
+    "node_selector": {"kubernetes.azure.com/scalesetpriority": "spot"},
+    "tolerations": (
+        {"key": "kubernetes.azure.com/scalesetpriority", "operator": "Equal", "value": "spot", "effect": "NoSchedule"},
+    ),
+}
+CASES = {
+    "local_two_workers": (record(), Placement(image="train-func", cpu=1)),
+    "s3_store": (
+        record(store=S3, generation=2, workers=3),
+        Placement(
+            image="registry.example/train-func:0.1.0",
+            cpu=2,
+            memory="8Gi",
+            namespace="alice",
+            s3_endpoint="http://myminio:9000",
+            s3_region="us-east-1",
+        ),
+    ),
+    "gpu": (record(store=S3, workers=2), Placement(image="train-func:cuda", cpu=8, memory="64Gi", gpu=4)),
+    "spot_queue_priority": (
+        record(store=S3, max_attempts=5, deadline=7200),
+        Placement(
+            image="train-func:0.1.0",
+            cpu=2,
+            memory="8Gi",
+            grace_seconds=25,
+            queue="research",
+            priority_class="low",
+            service_account="training",
+            store_secret="alice-s3",
+            hub_secret="alice-hub",
+            environment={
+                "WANDB_API_KEY": SecretKey(secret="wandb", key="key", optional=True),
+                "NOTE": "costs $(PRICE) and $5",
+            },
+            **SPOT,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_whole_manifest_is_that_of_the_golden_file(name):
+    rendered = manifest.render(*CASES[name], FILES)
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("TRAIN_FUNC_REWRITE_GOLDEN") == "1":
+        path.write_text(yaml.safe_dump(rendered, sort_keys=False, width=120))
+    assert rendered == yaml.safe_load(path.read_text())
+
+
+class Response:
+    def __init__(self, value: object) -> None:
+        self.data = json.dumps(value)
+
+
+def through(kind: type, value: object) -> object:
+    """``value`` read and written again by the SDK's models: fields they do not know are lost."""
+    client = ApiClient()
+    return client.sanitize_for_serialization(client.deserialize(Response(value), kind))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_sdk_knows_every_field(name):
+    rendered = manifest.render(*CASES[name], FILES)
+    assert through(KubeflowOrgV1PyTorchJob, rendered) == rendered
+
+
+def test_rendering_is_pure():
+    first, second = (manifest.render(*CASES["gpu"], FILES) for _ in range(2))
+    assert first == second
+    first["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"].clear()
+    assert manifest.render(*CASES["gpu"], FILES) == second
+
+
+def pod_of(rendered: dict) -> dict:
+    return rendered["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+
+
+def test_nothing_in_it_is_what_pod_security_restricted_forbids():
+    pod = pod_of(manifest.render(*CASES["s3_store"], FILES))
+    container = pod["containers"][0]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert all(set(volume) - {"name"} <= {"configMap", "emptyDir"} for volume in pod["volumes"])
+    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(pod)
+
+
+def test_every_volume_is_mounted_and_every_mount_has_a_volume():
+    pod = pod_of(manifest.render(*CASES["local_two_workers"], FILES))
+    mounts = [mount["name"] for mount in pod["containers"][0]["volumeMounts"]]
+    assert sorted(mounts) == sorted(volume["name"] for volume in pod["volumes"])
+
+
+def test_the_operator_adds_no_init_container_because_there_is_no_master():
+    assert set(manifest.render(*CASES["gpu"], FILES)["spec"]["pytorchReplicaSpecs"]) == {"Worker"}
+
+
+@pytest.mark.parametrize(("gpu", "ranks"), [(0, "1"), (1, "1"), (4, "4")])
+def test_a_worker_has_as_many_ranks_as_gpus_and_one_without(gpu, ranks):
+    rendered = manifest.render(record(), Placement(image="i", cpu=1, gpu=gpu), FILES)
+    assert rendered["spec"]["nprocPerNode"] == ranks
+
+
+def test_a_file_store_asks_for_no_store_secret_but_for_the_optional_hub_token():
+    text = json.dumps(manifest.render(*CASES["local_two_workers"], FILES))
+    assert "myminio" not in text
+    assert '"hf-secrets", "key": "HF_TOKEN", "optional": true' in text
+
+
+def test_the_config_map_carries_bytes_unchanged():
+    files = {
+        "source.py": "print('\u2028 ärger', \"$HOME `x` $(Y) \\\\b\")\r\n".encode(),
+        "run.json": b"{}",
+        "odd": bytes(range(256)),
+    }
+    rendered = manifest.config_map(record(generation=2), "alice", files)
+    assert rendered["metadata"]["name"] == "bert-base-yelp-0123456789-g2"
+    assert rendered["metadata"]["namespace"] == "alice"
+    sent = through(V1ConfigMap, rendered)
+    assert sent == rendered
+    got = {name: text.encode() for name, text in sent["data"].items()}
+    got |= {name: base64.b64decode(text) for name, text in sent["binaryData"].items()}
+    assert got == files
+
+
+@pytest.mark.parametrize("text", ["", "plain", "$", "$$", "$(HOME)", "$$(HOME)", "a$(", "100$", "$5 and $$5", "$()$x"])
+def test_an_escaped_text_arrives_as_it_was(text):
+    assert expand(escape(text), {"HOME": "/root", "": "nothing", "x": "y"}) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("$(HOME)/x", "/root/x"),
+        ("$(ABSENT)/x", "$(ABSENT)/x"),
+        ("$$(HOME)", "$(HOME)"),
+        ("$$$(HOME)", "$/root"),
+        ("$HOME ${HOME}", "$HOME ${HOME}"),
+        ("$(HOME", "$(HOME"),
+    ],
+)
+def test_variables_are_expanded_as_kubernetes_does(text, expanded):
+    assert expand(text, {"HOME": "/root"}) == expanded
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1Gi", 2**30), ("1.5Ki", 1536), ("500M", 500_000_000), ("1e3", 1000), ("12E", 12 * 10**18), ("500m", 1)],
+)
+def test_quantities_are_those_of_kubernetes(text, number):
+    assert quantity.whole(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "8 Gi", "8GB", "-1Gi", "1e", "Gi", "1KI", "0x10"])
+def test_what_is_no_quantity_is_refused(text):
+    with pytest.raises(ValueError, match="is no quantity: a number with Ki"):
+        quantity.parse(text)
+
+
+def test_a_placement_reports_all_faults_at_once():
+    with pytest.raises(InvalidInput) as caught:
+        Placement(
+            image="two words",
+            cpu=0,
+            memory="8GB",
+            gpu=-1,
+            grace_seconds=True,
+            environment={"a-b": "x", "PET_NNODES": "3", "API_KEY": "0123456789abcdef"},
+        )
+    assert caught.value.faults == (
+        "cpu=0: a whole number of at least 1 is wanted",
+        "gpu=-1: a whole number of at least 0 is wanted",
+        "grace_seconds=True: a whole number of at least 1 is wanted",
+        "memory='8GB': a Kubernetes quantity of at least 1Mi is wanted, such as '8Gi'",
+        "image='two words': a container image is wanted, such as 'registry/name:tag'",
+        "environment['a-b']: a name of letters, digits and _ is wanted",
+        "environment['PET_NNODES']: set by train_func or by the operator itself; choose another name",
+        "environment['API_KEY']: holds a literal under the name 'API_KEY'; give SecretKey(secret=..., key=...) instead",
+    )

@@ -1,0 +1,201 @@
+"""The twin executes a job as the operator does: completion, restarts, limits, conditions, clean-up."""
+
+import json
+import sys
+from datetime import timedelta
+
+import pytest
+
+from tests.twin_jobs import container_of, until, worker_manifest
+
+WORKER = "import os; worker = int(os.environ['TRAIN_FUNC_WORKER']); "
+# The first incarnation of worker 1 ends with the code, the next one with 0; worker 0 waits for that.
+SECOND_CHANCE = WORKER + (
+    "import pathlib, sys, time; shared = pathlib.Path(os.environ['TRAIN_FUNC_CACHE_DIR'])\n"
+    "if worker == 1:\n"
+    "    started = shared / 'started'\n"
+    "    if not started.exists():\n"
+    "        started.touch()\n"
+    "        print('first', flush=True)\n"
+    "        END\n"
+    "    print('second', flush=True)\n"
+    "    (shared / 'done').touch()\n"
+    "while not (shared / 'done').exists(): time.sleep(0.01)\n"
+)
+
+
+def ends(jobs, name="job-a"):
+    """Worker, exit code, reason and whether it was deleted, of every pod."""
+    return [(pod.worker, pod.exit_code, pod.reason, pod.deleted) for pod in jobs.place.pods(name)]
+
+
+def reasons(jobs, name="job-a"):
+    return [event.reason for event in jobs.place.events(name)]
+
+
+def test_workers_that_end_with_0_make_a_job_succeed(jobs):
+    jobs.start(WORKER + "import time; print('worker', worker); time.sleep(0.3)", workers=3)
+    status = jobs.ended()
+    assert [found.type for found in status.conditions if found.status == "True"] == ["Created", "Succeeded"]
+    assert status.condition("Succeeded").reason == "PyTorchJobSucceeded"
+    assert ends(jobs) == [(worker, 0, "Completed", False) for worker in range(3)]
+    assert [pod.name for pod in jobs.place.pods("job-a")] == [f"job-a-worker-{worker}" for worker in range(3)]
+    assert all(pod.phase == "Succeeded" and pod.started <= pod.ended for pod in jobs.place.pods("job-a"))
+    assert sorted(jobs.text()) == ["worker 0", "worker 1", "worker 2"]
+    assert status.start_time <= status.completion_time
+    assert not status.interrupted
+    assert jobs.conditions() == ["Created", "Created Running", "Created Succeeded"]
+
+
+def test_the_container_starts_within_half_a_second(jobs):
+    jobs.start("pass", workers=1)
+    jobs.ended()
+    status, (pod,) = jobs.place.status("job-a"), jobs.place.pods("job-a")
+    assert pod.started - status.condition("Created").time < timedelta(seconds=0.5)
+
+
+@pytest.mark.parametrize("exit_code", [1, 65])
+def test_a_permanent_exit_code_fails_the_job_at_once_and_once(jobs, exit_code):
+    jobs.start(WORKER + f"import sys, time; worker and sys.exit({exit_code}); time.sleep(0.5)")
+    status = jobs.ended()
+    assert [found.type for found in status.conditions if found.status == "True"] == ["Created", "Failed"]
+    assert status.condition("Failed").reason == "PyTorchJobFailed"
+    assert ends(jobs) == [(0, 0, "Completed", False), (1, exit_code, "Error", False)]
+    assert "PyTorchJobRestarting" not in [found.reason for found in status.conditions]
+    assert status.completion_time is None
+
+
+@pytest.mark.parametrize("end", ["sys.exit(143)", "sys.exit(144)", "os.kill(os.getpid(), 9)"])
+def test_a_retryable_end_starts_that_worker_again_and_no_other(jobs, end):
+    jobs.start(SECOND_CHANCE.replace("END", end), workers=3)
+    status = jobs.ended()
+    code = {"sys.exit(143)": 143, "sys.exit(144)": 144}.get(end, 137)
+    assert status.condition("Succeeded") is not None
+    assert [(pod.worker, pod.exit_code, pod.deleted) for pod in jobs.place.pods("job-a")] == [
+        (0, 0, False),
+        (1, code, True),
+        (2, 0, False),
+        (1, 0, False),
+    ]
+    assert jobs.text(worker=1) == ["first", "second"]
+    assert "Created Restarting" in jobs.conditions()
+    assert jobs.conditions()[-1] == "Created Succeeded"
+    expected = ["ExitedWithCode", "PyTorchJobRestarting", "PyTorchJobRestarting", "SuccessfulDeletePod"]
+    start = reasons(jobs).index("ExitedWithCode")
+    assert reasons(jobs)[start : start + 5] == [*expected, "SuccessfulCreatePod"]
+
+
+def test_a_command_that_does_not_exist_is_a_start_error(jobs):
+    job = worker_manifest("", name="job-a", workers=1, restart="Never")
+    container_of(job)["command"] = ["no-such-command", "x"]
+    jobs.place.create("job-a", job, {"run.json": b""})
+    jobs.ended()
+    (pod,) = jobs.place.pods("job-a")
+    assert (pod.phase, pod.exit_code, pod.reason) == ("Failed", 128, "StartError")
+    assert "cannot execute 'no-such-command'" in pod.message
+
+
+def test_never_starts_nothing_again(jobs):
+    jobs.start("import sys; sys.exit(144)", workers=1, restart="Never")
+    jobs.ended()
+    assert ends(jobs) == [(0, 144, "Error", False)]
+    assert "is failed because 1 Worker replica(s) failed." in jobs.place.status("job-a").condition("Failed").message
+
+
+def test_on_failure_starts_again_in_place_until_the_backoff_limit(jobs):
+    code = WORKER + (
+        "import pathlib, sys, time; first = pathlib.Path(os.environ['TRAIN_FUNC_WORK_DIR'], 'first')\n"
+        "if first.exists(): print('again', flush=True); time.sleep(0.5); sys.exit()\n"
+        "first.touch(); print('first', flush=True); sys.exit(1)"
+    )
+    jobs.start(code, workers=1, restart="OnFailure", policy={"backoffLimit": 1})
+    status = jobs.ended()
+    (pod,) = jobs.place.pods("job-a")
+    assert pod.restarts == 1
+    assert jobs.text() == ["first", "again"]
+    assert "has reached the specified backoff limit" in status.condition("Failed").message
+
+
+def test_in_place_restarts_within_the_limit_end_in_success(jobs):
+    code = (
+        "import os, pathlib, sys; first = pathlib.Path(os.environ['TRAIN_FUNC_WORK_DIR'], 'first')\n"
+        "if not first.exists(): first.touch(); sys.exit(1)"
+    )
+    jobs.start(code, workers=1, restart="OnFailure", policy={"backoffLimit": 3})
+    assert jobs.ended().condition("Succeeded") is not None
+    (pod,) = jobs.place.pods("job-a")
+    assert (pod.restarts, pod.exit_code) == (1, 0)
+
+
+def test_the_deadline_fails_the_job_and_ends_its_pods(jobs):
+    job = worker_manifest("import time; time.sleep(60)", name="job-a", grace=1, policy={"activeDeadlineSeconds": 1})
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["activeDeadlineSeconds"] = 1
+    jobs.place.create("job-a", job, {"run.json": b""})
+    status = jobs.ended(seconds=10)
+    assert "was active longer than specified deadline" in status.condition("Failed").message
+    assert ends(jobs) == [(worker, 137, "DeadlineExceeded", False) for worker in range(2)]
+    assert status.completion_time - status.start_time < timedelta(seconds=2)
+
+
+def test_a_clean_pod_policy_of_running_ends_the_others_when_the_first_has_succeeded(jobs):
+    handler = (
+        "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print('ready', flush=True)\n"
+    )
+    others = "import time, pathlib; shared = pathlib.Path(os.environ['TRAIN_FUNC_CACHE_DIR'])\n"
+    waits = (
+        "if worker: (shared / 'ready').touch(); time.sleep(60)\nwhile not (shared / 'ready').exists(): time.sleep(0.01)"
+    )
+    jobs.start(WORKER + handler + others + waits, policy={"cleanPodPolicy": "Running"})
+    assert jobs.ended().condition("Succeeded") is not None
+    assert ends(jobs) == [(0, 0, "Completed", False), (1, 143, "Error", True)]
+
+
+def test_a_worker_gets_the_environment_of_the_operator(jobs):
+    jobs.start("import os, json; print(json.dumps(dict(os.environ)))", workers=2)
+    jobs.ended()
+    for worker in range(2):
+        (line,) = jobs.text(worker=worker)
+        got = json.loads(line)
+        assert got["PET_NNODES"] == "2:2"
+        assert got["PET_NPROC_PER_NODE"] == "1"
+        assert got["PET_RDZV_ID"] == "job-a"
+        assert got["PET_MAX_RESTARTS"] == "0"
+        assert got["PYTHONUNBUFFERED"] == "1"
+        assert got["TRAIN_FUNC_WORKER"] == str(worker)
+        assert got["TRAIN_FUNC_POD"] == f"job-a-worker-{worker}"
+        assert got["TRAIN_FUNC_CPUS"] == "1"
+        assert got["TRAIN_FUNC_GRACE_SECONDS"] == "2"
+        assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} & set(got)
+
+
+def test_a_worker_that_keeps_failing_is_replaced_after_growing_pauses(jobs):
+    jobs.start("import sys; sys.exit(144)", workers=1)
+    until(lambda: len(jobs.place.pods("job-a")) >= 4, "three replacements")
+    first, second, third, *_ = jobs.place.pods("job-a")
+    assert (second.started - first.ended).total_seconds() < 0.3
+    assert (third.started - second.ended).total_seconds() >= 0.5
+
+
+def test_the_interpreter_of_the_workers_is_this_one(jobs):
+    jobs.start("import sys, train_func; print(sys.executable)", workers=1)
+    jobs.ended()
+    assert jobs.text() == [sys.executable]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("open(os.environ['TRAIN_FUNC_TERMINATION_FILE'], 'w').write('written'); sys.exit(1)", "written"),
+        ("print('line 1'); print('last line'); sys.exit(1)", "line 1\nlast line\n"),
+        ("print('\\n'.join(map(str, range(101)))); sys.exit(1)", "\n".join(map(str, range(21, 101))) + "\n"),
+        ("print('x' * 9999); sys.exit(1)", "x" * 2047 + "\n"),
+        ("open(os.environ['TRAIN_FUNC_TERMINATION_FILE'], 'w').write('y' * 9999); sys.exit(1)", "y" * 4096),
+        ("print('all is well')", ""),
+    ],
+    ids=["file", "log", "80 lines", "2048 bytes", "4096 bytes", "success"],
+)
+def test_the_termination_message_is_the_file_or_the_end_of_a_failed_container_s_log(jobs, code, message):
+    jobs.start("import os, sys; " + code, workers=1)
+    jobs.ended()
+    (pod,) = jobs.place.pods("job-a")
+    assert pod.message == message

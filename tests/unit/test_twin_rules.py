@@ -1,0 +1,212 @@
+"""The operator's rules as a table: pods go in, conditions, restarts and clean-up come out."""
+
+import pytest
+
+from tests.twin_jobs import worker_manifest
+from train_func.client.twin import rules
+from train_func.client.twin.record import PodRecord
+from train_func.client.twin.spec import Spec
+
+T0 = "2026-01-01T00:00:00.000000Z"
+T1 = "2026-01-01T00:00:01.000000Z"
+
+
+def spec(**shape) -> Spec:
+    return Spec.of(worker_manifest("pass", name="job-a", **shape))
+
+
+def pod(worker: int, phase: str = "Running", exit_code: int | None = None, restarts: int = 0) -> PodRecord:
+    name, uid = f"job-a-worker-{worker}", f"uid-{worker}"
+    made = PodRecord(name=name, uid=uid, worker=worker, created=T0, phase=phase)
+    made.exit_code, made.restarts = exit_code, restarts
+    return made
+
+
+def conditions(status: rules.Status) -> list[tuple[str, str, str]]:
+    return [(found["type"], found["status"], found["reason"]) for found in status["conditions"]]
+
+
+def messages(status: rules.Status) -> dict[str, str]:
+    return {found["type"]: found["message"] for found in status["conditions"]}
+
+
+CREATED = ("Created", "True", "PyTorchJobCreated")
+RUNNING = ("Running", "True", "PyTorchJobRunning")
+RAN = ("Running", "False", "PyTorchJobRunning")
+RESTARTING = ("Restarting", "True", "PyTorchJobRestarting")
+SUCCEEDED = ("Succeeded", "True", "PyTorchJobSucceeded")
+FAILED = ("Failed", "True", "PyTorchJobFailed")
+
+
+def running(job: Spec) -> rules.Status:
+    pods = [pod(worker) for worker in range(job.num_workers)]
+    return rules.reconcile(job, rules.created(job, T0), pods, T0).status
+
+
+def test_a_new_job_is_created_and_asks_for_its_pods():
+    job = spec(workers=3)
+    outcome = rules.reconcile(job, rules.created(job, T0), [], T1)
+    assert outcome.create == [0, 1, 2]
+    assert conditions(outcome.status) == [CREATED]
+    assert messages(outcome.status)["Created"] == "PyTorchJob job-a is created."
+    assert outcome.status["startTime"] == T1
+    assert outcome.status["replicaStatuses"] == {"Worker": {"active": 0, "succeeded": 0, "failed": 0}}
+
+
+def test_one_running_worker_makes_the_job_running():
+    job = spec()
+    outcome = rules.reconcile(job, rules.created(job, T0), [pod(0), pod(1, "Pending")], T1)
+    assert conditions(outcome.status) == [CREATED, RUNNING]
+    assert messages(outcome.status)["Running"] == "PyTorchJob default/job-a is running."
+    assert outcome.create == outcome.delete == outcome.events == []
+
+
+def test_looking_twice_changes_nothing():
+    job = spec()
+    status = running(job)
+    again = rules.reconcile(job, status, [pod(0), pod(1)], T1)
+    assert again.status == status
+
+
+def test_an_elastic_job_succeeds_with_its_first_worker():
+    job = spec(workers=3)
+    outcome = rules.reconcile(job, running(job), [pod(0), pod(1, "Succeeded", 0), pod(2)], T1)
+    assert conditions(outcome.status) == [CREATED, RAN, SUCCEEDED]
+    assert outcome.status["completionTime"] == T1
+    assert messages(outcome.status)["Succeeded"] == "PyTorchJob default/job-a successfully completed."
+    assert outcome.events == [
+        ("Normal", "PyTorchJobSucceeded", "PyTorchJob default/job-a successfully completed."),
+    ]
+    after = rules.reconcile(job, outcome.status, [pod(0, "Failed", 1), pod(1, "Succeeded", 0), pod(2)], T1)
+    assert conditions(after.status) == conditions(outcome.status)
+    assert after.status["replicaStatuses"] == {"Worker": {"active": 0, "succeeded": 3, "failed": 0}}
+    assert after.delete == []
+
+
+def test_a_job_that_is_not_elastic_succeeds_with_its_last_worker():
+    job = spec(elastic=False)
+    first = rules.reconcile(job, running(job), [pod(0, "Succeeded", 0), pod(1)], T1)
+    assert conditions(first.status) == [CREATED, RUNNING]
+    last = rules.reconcile(job, first.status, [pod(0, "Succeeded", 0), pod(1, "Succeeded", 0)], T1)
+    assert conditions(last.status) == [CREATED, RAN, SUCCEEDED]
+
+
+@pytest.mark.parametrize("exit_code", [128, 137, 143, 144, 255, None])
+def test_a_retryable_exit_replaces_that_pod_alone(exit_code):
+    job = spec()
+    lost = pod(1, "Failed", exit_code)
+    outcome = rules.reconcile(job, running(job), [pod(0), lost], T1)
+    assert outcome.delete == [lost]
+    assert conditions(outcome.status) == [CREATED, RESTARTING]
+    restarting = "PyTorchJob job-a is restarting because 1 Worker replica(s) failed."
+    assert messages(outcome.status)["Restarting"] == restarting
+    assert [event[:2] for event in outcome.events] == [("Warning", "PyTorchJobRestarting")] * 2
+    then = rules.reconcile(job, outcome.status, [pod(0)], T1)
+    assert then.create == [1]
+    assert conditions(then.status) == [CREATED, RUNNING]
+
+
+@pytest.mark.parametrize("exit_code", [1, 65, 127])
+def test_a_permanent_exit_fails_the_job_and_leaves_the_other_pods(exit_code):
+    job = spec()
+    outcome = rules.reconcile(job, running(job), [pod(0), pod(1, "Failed", exit_code)], T1)
+    assert conditions(outcome.status) == [CREATED, RAN, FAILED]
+    assert messages(outcome.status)["Failed"] == 'job "job-a" is failing because "Worker" replica(s) failed.'
+    assert "completionTime" not in outcome.status
+    assert outcome.delete == outcome.create == []
+
+
+def test_a_permanent_exit_beats_a_success_seen_together():
+    job = spec()
+    outcome = rules.reconcile(job, running(job), [pod(0, "Succeeded", 0), pod(1, "Failed", 1)], T1)
+    assert [found[0] for found in conditions(outcome.status)] == ["Created", "Running", "Failed"]
+
+
+def test_never_fails_the_job_with_a_completion_time():
+    job = spec(restart="Never")
+    outcome = rules.reconcile(job, running(job), [pod(0), pod(1, "Failed", 137)], T1)
+    assert conditions(outcome.status) == [CREATED, RAN, FAILED]
+    assert messages(outcome.status)["Failed"] == "PyTorchJob job-a is failed because 1 Worker replica(s) failed."
+    assert outcome.status["completionTime"] == T1
+
+
+@pytest.mark.parametrize("restart", ["OnFailure", "Always"])
+def test_a_failed_pod_of_a_policy_that_restarts_in_place_is_replaced_whatever_its_code(restart):
+    job = spec(restart=restart)
+    lost = pod(0, "Failed", 1)
+    outcome = rules.reconcile(job, running(job), [lost, pod(1)], T1)
+    assert outcome.delete == [lost]
+    assert conditions(outcome.status) == [CREATED, RESTARTING]
+
+
+@pytest.mark.parametrize(("limit", "restarts", "fails"), [(3, 2, False), (3, 3, True), (1, 1, True), (1, 0, False)])
+def test_the_backoff_limit_counts_restarts_in_place_of_running_pods(limit, restarts, fails):
+    job = spec(restart="OnFailure", policy={"backoffLimit": limit})
+    outcome = rules.reconcile(job, running(job), [pod(0, restarts=restarts), pod(1)], T1)
+    assert rules.finished(outcome.status) == fails
+    if fails:
+        reached = "Job job-a has failed because it has reached the specified backoff limit"
+        assert messages(outcome.status)["Failed"] == reached
+        assert outcome.status["completionTime"] == T1
+
+
+def test_a_backoff_limit_of_0_fails_the_job_at_the_first_retryable_exit():
+    job = spec(policy={"backoffLimit": 0})
+    outcome = rules.reconcile(job, running(job), [pod(0), pod(1, "Failed", 144)], T1)
+    assert conditions(outcome.status) == [CREATED, RAN, FAILED]
+    assert outcome.delete == []
+
+
+def test_replaced_pods_do_not_count_for_a_backoff_limit():
+    job = spec(policy={"backoffLimit": 1})
+    outcome = rules.reconcile(job, running(job), [pod(0), pod(1, "Failed", 144)], T1)
+    assert not rules.finished(outcome.status)
+
+
+@pytest.mark.parametrize(("seconds", "fails"), [("0.999999", False), ("1.000000", True)])
+def test_the_deadline_counts_from_the_start_of_the_job(seconds, fails):
+    job = spec(policy={"activeDeadlineSeconds": 1})
+    now = f"2026-01-01T00:00:0{seconds}Z"
+    outcome = rules.reconcile(job, running(job), [pod(0), pod(1)], now)
+    assert rules.finished(outcome.status) == fails
+    if fails:
+        late = "Job job-a has failed because it was active longer than specified deadline"
+        assert messages(outcome.status)["Failed"] == late
+        assert outcome.status["completionTime"] == now
+
+
+@pytest.mark.parametrize(("policy", "deleted"), [("None", []), ("Running", [0]), ("All", [0, 1])])
+def test_the_clean_pod_policy_says_which_pods_of_a_finished_job_are_deleted(policy, deleted):
+    job = spec(policy={"cleanPodPolicy": policy})
+    pods = [pod(0), pod(1, "Succeeded", 0)]
+    status = rules.reconcile(job, running(job), pods, T1).status
+    assert [found.worker for found in rules.reconcile(job, status, pods, T1).delete] == deleted
+
+
+def test_the_environment_is_that_of_the_operator():
+    assert spec(workers=3).operator_environment() == {
+        "PYTHONUNBUFFERED": "1",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_RDZV_ENDPOINT": "job-a-worker-0:23456",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_NNODES": "3:3",
+        "PET_MAX_RESTARTS": "0",
+        "PET_RDZV_ID": "job-a",
+        "PET_RDZV_CONF": "join_timeout=900",
+    }
+
+
+def test_without_elastic_policy_the_environment_has_a_plain_number_of_nodes():
+    assert spec(workers=3, elastic=False).operator_environment() == {
+        "PYTHONUNBUFFERED": "1",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_NNODES": "3",
+    }
+
+
+def test_the_pods_have_the_operator_s_labels():
+    labels = spec().labels(1)
+    assert labels["training.kubeflow.org/replica-index"] == "1"
+    assert labels["training.kubeflow.org/job-name"] == labels["train-func/run"] == "job-a"
+    assert "training.kubeflow.org/job-role" not in labels
+    assert spec().labels(0)["training.kubeflow.org/job-role"] == "master"

@@ -1,0 +1,276 @@
+"""Every row of the twin's substitution table, most of them seen from inside a container."""
+
+import json
+import os
+import socket
+import sys
+
+import pytest
+
+from tests.twin_jobs import container_of, until, worker_manifest
+from train_func.client.placement import SecretKey
+from train_func.client.twin import substitutes
+from train_func.client.twin.machine import Machine
+from train_func.client.twin.record import PodRecord
+from train_func.client.twin.spec import Spec
+
+MACHINE = Machine(cores=6, memory=12 * 2**30, memory_free=8 * 2**30, gpus=("0", "1", "2", "3", "7"))
+SHOW = "import json, os, sys; print(json.dumps(EXPRESSION))"
+CANARY = "canary-5e1f0c9b"
+
+
+def pod(worker=0):
+    return PodRecord(name=f"job-a-worker-{worker}", uid="1234", worker=worker, created="")
+
+
+def spec(**shape):
+    return Spec.of(worker_manifest("pass", name="job-a", **shape))
+
+
+def seen(jobs, expression, *, workers=1, files=None, change=None, **shape):
+    """What ``expression`` is inside each worker, by worker."""
+    job = worker_manifest(SHOW.replace("EXPRESSION", expression), name="job-a", workers=workers, **shape)
+    if change:
+        change(job)
+    jobs.place.create("job-a", job, files or {"run.json": b"{}"})
+    jobs.ended()
+    return [json.loads(jobs.text(worker=worker)[-1]) for worker in range(workers)]
+
+
+def test_image_python_is_this_interpreter(jobs):
+    assert seen(jobs, "[sys.executable, sys.version]") == [[sys.executable, sys.version]]
+    assert substitutes.interpreter(["python3", "x"]) == [sys.executable, "x"]
+    assert substitutes.interpreter(["sh", "-c", "python"]) == ["sh", "-c", "python"]
+
+
+def test_image_python_is_this_interpreter_for_a_shell_too(jobs):
+    def shell(job):
+        container_of(job)["command"] = [
+            "sh",
+            "-c",
+            "exec python -c 'import sys, json; print(json.dumps(sys.executable))'",
+        ]
+
+    assert seen(jobs, "", change=shell) == [sys.executable]
+
+
+def test_image_environment_is_the_machine_s_and_not_the_person_s(jobs, monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    monkeypatch.setenv("GITHUB_TOKEN", CANARY)
+    monkeypatch.setenv("HF_TOKEN_PATH", CANARY)
+    (environment,) = seen(jobs, "dict(os.environ)")
+    assert environment["https_proxy"] == "http://proxy.example:3128"
+    assert environment["LC_ALL"] == "C.UTF-8"
+    assert CANARY not in environment.values()
+
+
+def test_volume_config_map_is_a_folder_with_exactly_those_bytes(jobs):
+    content = "print('\u2028$(X) `ä` \\\\')\r\n".encode()
+    expression = "[open(os.environ['TRAIN_FUNC_JOB_DIR'] + '/run.json', 'rb').read().hex()]"
+    assert seen(jobs, expression, files={"run.json": content}) == [[content.hex()]]
+
+
+def test_volume_config_map_without_a_wanted_file_keeps_the_pod_from_starting(jobs):
+    jobs.start("pass", files={"other.json": b"{}"}, workers=1)
+    (waiting,) = until(lambda: [p for p in jobs.place.pods("job-a") if p.reason == "FailedMount"], "FailedMount")
+    assert waiting.phase == "Pending"
+    assert waiting.message == "the job was created without the ConfigMap files job-a/run.json"
+
+
+def test_volume_empty_dir_is_fresh_for_every_pod_and_removed_with_it(jobs):
+    expression = "[os.getcwd(), os.listdir(), open('mine', 'w').close()]"
+    (one, two) = seen(jobs, expression, workers=2)
+    assert one[0] != two[0]
+    assert one[1] == two[1] == []
+    assert len(list(jobs.home.glob("jobs/job-a/pods/*/*/work/mine"))) == 2
+    jobs.start("pass", workers=2)
+    jobs.ended()
+    assert list(jobs.home.glob("jobs/job-a/pods/*/*/work/mine")) == []
+    assert len(list(jobs.home.glob("jobs/job-a/pods/*/*/log"))) == 4
+
+
+def test_volume_cache_is_one_folder_of_the_machine(jobs):
+    caches = seen(jobs, "os.environ['TRAIN_FUNC_CACHE_DIR']", workers=2)
+    assert caches == [str(jobs.home / "cache")] * 2
+
+
+def test_volume_shm_is_the_machine_s_own(jobs):
+    def show_mount(job):
+        container_of(job)["env"].append({"name": "SHM", "value": "/dev/shm/x"})
+
+    assert seen(jobs, "os.environ['SHM']", change=show_mount) == ["/dev/shm/x"]
+
+
+def test_a_socket_fits_into_the_path_of_a_temporary_folder(jobs):
+    code = "[os.makedirs(os.environ['TMPDIR']), __import__('multiprocessing').Manager().list([3])[0]][1]"
+    assert seen(jobs, code) == [3]
+
+
+@pytest.mark.parametrize(
+    ("text", "rewritten"),
+    [
+        ("/work", "FOLDER"),
+        ("/work/", "FOLDER/"),
+        ("/work/a/work", "FOLDER/a/work"),
+        ("--out=/work/x", "--out=FOLDER/x"),
+        ("/cache:/work/bin", "CACHE:FOLDER/bin"),
+        ("open('/work/x')", "open('FOLDER/x')"),
+        ("/work/deep/x", "DEEP/x"),
+        ("/workshop", "/workshop"),
+        ("/work-2", "/work-2"),
+        ("/home/work", "/home/work"),
+        ("file:///work/store", "file:///work/store"),
+        ("s3://work/x", "s3://work/x"),
+        ("./work", "./work"),
+    ],
+)
+def test_paths_below_a_mount_are_rewritten_and_no_others(text, rewritten):
+    mounts = {"/work": "FOLDER", "/cache": "CACHE", "/work/deep": "DEEP"}
+    assert substitutes.rewrite(text, mounts) == rewritten
+
+
+def test_paths_are_rewritten_in_command_arguments_and_environment_once(jobs):
+    def add_paths(job):
+        container = container_of(job)
+        container["args"] = ["/work/in", "--to=/cache/out", "$(FURTHER)", "$$(FURTHER)"]
+        container["env"] += [{"name": "BASE", "value": "/work/base"}, {"name": "FURTHER", "value": "$(BASE)/further"}]
+
+    (argv,) = seen(jobs, "sys.argv[1:]", change=add_paths)
+    work = os.path.dirname(argv[0])  # noqa: PTH120
+    assert argv == [f"{work}/in", f"--to={jobs.home}/cache/out", f"{work}/base/further", "$(FURTHER)"]
+    assert os.path.basename(work) == "work"  # noqa: PTH119
+
+
+def test_secret_is_the_variable_of_the_same_name_here_and_is_written_nowhere(jobs, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA" + CANARY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
+    expression = (
+        "[os.environ['AWS_SECRET_ACCESS_KEY'][::-1], 'AWS_SESSION_TOKEN' in os.environ, 'HF_TOKEN' in os.environ]"
+    )
+    assert seen(jobs, expression, store="s3://bucket/x") == [[CANARY[::-1], False, False]]
+    files = [path for path in jobs.home.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    assert not [path for path in files if CANARY.encode() in path.read_bytes()]
+
+
+def test_a_missing_secret_keeps_the_pod_from_starting_and_is_named(jobs):
+    jobs.start("pass", workers=1, environment={"WANDB_API_KEY": SecretKey(secret="wandb", key="key")})
+    until(lambda: [pod for pod in jobs.place.pods("job-a") if pod.reason != "ContainerCreating"], "refusal")
+    (waiting,) = jobs.place.pods("job-a")
+    assert (waiting.phase, waiting.reason, waiting.exit_code) == ("Pending", "CreateContainerConfigError", None)
+    assert "the environment variable WANDB_API_KEY is not set" in waiting.message
+    assert "Secret wandb, key key: set it here and submit again" in waiting.message
+    (event,) = [event for event in jobs.place.events("job-a") if event.type == "Warning"]
+    assert (event.reason, event.object) == ("CreateContainerConfigError", "Pod/job-a-worker-0")
+    assert event.message == waiting.message
+    assert not jobs.place.status("job-a").finished
+    jobs.place.cancel("job-a")
+    assert jobs.place.status("job-a").condition("Failed").reason == "Cancelled"
+
+
+def test_credentials_that_boto3_finds_elsewhere_are_handed_over(jobs, monkeypatch, tmp_path):
+    keys = f"[default]\naws_access_key_id = found\naws_secret_access_key = {CANARY}\naws_session_token = session\n"
+    (tmp_path / "credentials").write_text(keys)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    expression = "[os.environ[f'AWS_{name}'] for name in ('ACCESS_KEY_ID', 'SECRET_ACCESS_KEY', 'SESSION_TOKEN')]"
+    code = expression.replace("os.environ", "(lambda e: {k: v[::-1] for k, v in e.items()})(os.environ)")
+    assert seen(jobs, code, store="s3://bucket") == [["dnuof", CANARY[::-1], "noisses"]]
+    files = [path for path in jobs.home.rglob("*") if path.is_file()]
+    assert not [path for path in files if CANARY.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("metadata.name", "job-a-worker-1"),
+        ("metadata.namespace", "default"),
+        ("metadata.uid", "1234"),
+        ("metadata.labels['training.kubeflow.org/replica-index']", "1"),
+        ("metadata.labels['train-func/run']", "job-a"),
+        ("metadata.labels['absent']", ""),
+        ("metadata.annotations['absent']", ""),
+        ("status.podIP", "127.0.0.1"),
+    ],
+)
+def test_field_references_tell_of_the_pod(path, value):
+    assert substitutes.field(path, spec(), pod(1)) == value
+
+
+def test_an_unknown_field_reference_is_refused():
+    with pytest.raises(substitutes.CannotStart, match=r"fieldRef 'spec\.x' is unknown; known are metadata\.name"):
+        substitutes.field("spec.x", spec(), pod())
+
+
+@pytest.mark.parametrize(
+    ("resource", "divisor", "value"),
+    [
+        ("limits.cpu", "1", "1"),
+        ("limits.memory", "1Mi", "1536"),
+        ("requests.cpu", "1m", "500"),
+        ("limits.cpu", "", "1"),
+    ],
+)
+def test_resource_references_are_rounded_up(resource, divisor, value):
+    container = {"resources": {"limits": {"cpu": "0.3", "memory": "1.5Gi"}, "requests": {"cpu": "500m"}}}
+    assert substitutes.resource({"resource": resource, "divisor": divisor}, container, MACHINE) == value
+
+
+def test_a_resource_without_a_limit_is_all_the_machine_has():
+    assert substitutes.resource({"resource": "limits.memory"}, {}, MACHINE) == str(12 * 2**30)
+    with pytest.raises(substitutes.CannotStart, match="resourceFieldRef 'limits.disk' is unknown"):
+        substitutes.resource({"resource": "limits.disk"}, {}, MACHINE)
+
+
+def test_service_names_are_a_loopback_port_that_is_the_same_for_all_workers(jobs):
+    endpoints = seen(jobs, "os.environ['PET_RDZV_ENDPOINT']", workers=3)
+    assert len(set(endpoints)) == 1
+    host, port = endpoints[0].split(":")
+    assert (host, int(port) > 1023) == ("127.0.0.1", True)
+
+
+def test_only_what_is_a_service_of_the_job_is_replaced():
+    services = substitutes.Services(spec(workers=2))
+    first = services.local("job-a-worker-0:23456")
+    assert services.local("tcp://job-a-worker-0.ns.svc:23456,job-a-worker-0:23456") == f"tcp://{first},{first}"
+    assert services.local("job-a-worker-1:23456") != first
+    assert services.local("job-a-worker-0:1") != first
+    for other in ("job-a-worker-2:1", "my-job-a-worker-0:1", "job-a-worker-0", "job-a-worker-01:1"):
+        assert services.local(other) == other
+
+
+def test_a_service_s_port_is_free_for_who_asks_for_it_and_for_nobody_else():
+    services = [substitutes.Services(spec()) for _ in range(50)]
+    ports = [int(service.local("job-a-worker-0:23456").split(":")[1]) for service in services]
+    assert len(set(ports)) == 50
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        with socket.socket(family) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind((address, ports[0]))
+            server.listen()
+            with socket.create_connection(("127.0.0.1", ports[0]), timeout=5):
+                pass
+
+
+def test_only_the_service_s_own_worker_is_host_of_the_rendezvous(jobs):
+    settings = seen(jobs, "os.environ['PET_RDZV_CONF']", workers=3)
+    assert settings == ["join_timeout=900", *["join_timeout=900,is_host=false"] * 2]
+
+
+def test_a_worker_s_own_address_is_the_loopback(jobs):
+    names = ("PET_LOCAL_ADDR", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    assert seen(jobs, f"[os.environ[name] for name in {names}]") == [["127.0.0.1", "lo", "lo"]]
+
+
+@pytest.mark.parametrize(("gpu", "dealt"), [(0, ["", "", ""]), (1, ["0", "1", "2"]), (2, ["0,1", "2,3", "7"])])
+def test_gpus_are_dealt_over_the_workers(gpu, dealt):
+    container = {"resources": {"limits": {"nvidia.com/gpu": str(gpu)} if gpu else {}}}
+    assert [substitutes.devices(worker, container, MACHINE) for worker in range(3)] == dealt
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus"), [("", ()), ("-1", ()), ("2,3", ("2", "3")), ("GPU-5d, MIG-1", ("GPU-5d", "MIG-1"))]
+)
+def test_only_visible_gpus_are_this_machine_s(visible, gpus):
+    assert Machine.look({"CUDA_VISIBLE_DEVICES": visible}).gpus == gpus
