@@ -98,7 +98,7 @@ class S3Store:
         return found.version if found.data == data else None
 
     def _entry(self, item: dict[str, Any]) -> Entry:
-        return Entry(item["Key"].removeprefix(self._server.prefix), int(item["Size"]))
+        return Entry(item["Key"].removeprefix(self._server.prefix), int(item["Size"]), str(item["ETag"]))
 
 
 def _endpoint() -> str | None:

@@ -1,16 +1,17 @@
 """What every store can do."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a listing; ``size`` in bytes."""
+    """One line of a listing; ``size`` in bytes, ``version`` as in Object where a listing tells it."""
 
     key: str
     size: int
+    version: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
