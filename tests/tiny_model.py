@@ -4,14 +4,14 @@ import json
 import string
 from pathlib import Path
 
-WORDS = (
-    "the a and but not very food service place was is were it this that we i they my our had have to of in on for with "
-    "good great bad terrible awful nice tasty cold slow fresh friendly rude love hate never always again really so too "
-    "best worst delicious bland amazing disappointed waiter pizza salad soup price back go went ordered came"
-).split()
+WORDS = """
+the a and but not very food service place was is were it this that we i they my our had have to of in on for with
+good great bad terrible awful nice tasty cold slow fresh friendly rude love hate never always again really so too
+best worst delicious bland amazing disappointed waiter pizza salad soup price back go went ordered came
+"""
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = string.ascii_lowercase + string.digits
-VOCABULARY = [*SPECIAL, *WORDS, *string.punctuation, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+VOCABULARY = [*SPECIAL, *WORDS.split(), *string.punctuation, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
 VOCABULARY = list(dict.fromkeys(VOCABULARY))
 
 
