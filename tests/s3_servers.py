@@ -151,6 +151,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def only_these(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    """The variables of a server in the environment, and nothing else that AWS clients read."""
+    for name in [name for name in os.environ if name.startswith("AWS_") and name != "AWS_CA_BUNDLE"]:
+        monkeypatch.delenv(name)
+    for name, value in {"AWS_EC2_METADATA_DISABLED": "true", **variables}.items():
+        monkeypatch.setenv(name, value)
+
+
 def add_minio_user(server: S3Server, *, prefix: str, actions: tuple[str, ...]) -> tuple[str, str]:
     """A user of a MinIO server who may do ``actions`` under ``prefix`` of its bucket and no more: key and secret."""
     from minio.credentials import StaticProvider

@@ -49,12 +49,13 @@ def make_folders(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Writes the folder's entries, not its files' bytes, to the disk."""
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    """Writes the folder's entries, not its files' bytes, to the disk; one that was removed meanwhile has none."""
+    with contextlib.suppress(FileNotFoundError):
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
 
 def copy(source: BinaryIO, target: BinaryIO) -> str:

@@ -111,19 +111,21 @@ class FolderStore:
             return result
 
     def _place(self, file: BinaryIO, key: str, *, exclusive: bool) -> None:
+        """Again when a delete removes the emptied folder at the same moment, which may fail any step here."""
         target = self._root / key
         for left in reversed(range(PLACING_ROUNDS)):
             try:
                 make_folders(target.parent)
                 place(file, target, exclusive=exclusive)
                 break
-            except FileNotFoundError:  # a delete has just removed the emptied folder
+            except FileExistsError as error:
+                if error.filename2 is not None and not target.is_dir():
+                    raise self._conflict(key, "it is there already") from None
+                if not left or _occupied(target):
+                    raise
+            except FileNotFoundError:
                 if not left:
                     raise
-            except FileExistsError as error:
-                if not exclusive or error.filename2 is None:  # a file stands where a folder should be
-                    raise
-                raise self._conflict(key, "it is there already") from None
 
     def _refuse_other_version(self, key: str, wanted: str) -> None:
         try:
@@ -213,6 +215,11 @@ class FolderStore:
                     "mount its volume, or correct the store's address",
                     reason="bucket",
                 )
+
+
+def _occupied(target: Path) -> bool:
+    """Whether folders and files stand in each other's place."""
+    return target.is_dir() or any(path.is_file() for path in target.parents)
 
 
 def _locked(number: int) -> bool:
