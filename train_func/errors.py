@@ -11,7 +11,7 @@ Every message says what was given, what is allowed, where, and what to do next.
 """
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Cause = Literal[
     "input",  # a field of the Run, of Local(...) or of Cluster(...)
@@ -55,6 +55,17 @@ class TrainFuncError(Exception):
     def __init__(self, message: str, *, cause: Cause) -> None:
         super().__init__(message)
         self.cause: Cause = cause
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions pickle by calling __init__ with args, which here would miss the keyword-only ones.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[TrainFuncError], args: tuple[Any, ...], state: dict[str, Any]) -> TrainFuncError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class _Refused(TrainFuncError, ValueError):

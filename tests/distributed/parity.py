@@ -1,0 +1,127 @@
+"""python -m torch.distributed.run --standalone --nproc-per-node 4 -m tests.distributed.parity FOLDER
+
+Trains the same plans in worlds of 1 to 4 ranks and writes what every step did.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from datasets.distributed import split_dataset_by_node
+from transformers import TrainerCallback
+
+from tests.distributed import small
+from train_func.worker import Trainer
+from train_func.worker.plan import build_plan, facts_of, rows_of
+
+# name: rows, batch size, micro-batch size, micro-batches per global batch, dropout
+CASES = {
+    "101-rows": (101, 16, 4, 4, 0.0),
+    "40-rows": (40, 12, 2, 6, 0.0),
+    "7-rows": (7, 16, 8, 2, 0.0),
+    "3-micro-batches": (40, 16, 6, 3, 0.0),
+    "dropout": (101, 16, 4, 4, 0.1),
+    "dropout-idle-ranks": (40, 16, 8, 2, 0.1),
+}
+NUM_EPOCHS = 2
+
+
+class Keeps(TrainerCallback):
+    """Writes down the gradient of every step, as the optimiser will see it."""
+
+    def __init__(self):
+        self.gradients = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **others):
+        self.gradients.append(flat(p.grad for p in model.parameters()))
+
+
+def flat(tensors):
+    return torch.cat([tensor.detach().double().flatten() for tensor in tensors]).numpy()
+
+
+def train(name, world_size, rank, folder):
+    num_rows, batch_size, micro_batch_size, num_micro_batches, dropout = CASES[name]
+    plan = build_plan(
+        small.rows(num_rows),
+        seed=5,
+        num_epochs=NUM_EPOCHS,
+        batch_size=batch_size,
+        micro_batch_size=micro_batch_size,
+        num_micro_batches=num_micro_batches,
+        world_size=world_size,
+    )
+    keeps = Keeps()
+    trainer = Trainer(
+        model=small.model(dropout),
+        args=small.arguments(folder, facts_of(plan), optim="sgd", learning_rate=0.5, max_grad_norm=0),
+        data_collator=small.collate,
+        train_dataset=split_dataset_by_node(plan, rank, world_size),
+        eval_dataset=small.rows(num_rows // 2, seed=1),
+        callbacks=[keeps],
+    )
+    assert trainer.args.world_size == world_size
+    steps = trainer.train().global_step
+    metrics = trainer.evaluate()
+    return {
+        "steps": steps,
+        "gradients": np.stack(keeps.gradients),
+        "weights": flat(trainer.model.parameters()),
+        "metrics": metrics,
+        "once": [coverage.num_once for coverage in trainer.coverage],
+        "in_metric": trainer.measured.coverage.num_once,
+        "batches": batches(plan),
+    }
+
+
+def batches(plan):
+    """Row positions of every step, over all ranks."""
+    found = {}
+    for entry in plan.with_format(None):
+        found.setdefault(entry["step"], []).extend(entry["rows"])
+    return {step: sorted(rows) for step, rows in found.items()}
+
+
+def reference(name):
+    """The same training by plain PyTorch in one process: a whole global batch in one forward pass."""
+    num_rows, batch_size, micro_batch_size, num_micro_batches, _ = CASES[name]
+    plan = build_plan(
+        small.rows(num_rows),
+        seed=5,
+        num_epochs=NUM_EPOCHS,
+        batch_size=batch_size,
+        micro_batch_size=micro_batch_size,
+        num_micro_batches=num_micro_batches,
+        world_size=1,
+    )
+    model, gradients = small.model(), []
+    steps = batches(plan)
+    for step, positions in sorted(steps.items()):
+        inputs = small.collate([rows_of(plan)[position] for position in positions])
+        model.zero_grad()
+        model(**inputs).loss.backward()
+        gradients.append(flat(p.grad for p in model.parameters()))
+        rate = 0.5 * (1 - step / len(steps))  # the linear schedule that Trainer takes by default
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= rate * p.grad
+    return {"gradients": np.stack(gradients), "weights": flat(model.parameters()), "batches": steps}
+
+
+def main():
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    os.environ["TORCHELASTIC_RANK"] = rank = os.environ["RANK"]
+    for world_size in (1, 2, 3, 4):
+        with small.world_of(world_size, folder) as belongs:
+            if belongs:
+                found = {name: train(name, world_size, int(rank), folder) for name in CASES}
+                torch.save(found, folder / f"world-{world_size}-rank-{rank}.pt")
+    if rank == "0":
+        torch.save({name: reference(name) for name in CASES}, folder / "reference.pt")
+
+
+if __name__ == "__main__":
+    main()

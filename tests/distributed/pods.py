@@ -1,0 +1,144 @@
+"""Supervisors as processes of this machine, each with the environment that its pod would have."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from tests.job_folder import write_job_folder
+from train_func.storage import open_store
+
+LIMIT = 90  # seconds; only a hang comes near it
+PROMPT = 2.0  # seconds in which things happen that take no time by themselves
+
+
+class Job:
+    """The pods of one run whose function is ``source``; a pod that is started again is a new process."""
+
+    def __init__(self, folder, source, *, workers=1, ranks=1, grace=10, store=True, environment=(), **fields):
+        self.folder = folder
+        self.num_workers = workers
+        self.ranks = ranks
+        self.grace = grace
+        self.environment = dict(environment)
+        self.pods = {}
+        self.started = []
+        address = store if isinstance(store, str) else (folder / "store").as_uri() if store else ""
+        self.record = write_job_folder(folder / "job", source, store=address, workers=workers, **fields)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+
+    def start(self, *workers):
+        """Starts these workers, or all of them."""
+        for worker in workers or range(self.num_workers):
+            work = self.folder / f"pod-{worker}-{len(self.started)}"
+            work.mkdir()
+            self.pods[worker] = Pod(self._environment(worker, work), work)
+            self.started.append(self.pods[worker])
+        return self
+
+    def exit_codes(self):
+        """Of the pods started last, in the order of workers; waits for their ends."""
+        return [self.pods[worker].exit_code() for worker in sorted(self.pods)]
+
+    def end_record(self, attempt, worker):
+        store = open_store(self.record.store)
+        return json.loads(store.get(f"{self.record.prefix}/attempts/{attempt}/worker-{worker}.json").data)
+
+    def log(self, attempt, worker):
+        store = open_store(self.record.store)
+        return store.get(f"{self.record.prefix}/attempts/{attempt}/worker-{worker}.log").data.decode()
+
+    def _environment(self, worker, work):
+        return {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "TRAIN_FUNC_JOB_DIR": str(self.folder / "job"),
+            "TRAIN_FUNC_WORK_DIR": str(work),
+            "TMPDIR": str(work / "tmp"),
+            "TRAIN_FUNC_CACHE_DIR": str(self.folder / "cache"),
+            "TRAIN_FUNC_TERMINATION_FILE": str(work / "termination"),
+            "TRAIN_FUNC_STORE": self.record.store,
+            "TRAIN_FUNC_WORKER": str(worker),
+            "TRAIN_FUNC_POD": f"a-run-worker-{worker}",
+            "TRAIN_FUNC_CPUS": "2",
+            "TRAIN_FUNC_GRACE_SECONDS": str(self.grace),
+            "PET_NNODES": f"{self.num_workers}:{self.num_workers}",
+            "PET_NPROC_PER_NODE": str(self.ranks),
+            "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.port}",
+            "PET_RDZV_BACKEND": "c10d",
+            "PET_RDZV_ID": self.record.job_name,
+            "PET_RDZV_CONF": "join_timeout=60",
+            "PET_MAX_RESTARTS": "0",
+            **self.environment,
+        }
+
+
+class Pod:
+    """One supervisor, and what it and its ranks said."""
+
+    def __init__(self, environment, work):
+        self.work = work
+        self._output = work / "output"
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "train_func.worker", "run"],
+                env=environment,
+                cwd=Path(__file__).parents[2],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def output(self):
+        return self._output.read_text()
+
+    @property
+    def termination(self):
+        return json.loads((self.work / "termination").read_text())
+
+    def says(self, pattern):
+        """Waits until a line matches; returns the match."""
+        end = time.monotonic() + LIMIT
+        while not (found := re.search(pattern, self.output, re.MULTILINE)):
+            assert self.process.poll() is None, f"ended without saying {pattern!r}:\n{self.output}"
+            assert time.monotonic() < end, f"did not say {pattern!r}:\n{self.output}"
+            time.sleep(0.02)
+        return found
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def descendants(self):
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def exit_code(self):
+        try:
+            return self.process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGKILL)
+            raise AssertionError(f"still running after {LIMIT} s:\n{self.output}") from None
+
+
+def seconds_until_gone(processes):
+    """How long the processes still ran; a dead one that nobody has buried yet is gone."""
+    start = time.monotonic()
+    while any(_runs(process) for process in processes):
+        assert time.monotonic() - start < LIMIT
+        time.sleep(0.02)
+    return time.monotonic() - start
+
+
+def _runs(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

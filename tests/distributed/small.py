@@ -1,0 +1,78 @@
+"""What the programs under torchrun train on: a tiny random BERT, rows of ugly lengths, and worlds of any size."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from datasets import Dataset
+from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+
+VOCABULARY = 50
+
+
+def rows(num_rows, seed=0):
+    """Rows of 3 to 30 tokens; ids that are neither positions nor in order."""
+    random = np.random.default_rng(seed)
+    ids = random.permutation(num_rows) * 3 + 1
+    return Dataset.from_dict(
+        {
+            "input_ids": [random.integers(1, VOCABULARY, random.integers(3, 31)).tolist() for _ in range(num_rows)],
+            "label": random.integers(0, 3, num_rows).tolist(),
+            "row_id": ids.tolist(),
+        }
+    )
+
+
+def model(dropout=0.0):
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        num_labels=3,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        **shape,
+    )
+    return BertForSequenceClassification(config)
+
+
+def collate(features):
+    longest = max(len(feature["input_ids"]) for feature in features)
+    padded = [feature["input_ids"] + [0] * (longest - len(feature["input_ids"])) for feature in features]
+    ids = torch.tensor(padded)
+    return {
+        "input_ids": ids,
+        "attention_mask": (ids > 0).long(),
+        "labels": torch.tensor([feature["label"] for feature in features]),
+    }
+
+
+def arguments(folder, plan_facts, **others):
+    return TrainingArguments(
+        output_dir=str(folder),
+        use_cpu=True,
+        num_train_epochs=plan_facts.num_epochs,
+        gradient_accumulation_steps=plan_facts.accumulation,
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        **others,
+    )
+
+
+@contextlib.contextmanager
+def world_of(size, folder: Path):
+    """The first ``size`` processes of this launch as a world of their own; True in those that belong to it."""
+    rank = int(os.environ["TORCHELASTIC_RANK"])
+    if rank >= size:
+        yield False
+        return
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting-of-{size}", rank=rank, world_size=size)
+    try:
+        yield True
+    finally:
+        dist.destroy_process_group()

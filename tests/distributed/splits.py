@@ -1,0 +1,166 @@
+"""python -m torch.distributed.run --standalone --nproc-per-node 4 -m tests.distributed.splits FOLDER
+
+Gives Trainer, and transformers.Trainer, data that was split in right and wrong ways, and writes what was said.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from datasets.distributed import split_dataset_by_node
+
+from tests.distributed import small
+from train_func.errors import InvalidInput
+from train_func.worker import Trainer, audit, stock
+from train_func.worker.plan import build_plan, facts_of, row_ids_of
+
+NUM_ROWS = 40
+
+
+class PreparedByAccelerate(Trainer):
+    def get_train_dataloader(self):
+        return self.accelerator.prepare(super().get_train_dataloader())
+
+
+class LeavesOutAStep(Trainer):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        if self.state.global_step == 2:
+            return torch.zeros(())
+        return super().training_step(model, inputs, num_items_in_batch)
+
+
+class DealsNothing(transformers.Trainer):
+    """Right with rows that were split before, because nothing splits them again."""
+
+    def get_train_dataloader(self):
+        return torch.utils.data.DataLoader(
+            self.train_dataset, batch_size=4, collate_fn=lambda features: small.collate(features), shuffle=True
+        )
+
+
+def by_hand(data, rank, size):
+    return data.select(range(rank, len(data), size))
+
+
+def blocks_by_hand(data, rank, size):
+    starts = [len(data) * r // size for r in range(size + 1)]
+    return data.select(range(starts[rank], starts[rank + 1]))
+
+
+def shard(data, rank, size):
+    return data.shard(num_shards=size, index=rank)
+
+
+def shard_strided(data, rank, size):
+    return data.shard(num_shards=size, index=rank, contiguous=False)
+
+
+split = split_dataset_by_node
+# What is done to the plan before Trainer gets it.
+PLANS = {
+    "split once": split,
+    "sharded once": shard,
+    "blocks by hand": blocks_by_hand,
+    "another rank's block": lambda plan, rank, size: split(plan, (rank + 1) % size, size),
+    "split twice": lambda plan, rank, size: split(split(plan, rank, size), rank, size),
+    "split and sharded": lambda plan, rank, size: shard(split(plan, rank, size), rank, size),
+    "split and sharded with strides": lambda plan, rank, size: shard_strided(split(plan, rank, size), rank, size),
+    "split and selected": lambda plan, rank, size: by_hand(split(plan, rank, size), rank, size),
+    "split and halved": lambda plan, rank, size: split(plan, rank, size).select(range(5)),
+    "sharded with strides": shard_strided,
+    "strides, then split": lambda plan, rank, size: split(shard_strided(plan, rank, size), rank, size),
+    "not split": lambda plan, rank, size: plan,
+    "everybody rank 0": lambda plan, rank, size: split(plan, 0, size),
+    "shuffled": lambda plan, rank, size: split(plan, rank, size).shuffle(seed=1),
+    "formatted": lambda plan, rank, size: split(plan, rank, size).with_format("torch"),
+}
+# What is done to the rows before transformers.Trainer gets them; the class that gets them; its arguments.
+STOCK = {
+    "whole": (lambda rows, rank, size: rows, transformers.Trainer, {}),
+    "the same part everywhere": (lambda rows, rank, size: rows.select(range(30)), transformers.Trainer, {}),
+    "split, dealt by nobody": (split, DealsNothing, {}),
+    "split": (split, transformers.Trainer, {}),
+    "sharded with strides": (shard_strided, transformers.Trainer, {}),
+    "selected": (lambda rows, rank, size: rows.select([rank, rank + 5, 20 + rank]), transformers.Trainer, {}),
+    "split twice": (lambda rows, rank, size: split(split(rows, rank, size), rank, size), transformers.Trainer, {}),
+    "drop last": (lambda rows, *_: rows.select(range(39)), transformers.Trainer, {"dataloader_drop_last": True}),
+}
+
+
+def the_plan(size, rows=None):
+    return build_plan(
+        rows or small.rows(NUM_ROWS),
+        seed=5,
+        num_epochs=1,
+        batch_size=12,
+        micro_batch_size=2,
+        num_micro_batches=6,
+        world_size=size,
+    )
+
+
+def what_is_said(action):
+    try:
+        action()
+    except InvalidInput as error:
+        return error.cause, str(error)
+    return None
+
+
+def trainer_of(kind, folder, plan, train, **others):
+    return kind(
+        model=small.model(),
+        args=small.arguments(folder, facts_of(plan), **others),
+        data_collator=small.collate,
+        train_dataset=train,
+        eval_dataset=small.rows(10, seed=1),
+    )
+
+
+def on_the_plan(folder, rank, size):
+    plan = the_plan(size)
+
+    def train(kind, part):
+        return what_is_said(trainer_of(kind, folder, plan, part).train)
+
+    yield from ((name, train(Trainer, change(plan, rank, size))) for name, change in PLANS.items())
+    yield "rows, no plan", train(Trainer, small.rows(NUM_ROWS))
+    yield "prepared by Accelerate", train(PreparedByAccelerate, split(plan, rank, size))
+    yield "a step left out", train(LeavesOutAStep, split(plan, rank, size))
+    rows = small.rows(NUM_ROWS)
+    for name, given in {
+        "rows": rows,
+        "rows split": split(rows, rank, size),
+        "rows shuffled": rows.shuffle(seed=rank),
+        "some rows": rows.select(range(10)),
+        "rows without ids": rows.remove_columns("row_id"),
+    }.items():
+        yield name, what_is_said(lambda given=given: audit.check_rows_alike(given, row_ids_of(rows), "training"))
+    held_out = split(small.rows(10, seed=1), rank, size)
+    yield "held-out split", what_is_said(lambda: trainer_of(Trainer, folder, plan, plan).evaluate(held_out))
+
+
+def on_rows(folder, rank, size):
+    rows = small.rows(NUM_ROWS)
+    plan = the_plan(size)
+    for name, (change, kind, others) in STOCK.items():
+        trainer = trainer_of(kind, folder, plan, change(rows, rank, size), **others)
+        yield name, what_is_said(lambda trainer=trainer: stock.check_stock_trainer(trainer, row_ids_of(rows)))
+
+
+def main():
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    os.environ["TORCHELASTIC_RANK"] = os.environ["RANK"]
+    rank = int(os.environ["RANK"])
+    for size in (1, 2, 3, 4):
+        with small.world_of(size, folder) as belongs:
+            if belongs:
+                found = {"plan": dict(on_the_plan(folder, rank, size)), "stock": dict(on_rows(folder, rank, size))}
+                torch.save(found, folder / f"world-{size}-rank-{rank}.pt")
+
+
+if __name__ == "__main__":
+    main()

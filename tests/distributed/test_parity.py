@@ -1,0 +1,75 @@
+"""A step is the same at any number of ranks: its rows, its gradient, the weights after it, the metric at the end."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.distributed.parity import CASES, NUM_EPOCHS
+
+WORLD_SIZES = (1, 2, 3, 4)
+NO_DROPOUT = [name for name, case in CASES.items() if case[-1] == 0]
+NOISE = {"rtol": 1e-4, "atol": 2e-7}  # fp32 sums in another order; gradients here are about 1e-2
+
+
+@pytest.fixture(scope="module")
+def folder(torchrun):
+    return torchrun("tests.distributed.parity", num_ranks=4)
+
+
+@pytest.fixture(scope="module")
+def worlds(folder):
+    return {size: torch.load(folder / f"world-{size}-rank-0.pt", weights_only=False) for size in WORLD_SIZES}
+
+
+@pytest.fixture(scope="module")
+def reference(folder):
+    return torch.load(folder / "reference.pt", weights_only=False)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_a_global_batch_is_the_same_rows_at_any_world_size(worlds, reference, name, size):
+    num_rows, batch_size, *_ = CASES[name]
+    assert worlds[size][name]["batches"] == reference[name]["batches"]
+    sizes = [len(rows) for rows in reference[name]["batches"].values()]
+    whole, left = divmod(num_rows, batch_size)
+    assert sizes == ([batch_size] * whole + [left] * bool(left)) * NUM_EPOCHS
+    assert worlds[size][name]["steps"] == len(sizes)
+
+
+@pytest.mark.parametrize("name", NO_DROPOUT)
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_every_gradient_is_that_of_one_process_with_the_whole_batch(worlds, reference, name, size):
+    np.testing.assert_allclose(worlds[size][name]["gradients"], reference[name]["gradients"], **NOISE)
+    np.testing.assert_allclose(worlds[size][name]["weights"], reference[name]["weights"], **NOISE)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("size", WORLD_SIZES[1:])
+def test_with_or_without_dropout_gradients_do_not_depend_on_the_world_size(worlds, name, size):
+    np.testing.assert_allclose(worlds[size][name]["gradients"], worlds[1][name]["gradients"], **NOISE)
+    np.testing.assert_allclose(worlds[size][name]["weights"], worlds[1][name]["weights"], **NOISE)
+
+
+def test_dropout_is_on_where_it_was_asked_for(worlds):
+    difference = worlds[1]["dropout"]["gradients"] - worlds[1]["101-rows"]["gradients"]
+    assert np.abs(difference).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_every_row_is_trained_once_per_epoch_and_measured_once(worlds, name, size):
+    num_rows, *_ = CASES[name]
+    assert worlds[size][name]["once"] == [num_rows] * NUM_EPOCHS
+    assert worlds[size][name]["in_metric"] == worlds[size][name]["metrics"]["eval_rows"] == num_rows // 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_metric_is_the_same_on_all_ranks_and_at_any_world_size(folder, worlds, name):
+    expected = worlds[1][name]["metrics"]
+    for size in WORLD_SIZES:
+        for rank in range(size):
+            found = torch.load(folder / f"world-{size}-rank-{rank}.pt", weights_only=False)[name]["metrics"]
+            assert found["eval_accuracy"] == expected["eval_accuracy"]
+            assert found["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-5)
+            assert found == worlds[size][name]["metrics"]

@@ -1,0 +1,89 @@
+"""Data that was split more often than once is caught from the row ids and named; data that was split well never is."""
+
+import re
+
+import pytest
+import torch
+
+from tests.distributed.splits import PLANS, STOCK
+
+WORLD_SIZES = (1, 2, 3, 4)
+SEVERAL = (2, 3)
+RIGHT = ["split once", "sharded once", "blocks by hand", "another rank's block", "rows", "some rows"]
+RIGHT_ROWS = ["whole", "the same part everywhere", "split, dealt by nobody"]
+BLOCKS_TWICE = "split twice, into blocks and again into blocks .split_dataset_by_node, shard or select"
+NAMED = {
+    "split twice": BLOCKS_TWICE,
+    "split and sharded": BLOCKS_TWICE,
+    "split and sharded with strides": "split twice, into blocks .* and then every n-th .shard.contiguous=False",
+    "split and selected": "split twice, into blocks .* and then every n-th .*select",
+    "split and halved": "by hand, select or filter, differently on the ranks .5 on rank 0, 5 on rank 1",
+    "sharded with strides": "must not be: every n-th for each rank .shard.contiguous=False",
+    "strides, then split": "split twice",
+    "not split": "all of it on every rank, so it was not split",
+    "everybody rank 0": "the same .* on every rank .the rank in the split is not session.rank",
+    "shuffled": "not in its order any more",
+    "formatted": "put into the format 'torch'",
+    "rows, no plan": "no part of a plan: give it train_dataset=split_dataset_by_node.session.plan",
+    "prepared by Accelerate": "The loader .* Accelerate's prepare deals them .*again.* without accelerator.prepare",
+    "a step left out": "Epoch 1 did not use every training row once: of 40 rows 28 once, 12 never .row ids",
+    "rows split": "different training rows: a block for each rank .split_dataset_by_node",
+    "rows shuffled": "different training rows: in a different order on every rank",
+    "rows without ids": "no row_id",
+    "held-out split": "different held-out rows: a block for each rank",
+}
+NAMED_ROWS = {
+    "split": "deals its rows over the ranks by itself, and before that they were split: a block for each rank",
+    "sharded with strides": "before that they were split: every n-th for each rank",
+    "selected": "split by hand, select or filter",
+    "split twice": "before that they were split: split twice, into blocks",
+    "drop last": "dataloader_drop_last=True leaves out",
+}
+
+
+@pytest.fixture(scope="module")
+def said(torchrun):
+    folder = torchrun("tests.distributed.splits", num_ranks=4)
+    return {
+        (size, rank): torch.load(folder / f"world-{size}-rank-{rank}.pt", weights_only=False)
+        for size in WORLD_SIZES
+        for rank in range(size)
+    }
+
+
+def test_every_case_is_expected_here(said):
+    assert {*RIGHT, *NAMED} == set(said[2, 0]["plan"]) >= set(PLANS)
+    assert {*RIGHT_ROWS, *NAMED_ROWS} == set(said[2, 0]["stock"]) == set(STOCK)
+
+
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_what_is_right_is_never_accused(said, size):
+    assert [said[size, 0]["plan"][case] for case in RIGHT] == [None] * len(RIGHT)
+    assert [said[size, 0]["stock"][case] for case in RIGHT_ROWS] == [None] * len(RIGHT_ROWS)
+
+
+def test_one_rank_can_split_as_often_as_it_likes(said):
+    harmless = ["split twice", "split and sharded", "split and selected", "not split", "prepared by Accelerate"]
+    assert [said[1, 0]["plan"][case] for case in harmless] == [None] * len(harmless)
+    assert said[1, 0]["stock"]["split"] is None
+
+
+@pytest.mark.parametrize("case", NAMED)
+@pytest.mark.parametrize("size", SEVERAL)
+def test_a_plan_given_wrongly_is_named(said, size, case):
+    cause, message = said[size, 0]["plan"][case]
+    assert cause == "code"
+    assert re.search(NAMED[case], message), message
+
+
+@pytest.mark.parametrize("case", NAMED_ROWS)
+@pytest.mark.parametrize("size", SEVERAL)
+def test_rows_split_before_transformers_trainer_are_named(said, size, case):
+    cause, message = said[size, 0]["stock"][case]
+    assert cause == "code"
+    assert NAMED_ROWS[case] in message, message
+
+
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_all_ranks_say_the_same(said, size):
+    assert all(said[size, rank] == said[size, 0] for rank in range(size))

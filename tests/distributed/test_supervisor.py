@@ -1,0 +1,267 @@
+"""Real supervisors with real ranks: how they end, what they leave behind, and what they never leave behind."""
+
+import json
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from tests.distributed.pods import PROMPT, Job, seconds_until_gone
+from train_func.storage import open_store
+
+MEET = """
+def meet():
+    import torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return dist, total
+"""
+MEET_FOR_EVER = (
+    MEET
+    + """
+def train_func(parameters):
+    dist, total = meet()
+    print("training", flush=True)
+    while True:
+        dist.all_reduce(total)
+"""
+)
+
+
+@pytest.fixture
+def job(tmp_path):
+    jobs = []
+
+    def make(source, **settings):
+        jobs.append(Job(tmp_path / str(len(jobs)), source, **settings))
+        return jobs[-1]
+
+    yield make
+    for pod in (pod for made in jobs for pod in made.started):
+        if pod.process.poll() is None:
+            pod.process.kill()
+            pod.process.wait()
+
+
+def test_success_of_two_workers_with_two_ranks_each(job):
+    source = MEET + (
+        """
+def train_func(parameters):
+    import os, subprocess
+    dist, total = meet()
+    left_over = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    threads = os.environ["OMP_NUM_THREADS"]
+    print(f"sum={int(total)} attempt={os.environ['TRAIN_FUNC_ATTEMPT']} threads={threads} child={left_over.pid}")
+    print(f"epochs={parameters['epochs']}")
+"""
+    )
+    made = job(source, workers=2, ranks=2, epochs=7).start()
+    assert made.exit_codes() == [0, 0]
+    for worker, pod in made.pods.items():
+        record = made.end_record(1, worker)
+        assert (record["exit_code"], record["cause"], record["pod"]) == (0, None, f"a-run-worker-{worker}")
+        assert [(rank["rank"], rank["exit_code"], rank["error"]) for rank in record["ranks"]] == [
+            (2 * worker, 0, None),
+            (2 * worker + 1, 0, None),
+        ]
+        children = [pod.says(rf"^\[rank {2 * worker + i}\] sum=4 attempt=1 threads=1 child=(\d+)$")[1] for i in (0, 1)]
+        assert not any(psutil.pid_exists(int(child)) for child in children)
+        assert f"[rank {2 * worker}] epochs=7\n" in made.log(1, worker)
+        assert pod.termination["attempt"] == 1
+    assert made.pods[0].says("^attempt 1 of at most 3: starts")
+
+
+def test_a_finished_run_is_not_trained_again(job):
+    made = job("raise SystemExit('this must not run')", environment={"PYTHONPATH": ""})
+    forbidden = made.folder / "forbidden/torch"
+    forbidden.mkdir(parents=True)
+    (forbidden / "__init__.py").write_text("raise SystemExit('torch was imported')")
+    made.environment["PYTHONPATH"] = os.pathsep.join([str(forbidden.parent), os.environ.get("PYTHONPATH", "")])
+    result = {"attempt": 1, "generation": 1, "step": 1, "num_steps": 1, "metrics": {}, "audit": {}, "files": {}}
+    open_store(made.record.store).put("a-run/result.json", json.dumps(result).encode())
+    start = time.monotonic()
+    assert made.start().exit_codes() == [0]
+    assert time.monotonic() - start < PROMPT
+
+
+def test_an_exception_of_one_rank_is_the_root_and_its_peer_follows(job):
+    source = MEET + (
+        """
+def train_func(parameters):
+    dist, total = meet()
+    if dist.get_rank() == 1:
+        mistyped
+    while True:
+        dist.all_reduce(total)
+"""
+    )
+    made = job(source, workers=2).start()
+    assert made.exit_codes() == [145, 70]
+    root, follower = made.end_record(1, 1), made.end_record(1, 0)
+    assert root["cause"] == "code"
+    assert root["ranks"][0]["error"]["type"] == "NameError"
+    assert 'source.py", line 15' in root["ranks"][0]["error"]["traceback"]
+    assert follower["cause"] == "peer"
+    assert "worker 1" in follower["message"]
+    assert "NameError: name 'mistyped' is not defined" in follower["message"]
+    assert made.pods[1].termination["message"] == "rank 1: NameError: name 'mistyped' is not defined"
+    assert "[rank 1] NameError: name 'mistyped' is not defined\n" in made.log(1, 1)
+
+
+def test_a_peer_that_waits_for_nobody_is_told_that_the_other_failed(job):
+    source = """
+import os, sys, time
+
+def train_func(parameters):
+    if os.environ["RANK"] == "0":
+        sys.exit(9)
+    time.sleep(600)
+"""
+    made = job(source, workers=2).start()
+    assert made.exit_codes() == [9, 145]
+    assert "sys.exit(9)" in made.end_record(1, 1)["message"]
+    assert made.end_record(1, 1)["ranks"][0]["error"] is None  # it was asked to end
+
+
+def test_a_killed_rank_is_noticed_at_once_and_its_peer_follows(job):
+    made = job(MEET_FOR_EVER, workers=2).start()
+    made.pods[0].says(r"^\[rank 0\] training")
+    made.pods[1].says(r"^\[rank 1\] training")
+    rank = next(process for process in made.pods[1].descendants() if "rank" in process.cmdline())
+    rank.kill()
+    start = time.monotonic()
+    assert made.exit_codes() == [145, 147]
+    assert time.monotonic() - start < 2 * PROMPT
+    record = made.end_record(1, 1)
+    assert (record["cause"], record["ranks"][0]["exit_code"]) == ("killed", -signal.SIGKILL)
+    assert record["message"] == "rank 1 was killed by SIGKILL"
+
+
+def test_a_killed_supervisor_takes_its_ranks_along_and_its_peer_follows(job):
+    made = job(MEET_FOR_EVER, workers=2).start()
+    made.pods[0].says(r"^\[rank 0\] training")
+    ranks = made.pods[0].descendants()
+    made.pods[0].signal(signal.SIGKILL)
+    assert len(ranks) == 1
+    assert seconds_until_gone(ranks) < PROMPT
+    assert made.exit_codes() == [-signal.SIGKILL, 145]
+    assert made.end_record(1, 1)["cause"] == "peer"
+
+
+def test_a_stop_while_starting_while_meeting_and_while_training(job):
+    made = job(MEET_FOR_EVER, workers=2)
+    made.start(0)
+    made.pods[0].says("^worker 0 of 2 starts")
+    made.pods[0].signal(signal.SIGTERM)
+    assert made.exit_codes() == [143]
+    assert made.end_record(1, 0)["cause"] == "preemption"
+
+    made.start(0)
+    made.pods[0].says("^worker 0 meets the others")
+    made.pods[0].signal(signal.SIGTERM)
+    assert made.exit_codes() == [143]
+    assert made.end_record(2, 0)["ranks"] == []
+
+    made.start(0, 1)  # neither stop counts against the three attempts
+    made.pods[0].says("^attempt 3 of at most 5: starts from the beginning")
+    made.pods[1].says(r"^\[rank 1\] training")
+    made.pods[1].signal(signal.SIGTERM)
+    assert made.exit_codes() == [145, 143]
+    assert "asked to stop by SIGTERM" in made.end_record(3, 0)["message"]
+
+
+def test_a_stubborn_rank_is_killed_within_the_grace_period_or_at_the_second_signal(job):
+    source = """
+import signal, subprocess, time
+
+def train_func():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    subprocess.Popen(["sleep", "600"])
+    print("deaf", flush=True)
+    while True:
+        time.sleep(1)
+"""
+    made = job(source, grace=7).start()
+    made.pods[0].says("deaf")
+    processes = made.pods[0].descendants()
+    assert len(processes) == 2
+    start = time.monotonic()
+    made.pods[0].signal(signal.SIGTERM)
+    assert made.exit_codes() == [143]
+    assert 2 <= time.monotonic() - start < 7
+    assert seconds_until_gone(processes) < PROMPT
+    assert made.end_record(1, 0)["ranks"] == [{"rank": 0, "exit_code": -signal.SIGKILL, "error": None}]
+
+    made = job(source, grace=60).start()
+    made.pods[0].says("deaf")
+    made.pods[0].signal(signal.SIGTERM)
+    made.pods[0].signal(signal.SIGINT)
+    start = time.monotonic()
+    assert made.exit_codes() == [143]
+    assert time.monotonic() - start < 2 * PROMPT
+
+
+def test_attempts_are_used_up_also_by_pods_that_vanished(job):
+    source = """
+import os, signal, time
+
+def train_func(parameters):
+    if os.environ["TRAIN_FUNC_ATTEMPT"] == "1":
+        print("alive", flush=True)
+        time.sleep(600)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    made = job(source, max_attempts=2).start()
+    made.pods[0].says("alive")
+    made.pods[0].signal(signal.SIGKILL)
+    assert made.exit_codes() == [-signal.SIGKILL]
+
+    assert made.start().exit_codes() == [71]
+    record = made.end_record(2, 0)
+    assert record["cause"] == "killed"
+    assert "2 of 2 attempts" in record["message"]
+    assert "rank 0 was killed by SIGKILL" in record["message"]
+
+    assert made.start().exit_codes() == [147]  # after a final end somebody has submitted anew
+    assert made.pods[0].says("^attempt 3 of at most 4")
+
+
+def test_a_function_without_a_store_leaves_no_record(job):
+    made = job("def train_func():\n    print('done')\n", store=False).start()
+    assert made.exit_codes() == [0]
+    assert made.pods[0].says(r"^\[rank 0\] done")
+
+
+def test_a_store_that_goes_away_while_training_ends_nothing(job):
+    source = """
+import shutil
+
+def train_func(parameters):
+    shutil.rmtree(parameters["folder"])
+    print("the store is gone", flush=True)
+"""
+    made = job(source)
+    made = job(source, store=(made.folder / "inner/store").as_uri(), parameters={"folder": str(made.folder / "inner")})
+    (made.folder.parent / "0/inner").mkdir()
+    assert made.start().exit_codes() == [0]
+    assert made.pods[0].says("the store was no help at the end of this attempt")
+
+
+def test_a_store_that_is_away_is_waited_for_until_somebody_stops_it(job):
+    made = job(
+        "raise SystemExit('this must not run')",
+        store="s3://a-bucket/runs",
+        environment={
+            "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9",
+            "AWS_ACCESS_KEY_ID": "somebody",
+            "AWS_SECRET_ACCESS_KEY": "something",
+        },
+    ).start()
+    made.pods[0].says("^the store is away, waiting up to [0-9]+ s more for it: .*127.0.0.1:9")
+    made.pods[0].signal(signal.SIGTERM)
+    assert made.exit_codes() == [143]
+    assert made.pods[0].termination["attempt"] is None

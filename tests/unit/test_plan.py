@@ -1,0 +1,198 @@
+"""The plan: every row once per epoch, batches that depend on no world size, work balanced over the ranks."""
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from datasets.distributed import split_dataset_by_node
+
+from train_func.errors import InvalidInput
+from train_func.worker.cut import PAD_TO, WINDOW, costs_of, cut_epoch, deal
+from train_func.worker.plan import (
+    build_plan,
+    facts_of,
+    lengths_of,
+    num_micro_batches,
+    positions_of,
+    row_ids_of,
+    rows_of,
+)
+
+UGLY = [(101, 16, 4, 4), (40, 16, 8, 2), (7, 16, 8, 3), (1, 16, 8, 2), (16, 16, 16, 1), (1000, 7, 3, 5), (33, 4, 1, 4)]
+
+
+def lengths(num_rows, seed=0):
+    return np.random.default_rng(seed).integers(3, 200, num_rows)
+
+
+def micro_batches(cut):
+    return [cut.rows[start:end] for start, end in zip(cut.bounds[:-1], cut.bounds[1:], strict=True)]
+
+
+def batches(cut):
+    found = [[] for _ in range(cut.num_steps)]
+    for step, rows in zip(cut.step_of, micro_batches(cut), strict=True):
+        found[step].extend(rows.tolist())
+    return found
+
+
+def rows_of_length(tokens):
+    return Dataset.from_dict({"input_ids": [[1] * n for n in tokens], "row_id": [7 * i for i in range(len(tokens))]})
+
+
+def plan_of(num_rows, world_size, **changes):
+    settings = {"seed": 3, "num_epochs": 2, "batch_size": 16, "micro_batch_size": 4, "num_micro_batches": 4}
+    return build_plan(rows_of_length(lengths(num_rows)), world_size=world_size, **(settings | changes))
+
+
+@pytest.mark.parametrize("num_rows, batch_size, micro_batch_size, num_parts", UGLY)
+def test_an_epoch_has_every_row_once_in_batches_of_the_asked_size(num_rows, batch_size, micro_batch_size, num_parts):
+    cut = cut_epoch(1, 0, lengths(num_rows), batch_size, micro_batch_size, num_parts)
+    found = batches(cut)
+    assert sorted(row for batch in found for row in batch) == list(range(num_rows))
+    assert [len(batch) for batch in found[:-1]] == [batch_size] * (cut.num_steps - 1)
+    assert len(found[-1]) == num_rows - batch_size * (cut.num_steps - 1)
+
+
+@pytest.mark.parametrize("num_rows, batch_size, micro_batch_size, num_parts", UGLY)
+def test_every_batch_is_cut_into_the_asked_number_of_micro_batches(num_rows, batch_size, micro_batch_size, num_parts):
+    cut = cut_epoch(1, 0, lengths(num_rows), batch_size, micro_batch_size, num_parts)
+    assert all(1 <= len(rows) <= micro_batch_size for rows in micro_batches(cut))
+    counts = np.bincount(cut.step_of)
+    assert counts.tolist() == [min(num_parts, len(batch)) for batch in batches(cut)]
+
+
+def test_the_order_depends_on_the_seed_and_the_epoch_only():
+    def rows(seed, epoch):
+        return cut_epoch(seed, epoch, lengths(101), 16, 4, 4).rows.tolist()
+
+    assert rows(1, 0) == rows(1, 0)
+    assert rows(1, 0) != rows(1, 1)
+    assert rows(1, 0) != rows(2, 0)
+
+
+def test_the_rows_of_a_batch_do_not_depend_on_how_it_is_cut():
+    whole = batches(cut_epoch(1, 0, lengths(101), 16, 16, 1))
+    parts = batches(cut_epoch(1, 0, lengths(101), 16, 2, 9))
+    assert [sorted(batch) for batch in whole] == [sorted(batch) for batch in parts]
+
+
+def test_rows_of_similar_length_meet_and_batches_of_all_lengths_follow_each_other():
+    tokens = lengths(1600)
+    cut = cut_epoch(1, 0, tokens, 16, 16, 1)
+    spread = [np.ptp(tokens[rows]) for rows in micro_batches(cut)]
+    assert np.median(spread) < 10
+    means = np.asarray([tokens[rows].mean() for rows in micro_batches(cut)])
+    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.4
+
+
+def test_windows_keep_chance_in_which_rows_meet():
+    tokens = np.arange(3 * WINDOW * 4)
+    first = cut_epoch(1, 0, tokens, 4, 4, 1)
+    gaps = [np.ptp(tokens[rows]) for rows in micro_batches(first)]
+    assert np.median(gaps) > 4  # sorted as a whole the four would be neighbours
+
+
+def test_the_costliest_micro_batch_is_as_cheap_as_can_be():
+    tokens = np.asarray([80, 8, 8, 8, 8, 8, 8, 8])
+    cut = cut_epoch(1, 0, tokens, 8, 8, 2)
+    assert sorted(len(rows) for rows in micro_batches(cut)) == [1, 7]
+    assert sorted(costs_of(cut, tokens)) == [56, 80]
+
+
+def test_costs_count_the_padding():
+    cut = cut_epoch(1, 0, np.asarray([9, 2]), 2, 2, 1)
+    assert costs_of(cut, np.asarray([9, 2])).tolist() == [2 * 2 * PAD_TO]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
+def test_micro_batches_are_dealt_once_each_and_ranks_have_like_work(world_size):
+    tokens = lengths(800)
+    cut = cut_epoch(1, 0, tokens, 64, 8, 12)
+    accumulation = -(-12 // world_size)
+    dealt = deal(cut, tokens, world_size, accumulation)
+    assert dealt.shape == (world_size, cut.num_steps, accumulation)
+    used = dealt[dealt >= 0]
+    assert sorted(used) == list(range(len(costs_of(cut, tokens))))
+    for step in range(cut.num_steps):
+        assert set(cut.step_of[dealt[:, step][dealt[:, step] >= 0]]) == {step}
+    if 12 % world_size == 0:
+        work = np.where(dealt >= 0, costs_of(cut, tokens)[dealt], 0).sum(axis=2)
+        assert (work.max(axis=0) / work.mean(axis=0)).mean() < 1.1
+
+
+def test_empty_micro_batches_stand_before_the_real_ones():
+    dealt = deal(cut_epoch(1, 0, lengths(40), 16, 4, 4), lengths(40), 3, 2)
+    empty = dealt < 0
+    assert empty.any()
+    assert not (empty[:, :, 1] & ~empty[:, :, 0]).any()
+
+
+@pytest.mark.parametrize(
+    "batch_size, micro_batch_size, num_ranks, expected",
+    [(16, 8, 1, 2), (16, 8, 2, 2), (16, 8, 3, 3), (16, 8, 4, 4), (64, 8, 3, 9), (2, 8, 4, 2), (1, 1, 5, 1)],
+)
+def test_every_rank_the_run_asks_for_gets_a_micro_batch_while_rows_last(
+    batch_size, micro_batch_size, num_ranks, expected
+):
+    assert num_micro_batches(batch_size, micro_batch_size, num_ranks) == expected
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 6])
+def test_one_split_gives_each_rank_its_own_steps(world_size):
+    plan = plan_of(101, world_size)
+    facts = facts_of(plan)
+    parts = [split_dataset_by_node(plan, rank, world_size).with_format(None)[:] for rank in range(world_size)]
+    seen = []
+    for part in parts:
+        assert part["step"] == [step for step in range(14) for _ in range(facts.accumulation)]
+        seen.extend((epoch, row) for epoch, rows in zip(part["epoch"], part["rows"], strict=True) for row in rows)
+    assert sorted(seen) == [(epoch, row) for epoch in range(2) for row in range(101)]
+    assert (facts.num_epochs, facts.steps_per_epoch, facts.num_rows, facts.world_size) == (2, 7, 101, world_size)
+
+
+def test_the_rows_of_a_micro_batch_and_its_place_do_not_depend_on_the_world_size():
+    def micro_batches_of(world_size):
+        table = plan_of(101, world_size).with_format(None)[:]
+        entries = zip(table["step"], table["micro"], table["batch_rows"], table["rows"], strict=True)
+        return sorted(entry for entry in entries if entry[-1])
+
+    assert micro_batches_of(1) == micro_batches_of(2) == micro_batches_of(3) == micro_batches_of(5)
+
+
+def test_an_entry_brings_its_rows_and_an_empty_one_brings_the_shortest():
+    plan = plan_of(40, 3)
+    rows = rows_of(plan)
+    full = next(entry for entry in plan if entry["rows"])
+    assert [feature["row_id"] for feature in full["features"]] == [rows[i]["row_id"] for i in full["rows"]]
+    assert [feature["input_ids"] for feature in full["features"]] == [rows[i]["input_ids"] for i in full["rows"]]
+    empty = next(entry for entry in plan if not entry["rows"])
+    assert [len(feature["input_ids"]) for feature in empty["features"]] == [min(lengths(40))]
+    assert empty["micro"] == -1
+
+
+def test_rows_may_be_selected_shuffled_or_formatted_before_they_are_planned():
+    rows = rows_of_length([3, 4, 5, 6]).shuffle(seed=1).select([3, 1]).with_format("numpy")
+    assert lengths_of(rows).tolist() == [len(row) for row in rows["input_ids"]]
+    assert row_ids_of(rows).tolist() == [row["row_id"] for row in rows]
+
+
+def test_rows_without_tokens_all_cost_the_same():
+    assert lengths_of(Dataset.from_dict({"pixels": [[1, 2], [3, 4]]})).tolist() == [1, 1]
+
+
+def test_positions_say_which_part_it_is():
+    plan = plan_of(40, 2)
+    second = split_dataset_by_node(plan, 1, 2)
+    assert positions_of(second).tolist() == list(range(len(plan) // 2, len(plan)))
+
+
+@pytest.mark.parametrize("given", [None, [1, 2], rows_of_length([1, 2])])
+def test_what_is_no_plan_is_refused(given):
+    with pytest.raises(InvalidInput, match="no part of a plan: give it train_dataset=split_dataset_by_node") as refused:
+        facts_of(given)
+    assert refused.value.cause == "code"
+
+
+def test_a_plan_that_lost_its_rows_is_refused():
+    with pytest.raises(InvalidInput, match="format 'numpy'"):
+        rows_of(plan_of(7, 1).with_format("numpy"))

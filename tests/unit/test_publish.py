@@ -1,0 +1,167 @@
+"""One attempt of a run wins; its model folder is whole or is none; whoever finds it unfinished finishes it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from train_func.errors import StorageFailed
+from train_func.run import Run, RunRecord
+from train_func.storage import open_store
+from train_func.worker.publish import complete, publish
+
+REPORT = {"step": 9, "num_steps": 9, "metrics": {"accuracy": 0.5}, "audit": {"world_size": 2}}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store((tmp_path / "store").as_uri())
+
+
+def record(generation=1):
+    return RunRecord(
+        run=Run(model="m", dataset="d"),
+        name="m-d-0123",
+        generation=generation,
+        store="",
+        function="train_func",
+        source_sha256="",
+        data_fingerprint="",
+        model_fingerprint="",
+        package_version="",
+    )
+
+
+@pytest.fixture
+def make_folder(tmp_path):
+    def make(name, **files):
+        folder = tmp_path / name
+        for file, text in {"config.json": "{}", "deep/model.safetensors": name, **files}.items():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text(text)
+        return folder
+
+    return make
+
+
+def keys(store, prefix="m-d-0123/model/"):
+    return {entry.key.removeprefix(prefix) for entry in store.list(prefix)}
+
+
+class Dies(Exception):
+    """The process ended here."""
+
+
+class Mortal:
+    """A real store under a process that dies instead of writing a key for the n-th time."""
+
+    def __init__(self, store, num_writes):
+        self.store, self.left, self.address = store, num_writes, store.address
+
+    def __getattr__(self, name):
+        method = getattr(self.store, name)
+        if name not in ("put", "upload", "delete"):
+            return method
+
+        def write(*arguments, **options):
+            if self.left == 0:
+                raise Dies(name)
+            self.left -= 1
+            return method(*arguments, **options)
+
+        return write
+
+
+def test_the_model_folder_holds_the_files_the_manifest_and_the_sums(store, make_folder):
+    publish(store, record(), 3, make_folder("one"), REPORT)
+    assert keys(store) == {"config.json", "deep/model.safetensors", "manifest.json", "SHA256SUMS"}
+    manifest = json.loads(store.get("m-d-0123/model/manifest.json").data)
+    assert manifest == json.loads(store.get("m-d-0123/result.json").data)
+    assert {name: manifest[name] for name in REPORT} == REPORT
+    assert (manifest["attempt"], manifest["generation"]) == (3, 1)
+    assert {name: facts["size"] for name, facts in manifest["files"].items()} == {
+        "config.json": 2,
+        "deep/model.safetensors": 3,
+    }
+
+
+def test_the_sums_are_what_sha256sum_checks(store, make_folder, tmp_path):
+    publish(store, record(), 1, make_folder("one"), REPORT)
+    for name in keys(store):
+        (tmp_path / "fetched" / name).parent.mkdir(parents=True, exist_ok=True)
+        store.download(f"m-d-0123/model/{name}", tmp_path / "fetched" / name)
+    check = ["sha256sum", "-c", "--strict", "SHA256SUMS"]
+    done = subprocess.run(check, cwd=tmp_path / "fetched", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == sorted(
+        ["config.json:", "OK", "deep/model.safetensors:", "OK", "manifest.json:", "OK"]
+    )
+
+
+def test_a_second_attempt_is_told_who_won_and_changes_nothing(store, make_folder):
+    publish(store, record(), 1, make_folder("one"), REPORT)
+    with pytest.raises(StorageFailed, match="Attempt 2 of m-d-0123 .* but attempt 1 has published already") as lost:
+        publish(store, record(), 2, make_folder("two"), REPORT)
+    assert lost.value.reason == "conflict"
+    assert store.get("m-d-0123/model/deep/model.safetensors").data == b"one"
+
+
+def test_publishing_the_same_again_is_no_conflict(store, make_folder):
+    folder = make_folder("one")
+    publish(store, record(), 1, folder, REPORT)
+    publish(store, record(), 1, folder, REPORT)
+    assert complete(store, record())
+
+
+def test_nothing_is_complete_before_a_result(store):
+    assert complete(store, record()) is False
+
+
+def test_a_publisher_that_dies_anywhere_leaves_no_half_model_and_is_finished(store, make_folder):
+    folder, num_writes = make_folder("one"), 0
+    while True:
+        generation = num_writes + 1
+        own = record(generation)
+        try:
+            publish(Mortal(store, num_writes), own, 1, folder, REPORT)
+            break
+        except Dies:
+            has_result = bool(keys(store, f"{own.prefix}/result.json"))
+            assert complete(store, own) is has_result
+            published = json.loads(store.get("m-d-0123/model/manifest.json").data) if has_result else {}
+            assert published.get("generation", generation) == generation
+        num_writes += 1
+    assert num_writes == 9  # two files, the result, two deletions, two files, sums, manifest
+
+
+def test_files_of_an_earlier_generation_do_not_stay(store, make_folder):
+    publish(store, record(1), 1, make_folder("one", **{"extra.json": "{}"}), REPORT)
+    publish(store, record(2), 1, make_folder("two"), REPORT)
+    assert "extra.json" not in keys(store)
+    assert store.get("m-d-0123/model/deep/model.safetensors").data == b"two"
+
+
+def test_an_older_generation_that_is_late_leaves_the_folder_alone(store, make_folder):
+    publish(store, record(2), 1, make_folder("two"), REPORT)
+    publish(store, record(1), 1, make_folder("one"), REPORT)
+    assert complete(store, record(1))
+    assert json.loads(store.get("m-d-0123/model/manifest.json").data)["generation"] == 2
+    assert store.get("m-d-0123/model/deep/model.safetensors").data == b"two"
+
+
+def test_a_damaged_copy_of_the_winner_is_not_published(store, make_folder):
+    folder = make_folder("one")
+    with pytest.raises(Dies):
+        publish(Mortal(store, 3), record(), 1, folder, REPORT)  # dies right after the result
+    store.put("m-d-0123/attempts/1/model/config.json", b"other")
+    with pytest.raises(StorageFailed, match=r"config.json of attempt 1 .* is not the file that was published") as found:
+        complete(store, record())
+    assert found.value.reason == "damaged"
+    assert "manifest.json" not in keys(store)
+
+
+def test_the_supervisor_needs_no_torch_to_complete():
+    code = "import sys, train_func.worker.publish; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

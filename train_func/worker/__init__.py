@@ -1,0 +1,20 @@
+"""What runs in the pod, and in its stand-in on this machine.
+
+Inside ``train_func`` it offers Session and Trainer, loaded when first used: the supervisor needs no torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from train_func.worker.session import Session
+    from train_func.worker.trainer import Trainer
+
+_HOMES = {"Session": "train_func.worker.session", "Trainer": "train_func.worker.trainer"}
+__all__ = ["Session", "Trainer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"train_func.worker has no {name!r}; it offers {', '.join(__all__)}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

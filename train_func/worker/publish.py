@@ -1,0 +1,120 @@
+"""Publishing: of all attempts of a run one wins, and its model becomes the model of the run.
+
+Files first under the attempt, then ``result.json``, which only one attempt can create, then the copy to the model
+folder, whose manifest comes last. Whoever finds the copy unfinished finishes it. Loads no torch.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from train_func.errors import StorageFailed
+from train_func.run import RunRecord
+from train_func.storage import Store
+
+MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
+
+
+def publish(store: Store, record: RunRecord, attempt: int, folder: Path, report: Mapping[str, Any]) -> None:
+    """Publishes the files of ``folder`` as the result of the run; ``report``: step, num_steps, metrics, audit.
+
+    Raises:
+        StorageFailed: reason "conflict" when another attempt has published already; or the store's own failure.
+    """
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    files = {
+        name: {
+            "size": (folder / name).stat().st_size,
+            "sha256": store.upload(f"{_attempt_prefix(record, attempt)}/{name}", folder / name),
+        }
+        for name in names
+    }
+    result = {"attempt": attempt, "generation": record.generation, **report, "files": files}
+    _win(store, record, attempt, json.dumps(result, indent=1).encode())
+    complete(store, record, folder)
+
+
+def _attempt_prefix(record: RunRecord, attempt: int) -> str:
+    return f"{record.prefix}/attempts/{attempt}/model"
+
+
+def _win(store: Store, record: RunRecord, attempt: int, result: bytes) -> None:
+    key = f"{record.prefix}/result.json"
+    try:
+        store.put(key, result, if_absent=True)
+    except StorageFailed as failure:
+        if failure.reason != "conflict":
+            raise
+        published = store.get(key).data
+        if published != result:  # the same bytes are this attempt's own
+            raise StorageFailed(
+                f"Attempt {attempt} of {record.name} has trained to the end, but attempt "
+                f"{json.loads(published)['attempt']} has published already, as {store.address}/{key} says. Nothing of "
+                "this attempt was published; fetch the model that is there",
+                reason="conflict",
+            ) from failure
+
+
+def complete(store: Store, record: RunRecord, folder: Path | None = None) -> bool:
+    """Finishes the copy of the published model to the model folder; False when nothing was published yet.
+
+    ``folder`` holds the files, when the caller has them. A newer generation that has a result keeps the folder.
+
+    Raises:
+        StorageFailed: reason "damaged" when what lies under the attempt is not what was published.
+    """
+    try:
+        result = store.get(f"{record.prefix}/result.json").data
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+        return False
+    if not _is_complete(store, record, result) and not _has_newer(store, record):
+        with tempfile.TemporaryDirectory() as scratch:
+            _copy(store, record, result, Path(scratch), folder)
+    return True
+
+
+def _is_complete(store: Store, record: RunRecord, result: bytes) -> bool:
+    try:
+        return store.get(f"{record.model_prefix}/{MANIFEST}").data == result
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+        return False
+
+
+def _has_newer(store: Store, record: RunRecord) -> bool:
+    start = f"{record.name}/generations/"
+    keys = (entry.key.removeprefix(start).split("/") for entry in store.list(start))
+    return any(rest == ["result.json"] and int(number) > record.generation for number, *rest in keys)
+
+
+def _copy(store: Store, record: RunRecord, result: bytes, scratch: Path, folder: Path | None) -> None:
+    manifest = json.loads(result)
+    for name in (MANIFEST, SUMS):  # without them the folder is no model
+        store.delete(f"{record.model_prefix}/{name}")
+    for name, facts in manifest["files"].items():
+        path = folder / name if folder else scratch / "file"
+        if not folder:
+            store.download(f"{_attempt_prefix(record, manifest['attempt'])}/{name}", path)
+        if store.upload(f"{record.model_prefix}/{name}", path) != facts["sha256"]:
+            raise StorageFailed(
+                f"{name} of attempt {manifest['attempt']} of {record.name} in {store.address} is not the file that was "
+                "published: its SHA-256 differs from that in result.json. Train again with fresh=True",
+                reason="damaged",
+            )
+    for entry in store.list(f"{record.model_prefix}/"):
+        if entry.key.removeprefix(f"{record.model_prefix}/") not in manifest["files"]:
+            store.delete(entry.key)  # of an earlier generation
+    sums = {name: facts["sha256"] for name, facts in manifest["files"].items()}
+    store.put(f"{record.model_prefix}/{SUMS}", _sums({**sums, MANIFEST: hashlib.sha256(result).hexdigest()}))
+    store.put(f"{record.model_prefix}/{MANIFEST}", result)
+
+
+def _sums(sums: Mapping[str, str]) -> bytes:
+    """As ``sha256sum -c`` reads it."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()

@@ -1,0 +1,19 @@
+"""Randomness that depends on the place in the plan, not on the number of ranks nor on what was drawn before."""
+
+import random
+from typing import Literal
+
+import numpy as np
+import torch
+
+Purpose = Literal["collate", "forward"]
+_PURPOSES: dict[Purpose, int] = {"collate": 0, "forward": 1}
+
+
+def seed_for(purpose: Purpose, seed: int, step: int, micro: int) -> None:
+    """Seeds every generator of this process for one micro-batch of one step."""
+    place = np.random.SeedSequence([seed, step, micro + 1, _PURPOSES[purpose]])
+    number = int(place.generate_state(1, np.uint64)[0]) >> 1
+    random.seed(number)
+    np.random.seed(number % 2**32)  # what a user's collator may draw from
+    torch.manual_seed(number)
