@@ -1,0 +1,205 @@
+"""Numbers are claimed once each, and the budget counts what it should."""
+
+import json
+import threading
+
+import pytest
+
+from train_func.errors import StorageFailed
+from train_func.run import Run, RunRecord
+from train_func.storage import open_store
+from train_func.worker.attempts import Attempts
+from train_func.worker.outcome import Failure, Outcome
+from train_func.worker.stop import Stop
+from train_func.worker.store_wait import patiently
+from train_func.worker.verdict import RankEnd, Verdict, following, of_ranks
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store((tmp_path / "store").as_uri())
+
+
+def record(generation=1):
+    return RunRecord(
+        run=Run(model="m", dataset="d", max_attempts=3),
+        name="a-run",
+        generation=generation,
+        store="",
+        function="train_func",
+        source_sha256="",
+        data_fingerprint="",
+        model_fingerprint="",
+        package_version="0",
+    )
+
+
+@pytest.fixture
+def attempts(store):
+    return Attempts(store, record(), worker=0, pod="a-run-worker-0")
+
+
+def verdict(code, worker=0, root=True, message="why"):
+    return Verdict(code, "killed", message, worker, root=root)
+
+
+def lived(attempts, *codes):
+    """Claims one attempt for every code and ends it so; None: it vanished."""
+    for code in codes:
+        lease = attempts.claim()
+        if code is not None:
+            attempts.write_end(lease, verdict(code), [])
+
+
+def test_numbers_go_up_from_one_and_generations_do_not_mix(store, attempts):
+    assert [attempts.claim().attempt for _ in range(3)] == [1, 2, 3]
+    assert Attempts(store, record(generation=2), worker=0, pod="p").claim().attempt == 1
+    lease = json.loads(store.get("a-run/attempts/2/lease.json").data)
+    assert set(lease) == {"attempt", "generation", "pod", "worker", "started"}
+    assert (lease["attempt"], lease["generation"], lease["pod"]) == (2, 1, "a-run-worker-0")
+
+
+def test_claimants_at_the_same_moment_get_a_number_each(store):
+    numbers = []
+    together = threading.Barrier(8)
+
+    def claim(worker):
+        together.wait()
+        numbers.append(Attempts(store, record(), worker=worker, pod="p").claim().attempt)
+
+    threads = [threading.Thread(target=claim, args=(worker,)) for worker in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(numbers) == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("codes", "num_charged"),
+    [
+        ([], 0),
+        ([147], 1),
+        ([147, None, 145], 3),
+        ([143, 143, 147], 1),  # asked to stop from outside
+        ([146, 147], 1),  # never formed
+        ([147, 147, 71, 147], 1),  # submitted anew after a final end
+        ([147, 0], 0),
+        ([None, 70, None], 1),
+    ],
+    ids=str,
+)
+def test_an_attempt_is_charged_unless_it_was_stopped_or_belongs_to_an_earlier_submission(attempts, codes, num_charged):
+    lived(attempts, *codes)
+    account = attempts.account()
+    assert account.num_charged == num_charged
+    assert account.spent == (num_charged >= 3)
+
+
+def test_a_stop_of_one_worker_frees_the_attempt_of_all(store, attempts):
+    lease = attempts.claim()
+    attempts.write_end(lease, verdict(145, root=False), [])
+    assert attempts.account().num_charged == 1
+    Attempts(store, record(), worker=1, pod="p").write_end(lease, verdict(143, worker=1), [])
+    assert attempts.account().num_charged == 0
+
+
+def test_the_attempt_that_ends_is_counted_although_a_peer_has_recorded_its_final_end(store, attempts):
+    lived(attempts, 147, 147)
+    lease = attempts.claim()
+    Attempts(store, record(), worker=1, pod="p").write_end(lease, verdict(71, worker=1), [])
+    assert attempts.account(lease.attempt).spent
+
+
+def test_the_highest_number_that_may_still_start_is_foreseen(attempts):
+    assert attempts.account().at_most(1) == 3
+    lived(attempts, 143, 147)
+    assert attempts.account().at_most(3) == 4
+
+
+def test_the_last_known_reason_is_named_when_the_attempts_are_used_up(store, attempts):
+    lived(attempts, 147)
+    lease = attempts.claim()
+    attempts.write_end(lease, verdict(145, root=False, message="lost a peer"), [])
+    Attempts(store, record(), worker=1, pod="p").write_end(lease, verdict(147, worker=1, message="killed"), [])
+    lived(attempts, None)
+    final = attempts.account().verdict(worker=0)
+    assert (final.exit_code, final.cause) == (71, "killed")
+    assert "3 of 3 attempts" in final.message
+    assert "killed" in final.message
+    lived(attempts, 71, None, None, None)
+    assert "vanished without a word" in attempts.account().verdict(worker=0).message
+
+
+def failure(time, kind="NameError"):
+    return Failure(kind, "a message", "a traceback", f"2026-01-01T00:00:0{time}+00:00")
+
+
+def ended(rank, code=70, *, follows=False, time=0, asked=False, seen=0):
+    outcome = None if code is None or code < 0 else Outcome(code, "code", False, follows, failure(time))
+    return RankEnd(rank, code, outcome, asked, seen)
+
+
+def test_the_root_is_the_first_that_did_not_follow():
+    found = of_ranks(
+        [ended(0, 145, follows=True, time=1), ended(1, 70, time=3), ended(2, 70, time=2), ended(3, 143, asked=True)],
+        worker=0,
+        out_of_memory=False,
+    )
+    assert (found.exit_code, found.message) == (70, "rank 2: NameError: a message")
+
+
+def test_a_killed_rank_is_the_root_whatever_the_others_say_about_it():
+    found = of_ranks([ended(0, 70, time=1), ended(1, -9, seen=1)], worker=0, out_of_memory=False)
+    assert (found.exit_code, found.cause, found.message) == (147, "killed", "rank 1 was killed by SIGKILL")
+    assert of_ranks([ended(1, -9)], worker=0, out_of_memory=True).exit_code == 137
+    assert of_ranks([ended(1, -11)], worker=0, out_of_memory=True).message == "rank 1 was killed by SIGSEGV"
+
+
+def test_ranks_that_only_follow_make_a_worker_that_follows():
+    own = of_ranks([ended(0, 145, follows=True)], worker=0, out_of_memory=False)
+    assert (own.exit_code, own.root) == (145, False)
+    assert following(None, own) == own
+    assert following(verdict(70, worker=1, message="a typo"), own).message == "worker 1 had ended: a typo"
+    assert following(verdict(71, worker=1), own).exit_code == 71
+
+
+def test_no_verdict_where_no_rank_failed_by_itself():
+    ends = [RankEnd(0, 0, Outcome(0, None, True, False, None), False, 0), ended(1, -15, asked=True)]
+    assert of_ranks(ends, worker=0, out_of_memory=False) is None
+
+
+def test_a_record_shows_the_root_and_hides_the_errors_that_it_caused(store, attempts):
+    lease = attempts.claim()
+    attempts.write_end(lease, verdict(70), [ended(1, 145, follows=True), ended(0, 70)])
+    ranks = json.loads(store.get("a-run/attempts/1/worker-0.json").data)["ranks"]
+    assert [(rank["rank"], rank["exit_code"]) for rank in ranks] == [(0, 70), (1, 145)]
+    assert set(ranks[0]["error"]) == {"type", "message", "traceback", "time"}
+    assert ranks[1]["error"] is None
+
+
+class Away:
+    """A call that finds the store away a few times."""
+
+    def __init__(self, times, reason="unreachable"):
+        self.times, self.reason, self.calls = times, reason, 0
+
+    def __call__(self):
+        self.calls += 1
+        if self.calls <= self.times:
+            raise StorageFailed("no answer", reason=self.reason)
+        return "there"
+
+
+def test_a_store_that_comes_back_is_waited_for(capsys):
+    assert patiently(Away(1), Stop()) == "there"
+    assert "the store is away" in capsys.readouterr().out
+
+
+def test_the_wait_for_a_store_has_an_end_and_other_faults_have_none():
+    with pytest.raises(StorageFailed, match="no answer"):
+        patiently(Away(9), Stop(), seconds=1)
+    denied = Away(9, reason="denied")
+    with pytest.raises(StorageFailed):
+        patiently(denied, Stop())
+    assert denied.calls == 1

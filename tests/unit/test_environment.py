@@ -1,0 +1,87 @@
+"""The environment of a pod is read once, and all its faults are told at once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train_func.errors import InvalidInput
+from train_func.worker.environment import read_environment
+
+POD = {
+    "TRAIN_FUNC_JOB_DIR": "/etc/train-func",
+    "TRAIN_FUNC_WORK_DIR": "/work",
+    "TRAIN_FUNC_STORE": "s3://bucket/runs",
+    "TRAIN_FUNC_WORKER": "1",
+    "TRAIN_FUNC_POD": "a-run-worker-1",
+    "TRAIN_FUNC_CPUS": "7",
+    "TRAIN_FUNC_GRACE_SECONDS": "30",
+    "PET_NNODES": "3:3",
+    "PET_NPROC_PER_NODE": "2",
+    "PET_RDZV_ENDPOINT": "a-run-worker-0:23456",
+    "PET_RDZV_BACKEND": "c10d",
+    "PET_RDZV_ID": "a-run",
+    "PET_RDZV_CONF": "join_timeout=900,read_timeout=20",
+    "PET_MAX_RESTARTS": "0",
+}
+
+
+def test_the_contract_is_read():
+    found = read_environment(POD)
+    assert (found.worker, found.num_workers, found.num_ranks, found.num_threads) == (1, 3, 2, 3)
+    assert (found.temporary_dir, found.termination_file) == (Path("/work/tmp"), None)
+    assert found.rendezvous == {"join_timeout": "900", "read_timeout": "20"}
+    assert found.grace == 30.0
+
+
+def test_a_rank_has_at_least_one_thread():
+    assert read_environment({**POD, "TRAIN_FUNC_CPUS": "1"}).num_threads == 1
+
+
+def test_all_faults_are_named_at_once():
+    broken = {
+        **POD,
+        "TRAIN_FUNC_WORKER": "3",
+        "PET_NNODES": "1:3",
+        "PET_NPROC_PER_NODE": "auto",
+        "PET_RDZV_BACKEND": "etcd",
+        "PET_RDZV_ENDPOINT": "a-run-worker-0",
+        "PET_RDZV_CONF": "join_timeout=soon,backend",
+        "PET_MAX_RESTARTS": "100",
+    }
+    del broken["TRAIN_FUNC_CPUS"]
+    with pytest.raises(InvalidInput) as caught:
+        read_environment(broken)
+    text = str(caught.value)
+    assert len(caught.value.faults) == 8
+    for name in ("TRAIN_FUNC_CPUS", *(name for name in broken if broken[name] != POD[name])):
+        assert name in text or name == "TRAIN_FUNC_WORKER"
+
+
+def test_a_worker_beyond_the_group_is_a_fault():
+    with pytest.raises(InvalidInput, match="TRAIN_FUNC_WORKER=3"):
+        read_environment({**POD, "TRAIN_FUNC_WORKER": "3"})
+
+
+@pytest.mark.parametrize("arguments", [[], ["walk"], ["run", "away"]])
+def test_a_wrong_call_shows_how_to_call(arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "train_func.worker", *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 64
+    assert "usage:" in done.stderr
+
+
+def test_an_environment_that_cannot_be_ends_with_64_and_says_why(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "train_func.worker", "run"],
+        env={"TRAIN_FUNC_TERMINATION_FILE": str(tmp_path / "termination")},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 64
+    assert "TRAIN_FUNC_WORK_DIR is not set" in done.stdout
+    assert "TRAIN_FUNC_WORK_DIR is not set" in (tmp_path / "termination").read_text()

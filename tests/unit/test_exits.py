@@ -1,0 +1,125 @@
+"""The table from exceptions to exit codes, and the tell-tale words of a lost peer."""
+
+import errno
+from typing import get_args
+
+import pytest
+
+from train_func.errors import (
+    Cause,
+    InvalidInput,
+    JobFailed,
+    SourceRefused,
+    StorageFailed,
+    StorageReason,
+    TrainFuncError,
+)
+from train_func.worker.exits import Exit, exit_of, is_lost_peer, retryable
+
+GLOO_CLOSED = (
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:59608. "
+    "This is typically caused by a remote worker crashing."
+)
+GLOO_TIMEOUT = (
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv"
+)
+
+
+def storage(reason):
+    return StorageFailed("a message", reason=reason)
+
+
+def of_type(name, base=RuntimeError):
+    return type(name, (base,), {})
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "cause"),
+    [
+        (InvalidInput("x"), 64, "input"),
+        (InvalidInput("x", cause="data"), 65, "data"),
+        (InvalidInput("x", cause="model"), 66, "model"),
+        (InvalidInput("x", cause="code"), 70, "code"),
+        (SourceRefused("x"), 78, "source"),
+        (storage("unreachable"), 144, "storage"),
+        (storage("absent"), 69, "storage"),
+        (storage("bucket"), 69, "storage"),
+        (storage("credentials"), 77, "storage"),
+        (storage("denied"), 77, "storage"),
+        (storage("full"), 74, "storage"),
+        (storage("conflict"), 73, "storage"),
+        (JobFailed("x", cause="quota"), 70, "quota"),
+        (NameError("x"), 70, "code"),
+        (ModuleNotFoundError("x"), 70, "code"),
+        (SyntaxError("x"), 70, "code"),
+        (MemoryError(), 70, "memory"),
+        (of_type("OutOfMemoryError")("CUDA out of memory. Tried to allocate 2 GiB"), 70, "memory"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"), 70, "memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), 74, "storage"),
+        (PermissionError(errno.EACCES, "Permission denied"), 77, "permission"),
+        (FileNotFoundError(errno.ENOENT, "No such file"), 70, "code"),
+        (ConnectionResetError("Connection reset by peer"), 70, "code"),
+        (KeyboardInterrupt(), 143, "preemption"),
+        (RuntimeError(GLOO_CLOSED), 145, "peer"),
+    ],
+    ids=lambda value: f"{type(value).__name__}-{value}"[:40] if isinstance(value, BaseException) else None,
+)
+def test_every_exception_has_its_exit(error, code, cause):
+    assert exit_of(error) == Exit(code, cause)
+
+
+def test_every_reason_of_a_storage_failure_has_an_exit_and_only_unreachable_is_retried():
+    exits = {reason: exit_of(storage(reason)).code for reason in get_args(StorageReason)}
+    assert {reason for reason, code in exits.items() if retryable(code)} == {"unreachable"}
+    assert all(64 <= code <= 78 for reason, code in exits.items() if reason != "unreachable")
+
+
+def test_every_cause_of_a_refusal_is_final():
+    for cause in get_args(Cause):
+        assert not retryable(exit_of(InvalidInput("x", cause=cause)).code)
+        assert exit_of(TrainFuncError("x", cause=cause)).cause == cause
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(GLOO_CLOSED),
+        RuntimeError(GLOO_TIMEOUT),
+        of_type("DistBackendError")("NCCL error: remote process exited or there was a network error"),
+        of_type("DistNetworkError")("The client socket has failed to connect to 10.0.0.1:1234"),
+        of_type("Special", of_type("DistStoreError"))("wait timeout"),
+    ],
+    ids=str,
+)
+def test_a_lost_peer_is_recognised(error):
+    assert is_lost_peer(error)
+
+
+def test_torchs_own_exceptions_are_recognised():
+    dist = pytest.importorskip("torch.distributed")
+    for kind in (dist.DistBackendError, dist.DistNetworkError, dist.DistStoreError):
+        assert exit_of(kind("x")) == Exit(145, "peer")
+
+
+def test_what_follows_from_a_lost_peer_is_one():
+    try:
+        try:
+            raise RuntimeError(GLOO_CLOSED)
+        except RuntimeError as error:
+            raise ValueError("the step failed") from error
+    except ValueError as error:
+        assert is_lost_peer(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)"),
+        ValueError("Connection closed by peer"),
+        ConnectionResetError("Connection reset by peer"),
+    ],
+    ids=str,
+)
+def test_other_faults_are_not_blamed_on_a_peer(error):
+    assert not is_lost_peer(error)
+    assert exit_of(error).cause == "code"

@@ -1,0 +1,133 @@
+"""What supervisors tell each other, over one of torch's own stores."""
+
+import threading
+import time
+
+import pytest
+
+from train_func.worker import peers as talk
+from train_func.worker.peers import Peers, PeersLost
+from train_func.worker.stop import Stop
+from train_func.worker.verdict import Verdict
+
+LIMIT = 20  # seconds
+
+
+@pytest.fixture
+def group():
+    """Makes the members of one group over a fresh store."""
+    dist = pytest.importorskip("torch.distributed")
+
+    def make(num_workers, *workers):
+        store = dist.HashStore()
+        return [
+            Peers(store, worker=worker, num_workers=num_workers, stop=Stop())
+            for worker in workers or range(num_workers)
+        ]
+
+    return make
+
+
+def at_once(*calls):
+    """Results of the calls, each in a thread of its own."""
+    results = [None] * len(calls)
+
+    def run(number):
+        try:
+            results[number] = calls[number]()
+        except PeersLost as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+    return results
+
+
+def verdict(worker, code=70):
+    return Verdict(code, "code", "a typo", worker)
+
+
+def test_all_check_in_or_the_group_is_not_complete(group):
+    assert at_once(*[lambda member=member: member.check_in(LIMIT) for member in group(3)]) == [True] * 3
+    assert at_once(*[lambda member=member: member.check_in(0.2) for member in group(3, 0, 2)]) == [False] * 2
+
+
+def test_two_pods_that_say_they_are_the_same_worker_are_caught(group):
+    first, second = group(2, 1, 1)
+    assert not first.check_in(0.1)
+    with pytest.raises(PeersLost, match="two pods say that they are worker 1"):
+        second.check_in(0.1)
+
+
+def test_what_the_first_says_is_heard_by_the_others(group):
+    first, *others = group(3)
+    heard = at_once(*[other.hear_start for other in others], lambda: first.tell_start("attempt 7"))
+    assert heard[:2] == ["attempt 7"] * 2
+
+
+def test_the_first_verdict_counts(group):
+    first, second, third = group(3)
+    assert first.verdict(0.1) is None
+    assert second.tell(verdict(1)) == verdict(1)
+    assert third.tell(verdict(2)) == verdict(1)
+    assert first.verdict(LIMIT) == verdict(1)
+    with pytest.raises(PeersLost, match="worker 1 has ended") as caught:
+        first.look()
+    assert caught.value.verdict == verdict(1)
+
+
+def test_all_leave_together_and_not_before(group):
+    first, second = group(2)
+    left = []
+    waiting = threading.Thread(target=lambda: left.append(first.all_done()), daemon=True)
+    waiting.start()
+    waiting.join(0.3)
+    assert not left
+    second.all_done()
+    waiting.join(LIMIT)
+    assert left
+
+
+def test_who_waits_for_the_others_learns_that_one_has_failed(group):
+    first, second = group(2)
+    second.tell(verdict(1))
+    with pytest.raises(PeersLost) as caught:
+        first.all_done()
+    assert caught.value.verdict == verdict(1)
+
+
+def test_silence_of_the_neighbour_is_noticed(group, monkeypatch):
+    monkeypatch.setattr(talk, "BEAT", 0.02)
+    monkeypatch.setattr(talk, "SILENCE", 1.5)
+    first, second = group(2)
+    silent = threading.Event()
+    monkeypatch.setattr(second, "_store", _Muted(second._store, silent))
+    assert at_once(lambda: first.check_in(LIMIT), lambda: second.check_in(LIMIT)) == [True, True]
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        first.look()
+        time.sleep(0.02)
+    silent.set()
+    end = time.monotonic() + LIMIT
+    with pytest.raises(PeersLost, match="worker 1 has given no sign of life"):
+        while time.monotonic() < end:
+            first.look()
+            time.sleep(0.02)
+
+
+class _Muted:
+    """A worker's view of the store through which, from a moment on, nothing it says gets out."""
+
+    def __init__(self, store, silent):
+        self._store, self._silent = store, silent
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def set(self, key, value):
+        if not self._silent.is_set():
+            self._store.set(key, value)

@@ -1,0 +1,120 @@
+"""A rank alone: which exit code, outcome and last words each kind of end has."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.job_folder import write_job_folder
+
+
+@pytest.fixture
+def rank(tmp_path):
+    """Starts a rank that runs ``source`` under this process as its supervisor."""
+
+    def start(source, parent=None):
+        write_job_folder(tmp_path, source, parameters={"mine": 5})
+        environment = {
+            **os.environ,
+            "TRAIN_FUNC_JOB_DIR": str(tmp_path),
+            "TRAIN_FUNC_STORE": "",
+            "TRAIN_FUNC_SUPERVISOR": str(parent or os.getpid()),
+            "TRAIN_FUNC_OUTCOME_FILE": str(tmp_path / "outcome.json"),
+        }
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", "train_func.worker", "rank"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture
+def end(rank, tmp_path):
+    """Exit code, outcome, stdout and stderr of a rank whose function has this body."""
+
+    def run(body, signature="parameters"):
+        process = rank(f"def train_func({signature}):\n{textwrap.indent(textwrap.dedent(body), '    ')}")
+        out, err = process.communicate(timeout=60)
+        outcome = tmp_path / "outcome.json"
+        return process.returncode, json.loads(outcome.read_text()) if outcome.exists() else None, out, err
+
+    return run
+
+
+def test_a_function_that_returns(end):
+    code, outcome, out, err = end("print(parameters['mine'], parameters['epochs'])")
+    assert (code, out, err) == (0, "5 3\n", "")
+    assert outcome == {"exit_code": 0, "cause": None, "session": False, "follows": False, "failure": None}
+
+
+def test_a_function_without_parameters(end):
+    assert end("print('called')", signature="")[:3:2] == (0, "called\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "cause"),
+    [
+        ("mistyped", 70, "code"),
+        ("import a_package_nobody_has", 70, "code"),
+        ("raise MemoryError", 70, "memory"),
+        ("open('/proc/1/environ-of-nobody/x', 'w')", 70, "code"),
+        ("import sys; sys.exit(3)", 3, "code"),
+        ("import sys; sys.exit(255)", 255, "code"),
+        ("import sys; sys.exit(256)", 70, "code"),
+        ("import sys; sys.exit('a reason')", 1, "code"),
+        ("raise KeyboardInterrupt", 143, "preemption"),
+    ],
+)
+def test_a_function_that_fails(end, body, code, cause):
+    returned, outcome, _, _ = end(body)
+    assert (returned, outcome["exit_code"], outcome["cause"]) == (code, code, cause)
+    assert outcome["failure"]["type"] in outcome["failure"]["traceback"]
+
+
+def test_the_traceback_is_printed_whole_and_kept(end):
+    _, outcome, _, err = end("{}['missing']")
+    assert 'source.py", line 4, in train_func\n' in err
+    assert "KeyError: 'missing'" in err
+    assert outcome["failure"]["traceback"] in err
+
+
+def test_sys_exit_with_zero_is_a_return(end):
+    assert end("import sys; sys.exit(0)")[0] == 0
+    assert end("import sys; sys.exit()")[0] == 0
+
+
+def test_os_exit_keeps_its_code_and_leaves_no_outcome(end):
+    assert end("import os; os._exit(5)")[:2] == (5, None)
+
+
+def test_a_huge_message_is_cut(end):
+    _, outcome, _, _ = end("raise ValueError('x' * 1_000_000)")
+    assert len(outcome["failure"]["message"]) < 5_000
+    assert len(outcome["failure"]["traceback"]) < 70_000
+
+
+def test_log_lines_of_the_package_stand_as_they_are(end):
+    _, _, out, _ = end(
+        """
+        import logging
+        logging.getLogger("train_func.anything").info("progress step=1/2")
+        logging.getLogger("train_func.anything").warning("careful")
+        logging.getLogger("other").info("not shown")
+        """
+    )
+    assert out == "progress step=1/2\nWARNING train_func.anything: careful\n"
+
+
+def test_a_rank_whose_supervisor_is_not_its_parent_ends_at_once(rank):
+    assert rank("raise SystemExit('this must not run')", parent=1).wait(60) == -9
+
+
+def test_no_torch_is_loaded_for_a_function_without_a_session(end):
+    assert end("import sys; print('torch' in sys.modules, 'boto3' in sys.modules)")[2] == "False False\n"

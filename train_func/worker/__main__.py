@@ -1,0 +1,38 @@
+"""The worker's three programs: ``run`` (the supervisor of a pod), ``rank`` (one of its ranks), ``check``."""
+
+import os
+import sys
+
+from train_func.worker.stop import Stop
+
+USAGE = """usage: python -u -m train_func.worker run     supervise the ranks of one pod, as its process 1
+       python -u -m train_func.worker rank    be one rank; the supervisor starts it
+       python -m train_func.worker check      read {"run": ..., "store": ...} from stdin, report what is wrong with it
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code."""
+    if arguments == ["run"]:
+        stop = Stop()
+        stop.install()  # before anything slow is imported
+        from train_func.worker.supervisor import supervise
+
+        supervise(os.environ, stop)
+    if arguments == ["rank"]:
+        from train_func.worker.processes import die_with
+
+        die_with(int(os.environ["TRAIN_FUNC_SUPERVISOR"]))  # before anything slow is imported
+        from train_func.worker import rank
+
+        rank.main(os.environ)
+    if arguments == ["check"]:
+        from train_func.worker import check
+
+        return check.main()
+    sys.stderr.write(USAGE)
+    return os.EX_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""What the pod tells the worker: its environment, read once and checked as a whole."""
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from train_func.errors import InvalidInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The place and the part of one worker."""
+
+    job_dir: Path
+    work_dir: Path
+    temporary_dir: Path
+    termination_file: Path | None
+    store: str
+    worker: int
+    pod: str
+    num_cpus: int
+    grace: float
+    """Seconds between SIGTERM and SIGKILL."""
+    num_workers: int
+    num_ranks: int
+    """Of this worker."""
+    endpoint: str
+    rendezvous_id: str
+    rendezvous: Mapping[str, str]
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of one rank."""
+        return max(1, self.num_cpus // self.num_ranks)
+
+
+def read_environment(environ: Mapping[str, str]) -> Environment:
+    """Raises InvalidInput, naming every variable that is missing or cannot be."""
+    read = _Reader(environ)
+    work_dir = Path(read.text("TRAIN_FUNC_WORK_DIR"))
+    num_workers = _num_workers(read)
+    environment = Environment(
+        job_dir=Path(read.text("TRAIN_FUNC_JOB_DIR")),
+        work_dir=work_dir,
+        temporary_dir=Path(environ.get("TMPDIR") or work_dir / "tmp"),
+        termination_file=Path(name) if (name := environ.get("TRAIN_FUNC_TERMINATION_FILE")) else None,
+        store=environ.get("TRAIN_FUNC_STORE", ""),
+        worker=read.whole("TRAIN_FUNC_WORKER", low=0),
+        pod=environ.get("TRAIN_FUNC_POD") or socket.gethostname(),
+        num_cpus=read.whole("TRAIN_FUNC_CPUS", low=1),
+        grace=float(read.whole("TRAIN_FUNC_GRACE_SECONDS", low=1)),
+        num_workers=num_workers,
+        num_ranks=read.whole("PET_NPROC_PER_NODE", low=1),
+        endpoint=_endpoint(read),
+        rendezvous_id=read.text("PET_RDZV_ID"),
+        rendezvous=_rendezvous(read),
+    )
+    if environment.worker >= num_workers > 0:
+        read.faults.append(f"TRAIN_FUNC_WORKER={environment.worker}: below the {num_workers} workers of PET_NNODES")
+    if read.faults:
+        raise InvalidInput([f"{fault}; the manifest of the job sets it" for fault in read.faults])
+    return environment
+
+
+class _Reader:
+    """Takes variables one by one and remembers every fault."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.faults: list[str] = []
+
+    def text(self, name: str) -> str:
+        value = self._environ.get(name, "")
+        if not value:
+            self.faults.append(f"{name} is not set")
+        return value
+
+    def whole(self, name: str, *, low: int) -> int:
+        value = self._environ.get(name, "")
+        if value.isdecimal() and int(value) >= low:
+            return int(value)
+        self.faults.append(f"{name}={value!r}: a whole number from {low} up is wanted")
+        return low
+
+    def optional(self, name: str, default: str) -> str:
+        return self._environ.get(name) or default
+
+
+def _num_workers(read: _Reader) -> int:
+    value = read.text("PET_NNODES")
+    low, _, high = value.partition(":")
+    if low.isdecimal() and int(low) >= 1 and high in ("", low):
+        return int(low)
+    if value:
+        read.faults.append(f"PET_NNODES={value!r}: a fixed number of workers is wanted, such as 2:2")
+    return 0
+
+
+def _endpoint(read: _Reader) -> str:
+    value = read.text("PET_RDZV_ENDPOINT")
+    if value and not value.rpartition(":")[2].isdecimal():
+        read.faults.append(f"PET_RDZV_ENDPOINT={value!r}: name:port is wanted")
+    return value
+
+
+def _rendezvous(read: _Reader) -> dict[str, str]:
+    if read.optional("PET_MAX_RESTARTS", "0") != "0":
+        read.faults.append("PET_MAX_RESTARTS: 0 is wanted, because the operator restarts the pods, each a new attempt")
+    backend = read.optional("PET_RDZV_BACKEND", "c10d")
+    if backend != "c10d":
+        read.faults.append(f"PET_RDZV_BACKEND={backend!r}: c10d is wanted")
+    settings: dict[str, str] = {}
+    for part in filter(None, read.optional("PET_RDZV_CONF", "").split(",")):
+        name, equals, value = part.partition("=")
+        if not equals:
+            read.faults.append(f"PET_RDZV_CONF: {part!r} is no name=value")
+        elif name.strip().endswith("_timeout") and not value.strip().isdecimal():
+            read.faults.append(f"PET_RDZV_CONF: {part!r}: whole seconds are wanted")
+        settings[name.strip()] = value.strip()
+    return settings

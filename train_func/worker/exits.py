@@ -1,0 +1,121 @@
+"""One table: what went wrong, the exit code that says so, and whether the operator tries again.
+
+Codes of 128 and above are retried by the operator, those below are final.
+"""
+
+import errno
+import re
+from dataclasses import dataclass
+
+from train_func.errors import Cause, InvalidInput, SourceRefused, StorageFailed, StorageReason, TrainFuncError
+
+DONE = 0
+USAGE = 64
+DATA = 65
+MODEL = 66
+MISSING = 69  # a bucket, an object
+CODE = 70
+SPENT = 71  # all attempts used up
+FENCED = 73  # another attempt leads or has published
+FULL = 74
+PERMISSION = 77
+CONFIGURATION = 78
+MEMORY = 137
+STOPPED = 143
+UNREACHABLE = 144
+PEER = 145
+RENDEZVOUS = 146
+KILLED = 147
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a process ends, and why."""
+
+    code: int
+    cause: Cause
+
+
+def retryable(code: int) -> bool:
+    """Whether the operator starts a worker again that ended with ``code``."""
+    return code >= 128
+
+
+_REFUSED: dict[Cause, int] = {"input": USAGE, "data": DATA, "model": MODEL, "code": CODE, "permission": PERMISSION}
+_STORAGE: dict[StorageReason, int] = {
+    "unreachable": UNREACHABLE,
+    "absent": MISSING,
+    "bucket": MISSING,
+    "credentials": PERMISSION,
+    "denied": PERMISSION,
+    "full": FULL,
+    "conflict": FENCED,
+    "damaged": DATA,
+    "address": USAGE,
+}
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_ALLOCATION = re.compile(r"can't allocate memory|CUDA out of memory|out of memory")
+
+
+def exit_of(error: BaseException) -> Exit:
+    """The exit of a process that ``error`` ended."""
+    if is_lost_peer(error):
+        return Exit(PEER, "peer")
+    match error:
+        case StorageFailed():
+            return Exit(_STORAGE[error.reason], error.cause)
+        case SourceRefused():
+            return Exit(CONFIGURATION, error.cause)
+        case InvalidInput():
+            return Exit(_REFUSED.get(error.cause, CONFIGURATION), error.cause)
+        case TrainFuncError():
+            return Exit(CODE, error.cause)
+        case KeyboardInterrupt():
+            return Exit(STOPPED, "preemption")
+        case PermissionError():
+            return Exit(PERMISSION, "permission")
+        case OSError() if error.errno in _NO_SPACE:
+            return Exit(FULL, "storage")
+        case _ if _is_out_of_memory(error):
+            return Exit(CODE, "memory")
+    return Exit(CODE, "code")
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or _named(error, "OutOfMemoryError"):
+        return True
+    return isinstance(error, RuntimeError) and bool(_ALLOCATION.search(str(error)))
+
+
+# What gloo, nccl and the TCP store say when the process at the other end of a connection has gone. Their exceptions
+# are named here and not imported, because a worker that fails early has no torch loaded.
+_LOST_TYPES = ("DistBackendError", "DistNetworkError", "DistStoreError")
+_LOST_TEXT = re.compile(
+    r"gloo/transport"
+    r"|Connection (?:closed|reset) by (?:remote )?peer|Connection reset|Broken pipe|Connection refused"
+    r"|Socket Timeout|failed to recv, got 0 bytes|Timed out (?:waiting|after)|remote process exited",
+    re.IGNORECASE,
+)
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether ``error``, or one that it followed from, only says that another rank has gone."""
+    seen: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in seen:
+        if _says_lost_peer(current):
+            return True
+        seen.append(current)
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return False
+
+
+def _says_lost_peer(error: BaseException) -> bool:
+    if _named(error, *_LOST_TYPES, "BrokenBarrierError"):
+        return True
+    # A plain RuntimeError is what gloo raises; an OSError with such words may concern any other connection.
+    return type(error) is RuntimeError and bool(_LOST_TEXT.search(str(error)))
+
+
+def _named(error: BaseException, *names: str) -> bool:
+    return any(kind.__name__ in names for kind in type(error).__mro__)

@@ -1,0 +1,76 @@
+"""The request to stop: which signals came, when, and how long the worker may still take."""
+
+import signal
+import time
+from types import FrameType
+
+RESERVE = 5.0  # seconds of the grace period kept for records and logs, after the ranks have been killed
+SHORTEST = 1.0  # seconds the ranks have even within a tiny grace period
+
+
+class Stopped(Exception):
+    """Raised where work is given up because of a request to stop."""
+
+
+class Stop:
+    """Remembers SIGTERM and SIGINT from the moment of ``install`` on; nothing else happens inside the handler.
+
+    ``grace``: seconds between the first signal and the SIGKILL that Kubernetes sends.
+    """
+
+    def __init__(self) -> None:
+        self.grace = 30.0
+        self._times: list[float] = []
+        self._names: list[str] = []
+
+    def install(self) -> None:
+        """Takes the signals over; only in the main thread."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._names.append(signal.Signals(number).name)
+        self._times.append(time.monotonic())
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has come."""
+        return bool(self._times)
+
+    @property
+    def hurried(self) -> bool:
+        """Whether a second signal has come: no more waiting."""
+        return len(self._times) > 1
+
+    @property
+    def name(self) -> str:
+        """Name of the first signal."""
+        return self._names[0]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first signal."""
+        return time.monotonic() - self._times[0]
+
+    @property
+    def ranks_until(self) -> float:
+        """When the ranks are killed (monotonic seconds)."""
+        return self._times[0] + (0.0 if self.hurried else max(SHORTEST, self.grace - RESERVE))
+
+    @property
+    def all_until(self) -> float:
+        """When the worker must have left (monotonic seconds)."""
+        return self._times[0] + max(2 * SHORTEST, self.grace - SHORTEST)
+
+    def check(self) -> None:
+        """Raises Stopped once a signal has come."""
+        if self.requested:
+            raise Stopped(self.name)
+
+    def pause(self, seconds: float) -> None:
+        """Sleeps, but not past a signal; raises Stopped then."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.check()
+            time.sleep(min(0.1, left))
+        self.check()
