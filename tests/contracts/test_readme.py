@@ -1,0 +1,57 @@
+"""The README says what is there: its tree, its commands, its names."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import train_func
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+# Files of one kind stand in the tree by their folder.
+BY_FOLDER = ("tests/", "notebooks/data/")
+
+
+def tracked() -> set[str]:
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return {name for name in done.stdout.splitlines() if (ROOT / name).exists()}
+
+
+def tree() -> set[str]:
+    """Paths of the annotated tree at the end of the README; four spaces are one level."""
+    block = re.findall(r"```text\n(.*?)```", README, re.S)[-1]
+    paths: set[str] = set()
+    parents: list[str] = []
+    for line in block.splitlines():
+        if not line.strip():
+            continue
+        level = (len(line) - len(line.lstrip(" "))) // 4
+        name = line.split()[0]
+        parents = [*parents[:level], name.rstrip("/")]
+        paths.add("/".join(parents) + ("/" if name.endswith("/") else ""))
+    return paths
+
+
+def test_the_tree_names_every_file_and_nothing_else():
+    shown = tree()
+    files = {name for name in tracked() if not name.startswith(BY_FOLDER) and not Path(name).name.startswith(".git")}
+    folders = {f"{parent.as_posix()}/" for name in tracked() for parent in list(Path(name).parents)[:-1]}
+    assert files - shown == set()
+    assert {path for path in shown if not path.endswith("/")} - tracked() == set()
+    assert {path for path in shown if path.endswith("/")} - folders == set()
+
+
+def test_the_first_command_stands_within_25_lines():
+    lines = README.splitlines()
+    assert next(number for number, line in enumerate(lines, 1) if line.startswith("make ")) <= 25
+
+
+def test_every_make_target_it_names_exists():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"`?make ([a-z][a-z-]*)", README)):
+        assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_every_public_name_is_explained():
+    for name in train_func.__all__:
+        assert f"`{name}" in README, name

@@ -1,0 +1,156 @@
+"""What fails is named with its cause and line, retried only when that can help, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import functions
+from tests.jobs.conftest import processes_of
+from train_func import JobFailed, JobNotFound, Local, attach, submit
+
+LIMIT = 120
+
+
+def until(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"not so after {seconds} s"
+        time.sleep(0.05)
+    return found
+
+
+def failure(job) -> JobFailed:
+    with pytest.raises(JobFailed) as caught:
+        job.result(LIMIT)
+    until(lambda: not processes_of(job.record.job_name))
+    return caught.value
+
+
+def num_pods(job) -> int:
+    return len(Local().pods(job.record.job_name))
+
+
+def line_of(text: str) -> int:
+    lines = Path(functions.__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def test_a_typo_fails_once_and_is_shown_with_its_line(home, a_run):
+    job = submit(functions.misspells, a_run(), on=Local())
+    error = failure(job)
+    assert error.cause == "code"
+    assert "AttributeError: 'list' object has no attribute 'apend'" in str(error)
+    assert f"functions.py, line {line_of('apend')}: `[].apend(rank)`" in str(error)
+    assert "rank 1" in str(error)
+    assert job.state == "Failed"
+    assert num_pods(job) <= 3  # worker 0 lost its peer and may have been started once more
+
+
+def test_a_missing_import_fails_once_and_is_named(home, a_run):
+    job = submit(functions.imports_what_is_missing, a_run(), on=Local())
+    error = failure(job)
+    assert error.cause == "code"
+    assert "No module named 'a_package_nobody_has'" in str(error)
+
+
+def test_a_worker_killed_once_is_replaced_and_the_job_succeeds(home, a_run, tmp_path):
+    folder = tmp_path / "kills"
+    folder.mkdir()
+    job = submit(functions.kills_itself, a_run(parameters={"folder": str(folder), "times": 1}), on=Local())
+    assert job.wait(LIMIT) == "Succeeded"
+    assert num_pods(job) >= 3
+    assert any("attempt 2" in line for line in job.logs())
+
+
+def test_a_worker_killed_every_time_uses_its_attempts_up(home, a_run, tmp_path):
+    folder = tmp_path / "kills"
+    folder.mkdir()
+    asked = a_run(parameters={"folder": str(folder), "times": 99}, max_attempts=2)
+    job = submit(functions.kills_itself, asked, on=Local())
+    error = failure(job)
+    assert error.cause == "killed"
+    assert "SIGKILL" in str(error)
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):
+    job = submit(functions.needs_much_memory, a_run(max_attempts=1), on=Local(memory="700Mi"))
+    error = failure(job)
+    assert error.cause == "memory"
+    assert "give each worker more memory" in str(error)
+    assert {pod.reason for pod in Local().pods(job.record.job_name)} >= {"OOMKilled"}
+
+
+@pytest.mark.parametrize("code", [1, 65])
+def test_a_permanent_exit_code_fails_once(home, a_run, code):
+    job = submit(functions.ends_with, a_run(workers=1, parameters={"code": code}), on=Local())
+    assert f"{code}" in str(failure(job))
+    assert [pod.exit_code for pod in Local().pods(job.record.job_name)] == [code]
+
+
+def test_cancel_stops_the_workers_and_a_new_submission_goes_on(home, a_run, tmp_path):
+    file = tmp_path / "go"
+    asked = a_run(parameters={"file": str(file)})
+    job = submit(functions.waits_for_a_file, asked, on=Local())
+    until(lambda: sum("waiting" in line for line in job.logs()) == 2)
+    job.cancel()
+    assert job.wait(LIMIT) == "Cancelled"
+    assert failure(job).cause == "cancelled"
+    file.touch()
+    again = submit(functions.waits_for_a_file, asked, on=Local())
+    assert again.wait(LIMIT) == "Succeeded"
+    assert again.name == job.name
+    again.delete()
+    assert again.state == "Absent"
+
+
+def test_the_death_of_the_controller_leaves_no_orphan_and_reads_as_interrupted(home, a_run, tmp_path):
+    file = tmp_path / "go"
+    asked = a_run(parameters={"file": str(file)})
+    job = submit(functions.waits_for_a_file, asked, on=Local())
+    until(lambda: sum("waiting" in line for line in job.logs()) == 2)
+    controller = int((home / "jobs" / job.record.job_name / "controller.pid").read_text())
+    os.kill(controller, signal.SIGKILL)
+    until(lambda: not processes_of(job.record.job_name), 5)
+    assert job.wait(5) == "Interrupted"
+    assert failure(job).cause == "interrupted"
+    file.touch()
+    assert submit(functions.waits_for_a_file, asked, on=Local()).wait(LIMIT) == "Succeeded"
+
+
+KERNEL = """
+import sys
+from tests.jobs.functions import waits_for_a_file
+from train_func import Local, Run, submit
+run = Run(model=sys.argv[1], dataset=sys.argv[2], parameters={"file": sys.argv[3]})
+job = submit(waits_for_a_file, run, on=Local())
+print(job.name, flush=True)
+job.wait()
+"""
+
+
+def test_the_death_of_the_kernel_does_not_touch_the_job(home, tiny_model, rows, tmp_path):
+    file = tmp_path / "go"
+    command = [sys.executable, "-c", KERNEL, str(tiny_model), str(rows), str(file)]
+    kernel = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    name = until(lambda: next((line for line in kernel.stdout if ":" not in line), "").strip(), 60)
+    job = attach(name)
+    until(lambda: any("waiting" in line for line in job.logs()))
+    kernel.kill()
+    kernel.wait()
+    assert job.state in ("Created", "Running")
+    file.touch()
+    assert attach(name).wait(LIMIT) == "Succeeded"
+    logs = list(attach(name).logs())
+    assert sum("waiting" in line for line in logs) == 2
+    assert sum("the file is there" in line for line in logs) == 2
+
+
+def test_a_name_nobody_submitted_is_refused_with_those_that_are_there(home):
+    with pytest.raises(JobNotFound, match="holds no run 'bert-reviews-0'"):
+        attach("bert-reviews-0")

@@ -1,0 +1,80 @@
+"""The same job with a real S3 server as its store, and what mc fetches from it."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.jobs.functions import fine_tunes
+from tests.s3_servers import KINDS, add_minio_user, free_port, needed, s3_server
+from train_func import Local, StorageFailed, submit
+
+LIMIT = 180
+
+OFFLINE = """
+import sys
+from transformers import pipeline
+print(pipeline("text-classification", model=sys.argv[1])("good good food")[0]["label"])
+"""
+
+
+@pytest.fixture
+def server(request, tmp_path, monkeypatch):
+    with s3_server(getattr(request, "param", "minio"), tmp_path / "server") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.mark.parametrize("server", KINDS, indirect=True)
+def test_a_job_publishes_to_an_s3_store_and_mc_brings_a_model_that_loads_offline(server, home, a_run, tmp_path):
+    job = submit(fine_tunes, a_run(workers=1), on=Local(store=f"s3://{server.bucket}"))
+    metrics = job.result(LIMIT)
+    assert metrics["accuracy"] == job.result()["accuracy"]
+    assert job.fetch(to=tmp_path / "fetched").is_dir()
+
+    host = server.endpoint.replace("http://", f"http://{server.access_key}:{server.secret_key}@")
+    environment = {**os.environ, "MC_HOST_local": host, "MC_CONFIG_DIR": str(tmp_path / "mc"), "HF_HUB_OFFLINE": "1"}
+    source = f"local/{server.bucket}/{job.name}/model"
+    copy = [str(needed("mc")), "--quiet", "cp", "-r", source, str(tmp_path)]
+    subprocess.run(copy, env=environment, check=True, capture_output=True)
+    subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path / "model", check=True, capture_output=True)
+    command = [sys.executable, "-c", OFFLINE, str(tmp_path / "model")]
+    said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert said.strip() in set("12345")
+
+    files = [path for path in (home / "jobs").rglob("*") if path.is_file() and path.stat().st_size < 10**6]
+    assert files
+    for path in files:
+        assert server.secret_key.encode() not in path.read_bytes(), path
+
+
+def refused(run, store: str) -> StorageFailed:
+    start = time.monotonic()
+    with pytest.raises(StorageFailed) as caught:
+        submit(fine_tunes, run, on=Local(store=store))
+    assert time.monotonic() - start < 5
+    return caught.value
+
+
+def test_a_server_that_is_away_is_told_before_anything_starts(home, a_run, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "something")
+    assert refused(a_run(), "s3://kubeflow-examples").reason == "unreachable"
+
+
+def test_a_wrong_key_is_told_from_a_missing_bucket_and_a_denied_prefix(server, home, a_run, monkeypatch):
+    assert refused(a_run(), "s3://nobodys-bucket").reason == "bucket"
+    key, secret = add_minio_user(server, prefix="mine", actions=("s3:PutObject", "s3:GetObject", "s3:DeleteObject"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    denied = refused(a_run(), f"s3://{server.bucket}/yours")
+    assert denied.reason == "denied"
+    assert "yours" in str(denied)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong" * 8)
+    wrong = refused(a_run(), f"s3://{server.bucket}/mine")
+    assert wrong.reason == "credentials"
+    assert "wrongwrong" not in str(wrong)

@@ -1,0 +1,51 @@
+"""Notebook 01 runs headless from its first cell to its last, with small parameters."""
+
+import json
+import re
+
+import nbformat
+import papermill
+import pytest
+
+from tests.contracts.test_notebooks import ROOT
+
+NOTEBOOK = ROOT / "notebooks/01_finetune.ipynb"
+SMALL = {"samples": 101, "epochs": 1}
+
+
+def texts(path) -> str:
+    outputs = [out for cell in nbformat.read(path, 4).cells for out in cell.get("outputs", [])]
+    return "\n".join(out.get("text") or out.get("data", {}).get("text/plain", "") for out in outputs)
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """What the notebook showed the first time, and the second."""
+    folder = tmp_path_factory.mktemp("notebook")
+    shown = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAIN_FUNC_HOME", str(folder / "home"))
+        patch.delenv("TRAIN_FUNC_STORE", raising=False)
+        for number in range(2):
+            target = folder / f"{number}.ipynb"
+            papermill.execute_notebook(NOTEBOOK, target, SMALL, cwd=NOTEBOOK.parent, progress_bar=False)
+            shown.append(texts(target))
+    return folder, shown
+
+
+def test_it_shows_progress_metrics_the_model_and_predictions(executed):
+    _, (first, _) = executed
+    assert "progress step=" in first
+    assert "'accuracy':" in first
+    assert "model.safetensors" in first
+    assert len(re.findall(r"^ +[1-5] \(\d+%\)  ", first, re.M)) == 3
+    assert "audit epoch=1 rows=81 used_once=81 missing=0 repeated=0 world_size=2" in first
+
+
+def test_the_second_time_it_attaches_to_what_was_done(executed):
+    folder, (first, second) = executed
+    assert "it was already done; attached" not in first
+    assert "it was already done; attached" in second
+    runs = list((folder / "home/store").glob("*/run.json"))
+    assert len(runs) == 1
+    assert json.loads(runs[0].read_text())["run"]["samples"] == 101
