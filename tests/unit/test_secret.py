@@ -1,5 +1,7 @@
 """Credentials are recognised by their published shapes and by the names they are stored under."""
 
+import time
+
 import pytest
 
 from train_func.secret import secret_in, secret_under
@@ -41,7 +43,22 @@ def test_a_telling_name_makes_any_long_value_a_secret(name):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("password", "<yours>"), ("token", "none"), ("max_tokens", "512512512"), ("tokenizer", "bert-base-x")],
+    [
+        ("password", "<yours>"),
+        ("token", "none"),
+        ("token", "HF_TOKEN"),
+        ("max_tokens", "512512512"),
+        ("tokenizer", "bert-base-x"),
+        ("mask_token", "[MASK_HERE]"),
+        ("unk_token", "unknown_word"),
+    ],
 )
 def test_placeholders_and_lookalike_names_are_not_accused(name, value):
     assert secret_under(name, value) is None
+
+
+@pytest.mark.parametrize("part", ["a.b-", "https://a:", "sk-", "x", "é", "ghp_", "wandb ="])
+def test_a_long_text_is_judged_quickly(part):
+    started = time.perf_counter()
+    secret_in(part * (300_000 // len(part)))
+    assert time.perf_counter() - started < 1

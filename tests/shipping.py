@@ -1,0 +1,64 @@
+"""Packs a function of a file written for one test, and loads it as a worker does."""
+
+import importlib.util
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from train_func.client.source import Source, pack
+from train_func.run import Run, RunRecord
+from train_func.storage import Store
+from train_func.worker import shipment
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def imported(folder: Path, text: str | bytes) -> Iterator[ModuleType]:
+    """The module of a .py file with that text, in ``folder``."""
+    name = f"written_{next(_numbers)}"
+    path = folder / f"{name}.py"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        del sys.modules[name]
+
+
+def record_of(source: Source) -> RunRecord:
+    """A record of a run of ``source``, whatever it trains."""
+    return RunRecord(
+        run=Run(model="m", dataset="d"),
+        name="shipped",
+        generation=1,
+        store="",
+        function=source.function,
+        source_sha256=source.sha256,
+        data_fingerprint="",
+        model_fingerprint="",
+        package_version="",
+    )
+
+
+def ship(source: Source, folder: Path, store: Store | None = None) -> Callable[..., Any]:
+    """What the worker's own loader makes of ``source``, out of ``store`` when one is given."""
+    record = record_of(source)
+    if store is None:
+        (folder / "source.py").write_bytes(source.text.encode())
+    else:
+        store.put(f"{record.prefix}/source/source.py", source.text.encode())
+    return shipment.load(folder, store, record)
+
+
+def packed(folder: Path, text: str | bytes, name: str = "train_func") -> Source:
+    """The packed function ``name`` of a file with that text."""
+    with imported(folder, text) as module:
+        return pack(getattr(module, name))

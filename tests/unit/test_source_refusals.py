@@ -1,0 +1,263 @@
+"""What cannot travel is refused before anything is submitted: every reason at once, each with its line, quickly."""
+
+import functools
+import inspect
+import time
+
+import pytest
+
+from tests.shipping import imported
+from train_func.client.source import pack
+from train_func.errors import SourceRefused, TrainFuncError
+
+KEY = "sk-" + "a1B2" * 8
+
+# What stands in the file, the line that is accused, and what the accusation says.
+REFUSED = {
+    "undefined name": ("def train_func(p):\n    return modle(p)\n", 2, "'modle' is not defined"),
+    "typo of a known name": (
+        "def tokenise(x): return x\ndef train_func(p):\n    y = 1\n    return tokenize(y)\n",
+        4,
+        "did you mean 'tokenise'",
+    ),
+    "typo of a local name": ("def train_func(p):\n    epochs = 3\n    return epohcs\n", 3, "did you mean 'epochs'"),
+    "undefined in a helper of a helper": (
+        "def a(): return b()\ndef b():\n    return [nope for _ in range(3)]\ndef train_func(p): return a()\n",
+        3,
+        "'nope' is not defined",
+    ),
+    "undefined in a method": (
+        "class A:\n    def f(self):\n        return self.x + nope\ndef train_func(p): return A()\n",
+        3,
+        "'nope' is not defined",
+    ),
+    "undefined in an f-string": ("def train_func(p):\n    return f'{1:{nope}}'\n", 2, "'nope' is not defined"),
+    "bound only in another scope": (
+        "def train_func(p):\n    [x for x in range(3)]\n    return x\n",
+        3,
+        "'x' is not defined",
+    ),
+    "magic": ("def train_func(p):\n    get_ipython().system('ls')\n", 2, "belongs to IPython"),
+    "display": ("def train_func(p):\n    display(3)\n", 2, "belongs to IPython"),
+    "missing module": ("def train_func(p):\n    import nobody_has_this\n", 2, "code imports 'nobody_has_this'"),
+    "missing module in a helper": (
+        "def helper():\n    from nobody_has.that import it\ndef train_func(p): return helper()\n",
+        2,
+        "code imports 'nobody_has'",
+    ),
+    "missing module, uncaught": (
+        "def train_func(p):\n    try:\n        import nobody_has_this\n    except ValueError: pass\n",
+        3,
+        "code imports 'nobody_has_this'",
+    ),
+    "async": ("async def train_func(p): pass\n", 1, "write `def`"),
+    "generator": ("def train_func(p):\n    yield 1\n", 1, "the generator function"),
+    "async generator": ("async def train_func(p):\n    yield 1\n", 1, "`async def train_func`"),
+    "two parameters": ("def train_func(p, q): pass\n", 1, "takes (p, q), but is called with one value"),
+    "keyword only": ("def train_func(*, p): pass\n", 1, "takes (*, p)"),
+    "lambda": ("train_func = lambda p: 1\n", 1, "a lambda was given"),
+    "class": ("class train_func:\n    def __init__(self, p): pass\n", 2, "the class 'train_func' was given"),
+    "method": (
+        "class A:\n    def f(self, p): pass\ntrain_func = A().f\n",
+        2,
+        "the method 'A.f' was given",
+    ),
+    "function of a class": ("class A:\n    def f(p): pass\ntrain_func = A.f\n", 2, "the method 'A.f' was given"),
+    "partial": (
+        "import functools\ndef f(p, x): pass\ntrain_func = functools.partial(f, x=1)\n",
+        2,
+        "a functools.partial of 'f' was given",
+    ),
+    "closure": (
+        "def make(rate, size):\n    def inner(p):\n        return rate + size\n    return inner\ntrain_func = make(1, 2)\n",
+        2,
+        "uses 'rate', 'size' of the function around it",
+    ),
+    "open file": ("f = open(__file__)\ndef train_func(p): return f.read()\n", 1, "'f' is an open file"),
+    "open file in a container": (
+        "f = {'a': [open(__file__)]}\ndef train_func(p): return f\n",
+        1,
+        "'f' is a dict that holds an open file",
+    ),
+    "content of a file": ("T = open(__file__).read()\ndef train_func(p): return T\n", 1, "reads from this machine"),
+    "file in a block": (
+        "with open(__file__) as f:\n    T = f.read()\ndef train_func(p): return T\n",
+        1,
+        "'T' is bound by a `with` statement",
+    ),
+    "lock": ("import threading\nL = threading.Lock()\ndef train_func(p): return L\n", 2, "'L' is a lock"),
+    "thread": (
+        "import threading\nT = threading.Thread()\ndef train_func(p): return T\n",
+        2,
+        "'T' is a running thread",
+    ),
+    "socket": ("import socket\nS = socket.socket()\ndef train_func(p): return S\n", 2, "a live object (socket.socket)"),
+    "generator value": (
+        "G = (x for x in range(3))\ndef train_func(p): return G\n",
+        1,
+        "'G' is an iterator (generator)",
+    ),
+    "iterator": ("I = map(str, [1])\ndef train_func(p): return I\n", 1, "'I' is an iterator (map)"),
+    "database": (
+        "import sqlite3\nD = sqlite3.connect(':memory:')\ndef train_func(p): return D\n",
+        2,
+        "a live object (sqlite3.Connection)",
+    ),
+    "live inside an own object": (
+        "class Box:\n    def __init__(self): self.f = open(__file__)\nB = Box()\ndef train_func(p): return B\n",
+        3,
+        "'B' is a Box that holds an open file",
+    ),
+    "method of a live object": ("r = open(__file__).read\ndef train_func(p): return r()\n", 1, "holds an open file"),
+    "random constant": (
+        "import random\nN = random.random()\ndef train_func(p): return N\n",
+        2,
+        "another value each time",
+    ),
+    "random constant, renamed": (
+        "from uuid import uuid4 as new\nN = str(new())\ndef train_func(p): return N\n",
+        2,
+        "new(...) gives another value each time",
+    ),
+    "time": ("import time as t\nN = t.time()\ndef train_func(p): return N\n", 2, "another value each time"),
+    "bound by a loop": ("for n in range(3): pass\ndef train_func(p): return n\n", 1, "'n' is bound by a `for`"),
+    "added to": ("n = 1\nn += 1\ndef train_func(p): return n\n", 2, "'n' is bound by a `+=` statement"),
+    "changed container": (
+        "C = {'a': 1}\nC['a'] = 2\ndef train_func(p): return C\n",
+        1,
+        "'C' is no longer what this statement gives, it is {'a': 2} now; it was changed in",
+    ),
+    "changed object": (
+        "from types import SimpleNamespace\nC = SimpleNamespace(a=1)\nC.a = 2\ndef train_func(p): return C\n",
+        2,
+        "line 3: `C.a = 2`",
+    ),
+    "changed without a statement": (
+        "C = [1]\n[C.append(n) for n in (2, 3)]\ndef train_func(p): return C\n",
+        1,
+        "it is [1, 2, 3] now; only the",
+    ),
+    "patched class": (
+        "class A: x = 1\nA.x = 2\ndef train_func(p): return A.x\n",
+        1,
+        "changed in",
+    ),
+    "made by exec": ("exec('helper = 3')\ndef train_func(p): return helper\n", 2, "binds 'helper'"),
+    "under the main guard": (
+        "if __name__ != '__main__':\n    N = 1\ndef train_func(p): return N\n",
+        1,
+        "a block under `if __name__",
+    ),
+    "key in a literal": (f"def train_func(p):\n    return '{KEY}'\n", 2, "an OpenAI or Anthropic key"),
+    "key in a comment": (f"def train_func(p):\n    return 1  # {KEY}\n", 2, "an OpenAI or Anthropic key"),
+    "key in a docstring": (f"def train_func(p):\n    '''one\n    {KEY}'''\n", 3, "an OpenAI or Anthropic key"),
+    "key in an f-string": (f"def train_func(p):\n    return f'{KEY} {{p}}'\n", 2, "an OpenAI or Anthropic key"),
+    "key in pieces": (f"def train_func(p):\n    return ('sk-'\n      '{KEY[3:]}')\n", 2, "an OpenAI or Anthropic key"),
+    "key in a constant": (f"K = ['{KEY}']\ndef train_func(p): return K\n", 1, "an OpenAI or Anthropic key"),
+    "password by keyword": (
+        "def train_func(p):\n    dict(password='hunter2hunter2')\n",
+        2,
+        "under the name 'password'",
+    ),
+    "password assigned": ("def train_func(p):\n    p.api_key = 'abcdefgh123'\n", 2, "under the name 'api_key'"),
+    "password under a key": ("def train_func(p):\n    return {'secret_key': 'minio123'}\n", 2, "'secret_key'"),
+    "password in the environment": (
+        "def train_func(p):\n    import os\n    os.environ['AWS_SECRET_ACCESS_KEY'] = 'minio123'\n",
+        3,
+        "'AWS_SECRET_ACCESS_KEY'",
+    ),
+    "password as a default": ("def train_func(p, *, token='abcdefgh123'): pass\n", 1, "under the name 'token'"),
+    "nothing published": (
+        "def train_func(p):\n    from train_func.worker import Session\n    with Session(p) as s:\n        pass\n",
+        1,
+        "the model would be lost",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "line", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_travel_is_refused_with_its_line(text, line, words, tmp_path):
+    with imported(tmp_path, text) as module:
+        started = time.perf_counter()
+        with pytest.raises(SourceRefused) as refused:
+            pack(module.train_func)
+        seconds = time.perf_counter() - started
+        place = f"{module.__name__}.py, line {line}: "
+    assert [fault for fault in refused.value.faults if words in fault and fault.startswith(place)], refused.value
+    assert len(refused.value.faults) == 1
+    assert seconds < 1
+    assert KEY not in str(refused.value)
+
+
+def test_all_faults_are_reported_at_once(tmp_path):
+    text = f"""
+        LOG = open(__file__)
+        TOKENS = []
+        TOKENS.append(1)
+        def helper():
+            import nobody_has_this
+            return nope
+        def train_func(p):
+            token = "{KEY}"
+            return helper(), LOG, TOKENS, nada
+    """
+    with imported(tmp_path, inspect.cleandoc(text)) as module, pytest.raises(SourceRefused) as refused:
+        pack(module.train_func)
+    lines = sorted(int(fault.split("line ")[1].split(":")[0]) for fault in refused.value.faults)
+    assert lines == [1, 2, 5, 6, 8, 9]
+
+
+def test_a_function_without_a_text_is_refused():
+    namespace = {}
+    exec("def train_func(p): pass", namespace)
+    with pytest.raises(SourceRefused, match="'train_func' has no text that can be found"):
+        pack(namespace["train_func"])
+
+
+@pytest.mark.parametrize("given", [len, 3, functools.reduce, "train_func", None], ids=repr)
+def test_what_is_no_function_of_python_text_is_refused(given):
+    with pytest.raises(SourceRefused, match="which has no Python text"):
+        pack(given)
+
+
+def test_a_refusal_is_one_of_the_known_errors(tmp_path):
+    with pytest.raises(TrainFuncError) as refused:
+        pack(len)
+    assert refused.value.cause == "source"
+
+
+def test_a_file_that_changed_after_its_import_is_refused(tmp_path):
+    with imported(tmp_path, "def train_func(p): return 1\n") as module:
+        (tmp_path / f"{module.__name__}.py").write_text("# a new first line\ndef train_func(p): return 1\n")
+        with pytest.raises(SourceRefused, match="changed after it was imported"):
+            pack(module.train_func)
+
+
+def test_a_text_that_is_too_large_is_refused(tmp_path):
+    text = "def train_func(p): return f()\nDATA = (\n" + f"'{'x' * 999_990}'\n" * 51 + ")\ndef f(): return DATA\n"
+    with imported(tmp_path, text) as module, pytest.raises(SourceRefused) as refused:
+        pack(module.train_func)
+    assert f"{module.__name__}.py, line 2: `DATA = (`: with this the function" in str(refused.value)
+    assert "more than 50,000,000 bytes of text, the most that travels" in str(refused.value)
+
+
+def test_models_frames_and_clients_are_live(tmp_path):
+    text = """
+        import boto3, pandas, torch
+        MODEL = torch.nn.Linear(1, 1)
+        FRAME = pandas.DataFrame({"a": [1]})
+        CLIENT = boto3.client("s3", region_name="x")
+        class Own(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.w = torch.nn.Parameter(torch.zeros(1))
+        OWN = Own()
+        WEIGHTS = torch.tensor([0.5, 0.5])
+        KIND = torch.float32
+        def train_func(p): return MODEL, FRAME, CLIENT, OWN, WEIGHTS, KIND
+    """
+    with imported(tmp_path, inspect.cleandoc(text)) as module, pytest.raises(SourceRefused) as refused:
+        pack(module.train_func)
+    assert [fault.partition(" is ")[0].rpartition(": ")[2] for fault in refused.value.faults] == [
+        *("'CLIENT'", "'FRAME'", "'MODEL'", "'OWN'")
+    ]

@@ -1,0 +1,40 @@
+"""What is checked in the local modules that travel whole."""
+
+import ast
+import difflib
+import sys
+from collections.abc import Iterator
+
+from train_func.client.source.constants import changed, still_gives
+from train_func.client.source.gather import BUILTINS, OF_A_MODULE, undefined
+from train_func.client.source.literals import secrets_in
+from train_func.client.source.statements import Text
+from train_func.client.source.uses import binds, uses_of
+
+# With these a module's names cannot be told from its text.
+_UNTOLD = frozenset({"globals", "exec", "vars", "setattr"})
+
+
+def faults_of_module(name: str, text: Text) -> Iterator[str]:
+    """Credentials and undefined names in its text, and constants that were changed from outside."""
+    yield from secrets_in(text.tree, text, 1, len(text.lines))
+    yield from _undefined(text)
+    live = vars(sys.modules[name]) if name in sys.modules else {}
+    last = {bound: statement for statement in text.statements for bound in binds(statement.node)}
+    for bound, statement in last.items():
+        if bound in live and still_gives(statement, bound, live) is False:
+            yield f"{changed(statement, bound, live, None)} (the notebook changed it, or the file was edited later)"
+
+
+def _undefined(text: Text) -> Iterator[str]:
+    for node in ast.walk(text.tree):
+        is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+        if is_star or (isinstance(node, ast.Name) and node.id in _UNTOLD):
+            return
+    found = [(statement, uses_of(statement)) for statement in text.statements]
+    known = {*BUILTINS, *OF_A_MODULE, *(name for _, uses in found for name in uses.binds)}
+    for statement, uses in found:
+        for name, line in uses.needed.items():
+            if name not in known:
+                near = difflib.get_close_matches(name, sorted(known | uses.own), n=1, cutoff=0.75)
+                yield undefined(name, statement.place(line), near)

@@ -1,0 +1,46 @@
+"""From the line numbers of a worker's traceback to the cells the lines came from."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from train_func.packed import split_lines
+
+# A folded local module shows as a file below source.py: ".../source.py/mypackage/module.py".
+_FRAME = re.compile(r'^[^\n]*File "[^"\n]*?[/\\]?source\.py(?:/(?P<path>[^"\n]+))?", line (?P<line>\d+)[^\n]*\n?', re.M)
+
+
+def locate(cells: Mapping[str, Any], traceback_text: str) -> list[tuple[str, int, str]]:
+    """The frames of ``traceback_text`` that lie in the packed module, innermost last.
+
+    Args:
+        cells: the content of ``cells.json``.
+        traceback_text: as Python prints it.
+
+    Returns:
+        Per frame: the origin ("cell In[5]" or a file), the line in it counted from 1, that line without indentation.
+    """
+    found = []
+    for frame in _FRAME.finditer(traceback_text):
+        place = _origin(cells, frame["path"], int(frame["line"]))
+        if place and _says_so(traceback_text[frame.end() :], place[2]):
+            found.append(place)
+    return found
+
+
+def _origin(cells: Mapping[str, Any], path: str | None, line: int) -> tuple[str, int, str] | None:
+    for piece in cells["pieces"]:
+        if path is None:
+            index = line - piece["first"] if piece["first"] <= line <= piece["last"] else -1
+        else:
+            index = line - piece["line"] if piece["origin"] == path else -1
+        lines = split_lines(piece["text"])
+        if 0 <= index < len(lines):
+            return piece["origin"], piece["line"] + index, lines[index].strip()
+    return None
+
+
+def _says_so(rest: str, expected: str) -> bool:
+    """Whether the quoted line below the frame, if there is one, is ours: other packages have a source.py too."""
+    quoted = re.match(r" {4,}(?P<line>[^\n]*)", rest)
+    return quoted is None or quoted["line"].strip() == expected

@@ -1,0 +1,139 @@
+"""Packs a function and all it uses into one module, verbatim, or refuses with every reason at once."""
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from train_func.client.source.embedded import faults_of_module
+from train_func.client.source.function import Root, find
+from train_func.client.source.gather import MAX_BYTES, Gathering, Piece, too_large
+from train_func.client.source.literals import secrets_in
+from train_func.client.source.order import ordered
+from train_func.client.source.statements import Definition, Statement, parsed
+from train_func.errors import SourceRefused
+from train_func.packed import NUM_HEADER_LINES, fold, split_lines, unfold
+
+_INDENTED = "if True:\n"  # holds an indented function without touching a character of it
+
+
+@dataclass(frozen=True)
+class Source:
+    """A function ready to travel; its bytes are ``text`` in UTF-8."""
+
+    text: str
+    sha256: str
+    function: str
+    """Name of the function in the packed module."""
+    cells: dict[str, Any]
+    """The content of ``cells.json``: from lines of the text to the cells they came from."""
+    imports: tuple[str, ...]
+    """Top-level names of the installed modules it cannot do without, sorted."""
+
+
+def pack(function: object) -> Source:
+    """Packs ``function`` with the helpers, constants, classes and imports it uses, from other cells and local modules.
+
+    The text depends only on the text of what is packed: not on cell numbers, nor on when cells were executed.
+
+    Raises:
+        SourceRefused: when anything of it cannot travel; every reason, each with its cell and line.
+    """
+    root = find(function)
+    gathering = Gathering(root)
+    modules = gathering.modules
+    faults = [*gathering.faults, *modules.faults, *_faults_of_text(gathering)]
+    for name, (_, text) in sorted(modules.local.items()):
+        faults += faults_of_module(name, text)
+    if faults:
+        raise SourceRefused(list(dict.fromkeys(faults)))
+    body, pieces = _body(root, gathering)
+    package = root.space.package if _is_relative(gathering.pieces) else ""
+    packed = fold(body, [module for _, (module, _) in sorted(modules.local.items())], package)
+    data = packed.encode()
+    _check_whole(data, packed, root)
+    sha256 = hashlib.sha256(data).hexdigest()
+    cells = {"function": root.name, "sha256": sha256, "pieces": [*pieces, *_folded_pieces(packed)]}
+    return Source(packed, sha256, root.name, cells, tuple(sorted(modules.installed)))
+
+
+def _faults_of_text(gathering: Gathering) -> Iterator[str]:
+    for piece in gathering.pieces:
+        statement = piece.statement
+        yield from secrets_in(statement.node, statement.text, statement.first, statement.last)
+    trees = [piece.statement.node for piece in gathering.pieces]
+    local = [text.tree for _, text in gathering.modules.local.values()]
+    nodes = [node for tree in [*trees, *local] for node in ast.walk(tree)]
+    if _opens_session(nodes) and not any(_publishes(node) for node in nodes):
+        yield (
+            f"{gathering.root.statement.place()}: a Session is used and `.publish(` stands nowhere: the model would "
+            "be lost. Call session.publish(trainer) at the end of the `with Session(...)` block"
+        )
+
+
+def _opens_session(nodes: list[ast.AST]) -> bool:
+    ours = [n for n in nodes if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("train_func")]
+    names = {alias.asname or alias.name for node in ours for alias in node.names if alias.name == "Session"}
+    return any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in names for n in nodes)
+
+
+def _publishes(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr == "publish"
+    return isinstance(node, ast.Constant) and node.value == "publish"
+
+
+def _is_relative(pieces: list[Piece]) -> bool:
+    nodes = (node for piece in pieces for node in ast.walk(piece.statement.node))
+    return any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
+
+
+def _body(root: Root, gathering: Gathering) -> tuple[str, list[dict[str, Any]]]:
+    """The pieces, one after the other, and for each its lines in the packed text."""
+    last = max(piece.statement.text.order for piece in gathering.pieces)
+    futures = [statement for statement in root.space.futures if statement.text.order <= last]
+    statements = [*futures, *(piece.statement for piece in ordered(gathering.pieces, gathering.root))]
+    text, entries, was_definition = "", [], False
+    for statement in statements:
+        source, is_definition = statement.source, isinstance(statement.node, Definition)
+        if text and (is_definition or was_definition):
+            text += "\n\n"
+        was_definition = is_definition
+        if statement.is_indented:
+            text += _INDENTED
+        first = NUM_HEADER_LINES + len(split_lines(text)) + 1
+        text += source
+        entries.append(_entry(statement, first, source))
+    return text, entries
+
+
+def _entry(statement: Statement, first: int, source: str) -> dict[str, Any]:
+    origin, line = statement.text.origin, statement.text.line + statement.first - 1
+    last = first + len(split_lines(source)) - 1
+    return {"first": first, "last": last, "origin": origin, "line": line, "text": source}
+
+
+def _folded_pieces(packed: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "first": first,
+            "last": first + len(split_lines(module.text)) - 1,
+            "origin": module.path,
+            "line": 1,
+            "text": module.text,
+        }
+        for module, first in unfold(packed).modules
+    ]
+
+
+def _check_whole(data: bytes, packed: str, root: Root) -> None:
+    if len(data) > MAX_BYTES:  # with the local modules
+        raise SourceRefused(too_large(root.statement.place()))
+    try:
+        parsed(packed)
+    except SyntaxError as error:
+        raise SourceRefused(
+            f"{root.statement.place()}: what the function uses cannot stand in one module: {error.msg} "
+            f"(`{(error.text or '').strip()}`). Write that statement on lines of its own"
+        ) from error

@@ -1,0 +1,226 @@
+"""The namespace a function lives in: its live values, and every statement that was executed to make them."""
+
+import __future__
+
+import ast
+import inspect
+import linecache
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+from train_func.client.source.constants import changes, still_gives
+from train_func.client.source.modules import read_text
+from train_func.client.source.statements import Definition, Statement, Text
+from train_func.client.source.uses import binds
+
+_TIMED = "<timed exec>"  # what a cell under %%time is compiled as
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The statement that gave a name its value; ``gives``: whether it still does, None when that cannot be told."""
+
+    statement: Statement
+    gives: bool | None
+
+
+class Space:
+    """A notebook (its cells in the order of their execution) or one file."""
+
+    def __init__(self, live: Mapping[str, Any], texts: list[Text], *, file: str | None = None) -> None:
+        self.live = live
+        self.texts = texts
+        self.package: str = (live.get("__package__") or "") if file else ""
+        self._known: dict[str, Text | None] = {file: texts[0]} if file else {}
+        self._is_notebook = file is None
+
+    @classmethod
+    def of(cls, live: Mapping[str, Any], file: str | None) -> "Space | None":
+        """The space of the globals ``live``; ``file``: what they come from, unless a notebook. None without text."""
+        if isinstance(live.get("_ih"), list) and "get_ipython" in live:
+            return cls(live, list(_cells(live["_ih"])))
+        if file is None or not Path(file).is_file():
+            return None
+        return cls(live, [Text(_shown(Path(file)), read_text(Path(file)))], file=file)
+
+    @cached_property
+    def statements(self) -> list[Statement]:
+        """All at the top level, in the order of their execution."""
+        return [statement for text in self.texts for statement in text.statements]
+
+    @cached_property
+    def futures(self) -> list[Statement]:
+        """The ``from __future__`` imports, the first of each wording."""
+        found = [s for s in self.statements if isinstance(s.node, ast.ImportFrom) and s.node.module == "__future__"]
+        return list({ast.unparse(s.node): s for s in reversed(found)}.values())[::-1]
+
+    @cached_property
+    def flags(self) -> int:
+        """The compiler flags of ``futures``."""
+        names = [alias.name for s in self.futures if isinstance(s.node, ast.ImportFrom) for alias in s.node.names]
+        features = [getattr(__future__, name, None) for name in names]
+        return sum({feature.compiler_flag for feature in features if feature})
+
+    @cached_property
+    def _binders(self) -> dict[str, list[Statement]]:
+        found: dict[str, list[Statement]] = defaultdict(list)
+        for statement in self.statements:
+            for name in binds(statement.node, self.flags):
+                found[name].append(statement)
+        return found
+
+    def text_of(self, code: CodeType) -> Text | None:
+        """The cell or file that ``code`` was compiled from; of equal cells the one executed last."""
+        file = code.co_filename
+        if file == _TIMED:
+            timed = [text for text in self.texts if text.line > 1 and _defines(text, code)]
+            return timed[-1] if timed else None
+        if file not in self._known:
+            self._known[file] = self._remembered(file) if self._is_notebook else None
+        return self._known[file]
+
+    def _remembered(self, file: str) -> Text | None:
+        entry = linecache.cache.get(file)
+        if entry is None or len(entry) == 1:
+            return None
+        content = "".join(entry[2])
+        equal = [text for text in self.texts if text.text.rstrip("\n") == content.rstrip("\n")]
+        return equal[-1] if equal else Text(Path(file).name, content, order=-1)
+
+    def definition(self, code: CodeType) -> Statement | None:
+        """The ``def`` that ``code`` was compiled from, at any depth."""
+        text = self.text_of(code)
+        return next(iter(_defines(text, code)), None) if text else None
+
+    def binding(self, name: str) -> Binding | None:
+        """The newest statement that gives ``name`` the value it has; of several that do not, the newest."""
+        value = self.live[name]
+        if located := self._located(name, value):
+            return Binding(located, None)
+        first: Binding | None = None
+        for statement in reversed([*self._stars(name), *self._binders.get(name, [])]):
+            gives = self._gives(statement, name, value)
+            if gives is not False:
+                return Binding(statement, gives)
+            first = first or Binding(statement, gives)
+        return first
+
+    def before(self, name: str, statement: Statement) -> Statement | None:
+        """The newest binding of ``name`` that was executed before ``statement``, though it may be deleted by now."""
+        earlier = [one for one in self._binders.get(name, []) if statement.comes_after(one)]
+        return earlier[-1] if earlier else None
+
+    def imports_of(self, dotted: str) -> list[Statement]:
+        """The statements ``import a.b`` of that dotted name, the newest."""
+        found = [
+            s
+            for s in self._binders.get(dotted.partition(".")[0], [])
+            if isinstance(s.node, ast.Import)
+            and any(alias.name == dotted and not alias.asname for alias in s.node.names)
+        ]
+        return found[-1:] if dotted in sys.modules else []
+
+    def changed_by(self, name: str, statement: Statement, *, by_method: bool) -> Statement | None:
+        """The newest later statement that changed what ``name`` holds in place."""
+        for later in reversed(self.statements):
+            if not later.comes_after(statement):
+                continue
+            if changes(later, name, by_method=by_method):
+                return later
+        return None
+
+    def registered_with(self, name: str, statement: Statement) -> list[Statement]:
+        """Later definitions decorated with something of ``name``, as ``@name.register``; the newest of each wording."""
+        found = [
+            later
+            for later in self.statements
+            if isinstance(later.node, Definition)
+            and later.comes_after(statement)
+            and any(_belongs_to(decorator, name) for decorator in later.node.decorator_list)
+        ]
+        return list({s.source: s for s in found}.values())
+
+    def _stars(self, name: str) -> list[Statement]:
+        return [
+            s
+            for s in self.statements
+            if isinstance(s.node, ast.ImportFrom)
+            and s.node.names[0].name == "*"
+            and getattr(sys.modules.get(s.node.module or ""), name, self) is self.live[name]
+        ]
+
+    def _located(self, name: str, value: object) -> Statement | None:
+        """The top-level statement that holds the code of a function, or of a class's method."""
+        for code in _codes(value, self.live):
+            found = self.definition(code)
+            for statement in found.text.statements if found else []:
+                inside = found is not None and statement.first <= found.first <= statement.last
+                if inside and name in binds(statement.node, self.flags):
+                    return statement
+        return None
+
+    def _gives(self, statement: Statement, name: str, value: object) -> bool | None:
+        node = statement.node
+        if isinstance(node, Definition):
+            return None if callable(value) or node.decorator_list else False
+        return still_gives(statement, name, self.live)
+
+
+def _cells(history: list[str]) -> Iterator[Text]:
+    for number, text in enumerate(history):
+        cell = Text(f"cell In[{number}]", text, order=number)
+        if number and text:
+            yield cell
+            if body := _magic_body(cell):
+                yield Text(cell.origin, body, order=number, line=2)
+
+
+def _magic_body(cell: Text) -> str | None:
+    """What stands below ``%%time`` or another cell magic."""
+    if "run_cell_magic(" not in cell.text or len(cell.tree.body) != 1:
+        return None
+    node = cell.tree.body[0]
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or ast.unparse(call.args[0]) not in {"'time'", "'capture'"}:
+        return None
+    body = call.args[-1]
+    return body.value if isinstance(body, ast.Constant) and isinstance(body.value, str) else None
+
+
+def _shown(path: Path) -> str:
+    path = path.resolve()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
+
+
+def _defines(text: Text, code: CodeType) -> list[Statement]:
+    nodes = (n for n in ast.walk(text.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    found = (Statement(text, node) for node in nodes if node.name == code.co_name)
+    return [statement for statement in found if statement.first == code.co_firstlineno]
+
+
+def _codes(value: object, live: Mapping[str, Any]) -> Iterator[CodeType]:
+    """Code objects written where ``live`` is: of a function, or of the methods of a class."""
+    own = list(vars(value).values()) if isinstance(value, type) else [value]
+    for one in own:
+        one = getattr(one, "fget", None) or getattr(one, "__func__", one)
+        if not callable(one):
+            continue
+        function = inspect.unwrap(one)
+        if isinstance(function, FunctionType) and function.__globals__ is live:
+            is_own = not isinstance(value, type) or function.__qualname__.startswith(value.__qualname__ + ".")
+            if is_own and function.__code__.co_filename != "<string>":
+                yield function.__code__
+
+
+def _belongs_to(decorator: ast.expr, name: str) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    is_attribute = isinstance(called, ast.Attribute)
+    while isinstance(called, ast.Attribute):
+        called = called.value
+    return is_attribute and isinstance(called, ast.Name) and called.id == name
