@@ -75,20 +75,25 @@ def _cells(record: RunRecord, store: Store) -> dict[str, Any]:
 
 def _root(evidence: Evidence) -> tuple[Cause, str]:
     """The failure that came first and was nobody else's consequence."""
-    over = next((pod for pod in reversed(evidence.pods) if pod.reason == "OOMKilled"), None)
-    if over is not None:
-        return (
-            "memory",
-            f"worker {over.worker} needed more than its memory limit and was killed. {over.message}".strip(),
-        )
-    refused = next((pod for pod in reversed(evidence.pods) if pod.reason in ("CreateContainerConfigError",)), None)
+    refused = next((pod for pod in reversed(evidence.pods) if pod.reason == "CreateContainerConfigError"), None)
     if refused is not None:
         return "permission", f"worker {refused.worker} could not be started: {refused.message}"
     ends = _last_attempt(evidence.attempts)
     own = [end for end in ends if end["cause"] not in FOLLOWERS] or ends
+    if own and any(rank["error"] for rank in own[0]["ranks"]):
+        return _of_record(own[0], evidence)
+    over = next((pod for pod in reversed(evidence.pods) if pod.reason == "OOMKilled"), None)
+    if over is not None:
+        what = f"worker {over.worker} needed more than its memory limit and was killed. {over.message}".strip()
+        return "memory", "\n  ".join([what, *(own[0]["message"] for _ in own[:1])])
     if own:
         return _of_record(own[0], evidence)
-    last = next((pod for pod in reversed(evidence.pods) if pod.exit_code), None)
+    return _of_pods(evidence.pods)
+
+
+def _of_pods(pods: list[Pod]) -> tuple[Cause, str]:
+    """What is left when no worker came to write down why it ended."""
+    last = next((pod for pod in reversed(pods) if pod.exit_code), None)
     if last is None:
         return "unknown", ""
     if last.exit_code == 137:
@@ -104,7 +109,7 @@ def _last_attempt(ends: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _of_record(end: dict[str, Any], evidence: Evidence) -> tuple[Cause, str]:
-    cause = next((cause for cause in CAUSES if cause == end["cause"]), "unknown")
+    cause: Cause = next((cause for cause in CAUSES if cause == end["cause"]), "unknown")
     errors = [(rank["error"]["time"], rank) for rank in end["ranks"] if rank.get("error")]
     if not errors:
         return cause, f"worker {end['worker']}, attempt {end['attempt']}: {end['message']}"

@@ -74,16 +74,17 @@ def attach(name: str, *, on: Place | None = None) -> Job:
 
 def _placed(run: Run) -> Run:
     """The run with its local files named from the root: workers have a working folder of their own."""
-    return replace(run, **{name: _absolute(value) for name, value in _addresses(run).items()})
+    return _with_addresses(run, _absolute)
 
 
 def _identity(run: Run) -> Run:
     """The run with its local files without their folders: their content is in the fingerprint."""
-    return replace(run, **{name: _basename(value) for name, value in _addresses(run).items()})
+    return _with_addresses(run, _basename)
 
 
-def _addresses(run: Run) -> dict[str, str]:
-    return {name: value for name in ("model", "dataset", "held_out") if isinstance(value := getattr(run, name), str)}
+def _with_addresses(run: Run, change: Callable[[str], str]) -> Run:
+    held_out = change(run.held_out) if isinstance(run.held_out, str) else run.held_out
+    return replace(run, model=change(run.model), dataset=change(run.dataset), held_out=held_out)
 
 
 def _absolute(address: str) -> str:
@@ -126,7 +127,7 @@ def _start(record: RunRecord, source: Source, place: Place, store: Store) -> Non
         store.put(f"{record.prefix}/{key}", data)
     if sum(map(len, files.values())) > LARGEST_CONFIG_MAP:
         del files["source.py"]
-    manifest = place.render(record, files)
+    manifest = place.render(record, list(files))
     store.put(f"{record.prefix}/manifest.json", _dump(manifest))
     place.create(record.job_name, manifest, files)
 
