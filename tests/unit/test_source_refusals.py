@@ -69,7 +69,7 @@ REFUSED = {
         "a functools.partial of 'f' was given",
     ),
     "closure": (
-        "def make(rate, size):\n    def inner(p):\n        return rate + size\n    return inner\ntrain_func = make(1, 2)\n",
+        "def make(rate, size):\n  def inner(p):\n    return rate + size\n  return inner\ntrain_func = make(1, 2)\n",
         2,
         "uses 'rate', 'size' of the function around it",
     ),

@@ -65,14 +65,14 @@ class Gathering:
         self._pieces: dict[int, Piece] = {}
         self._found: dict[str, list[Statement]] = {root.name: [root.statement]}
         self._missing: list[tuple[str, Piece, int]] = []
-        self._unless_within: dict[str, str] = {}
+        self._unless_within: list[tuple[str, str]] = []
         self._size = 0
         self._waiting: deque[Piece] = deque()
         self.root = self._piece(root.statement)
         while self._waiting:
             self._follow(self._waiting.popleft())
         within = {name for piece in self.pieces for name in constants.changed_within(piece.statement.node)}
-        self.faults += [fault for name, fault in self._unless_within.items() if name not in within]
+        self.faults += [fault for name, fault in self._unless_within if name not in within]
         self._accuse_missing(within)
 
     @property
@@ -113,11 +113,12 @@ class Gathering:
                 return []
             self.faults += found.faults
             if found.unless_within:
-                self._unless_within[name] = found.unless_within
+                self._unless_within.append((name, found.unless_within))
             if found.statements is None:
                 self._missing.append((name, piece, line))
-                return []
-            self._found[name] = found.statements
+            if not found.statements and found.is_faulty:
+                return []  # and the next place that uses the name is accused as well
+            self._found[name] = found.statements or []
         dotted = [one for path in _dotted(piece.statement.node, name) for one in self.space.imports_of(path)]
         statements = list(dict.fromkeys([*self._found[name], *dotted])) if self._found[name] else []
         return [self._piece(one) for one in statements]

@@ -7,7 +7,9 @@ from typing import Any
 from train_func.packed import split_lines
 
 # A folded local module shows as a file below source.py: ".../source.py/mypackage/module.py".
-_FRAME = re.compile(r'^[^\n]*File "[^"\n]*?[/\\]?source\.py(?:/(?P<path>[^"\n]+))?", line (?P<line>\d+)[^\n]*\n?', re.M)
+_FRAME = re.compile(
+    r'^[^\n]*File "(?:[^"\n]*[/\\])?source\.py(?:/(?P<path>[^"\n]+))?", line (?P<line>\d+)[^\n]*\n?', re.MULTILINE
+)
 
 
 def locate(cells: Mapping[str, Any], traceback_text: str) -> list[tuple[str, int, str]]:

@@ -98,7 +98,7 @@ def _body(root: Root, gathering: Gathering) -> tuple[str, list[dict[str, Any]]]:
     for statement in statements:
         source, is_definition = statement.source, isinstance(statement.node, Definition)
         if text and (is_definition or was_definition):
-            text += "\n\n"
+            text += 2 * _line_break(text)
         was_definition = is_definition
         if statement.is_indented:
             text += _INDENTED
@@ -106,6 +106,11 @@ def _body(root: Root, gathering: Gathering) -> tuple[str, list[dict[str, Any]]]:
         text += source
         entries.append(_entry(statement, first, source))
     return text, entries
+
+
+def _line_break(text: str) -> str:
+    """The one that ``text`` ends with: a line feed after a carriage return would become part of it."""
+    return next(end for end in ("\r\n", "\r", "\n") if text.endswith(end))
 
 
 def _entry(statement: Statement, first: int, source: str) -> dict[str, Any]:

@@ -1,0 +1,247 @@
+"""Local modules travel whole and are imported as before; installed ones stay imports; missing ones are refused."""
+
+import importlib
+import sys
+import traceback
+
+import pytest
+
+from tests.shipping import ship
+from train_func.client.source import locate, pack
+from train_func.errors import SourceRefused
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Writes files into a folder that modules are imported from, and forgets them afterwards."""
+    before, finders = set(sys.modules), sys.meta_path[:]
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def write(files, function="train_func"):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        importlib.invalidate_caches()
+        return getattr(importlib.import_module(next(iter(files)).removesuffix(".py").replace("/", ".")), function)
+
+    yield write
+    sys.meta_path[:] = finders
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def shipped(function, tmp_path, monkeypatch):
+    """The function as it arrives where none of the project's files are."""
+    source = pack(function)
+    arrived = tmp_path / "arrived"
+    arrived.mkdir()
+    monkeypatch.chdir(arrived)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
+    importlib.invalidate_caches()
+    return ship(source, arrived), source
+
+
+PACKAGE = {
+    "main_part.py": """
+import own_package.sub.deep as deep
+from own_package import VERSION, sub
+from own_package.sub import other as another
+import flat_module
+def train_func(p):
+    from own_package.sub.late import LATE
+    return deep.where(), VERSION, sub.__name__, another.NAME, flat_module.twice(2), LATE
+""",
+    "own_package/__init__.py": "from .version import VERSION\n",
+    "own_package/version.py": "VERSION = '1.2'",
+    "own_package/sub/__init__.py": "",
+    "own_package/sub/deep.py": "from ..version import VERSION\nfrom . import other\n"
+    "def where(): return __name__, other.NAME, VERSION\n",
+    "own_package/sub/other.py": "import flat_module\nNAME = 'other'\n",
+    "own_package/sub/late.py": "LATE = 'late'\r\n",
+    "own_package/never_imported.py": "1 / 0",
+    "flat_module.py": "#| not the fold of another\ndef twice(x):\n    '''#|'''\n    return x * 2\n",
+}
+
+
+def test_imports_of_local_modules_work_unchanged(project, tmp_path, monkeypatch):
+    function = project(PACKAGE)
+    expected = function({})
+    arrived, source = shipped(function, tmp_path, monkeypatch)
+    assert arrived({}) == expected
+    assert arrived.__globals__["deep"].__file__.startswith(str(tmp_path / "arrived" / "source.py"))
+    origins = {piece["origin"] for piece in source.cells["pieces"]}
+    assert "own_package/never_imported.py" not in origins
+    assert {"flat_module.py", "own_package/__init__.py", "own_package/sub/late.py"} <= origins
+    assert source.imports == ()
+
+
+def test_a_local_module_is_carried_byte_for_byte(project):
+    source = pack(project(PACKAGE))
+    carried = {piece["origin"]: piece["text"] for piece in source.cells["pieces"] if piece["origin"] != "main_part.py"}
+    assert carried == {origin: PACKAGE[origin] for origin in carried}
+    assert len(carried) == len(PACKAGE) - 2
+
+
+def test_the_text_does_not_depend_on_the_working_directory(project, tmp_path, monkeypatch):
+    function = project(PACKAGE)
+    here = pack(function).text
+    monkeypatch.chdir("/")
+    assert pack(function).text == here
+
+
+def test_a_traceback_names_the_line_of_the_local_module(project, tmp_path, monkeypatch):
+    files = {
+        "main_part.py": "import flat_module\ndef train_func(p): return flat_module.fail()\n",
+        "flat_module.py": "\n\ndef fail():\n    return 1 / 0\n",
+    }
+    arrived, source = shipped(project(files), tmp_path, monkeypatch)
+    with pytest.raises(ZeroDivisionError) as raised:
+        arrived({})
+    text = "".join(traceback.format_exception(raised.value))
+    assert "    return 1 / 0\n" in text
+    assert locate(source.cells, text) == [
+        ("main_part.py", 2, "def train_func(p): return flat_module.fail()"),
+        ("flat_module.py", 4, "return 1 / 0"),
+    ]
+
+
+def test_relative_imports_of_the_function_itself_work(project, tmp_path, monkeypatch):
+    files = {
+        "own_package/training.py": "from . import parts\nfrom .parts import x as y\n"
+        "def train_func(p):\n    from .parts import x\n    return parts.x, x, y\n",
+        "own_package/__init__.py": "",
+        "own_package/parts.py": "x = 3\n",
+    }
+    arrived, _ = shipped(project(files), tmp_path, monkeypatch)
+    assert arrived({}) == (3, 3, 3)
+
+
+def test_a_folder_without_init_is_a_package_when_it_holds_the_module(project, tmp_path, monkeypatch):
+    files = {
+        "main_part.py": "from own_folder import parts\nimport own_folder.deep.more\n"
+        "def train_func(p): return parts.x, own_folder.deep.more.y\n",
+        "own_folder/parts.py": "x = 3\n",
+        "own_folder/deep/more.py": "y = 4\n",
+    }
+    arrived, _ = shipped(project(files), tmp_path, monkeypatch)
+    assert arrived({}) == (3, 4)
+
+
+def test_modules_that_import_each_other_travel(project, tmp_path, monkeypatch):
+    files = {
+        "main_part.py": "import one_module\ndef train_func(p): return one_module.f()\n",
+        "one_module.py": "import other_module\ndef f(): return other_module.g()\n",
+        "other_module.py": "import one_module\ndef g(): return one_module.__name__\n",
+    }
+    arrived, _ = shipped(project(files), tmp_path, monkeypatch)
+    assert arrived({}) == "one_module"
+
+
+def test_a_module_imported_by_a_literal_name_travels(project, tmp_path, monkeypatch):
+    files = {
+        "main_part.py": "import importlib\ndef train_func(p): return importlib.import_module('one_module').x\n",
+        "one_module.py": "x = 3\n",
+    }
+    arrived, _ = shipped(project(files), tmp_path, monkeypatch)
+    assert arrived({}) == 3
+
+
+def test_classes_of_local_modules_can_be_pickled(project, tmp_path, monkeypatch):
+    import pickle
+
+    files = {
+        "main_part.py": "from one_module import Part\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Own:\n    part: Part\nOWN = Own(Part(2))\ndef train_func(p): return OWN\n",
+        "one_module.py": "from dataclasses import dataclass\n@dataclass\nclass Part:\n    n: int\n",
+    }
+    arrived, _ = shipped(project(files), tmp_path, monkeypatch)
+    copy = pickle.loads(pickle.dumps(arrived({})))
+    assert copy == arrived({})
+    assert pickle.loads(pickle.dumps(arrived)) is arrived
+
+
+def test_installed_packages_and_this_one_stay_imports(project):
+    files = {
+        "main_part.py": "import numpy as np\nimport json\nfrom train_func import Run\n"
+        "def train_func(p):\n    import torch.nn as nn\n    from train_func.errors import InvalidInput\n"
+        "    return np, json, Run, nn, InvalidInput\n",
+    }
+    source = pack(project(files))
+    assert source.imports == ("json", "numpy", "torch", "train_func")
+    assert [piece["origin"] for piece in source.cells["pieces"]] == ["main_part.py"] * 4
+
+
+REFUSED = {
+    "undefined name": ("def f():\n    return nope\n", "own_part.py, line 2: `return nope`: 'nope' is not defined"),
+    "credential": ("KEY = 'ghp_" + "a1" * 20 + "'\n", "own_part.py, line 1: holds a GitHub token"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), REFUSED.values(), ids=REFUSED)
+def test_faults_of_a_local_module_are_found(project, text, words):
+    with pytest.raises(SourceRefused) as refused:
+        pack(project({"main_part.py": "import own_part\ndef train_func(p): return own_part\n", "own_part.py": text}))
+    assert words in str(refused.value)
+
+
+def test_a_missing_module_of_a_local_one_is_found(project):
+    files = {
+        "main_part.py": "def train_func(p):\n    import own_part\n",
+        "own_part.py": "import nobody_has_this\n",
+    }
+    with pytest.raises(SourceRefused, match="own_part.py, line 1: .*'nobody_has_this', which this interpreter"):
+        pack(project(files))
+
+
+def test_what_a_local_module_may_lack_is_not_accused(project):
+    files = {
+        "main_part.py": "import own_part\ndef train_func(p): return own_part\n",
+        "own_part.py": "def plot():\n    import nobody_has_this\ntry:\n    import nobody_has_that\n"
+        "except ImportError:\n    nobody_has_that = None\n",
+    }
+    assert pack(project(files)).imports == ()
+
+
+def test_names_that_cannot_be_told_from_a_text_are_not_accused(project):
+    files = {
+        "main_part.py": "import own_part, other_part\ndef train_func(p): return own_part, other_part\n",
+        "own_part.py": "from math import *\ndef f(): return floor(pi)\n",
+        "other_part.py": "globals().update(x=1)\ndef f(): return x\n",
+    }
+    assert "floor(pi)" in pack(project(files)).text
+
+
+def test_a_value_changed_inside_a_local_module_is_refused(project):
+    function = project({"main_part.py": "import own_part\ndef train_func(p): own_part\n", "own_part.py": "x = 1\n"})
+    sys.modules["own_part"].x = 2
+    with pytest.raises(SourceRefused, match=r"own_part.py, line 1: `x = 1`: 'x' is no longer what this statement"):
+        pack(function)
+
+
+def test_a_compiled_local_module_is_refused(project, tmp_path):
+    from importlib.machinery import EXTENSION_SUFFIXES
+
+    name = "own_fast_part" + EXTENSION_SUFFIXES[0]
+    function = project({"main_part.py": "def train_func(p):\n    import own_fast_part\n", name: b"\x7fELF"})
+    with pytest.raises(SourceRefused, match="line 2: .*the local module 'own_fast_part' is compiled"):
+        pack(function)
+
+
+def test_a_local_module_that_is_not_python_is_refused(project):
+    function = project({"main_part.py": "def train_func(p):\n    import own_part\n", "own_part.py": "def ("})
+    with pytest.raises(SourceRefused, match="line 2: .*the local module 'own_part' .* cannot be read as Python"):
+        pack(function)
+
+
+def test_a_folder_that_only_shares_a_module_s_name_does_not_hide_that_it_is_missing(project):
+    function = project({"main_part.py": "def train_func(p):\n    import wandb_runs\n", "wandb_runs/run-1/log.txt": ""})
+    with pytest.raises(SourceRefused, match="'wandb_runs', which this interpreter does not have"):
+        pack(function)
+
+
+def test_a_missing_part_of_a_local_package_is_refused(project):
+    function = project({"main_part.py": "def train_func(p):\n    import own_pack.lost\n", "own_pack/__init__.py": ""})
+    with pytest.raises(SourceRefused, match="'own_pack.lost', which this interpreter does not have"):
+        pack(function)

@@ -1,0 +1,39 @@
+"""Bytes received equal bytes sent, whatever stands in them, and the function computes the same."""
+
+import time
+
+from tests.generated_sources import generated_sources, large_source
+from tests.shipping import packed, record_of, ship
+from train_func.packed import split_lines
+from train_func.storage import open_store
+
+NUM_SOURCES = 1000
+
+
+def test_generated_sources_arrive_byte_for_byte_and_work(tmp_path):
+    started = time.process_time()
+    for generated in generated_sources(7, NUM_SOURCES):
+        source = packed(tmp_path, generated.data)
+        assert ship(source, tmp_path)({}) == generated.returns
+        assert (tmp_path / "source.py").read_bytes() == source.text.encode()
+        for piece in source.cells["pieces"]:
+            assert piece["text"].removesuffix("\n") in generated.text
+            assert "".join(split_lines(source.text)[piece["first"] - 1 : piece["last"]]) == piece["text"]
+    assert time.process_time() - started < 30
+
+
+def test_the_generator_is_the_same_for_the_same_seed():
+    assert list(generated_sources(3, 40)) == list(generated_sources(3, 40))
+    assert list(generated_sources(3, 40)) != list(generated_sources(4, 40))
+    assert len({generated.text for generated in generated_sources(3, 101)}) == 101
+
+
+def test_a_large_source_travels_through_the_store(tmp_path):
+    generated = large_source(3_000_000)
+    source = packed(tmp_path, generated.data)
+    store = open_store(f"file://{tmp_path / 'store'}")
+    (tmp_path / "job").mkdir()
+    function = ship(source, tmp_path / "job", store)
+    assert store.get(f"{record_of(source).prefix}/source/source.py").data == source.text.encode()
+    assert function({}) == generated.returns
+    assert list((tmp_path / "job").iterdir()) == []
