@@ -1,6 +1,7 @@
 """The probe: what depends on the machine is found out once per run, recorded, and kept by every later attempt."""
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -13,12 +14,12 @@ from train_func.storage import Store
 
 WORTH_IT = 1.2  # times faster bfloat16 must be; below that its rounding buys nothing
 ROWS, WIDTH = 1024, 768  # of the product that is timed, like the layers of a small BERT
-REPEATS = 3
+REPEATS = 4
 
 
 @dataclass(frozen=True)
 class Probe:
-    """How a run computes. Seconds are those of one product, None where they did not decide."""
+    """How a run computes. The seconds are those of one product, None where they did not decide."""
 
     precision: Literal["bf16", "fp32"]
     num_micro_batches: int
@@ -37,23 +38,29 @@ def probe(num_micro_batches: int) -> Probe:
     name = str(able.get("cpu_name", able["architecture"]))
     if not any(able.get(flag) for flag in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")):
         return Probe("fp32", num_micro_batches, name)
-    slow, fast = _seconds(torch.float32), _seconds(torch.bfloat16)
+    slow, fast = _seconds()
     return Probe("bf16" if slow > WORTH_IT * fast else "fp32", num_micro_batches, name, slow, fast)
 
 
-def _seconds(kind: torch.dtype) -> float:
-    """Of a forward and backward product under autocast, the best of a few."""
+def _seconds() -> tuple[float, float]:
+    """Of a forward and backward product in float32, and under autocast to bfloat16: the best of a few each.
+
+    On one thread and by its own clock, so that whatever else the machine does at the moment does not decide.
+    """
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(ROWS, WIDTH, generator=generator)
     weights = torch.randn(WIDTH, WIDTH, generator=generator, requires_grad=True)
-    best = float("inf")
-    for _ in range(REPEATS + 1):  # the first warms up
-        started = time.perf_counter()
-        with torch.autocast("cpu", dtype=kind, enabled=kind is not torch.float32):
+    best = {True: math.inf, False: math.inf}
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for is_fast in [True, False] * (1 + REPEATS):  # the first of each warms up
+        started = time.thread_time()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_fast):
             product = rows @ weights
         torch.autograd.backward(product.sum())
-        best = min(best, time.perf_counter() - started)
-    return best
+        best[is_fast] = min(best[is_fast], time.thread_time() - started)
+    torch.set_num_threads(num_threads)
+    return best[False], best[True]
 
 
 def recorded(store: Store, key: str, ask: Callable[[], Probe]) -> Probe:

@@ -1,0 +1,56 @@
+"""What is published of a training: the model, and all by which it can be used and understood, in a local folder."""
+
+import json
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from train_func.errors import StorageFailed
+from train_func.run import RunRecord
+from train_func.storage import Store
+
+PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "safetensors")
+# Under the run's prefix in the store: as what it is published.
+SOURCE = {"source/source.py": "train_func.py", "source/cells.json": "cells.json"}
+
+
+def write_publication(
+    folder: Path,
+    trainer: transformers.Trainer,
+    tokenizer: Any,
+    record: RunRecord,
+    store: Store,
+    metrics: Mapping[str, Any],
+) -> list[str]:
+    """Writes model, tokenizer, metrics, source, versions and the run; returns notes on what there was not.
+
+    Raises:
+        StorageFailed: when the source cannot be read; OSError when the disk is full.
+    """
+    folder.mkdir(parents=True)
+    trainer.accelerator.unwrap_model(trainer.model).save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    _write(folder / "metrics.json", metrics)
+    _write(folder / "run.json", record.to_dict())
+    versions = {"python": platform.python_version(), "train_func": record.package_version}
+    _write(folder / "versions.json", versions | {name: version(name) for name in PACKAGES})
+    return [note for key, name in SOURCE.items() if (note := _take(store, f"{record.prefix}/{key}", folder / name))]
+
+
+def _write(path: Path, plain: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(plain, indent=1) + "\n")
+
+
+def _take(store: Store, key: str, path: Path) -> str | None:
+    try:
+        path.write_bytes(store.get(key).data)
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+        return f"{path.name} is not published: the run was started without submit, so {key} is not in the store"
+    return None
