@@ -2,7 +2,7 @@
 
 import json
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -48,10 +48,15 @@ def test_workers_that_end_with_0_make_a_job_succeed(jobs):
 
 
 def test_the_container_starts_within_half_a_second(jobs):
-    jobs.start("pass", workers=1)
-    jobs.ended()
-    status, (pod,) = jobs.place.status("job-a"), jobs.place.pods("job-a")
-    assert pod.started - status.condition("Created").time < timedelta(seconds=0.5)
+    def seconds(attempt: int) -> float:
+        begun = datetime.now(UTC)
+        jobs.start("pass", name=f"job-{attempt}", workers=1)
+        jobs.ended(f"job-{attempt}")
+        (pod,) = jobs.place.pods(f"job-{attempt}")
+        return (pod.started - begun).total_seconds()
+
+    # The best of some, because others may be using this machine.
+    assert any(seconds(attempt) < 0.5 for attempt in range(5))
 
 
 @pytest.mark.parametrize("exit_code", [1, 65])
@@ -80,9 +85,12 @@ def test_a_retryable_end_starts_that_worker_again_and_no_other(jobs, end):
     assert jobs.text(worker=1) == ["first", "second"]
     assert "Created Restarting" in jobs.conditions()
     assert jobs.conditions()[-1] == "Created Succeeded"
-    expected = ["ExitedWithCode", "PyTorchJobRestarting", "PyTorchJobRestarting", "SuccessfulDeletePod"]
-    start = reasons(jobs).index("ExitedWithCode")
-    assert reasons(jobs)[start : start + 5] == [*expected, "SuccessfulCreatePod"]
+    expected = ["Error", "ExitedWithCode", *["PyTorchJobRestarting"] * 2, "SuccessfulDeletePod", "SuccessfulCreatePod"]
+    start = reasons(jobs).index("Error")
+    assert reasons(jobs)[start : start + 6] == expected
+    (error,) = [event for event in jobs.place.events("job-a") if event.reason == "Error"]
+    told = f"Error pod job-a-worker-1 container pytorch exitCode: {code} terminated message: first\n"
+    assert (error.type, error.object, error.message) == ("Warning", "PyTorchJob/job-a", told)
 
 
 def test_a_command_that_does_not_exist_is_a_start_error(jobs):

@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.twin_jobs import until
 
 MEBIBYTE = 2**20
+ROOT = Path(__file__).parents[2]
 # A process that leaves its session and its parent, as daemons do.
 DAEMON = (
     "import os, sys, time\n"
@@ -49,14 +51,14 @@ def test_what_the_main_process_leaves_behind_ends_with_it(jobs, exit_code):
 @pytest.mark.parametrize(
     ("preparation", "exit_code", "least", "most"),
     [
-        ("import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n", 143, 0, 1),
-        ("import signal; signal.signal(signal.SIGTERM, lambda *_: None)\n", 137, 1, 4),
-        ("", 137, 1, 4),
+        ("import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n", 143, 0, 2),
+        ("import signal; signal.signal(signal.SIGTERM, lambda *_: None)\n", 137, 2, 6),
+        ("", 137, 2, 6),
     ],
     ids=["ends on SIGTERM", "goes on after SIGTERM", "has no handler, which the first process of a pod needs"],
 )
 def test_cancel_gives_the_grace_period_and_leaves_nothing(jobs, preparation, exit_code, least, most):
-    jobs.start(preparation + FOREVER, grace=1)
+    jobs.start(preparation + FOREVER, grace=2)
     started(jobs)
     begun = time.monotonic()
     jobs.place.cancel("job-a")
@@ -172,7 +174,7 @@ def test_a_job_survives_the_kernel_that_started_it_and_another_process_sees_all_
         "print('submitted', flush=True); time.sleep(600)\n"
     )
     kernel = subprocess.Popen(
-        [sys.executable, "-c", kernel_code], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", kernel_code], stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT
     )
     assert kernel.stdout.readline() == "submitted\n"
     kernel.kill()

@@ -253,16 +253,6 @@ def test_a_service_s_port_is_free_for_who_asks_for_it_and_for_nobody_else():
                 pass
 
 
-def test_only_the_service_s_own_worker_is_host_of_the_rendezvous(jobs):
-    settings = seen(jobs, "os.environ['PET_RDZV_CONF']", workers=3)
-    assert settings == ["join_timeout=900", *["join_timeout=900,is_host=false"] * 2]
-
-
-def test_a_worker_s_own_address_is_the_loopback(jobs):
-    names = ("PET_LOCAL_ADDR", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    assert seen(jobs, f"[os.environ[name] for name in {names}]") == [["127.0.0.1", "lo", "lo"]]
-
-
 @pytest.mark.parametrize(("gpu", "dealt"), [(0, ["", "", ""]), (1, ["0", "1", "2"]), (2, ["0,1", "2,3", "7"])])
 def test_gpus_are_dealt_over_the_workers(gpu, dealt):
     container = {"resources": {"limits": {"nvidia.com/gpu": str(gpu)} if gpu else {}}}

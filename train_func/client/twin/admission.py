@@ -11,7 +11,8 @@ from train_func.client.twin.substitutes import GPU
 
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 NAME_RULE = "a DNS label is wanted: a-z, 0-9 and -, at most 63 characters, a letter first"
-# Fields that are executed, stood in for, or without a meaning on one machine.
+# Fields that are executed, stood in for, or without a meaning on one machine; ttlSecondsAfterFinished is not executed:
+# a job that has finished stays, with its logs, until it is deleted.
 _RUN_POLICY = {"cleanPodPolicy", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"}
 _POD = {
     *("activeDeadlineSeconds", "automountServiceAccountToken", "containers", "enableServiceLinks", "nodeSelector"),

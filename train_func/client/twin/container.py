@@ -66,7 +66,6 @@ class Node:
         secrets = {entry["name"] for entry in declared if "secretKeyRef" in entry.get("valueFrom", {})}
         environment = {name: value for name, value in self.environment.items() if name not in secrets}
         added = self.spec.operator_environment()
-        added |= self.services.own_address(added, record)
         for entry in [*declared, *({"name": name, "value": value} for name, value in added.items())]:
             value = self._value(entry, record, environment, mounts)
             if value is not None:

@@ -54,6 +54,7 @@ class Kubelet:
         self._event = event
         self._containers: dict[str, _Container] = {}
         self._start_at: dict[str, float] = {}
+        self._overdue_at: dict[str, float] = {}
         self._deleting: set[str] = set()
         self._past_deadline: set[str] = set()
         self._short_lives: dict[int, int] = {}
@@ -75,7 +76,10 @@ class Kubelet:
         record = PodRecord(name=spec.pod_name(worker), uid=new_uid(), worker=worker, created=stamp())
         record.reason = "ContainerCreating"
         self.records.append(record)
-        self._start_at[record.uid] = time.monotonic() + self._delay(worker)
+        now = time.monotonic()
+        self._start_at[record.uid] = now + self._delay(worker)
+        if (seconds := spec.pod.get("activeDeadlineSeconds")) is not None:
+            self._overdue_at[record.uid] = now + seconds
 
     def delete(self, record: PodRecord) -> None:
         """Asks its processes to end within the grace period; a pod without any is gone at once."""
@@ -97,7 +101,8 @@ class Kubelet:
     def wait(self, seconds: float) -> set[int]:
         """Waits for news, at most so long, and takes them in; returns the signals this process got."""
         reports = {container.reports: container for container in self._containers.values()}
-        timers = [when - time.monotonic() for when in (*self._start_at.values(), *self._deadlines())]
+        deadlines = (when for uid, when in self._overdue_at.items() if uid in self._containers)
+        timers = [when - time.monotonic() for when in (*self._start_at.values(), *deadlines)]
         readable, _, _ = select.select([self.wake, *reports], [], [], max(0.0, min([seconds, *timers])))
         signals = set(os.read(self.wake, 4096)) if self.wake in readable else set()
         for descriptor in readable:
@@ -168,11 +173,19 @@ class Kubelet:
         record.ended = stamp()
         lived = time.monotonic() - container.begun
         self._short_lives[record.worker] = self._short_lives.get(record.worker, 0) + 1 if lived < SHORT_LIFE else 0
-        spec = self._node.spec
-        message = f"Pod: {spec.namespace}.{record.name} exited with code {record.exit_code}"
-        self._event("Normal", "ExitedWithCode", message, f"PyTorchJob/{spec.name}")
+        self._tell_end(record)
         if record.uid in self._deleting or record.uid in self._past_deadline or not self._restart(record, lived):
             self._finish(record)
+
+    def _tell_end(self, record: PodRecord) -> None:
+        """As the operator does, which copies the termination message of a failed container."""
+        spec = self._node.spec
+        about = f"PyTorchJob/{spec.name}"
+        if record.exit_code:
+            what = f"Error pod {record.name} container pytorch exitCode: {record.exit_code}"
+            self._event("Warning", record.reason, f"{what} terminated message: {record.message}", about)
+        message = f"Pod: {spec.namespace}.{record.name} exited with code {record.exit_code}"
+        self._event("Normal", "ExitedWithCode", message, about)
 
     def _restart(self, record: PodRecord, lived: float) -> bool:
         """Plans the next start in place, if the policy has one; ExitCode is the operator's, to the node it is Never."""
@@ -208,21 +221,13 @@ class Kubelet:
         except BrokenPipeError:
             return  # it has just ended; its last report comes next
 
-    def _deadlines(self) -> list[float]:
-        seconds = self._node.spec.pod.get("activeDeadlineSeconds")
-        if seconds is None:
-            return []
-        waiting = (found for uid, found in self._containers.items() if uid not in self._past_deadline)
-        return [container.begun + seconds for container in waiting]
-
     def _end_overdue(self) -> None:
-        """A pod has a deadline of its own, counted from its start."""
-        seconds = self._node.spec.pod.get("activeDeadlineSeconds")
-        for uid, container in self._containers.items():
-            overdue = seconds is not None and time.monotonic() >= container.begun + seconds
-            if overdue and uid not in self._past_deadline:
+        """A pod has a deadline of its own, counted from its creation."""
+        for uid, when in list(self._overdue_at.items()):
+            if uid in self._containers and time.monotonic() >= when:
+                del self._overdue_at[uid]
                 self._past_deadline.add(uid)
-                self._terminate(container)
+                self._terminate(self._containers[uid])
 
 
 def _become_shim(launch: shim.Launch, commands: int, reports: int) -> NoReturn:

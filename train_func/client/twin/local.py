@@ -218,10 +218,13 @@ def _await_end(folder: JobFolder) -> None:
 
 
 def _sweep(folder: JobFolder) -> None:
-    """Ends what is left of a job whose controller and shims were killed together."""
-    for pid in processes.of_environment({"TRAIN_FUNC_JOB": folder.root.name, "TRAIN_FUNC_HOME": str(folder.home)}):
-        if pid != os.getpid():
+    """Ends what is left of a job whose controller and shims were killed together, and waits until it is gone."""
+    wanted = {"TRAIN_FUNC_JOB": folder.root.name, "TRAIN_FUNC_HOME": str(folder.home)}
+    end = time.monotonic() + processes.KILL_SECONDS
+    while (left := set(processes.of_environment(wanted)) - {os.getpid()}) and time.monotonic() < end:
+        for pid in left:
             processes.send(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def _record_cancellation(folder: JobFolder) -> None:

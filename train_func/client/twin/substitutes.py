@@ -10,7 +10,6 @@
     fieldRef                        the pod's name, uid, labels; loopback and host name for its addresses
     resourceFieldRef                the limit, or all that this machine has
     Service name and port           127.0.0.1 and a port kept free for the job
-    the pod's own address           127.0.0.1, and only the Service's own pod is told to be its host
     GPUs                            CUDA_VISIBLE_DEVICES, dealt over the workers
     CPU limit                       the number of threads, by resourceFieldRef
     memory limit                    a watcher that kills (shim)
@@ -160,18 +159,6 @@ class Services:
     def local(self, text: str) -> str:
         """``text`` with every ``<pod name>:<port>`` replaced by its stand-in."""
         return self._address.sub(lambda found: f"{LOOPBACK}:{self._port(found['name'], found['port'])}", text)
-
-    def own_address(self, environment: dict[str, str], pod: PodRecord) -> dict[str, str]:
-        """What tells a worker where it is, and whether it is the host of the rendezvous.
-
-        Every worker finds itself at the loopback address, so without the latter the first to come would be the host.
-        """
-        host = self._address.match(environment.get("PET_RDZV_ENDPOINT", ""))
-        added = {"PET_LOCAL_ADDR": LOOPBACK, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-        if host and host["name"] != pod.name:
-            settings = filter(None, (environment.get("PET_RDZV_CONF"), "is_host=false"))
-            added["PET_RDZV_CONF"] = ",".join(settings)
-        return added
 
     def _port(self, name: str, port: str) -> int:
         """A free port; a bound socket that never listens keeps it from everybody who does not ask for it by number."""
