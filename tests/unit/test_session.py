@@ -1,0 +1,282 @@
+"""A Session in one plain process: the function of the notebook called as it is, and what is refused on the way."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from datasets.distributed import split_dataset_by_node
+from transformers import TrainingArguments
+
+from tests.tiny_model import write_tiny_model
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.run import Run, RunRecord
+from train_func.storage import open_store
+from train_func.worker import Session, Trainer
+from train_func.worker import session as session_module
+from train_func.worker.plan import facts_of, row_ids_of
+
+WORDS = {"bad": "terrible cold rude", "good": "tasty fresh friendly"}
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory):
+    """40 texts whose words give their class away."""
+    path = tmp_path_factory.mktemp("data") / "reviews.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        for number in range(40):
+            label = ("bad", "good")[number % 2]
+            writer.writerow([f"the food was {'really ' * (number % 7)}{WORDS[label]} number {number}", label])
+    return path
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("TRAIN_FUNC_") and name != "TRAIN_FUNC_TEST_DATA":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(session_module, "_was", {"opened": False, "published": False})
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store((tmp_path / "store").as_uri())
+
+
+@pytest.fixture
+def a_record(model_folder, reviews, store):
+    def make(address=None, **fields):
+        settings = {"model": str(model_folder), "dataset": str(reviews), "epochs": 2, "learning_rate": 1e-3}
+        return RunRecord(
+            run=Run(**(settings | fields)),
+            name="tiny-reviews-0123",
+            generation=1,
+            store=store.address if address is None else address,
+            function="train_func",
+            source_sha256="00",
+            data_fingerprint="11",
+            model_fingerprint="22",
+            package_version="0.1.0",
+        )
+
+    return make
+
+
+def trainer_of(session, parameters, kind=Trainer, **changes):
+    model, tokenizer = session.model()
+    train, held_out = session.data(tokenizer)
+    data = split_dataset_by_node(session.plan(train), session.rank, session.world_size) if kind is Trainer else train
+    arguments = {**session.arguments, "num_train_epochs": parameters["epochs"], **changes}
+    return kind(
+        model=model,
+        args=TrainingArguments(**arguments, learning_rate=parameters["learning_rate"]),
+        train_dataset=data,
+        eval_dataset=held_out,
+        processing_class=tokenizer,
+    )
+
+
+def train_func(parameters):
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters)
+        trainer.train()
+        session.publish(trainer)
+        return trainer
+
+
+def test_the_function_can_be_called_as_it_is_and_publishes_a_usable_model(a_record, store, tmp_path, capsys):
+    store.put("tiny-reviews-0123/source/source.py", b"def train_func(parameters): ...\n")
+    store.put("tiny-reviews-0123/source/cells.json", b"{}")
+    trained = train_func(a_record(epochs=3).parameters()).model
+
+    result = json.loads(store.get("tiny-reviews-0123/result.json").data)
+    assert (result["attempt"], result["step"], result["num_steps"]) == (1, 6, 6)
+    assert result["metrics"]["rows"] == 8
+    once = {"rows": 32, "used_once": 32, "missing": 0, "repeated": 0}
+    measured = {"rows": 8, "in_metric_once": 8, "missing": 0, "repeated": 0}
+    assert result["audit"] == {"world_size": 1, "training": [once] * 3, "held_out": measured}
+    assert (session_module.opened(), session_module.published()) == (True, True)
+
+    folder = tmp_path / "fetched"
+    folder.mkdir()
+    for entry in store.list("tiny-reviews-0123/model/"):
+        store.download(entry.key, folder / Path(entry.key).name)
+    names = {path.name for path in folder.iterdir()}
+    assert {"train_func.py", "cells.json", "run.json", "versions.json", "metrics.json", "manifest.json"} <= names
+    assert not list(folder.glob("*.bin"))
+    assert json.loads((folder / "metrics.json").read_text()) == result["metrics"]
+    assert RunRecord.from_dict(json.loads((folder / "run.json").read_text())) == a_record(epochs=3)
+    classify = transformers.pipeline("text-classification", model=str(folder), device="cpu")
+    assert torch.equal(classify.model.classifier.weight, trained.classifier.weight)
+    assert {found["label"] for found in classify(list(WORDS.values()), top_k=None)[0]} == set(WORDS)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"published attempt=1 model={store.address}/tiny-reviews-0123/model"
+    assert "audit epoch=3 rows=32 used_once=32 missing=0 repeated=0 world_size=1" in lines
+    assert "audit held_out rows=8 in_metric_once=8 missing=0 repeated=0 world_size=1" in lines
+
+
+def test_the_same_run_gives_the_same_weights(a_record):
+    def weights(seed):
+        record = a_record(seed=seed, address="")
+        with Session(record.parameters()) as session:
+            trainer = trainer_of(session, record.parameters())
+            trainer.train()
+            return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
+def test_a_second_start_makes_a_second_attempt_which_may_not_publish(a_record, store):
+    train_func(a_record().parameters())
+    first = store.get("tiny-reviews-0123/model/manifest.json").data
+    with pytest.raises(StorageFailed, match="Attempt 2 .* but attempt 1 has published already"):
+        train_func(a_record().parameters())
+    assert store.get("tiny-reviews-0123/model/manifest.json").data == first
+
+
+def test_the_attempt_is_the_one_the_supervisor_names(a_record, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_ATTEMPT", "7")
+    with Session(a_record().parameters()) as session:
+        assert session.attempt == 7
+
+
+def test_the_probe_is_kept_for_all_attempts(a_record, store):
+    key = "tiny-reviews-0123/probe.json"
+    store.put(key, json.dumps({"precision": "bf16", "num_micro_batches": 5, "device": "another"}).encode())
+    with Session(a_record().parameters()) as session:
+        assert session.arguments["bf16"] is True
+        assert session.arguments["gradient_accumulation_steps"] == 5
+
+
+def test_the_model_knows_the_labels_and_the_rows_have_ids(a_record):
+    with Session(a_record().parameters()) as session:
+        model, tokenizer = session.model()
+        train, held_out = session.data(tokenizer)
+        assert model.config.id2label == {0: "bad", 1: "good"} == dict(enumerate(session.labels))
+        assert sorted([*row_ids_of(train), *row_ids_of(held_out)]) == list(range(40))
+        assert facts_of(session.plan(train)).num_epochs == 2
+        assert (session.rank, session.world_size) == (0, 1)
+
+
+def test_compute_metrics_gets_every_row_in_order(a_record):
+    seen = []
+
+    def compute_metrics(prediction):
+        seen.append(prediction)
+        return {"half": np.float32(0.5)}
+
+    with Session(a_record(address="").parameters()) as session:
+        trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3})
+        trainer.compute_metrics = compute_metrics
+        metrics = trainer.evaluate()
+        assert metrics["eval_half"] == 0.5
+        assert "eval_accuracy" not in metrics
+        assert seen[0].label_ids.tolist() == trainer.eval_dataset["label"][:]
+        one_by_one = [trainer.evaluate(trainer.eval_dataset.select([i]))["eval_loss"] for i in range(8)]
+        assert metrics["eval_loss"] == pytest.approx(np.mean(one_by_one), rel=1e-2)  # bfloat16 where the CPU has it
+        assert seen[0].predictions.shape == (8, 2)
+
+
+def test_a_loss_that_is_not_finite_stops_the_training_with_step_and_rows(a_record):
+    parameters = a_record(address="").parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters)
+        with torch.no_grad():
+            trainer.model.classifier.bias.fill_(float("nan"))
+        with pytest.raises(InvalidInput, match=r"loss of step 1 of 4 is nan, .* row ids: \d+, .*learning_rate=0.001 "):
+            trainer.train()
+
+
+@pytest.mark.parametrize(
+    "changes, named",
+    [
+        ({"num_train_epochs": 3}, ["num_train_epochs=3", "2 is wanted"]),
+        ({"max_steps": 2}, ["max_steps=2", "the plan has whole epochs"]),
+        ({"gradient_accumulation_steps": 3, "dataloader_drop_last": True}, ["2 faults", "accumulation", "drop_last"]),
+    ],
+)
+def test_arguments_that_do_not_fit_the_plan_are_refused_before_the_first_step(a_record, changes, named):
+    parameters = a_record(address="").parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, **changes)
+        with pytest.raises(InvalidInput) as refused:
+            trainer.train()
+        assert all(word in str(refused.value) for word in named), refused.value
+        assert trainer.state.global_step == 0
+
+
+def test_training_that_has_not_ended_is_not_published(a_record, store):
+    parameters = a_record().parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters)
+        with pytest.raises(InvalidInput, match="after step 0 of none.* call trainer.train"):
+            session.publish(trainer)
+        trainer.add_callback(StopsAfterTwo())
+        trainer.train()
+        with pytest.raises(InvalidInput, match="after step 2 of 4"):
+            session.publish(trainer)
+    assert not store.list("tiny-reviews-0123/model/")
+    assert (session_module.opened(), session_module.published()) == (True, False)
+
+
+class StopsAfterTwo(transformers.TrainerCallback):
+    def on_step_end(self, args, state, control, **others):
+        control.should_training_stop = state.global_step == 2
+
+
+def test_without_a_store_there_is_nowhere_to_publish(a_record):
+    parameters = a_record(address="").parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters)
+        trainer.train()
+        with pytest.raises(InvalidInput, match="needs a store, and the run has none: submit it, or give"):
+            session.publish(trainer)
+
+
+def test_transformers_own_trainer_is_published_without_claims_about_its_metric(a_record, store):
+    parameters = a_record().parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, kind=transformers.Trainer, eval_strategy="epoch")
+        trainer.train()
+        session.publish(trainer)
+    result = json.loads(store.get("tiny-reviews-0123/result.json").data)
+    once = {"rows": 32, "used_once": 32, "missing": 0, "repeated": 0}
+    assert result["audit"] == {"world_size": 1, "trainer": "transformers", "training": [once]}
+    assert result["metrics"]["loss"] > 0
+
+
+def test_what_train_func_was_not_called_with_is_refused():
+    with pytest.raises(InvalidInput, match="hand it the parameters that train_func was called with"):
+        Session({"epochs": 1})
+
+
+def test_a_session_leaves_nothing_behind(a_record, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_WORK_DIR", str(tmp_path))
+    before, train = set(tmp_path.iterdir()), transformers.Trainer.train
+    with pytest.raises(ZeroDivisionError), Session(a_record().parameters()) as session:
+        assert Path(session.arguments["output_dir"]).is_dir()
+        assert transformers.Trainer.train is not train
+        _ = 1 / 0
+    assert {path.name for path in set(tmp_path.iterdir()) - before} <= {"store", "home"}
+    assert transformers.Trainer.train is train
+
+
+def test_a_session_that_cannot_open_leaves_nothing_behind(a_record, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_WORK_DIR", str(tmp_path))
+    with pytest.raises(StorageFailed):
+        Session(a_record(address="ftp://nowhere").parameters()).__enter__()
+    assert not list(tmp_path.glob("session-*"))
