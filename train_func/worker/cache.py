@@ -1,0 +1,60 @@
+"""The machine's cache folder: each entry is made by one process while the others wait, and is whole or absent."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from train_func.storage.atomic import make_folders, sync_folder
+
+
+def machine_cache(environ: Mapping[str, str]) -> Path:
+    """The folder that all processes of this machine share, kept over jobs (in a pod: a volume)."""
+    if folder := environ.get("TRAIN_FUNC_CACHE_DIR"):
+        return Path(folder)
+    return Path(environ.get("TRAIN_FUNC_HOME") or Path.home() / ".train_func") / "cache"
+
+
+def entry(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
+    """The file or folder ``cache/key``; ``make`` writes it to the path it is given when it is not there yet.
+
+    Of several processes one makes it and the others wait. A maker that dies or raises leaves nothing that counts.
+    """
+    target = cache / key
+    if target.exists():
+        return target
+    make_folders(target.parent)
+    with _locked(target.with_name(f"{target.name}.lock")):
+        if not target.exists():
+            part = target.with_name(f"{target.name}.part")
+            remove(part)
+            make(part)
+            _settle(part)
+            part.replace(target)
+            sync_folder(target.parent)
+    return target
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a folder; absent is fine."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # the kernel lets go of it when the process dies
+        yield
+
+
+def _settle(path: Path) -> None:
+    """Writes a finished part to the disk, before its name says that it is whole."""
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())

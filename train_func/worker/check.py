@@ -1,0 +1,115 @@
+"""python -m train_func.worker check: all that can be known of a run before any worker starts, all faults at once.
+
+Reads ``{"run": {...}, "store": address or null}`` from stdin and prints one JSON line, the last on stdout:
+``{"faults": [{"cause", "message"}], "notes": [...], "facts": {...}}``. It judges with the code that the workers load
+with, imports no torch, and needs seconds; only a Hub data set is downloaded for it, with its own cache.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.run import Run
+from train_func.storage import Store, open_store
+from train_func.worker.cache import machine_cache
+from train_func.worker.division import Division, divide
+from train_func.worker.lengths import length_notes
+from train_func.worker.model_source import FoundModel, find_model
+
+Found = TypeVar("Found")
+COPIES = 2  # of the model that must fit beside what is there: one being written, one being published
+
+
+def main() -> int:
+    """Reads the request from stdin, prints the report; 0 also when it holds faults."""
+    request = json.load(sys.stdin)
+    report = report_of(request["run"], request["store"], machine_cache(os.environ))
+    print(json.dumps(report), flush=True)
+    return os.EX_OK
+
+
+def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[str, Any]:
+    """The report on a run given as plain JSON."""
+    faults: list[dict[str, str]] = []
+    run = _tried(lambda: Run.from_dict(fields), faults)
+    if run is None:
+        return {"faults": faults, "notes": [], "facts": {}}
+    store = _tried(lambda: open_store(address), faults) if address is not None else None
+    report = check(run, store, cache)
+    return {**report, "faults": faults + report["faults"]}
+
+
+def check(run: Run, store: Store | None, cache: Path) -> dict[str, Any]:
+    """Faults, notes and facts of a run's data and model."""
+    faults: list[dict[str, str]] = []
+    data = _tried(lambda: divide(run, store, cache), faults)
+    model = _tried(lambda: find_model(run, store, cache, weights=False), faults)
+    notes: list[str] = []
+    if model is not None:
+        notes += model.notes
+        faults += _disk_faults(model, cache)
+    if data is not None:
+        notes += [*data.notes, *_size_notes(run, data)]
+    if data is not None and model is not None:
+        notes += length_notes(data.train["text"], model.folder, run)
+    return {"faults": faults, "notes": notes, "facts": {**_data_facts(data), **_model_facts(model)}}
+
+
+def _tried(work: Callable[[], Found], faults: list[dict[str, str]]) -> Found | None:
+    """What ``work`` returns, or None with its faults noted."""
+    try:
+        return work()
+    except InvalidInput as error:
+        faults += [{"cause": error.cause, "message": fault} for fault in error.faults]
+    except StorageFailed as error:
+        faults.append({"cause": error.cause, "message": str(error)})
+    return None
+
+
+def _data_facts(data: Division | None) -> dict[str, Any]:
+    if data is None:
+        return {}
+    return {
+        "num_rows": data.num_rows,
+        "num_train": data.train.num_rows,
+        "num_held_out": data.held_out.num_rows,
+        "labels": list(data.labels),
+        "data_fingerprint": data.fingerprint,
+    }
+
+
+def _model_facts(model: FoundModel | None) -> dict[str, Any]:
+    if model is None:
+        return {}
+    return {"model_fingerprint": model.fingerprint, "num_model_bytes": model.facts.num_bytes}
+
+
+def _disk_faults(model: FoundModel, cache: Path) -> list[dict[str, str]]:
+    folder = next(path for path in (cache, *cache.parents) if path.is_dir())
+    free, wanted = shutil.disk_usage(folder).free, COPIES * model.facts.num_bytes
+    if free >= wanted:
+        return []
+    message = (
+        f"{folder}: {free / 1e6:,.0f} MB free, and {wanted / 1e6:,.0f} MB are wanted ({COPIES} copies of the model's "
+        f"{model.facts.num_bytes / 1e6:,.0f} MB): make room there, or let TRAIN_FUNC_HOME name a folder on another disk"
+    )
+    return [{"cause": "storage", "message": message}]
+
+
+def _size_notes(run: Run, data: Division) -> list[str]:
+    notes = []
+    num_train = data.train.num_rows
+    if num_train < run.batch_size:
+        notes.append(
+            f"batch_size={run.batch_size}: there are {num_train} training rows, so every epoch is one smaller step"
+        )
+    if run.workers > min(run.batch_size, num_train):
+        notes.append(
+            f"workers={run.workers}: a step has {min(run.batch_size, num_train)} rows, so some workers get none of them"
+        )
+    return notes

@@ -1,0 +1,76 @@
+"""Whether a file is UTF-8 text, and if not: from which byte on, and what it more likely is."""
+
+import codecs
+import itertools
+import shlex
+from pathlib import Path
+
+CHUNK = 1 << 20
+_CONTEXT = 24  # bytes shown on either side of the first wrong one
+_MAGIC = (
+    (b"PK\x03\x04", "a zip archive, as Excel files are, and no text: save the sheet as CSV (UTF-8)"),
+    (b"\x1f\x8b", "gzip-compressed: unpack it with gunzip"),
+    (b"PAR1", "a Parquet file: name it .parquet"),
+    (b"\xff\xfe", "UTF-16 text, not UTF-8; convert it: {utf16}"),
+    (b"\xfe\xff", "UTF-16 text, not UTF-8; convert it: {utf16}"),
+)
+
+
+def encoding_fault(path: Path) -> str | None:
+    """Why ``path`` is not UTF-8 text, with byte offset, line and remedy; None when it is."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    offset = num_lines = 0
+    with path.open("rb") as file:
+        head = file.read(4)
+        if kind := next((kind for magic, kind in _MAGIC if head.startswith(magic)), None):
+            return f"{path}: the file is {kind.format(utf16=_conversion(path, 'UTF-16'))}"
+        file.seek(0)
+        while True:
+            chunk = file.read(CHUNK)
+            try:
+                decoder.decode(chunk, final=not chunk)
+            except UnicodeDecodeError as error:
+                # What the decoder held back of the chunk before stands at the front of its object.
+                start = offset - (len(error.object) - len(chunk)) + error.start
+                line = num_lines + error.object[: error.start].count(b"\n") + 1
+                return f"{path}: {_not_utf8(path, start, line)}"
+            if (place := chunk.find(b"\0")) >= 0:
+                line = num_lines + chunk[:place].count(b"\n") + 1
+                return (
+                    f"{path}: a NUL byte at offset {offset + place} (line {line}): likely UTF-16 text without its "
+                    f"mark; convert it: {_conversion(path, 'UTF-16LE')}"
+                )
+            if not chunk:
+                return None
+            offset += len(chunk)
+            num_lines += chunk.count(b"\n")
+
+
+def _not_utf8(path: Path, offset: int, line: int) -> str:
+    near = _excerpt(path, offset)
+    wrong = f"byte 0x{near[min(offset, _CONTEXT)]:02X} at offset {offset} (line {line}) is not UTF-8"
+    if _is_multi_byte(near):
+        return (
+            f"{wrong}; several such bytes in a row: likely GB18030, Shift-JIS, EUC-KR or a Cyrillic code page; "
+            f"convert it, e.g. {_conversion(path, 'GB18030')}"
+        )
+    shown = near.decode("cp1252", errors="replace").replace("\n", " ").replace("\r", " ")
+    return (
+        f"{wrong}; likely Windows-1252, where it would read {shown!r}; convert it: {_conversion(path, 'WINDOWS-1252')}"
+    )
+
+
+def _excerpt(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, offset - _CONTEXT))
+        return file.read(2 * _CONTEXT)
+
+
+def _is_multi_byte(near: bytes) -> bool:
+    high = [byte >= 0x80 for byte in near]
+    return sum(this and after for this, after in itertools.pairwise(high)) >= 2
+
+
+def _conversion(path: Path, encoding: str) -> str:
+    converted = shlex.quote(f"{path.stem}-utf8{path.suffix}")
+    return f"`iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {converted}`"

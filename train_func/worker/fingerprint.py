@@ -1,0 +1,58 @@
+"""SHA-256 of files and folders; that of a large file is remembered until the file changes."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from train_func.storage.atomic import make_folders
+
+REMEMBERED_FROM = 1 << 20  # bytes; a smaller file is hashed sooner than looked up
+SETTLED = 2.0  # seconds; a file changed more recently could change again within the tick of its time stamp
+
+
+def of_file(path: Path, cache: Path) -> str:
+    """SHA-256 (hex) of the file's bytes."""
+    status = path.stat()
+    if status.st_size < REMEMBERED_FROM:
+        return _hash(path)
+    state = [status.st_size, status.st_mtime_ns, status.st_ino]
+    note = cache / "fingerprints" / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()}.json"
+    if known := _remembered(note, state):
+        return known
+    found = _hash(path)
+    if time.time() - status.st_mtime > SETTLED:
+        _remember(note, state, found)
+    return found
+
+
+def of_files(folder: Path, names: Iterable[str], cache: Path) -> str:
+    """SHA-256 (hex) over the names and the bytes of files of ``folder``, in the order of their names."""
+    return together({name: of_file(folder / name, cache) for name in names})
+
+
+def together(parts: dict[str, str]) -> str:
+    """One fingerprint out of several, each under its name."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remembered(note: Path, state: list[int]) -> str | None:
+    try:
+        known = json.loads(note.read_text())
+    except (OSError, ValueError):
+        return None
+    return str(known["sha256"]) if known["state"] == state else None
+
+
+def _remember(note: Path, state: list[int], sha256: str) -> None:
+    make_folders(note.parent)
+    part = note.with_suffix(f".{os.getpid()}.part")
+    part.write_text(json.dumps({"state": state, "sha256": sha256}))
+    part.replace(note)

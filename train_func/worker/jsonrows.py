@@ -1,0 +1,92 @@
+"""Reads json (a list of objects) and jsonl (one object per line); what is wrong is named with its line or item."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pajson
+
+from train_func.errors import InvalidInput
+
+MAX_SHOWN = 5
+BLOCK = 64 << 20  # bytes; no line may be longer
+_BOM = b"\xef\xbb\xbf"
+_KINDS = {str: "text", bool: "true/false", int: "number", float: "number", list: "list", dict: "object"}
+
+
+def read_json(path: Path) -> pa.Table:
+    """The table of a UTF-8 file that holds a list of objects, or one object per line; a missing key is null.
+
+    Raises:
+        InvalidInput: empty file, wrong JSON, rows that are no objects, a column with values of several kinds.
+    """
+    data = path.read_bytes().removeprefix(_BOM)
+    if not data.strip():
+        raise InvalidInput(f"{path}: the file is empty; rows are wanted", cause="data")
+    if data.lstrip()[:1] == b"[":
+        rows = _items(path, data)
+        return _table(path, rows, "item")
+    try:
+        return pajson.read_json(io.BytesIO(data), read_options=pajson.ReadOptions(block_size=BLOCK))
+    except pa.ArrowInvalid:
+        # Arrow counts rows per block; read again line by line to say where.
+        return _table(path, list(_lines(path, data)), "line")
+
+
+def _items(path: Path, data: bytes) -> list[tuple[int, Any]]:
+    try:
+        return list(enumerate(json.loads(data), 1))
+    except ValueError as error:
+        raise InvalidInput(f"{path}: wrong JSON: {error}", cause="data") from None
+
+
+def _lines(path: Path, data: bytes) -> Iterator[tuple[int, Any]]:
+    faults = []
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except json.JSONDecodeError as error:
+                faults.append(f"line {number}: {error.msg} at column {error.colno}")
+    if faults:
+        raise InvalidInput(
+            f"{path}: {len(faults)} line(s) are no JSON object: {_first(faults)}; one object per line is wanted, "
+            "or one list of objects",
+            cause="data",
+        )
+
+
+def _table(path: Path, rows: list[tuple[int, Any]], unit: str) -> pa.Table:
+    if strangers := [f"{unit} {number}: {json.dumps(row)[:60]}" for number, row in rows if not isinstance(row, dict)]:
+        raise InvalidInput(
+            f"{path}: {len(strangers)} {unit}(s) are no object: {_first(strangers)}; "
+            'every row is wanted as {"column": value, ...}',
+            cause="data",
+        )
+    names = list(dict.fromkeys(name for _, row in rows for name in row))
+    if faults := [fault for name in names if (fault := _mixed(rows, name, unit))]:
+        raise InvalidInput([f"{path}: {fault}" for fault in faults], cause="data")
+    try:
+        return pa.table({name: pa.array([row.get(name) for _, row in rows]) for name in names})
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InvalidInput(f"{path}: cannot be read as a table: {error}", cause="data") from None
+
+
+def _mixed(rows: list[tuple[int, Any]], name: str, unit: str) -> str | None:
+    """What is said when the values of a column are of several kinds."""
+    first: dict[str, str] = {}
+    for number, row in rows:
+        if (value := row.get(name)) is not None:
+            first.setdefault(_KINDS[type(value)], f"{unit} {number}: {json.dumps(value)[:40]}")
+    if len(first) <= 1:
+        return None
+    shown = "; ".join(f"{kind} ({where})" for kind, where in first.items())
+    return f"column {name!r} mixes {shown}; one kind per column is wanted"
+
+
+def _first(faults: list[str]) -> str:
+    more = "" if len(faults) <= MAX_SHOWN else f"; and {len(faults) - MAX_SHOWN} more"
+    return "; ".join(faults[:MAX_SHOWN]) + more
