@@ -10,6 +10,8 @@ import pytest
 
 from tests.distributed.pods import PROMPT, Job, seconds_until_gone
 from train_func.storage import open_store
+from train_func.worker.attempts import Attempts
+from train_func.worker.verdict import Verdict
 
 MEET = """
 def meet():
@@ -100,7 +102,7 @@ def train_func(parameters):
 """
     )
     made = job(source, workers=2).start()
-    assert made.exit_codes() == [145, 70]
+    assert made.exit_codes() == [70, 70]
     root, follower = made.end_record(1, 1), made.end_record(1, 0)
     assert root["cause"] == "code"
     assert root["ranks"][0]["error"]["type"] == "NameError"
@@ -122,9 +124,21 @@ def train_func(parameters):
     time.sleep(600)
 """
     made = job(source, workers=2).start()
-    assert made.exit_codes() == [9, 145]
-    assert "sys.exit(9)" in made.end_record(1, 1)["message"]
-    assert made.end_record(1, 1)["ranks"][0]["error"] is None  # it was asked to end
+    assert made.exit_codes() == [9, 9]
+    record = made.end_record(1, 1)
+    assert record["cause"] == "peer"
+    assert "sys.exit(9)" in record["message"]
+    assert record["ranks"] == [{"rank": 1, "exit_code": 143, "error": None}]  # it was asked to end
+
+
+def test_a_worker_that_waits_for_the_group_of_a_job_that_is_over_leaves(job):
+    made = job("raise SystemExit('this must not run')", workers=2)
+    made.start(1)
+    made.pods[1].says("^worker 1 meets the others")
+    other = Attempts(open_store(made.record.store), made.record, worker=0, pod="a-run-worker-0")
+    other.write_end(other.claim(), Verdict(77, "permission", "no way in", 0), [])
+    assert made.exit_codes() == [77]
+    assert made.pods[1].termination["message"] == "worker 0 had ended: no way in"
 
 
 def test_a_killed_rank_is_noticed_at_once_and_its_peer_follows(job):
@@ -228,6 +242,21 @@ def train_func(parameters):
 
     assert made.start().exit_codes() == [147]  # after a final end somebody has submitted anew
     assert made.pods[0].says("^attempt 3 of at most 4")
+
+
+def test_a_session_that_publishes_nothing_is_no_success(job):
+    source = """
+import sys
+
+def train_func(parameters):
+    from train_func.worker import Session
+    with Session(parameters):
+        sys.exit(0)
+"""
+    made = job(source).start()
+    assert made.exit_codes() == [70]
+    assert made.end_record(1, 0)["cause"] == "code"
+    assert "without publishing" in made.end_record(1, 0)["message"]
 
 
 def test_a_function_without_a_store_leaves_no_record(job):

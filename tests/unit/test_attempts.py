@@ -160,8 +160,11 @@ def test_ranks_that_only_follow_make_a_worker_that_follows():
     own = of_ranks([ended(0, 145, follows=True)], worker=0, out_of_memory=False)
     assert (own.exit_code, own.root) == (145, False)
     assert following(None, own) == own
-    assert following(verdict(70, worker=1, message="a typo"), own).message == "worker 1 had ended: a typo"
-    assert following(verdict(71, worker=1), own).exit_code == 71
+    killed = following(verdict(147, worker=1), own)
+    assert (killed.exit_code, killed.cause) == (145, "peer")
+    typo = following(verdict(70, worker=1, message="a typo"), own)
+    assert (typo.exit_code, typo.cause, typo.message) == (70, "peer", "worker 1 had ended: a typo")
+    assert following(verdict(71, worker=1), own).cause == "killed"
 
 
 def test_no_verdict_where_no_rank_failed_by_itself():

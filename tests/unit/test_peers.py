@@ -81,15 +81,33 @@ def test_the_first_verdict_counts(group):
 
 
 def test_all_leave_together_and_not_before(group):
-    first, second = group(2)
+    first, second, third = group(3)
     left = []
-    waiting = threading.Thread(target=lambda: left.append(first.all_done()), daemon=True)
+
+    def leave(number, member):
+        member.all_done()
+        left.append(number)
+
+    threads = [threading.Thread(target=leave, args=pair, daemon=True) for pair in enumerate((first, second))]
+    for thread in threads:
+        thread.start()
+    threads[0].join(0.3)
+    assert not left
+    leave(2, third)
+    for thread in threads:
+        thread.join(LIMIT)
+    assert sorted(left) == [0, 1, 2]
+
+
+def test_the_host_of_the_store_leaves_last(group):
+    host, guest = group(2)
+    order = []
+    waiting = threading.Thread(target=lambda: order.append(("host", host.leave(LIMIT))), daemon=True)
     waiting.start()
     waiting.join(0.3)
-    assert not left
-    second.all_done()
+    order.append(("guest", guest.leave(LIMIT)))
     waiting.join(LIMIT)
-    assert left
+    assert order == [("guest", None), ("host", None)]
 
 
 def test_who_waits_for_the_others_learns_that_one_has_failed(group):

@@ -1,5 +1,6 @@
 """One attempt as this worker lives it: it gets its number, is finished together, and ends on record."""
 
+import contextlib
 import json
 import threading
 import time
@@ -23,10 +24,11 @@ from train_func.worker.store_wait import patiently
 from train_func.worker.verdict import RankEnd, Verdict, following, of_ranks
 
 RECORD_SECONDS = 15.0  # longest the end of a worker waits for the store
+WATCH_SECONDS = 3.0  # between two looks whether the job is over, while its group has not formed
 UNFORMED_SECONDS = 3.0  # the same when no group was formed, and little is to be told
 ROOT_SECONDS = 3.0  # longest a worker that lost its peer waits for the reason
 SHORTEST_SECONDS = 0.5  # for each question to the store, even when the time is up
-LINGER_SECONDS = 2.0  # longest the host of the rendezvous store stays for those who still read the reason
+LINGER_SECONDS = 5.0  # longest the host of the rendezvous store stays for those who still read the reason
 
 T = TypeVar("T")
 
@@ -66,11 +68,27 @@ class Attempt:
         self._num_memory_kills = num_memory_kills()
         self._until = 0.0  # monotonic seconds; set anew where an end is written down
         self.lease: Lease | None = None
+        self.over: Verdict | None = None
+        """A final end of another worker while this one still waits for the group, which then never forms."""
 
     @property
     def ending(self) -> bool:
         """Whether its end is being written down."""
         return self._closing.locked()
+
+    def prepare(self) -> None:
+        """Makes sure that the store can be used, and keeps an eye on it until the group forms."""
+        if not (store := self._store) or not (attempts := self._attempts):
+            return
+        patiently(lambda: store.probe(self._record.prefix), self._stop)
+        known = patiently(attempts.end_keys, self._stop)
+        threading.Thread(target=self._watch, args=(attempts, known), name="end of the job", daemon=True).start()
+
+    def _watch(self, attempts: Attempts, known: set[str]) -> None:
+        while self.lease is None and self.over is None:
+            time.sleep(WATCH_SECONDS)
+            with contextlib.suppress(StorageFailed):  # whoever needs the store will say that it is away
+                self.over = attempts.final_end(known)
 
     def open(self, peers: Peers) -> int:
         """Claims the number (worker 0) or hears it; raises Refused when the attempts are used up."""
@@ -188,7 +206,7 @@ class Attempt:
         attempts = self._attempts
         if attempts is None or self.lease:
             return attempts is not None
-        if verdict.retryable and verdict.exit_code not in (exits.STOPPED, exits.RENDEZVOUS):
+        if not verdict.root or (verdict.retryable and verdict.exit_code not in (exits.STOPPED, exits.RENDEZVOUS)):
             return False
         if lease := self._bounded(attempts.claim):
             self._begin(lease)

@@ -98,6 +98,15 @@ class Attempts:
                 last = last or next(iter(ends), None)
         return Account(num_charged, self._record.run.max_attempts, last)
 
+    def end_keys(self) -> set[str]:
+        """Keys of all end records there are now."""
+        return {self._key(number, name) for number, names in self._files().items() for name in names if _is_end(name)}
+
+    def final_end(self, known: set[str]) -> Verdict | None:
+        """A final verdict that was recorded since ``end_keys`` returned ``known``."""
+        new = (_verdict(json.loads(self._store.get(key).data)) for key in sorted(self.end_keys() - known))
+        return next((end for end in new if not end.retryable), None)
+
     def root_of(self, number: int) -> Verdict | None:
         """The verdict on this attempt by the worker it began with, when that worker has recorded its end."""
         ends = self._ends(number, self._files().get(number, []))
@@ -136,13 +145,17 @@ class Attempts:
         return {number: names for number, names in found.items() if "lease.json" in names}
 
     def _ends(self, number: int, names: list[str]) -> list[Verdict]:
-        records = [json.loads(self._store.get(self._key(number, name)).data) for name in names if _END.fullmatch(name)]
+        records = [json.loads(self._store.get(self._key(number, name)).data) for name in names if _is_end(name)]
         return [_verdict(record) for record in records]
 
 
 def now() -> str:
     """This moment, ISO, UTC."""
     return datetime.now(UTC).isoformat()
+
+
+def _is_end(name: str) -> bool:
+    return bool(_END.fullmatch(name))
 
 
 def _verdict(record: Mapping[str, Any]) -> Verdict:

@@ -128,6 +128,7 @@ class Peers:
         while not self._has("all done"):
             self.look()
             self._stop.pause(0.05)
+        self.leave(SILENCE)
 
     def leave(self, seconds: float) -> None:
         """The host of the store leaves last, or after so many seconds, so that all can read what was said."""

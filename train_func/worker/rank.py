@@ -34,8 +34,12 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     os._exit(outcome.exit_code)  # gloo may abort while the interpreter unloads, after everything went well
 
 
+class StopSignal(KeyboardInterrupt):
+    """Raised in train_func where a signal to stop meets it."""
+
+
 def _on_signal(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt(signal.Signals(number).name)
+    raise StopSignal(signal.Signals(number).name)
 
 
 def _configure_logging() -> None:
@@ -82,10 +86,13 @@ def _finished() -> Outcome:
 
 def _failed(error: BaseException) -> Outcome:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if not isinstance(error, SystemExit):
-        traceback.print_exception(error)
-    elif isinstance(error.code, str):
-        print(error.code, file=sys.stderr)
+    match error:
+        case StopSignal():
+            print(f"stopped by {error}", file=sys.stderr)
+        case SystemExit():
+            print(error.code if isinstance(error.code, str) else f"sys.exit({error.code})", file=sys.stderr)
+        case _:
+            traceback.print_exception(error)
     return of_error(error, session=_session()[0])
 
 

@@ -1,12 +1,13 @@
 """The supervisor, process 1 of a pod: lets the ranks work, and sees to it that their end is orderly and explained."""
 
+import contextlib
 import faulthandler
 import json
 import os
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from train_func.errors import InvalidInput, TrainFuncError
@@ -104,16 +105,23 @@ class Supervisor:
             if self._agent and (own := self._agent.pids()):
                 reap_orphans(own)
         kill_descendants(seconds=LATE_SECONDS)
-        return self._verdict or self._close(stopped(self._environment.worker, self._stop.name))
+        return self._verdict or self._give_up()
 
     def _given_up(self) -> bool:
         """Whether the work has nothing left worth waiting for; it may be stuck in an import or a connection."""
-        if not self._stop.requested or (self._attempt and self._attempt.ending):
-            return False
         if self._attempt is None:
-            return self._stop.seconds > LATE_SECONDS
-        has_ranks = self._agent is not None and not self._agent.may_leave()
-        return not has_ranks or time.monotonic() > self._stop.ranks_until + LATE_SECONDS
+            return self._stop.requested and self._stop.seconds > LATE_SECONDS
+        if self._attempt.ending or not (self._stop.requested or self._attempt.over):
+            return False
+        if self._agent is None or self._agent.may_leave():
+            return True
+        return self._stop.requested and time.monotonic() > self._stop.ranks_until + LATE_SECONDS
+
+    def _give_up(self) -> Verdict:
+        worker = self._environment.worker
+        if self._stop.requested or not self._attempt:
+            return self._close(stopped(worker, self._stop.name))
+        return self._close(Verdict(exits.PEER, "peer", "the job is over", worker, root=False), self._attempt.over)
 
     def _work(self) -> None:
         try:
@@ -148,18 +156,17 @@ class Supervisor:
         store = self._open_store(environment.store or record.store)
         self._attempt = Attempt(environment, record, store, self._mirror, self._stop)
         self._stop.check()
-        if store is not None:
-            if patiently(lambda: complete(store, record), self._stop):
-                return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
-            if environment.worker == 0:
-                patiently(lambda: store.probe(record.prefix), self._stop)
+        if store is not None and patiently(lambda: complete(store, record), self._stop):
+            return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
+        self._attempt.prepare()
         return self._run_ranks(self._attempt)
 
     def _open_store(self, address: str) -> Store | None:
         return patiently(lambda: open_store(address), self._stop) if address else None
 
     def _run_ranks(self, attempt: Attempt) -> Verdict:
-        from train_func.worker.ranks import RankAgent  # torch: seconds
+        with _quiet_native_code():
+            from train_func.worker.ranks import RankAgent  # torch: seconds
 
         self._agent = RankAgent(
             self._environment, self._mirror, self._stop, open_attempt=attempt.open, finish_attempt=attempt.finish
@@ -173,6 +180,19 @@ class Supervisor:
             assert own is not None
             return own
         return self._attempt.close(self._agent.ends() if self._agent else [], own, root)
+
+
+@contextlib.contextmanager
+def _quiet_native_code() -> Iterator[None]:
+    """torch, imported within, keeps to itself the native stack traces of a lost connection; its ranks still show all.
+
+    Peers and Verdict say in one line what a lost connection means here.
+    """
+    before = os.environ.get("TORCH_CPP_LOG_LEVEL")
+    os.environ["TORCH_CPP_LOG_LEVEL"] = before or "ERROR"
+    yield
+    if before is None:
+        del os.environ["TORCH_CPP_LOG_LEVEL"]
 
 
 def _read_record(environment: Environment) -> RunRecord:

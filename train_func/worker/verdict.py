@@ -77,12 +77,16 @@ def stopped(worker: int, signal_name: str) -> Verdict:
 
 
 def following(root: Verdict | None, own: Verdict) -> Verdict:
-    """The verdict on a worker that only lost its peer, naming the peer's when that is known."""
+    """The verdict on a worker that only lost its peer, naming the peer's when that is known.
+
+    After a final one it is final too: started again, the worker would wait for a group that never forms.
+    """
     if root is None:
         return own
     if root.exit_code == exits.SPENT:
         return Verdict(exits.SPENT, root.cause, root.message, own.worker, root=False)
-    return Verdict(exits.PEER, "peer", f"worker {root.worker} had ended: {root.message}", own.worker, root=False)
+    code = exits.PEER if root.retryable else root.exit_code
+    return Verdict(code, "peer", f"worker {root.worker} had ended: {root.message}", own.worker, root=False)
 
 
 def _when(end: RankEnd) -> tuple[str, int]:
