@@ -1,0 +1,155 @@
+"""python -m torch.distributed.run --standalone --nproc-per-node 2 -m tests.distributed.sessions FOLDER
+
+Two ranks in a Session: what one of them meets, both are told; what is published is published once.
+"""
+
+import csv
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from threading import BrokenBarrierError
+
+import torch.distributed as dist
+import transformers
+from datasets.distributed import split_dataset_by_node
+from transformers import TrainingArguments
+
+from tests.tiny_model import write_tiny_model
+from train_func.errors import StorageFailed, TrainFuncError
+from train_func.run import Run, RunRecord
+from train_func.storage import open_store
+from train_func.worker import Session, Trainer, world
+
+NUM_ROWS = 51
+
+
+def write_rows(folder):
+    with (folder / "rows.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        writer.writerows((f"{'good ' * (number % 5)}food {number}", number % 3) for number in range(NUM_ROWS))
+
+
+def record(folder, name, **fields):
+    settings = {"model": str(folder / "tiny"), "dataset": str(folder / "rows.csv"), "epochs": 2, "batch_size": 8}
+    return RunRecord(
+        run=Run(**(settings | fields)),
+        name=name,
+        generation=1,
+        store=(folder / "store").as_uri(),
+        function="train_func",
+        source_sha256="",
+        data_fingerprint="",
+        model_fingerprint="",
+        package_version="",
+    )
+
+
+def build(session, kind=Trainer, change=split_dataset_by_node):
+    model, tokenizer = session.model()
+    train, held_out = session.data(tokenizer)
+    rows = session.plan(train) if kind is Trainer else train
+    return kind(
+        model=model,
+        args=TrainingArguments(**session.arguments, num_train_epochs=session.run.epochs, eval_strategy="epoch"),
+        train_dataset=change(rows, session.rank, session.world_size),
+        eval_dataset=held_out,
+        processing_class=tokenizer,
+    )
+
+
+def trained(session, *others):
+    trainer = build(session, *others)
+    trainer.train()
+    return trainer
+
+
+def whole(rows, rank, world_size):
+    return rows
+
+
+def publishes(folder):
+    with Session(record(folder, "published").parameters()) as session:
+        trainer = trained(session)
+        session.publish(trainer)
+        return {"metrics": trainer.measured.metrics, "attempt": session.attempt}
+
+
+def is_beaten(folder):
+    """Another attempt has published while this one trained: both ranks are told, though only one looks."""
+    mine = record(folder, "beaten")
+    with Session(mine.parameters()) as session:
+        trainer = trained(session)
+        if session.rank == 0:
+            open_store(mine.store).put("beaten/result.json", b'{"attempt": 99}')
+        try:
+            session.publish(trainer)
+        except StorageFailed as error:
+            return {"reason": error.reason, "message": str(error)}
+
+
+def is_split_before_transformers(folder):
+    with Session(record(folder, "split-before").parameters()) as session:
+        trainer = build(session, transformers.Trainer)
+        try:
+            trainer.train()
+        except TrainFuncError as error:
+            return {"message": str(error), "steps": trainer.state.global_step}
+
+
+def is_transformers_own(folder):
+    with Session(record(folder, "transformers").parameters()) as session:
+        session.publish(trained(session, transformers.Trainer, whole))
+
+
+def fails_on_one_rank(folder):
+    """Inside one of the session's own steps, and inside the user's function."""
+    told = {}
+    with Session(record(folder, "one-fails").parameters()) as session:
+        try:
+            world.together(lambda: {}["here"] if session.rank == 1 else None)
+        except (KeyError, BrokenBarrierError) as error:
+            told["step"] = [type(error).__name__, str(error)]
+        session.data(session.model()[1])
+    return told
+
+
+def dies_on_one_rank(folder):
+    """The user's function fails on rank 1; rank 0 must notice, and leave, instead of waiting."""
+    started = time.monotonic()
+    try:
+        with Session(record(folder, "one-dies").parameters()) as session:
+            _, tokenizer = session.model()
+            if session.rank == 1:
+                raise ValueError("only here")
+            session.data(tokenizer)
+    except (ValueError, RuntimeError) as error:
+        return {"error": type(error).__name__, "seconds": time.monotonic() - started}
+
+
+SCENES = (publishes, is_beaten, is_split_before_transformers, is_transformers_own, fails_on_one_rank)
+
+
+def main():
+    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    os.environ["TRAIN_FUNC_HOME"] = str(folder / "home")
+    os.environ.pop("TRAIN_FUNC_ATTEMPT", None)
+    if rank == 0:
+        write_tiny_model(folder / "tiny")
+        write_rows(folder)
+    found = {}
+    for scene in SCENES:
+        meeting = f"file://{folder}/{scene.__name__}"
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+        dist.barrier()
+        found[scene.__name__] = scene(folder)
+        dist.destroy_process_group()
+    found["dies_on_one_rank"] = dies_on_one_rank(folder)  # the only one in which the session forms the group itself
+    (folder / f"rank-{rank}.json").write_text(json.dumps(found))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

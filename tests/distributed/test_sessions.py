@@ -1,0 +1,83 @@
+"""A Session on two ranks: both succeed or both are told why not, and nobody waits for a rank that has failed."""
+
+import json
+
+import pytest
+
+from tests.distributed.sessions import NUM_ROWS
+from train_func.storage import open_store
+
+
+@pytest.fixture(scope="module")
+def folder(torchrun):
+    return torchrun("tests.distributed.sessions", num_ranks=2)
+
+
+@pytest.fixture(scope="module")
+def ranks(folder):
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def store(folder):
+    return open_store((folder / "store").as_uri())
+
+
+def result_of(store, name):
+    return json.loads(store.get(f"{name}/model/manifest.json").data)
+
+
+def test_the_published_audit_counts_the_rows_of_both_ranks(store):
+    held_out = result_of(store, "published")["audit"]["held_out"]["rows"]
+    once = {"rows": NUM_ROWS - held_out, "used_once": NUM_ROWS - held_out, "missing": 0, "repeated": 0}
+    assert result_of(store, "published")["audit"] == {
+        "world_size": 2,
+        "training": [once] * 2,
+        "held_out": {"rows": held_out, "in_metric_once": held_out, "missing": 0, "repeated": 0},
+    }
+
+
+def test_ranks_share_attempt_and_metric(ranks, store):
+    assert ranks[0]["publishes"] == ranks[1]["publishes"]
+    assert result_of(store, "published")["attempt"] == ranks[0]["publishes"]["attempt"] == 1
+    assert result_of(store, "published")["metrics"] == ranks[0]["publishes"]["metrics"]
+
+
+def test_lines_are_said_once_for_all_ranks(folder):
+    lines = (folder / "output").read_text().splitlines()
+    assert sum(line.startswith("published attempt=1 model=file://") for line in lines) == 2  # two runs did
+    assert sum(line.startswith("session run=published attempt=1 world_size=2") for line in lines) == 1
+
+
+def test_an_attempt_that_comes_second_fails_on_both_ranks_and_publishes_nothing(ranks, store):
+    for rank in ranks:
+        assert rank["is_beaten"]["reason"] == "conflict"
+        assert "but attempt 99 has published already" in rank["is_beaten"]["message"]
+    assert not store.list("beaten/model/")
+
+
+def test_rows_split_before_transformers_trainer_stop_it_before_its_first_step(ranks, store):
+    for rank in ranks:
+        said = rank["is_split_before_transformers"]
+        assert "before that they were split: a block for each rank" in said["message"]
+        assert said["steps"] == 0
+    assert not store.list("split-before/model/")
+
+
+def test_transformers_own_trainer_may_repeat_a_few_rows_to_even_its_batches(store):
+    audit = result_of(store, "transformers")["audit"]
+    (training,) = audit["training"]
+    assert training["missing"] == 0
+    assert training["used_once"] + training["repeated"] == training["rows"]
+    assert "held_out" not in audit
+
+
+def test_a_fault_of_one_rank_is_told_to_the_other(ranks):
+    assert ranks[1]["fails_on_one_rank"]["step"] == ["KeyError", "'here'"]
+    assert ranks[0]["fails_on_one_rank"]["step"] == ["BrokenBarrierError", "rank 1 failed with KeyError: 'here'"]
+
+
+def test_nobody_waits_for_a_rank_that_has_gone(ranks):
+    assert ranks[1]["dies_on_one_rank"]["error"] == "ValueError"
+    assert ranks[0]["dies_on_one_rank"]["error"] == "RuntimeError"
+    assert ranks[0]["dies_on_one_rank"]["seconds"] < 60
