@@ -60,7 +60,10 @@ class Local:
 
     def store_address(self) -> str:
         """Address of the store that runs here use."""
-        return self.store or os.environ.get("TRAIN_FUNC_STORE") or f"file://{_home() / 'store'}"
+        if given := self.store or os.environ.get("TRAIN_FUNC_STORE"):
+            return given
+        _home().mkdir(parents=True, exist_ok=True)  # the folder above a store has to be there
+        return f"file://{_home() / 'store'}"
 
     def models_folder(self) -> Path:
         """Where fetched models go by default."""
