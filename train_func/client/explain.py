@@ -12,6 +12,7 @@ from train_func.storage import Store
 
 FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
 LAST_EVENTS = 5
+DEADLINE = "longer than specified deadline"  # the operator's words; its reason does not tell
 
 NEXT: dict[Cause, str] = {
     "code": "mend the cell and submit again",
@@ -47,7 +48,9 @@ def explain(record: RunRecord, place: Place, store: Store) -> JobFailed:
         return _error(record, "interrupted", "the job's controller or its machine died while the workers ran", evidence)
     if failed is not None and failed.reason == "Cancelled":
         return _error(record, "cancelled", "the job was cancelled", evidence)
-    if failed is not None and "DeadlineExceeded" in failed.reason + failed.message.replace(" ", ""):
+    if (failed is not None and DEADLINE in failed.message) or any(
+        p.reason == "DeadlineExceeded" for p in evidence.pods
+    ):
         return _error(record, "deadline", f"the job was not done after {record.run.deadline} s", evidence)
     cause, what = _root(evidence)
     return _error(record, cause, what or (failed.message if failed else "the job has no result"), evidence)
