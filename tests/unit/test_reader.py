@@ -1,0 +1,216 @@
+"""Data files are read as they are, or refused with file, place and remedy."""
+
+import json
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from train_func.errors import InvalidInput
+from train_func.worker.locate import Wanted
+from train_func.worker.reader import class_names, read, read_source
+
+ROWS = [{"text": "good food", "label": 1}, {"text": 'a "quoted", word', "label": 0}, {"text": "two\nlines", "label": 1}]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+
+
+def write(folder, name, content):
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def refusal(address, **options):
+    with pytest.raises(InvalidInput) as caught:
+        read(address, **options)
+    assert caught.value.cause == "data"
+    return str(caught.value)
+
+
+@pytest.fixture
+def table():
+    return pa.Table.from_pylist(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", 'text,label\ngood food,1\n"a ""quoted"", word",0\n"two\nlines",1\n'),
+        ("windows.csv", '\ufefftext,label\r\ngood food,1\r\n"a ""quoted"", word",0\r\n"two\nlines",1'),
+        ("a.json", json.dumps(ROWS)),
+        ("a.jsonl", "\n".join(map(json.dumps, ROWS))),
+        ("marked.jsonl", "\ufeff" + "\n\n".join(map(json.dumps, ROWS)) + "\n"),
+    ],
+)
+def test_the_same_rows_come_out_of_every_text_format(tmp_path, name, content):
+    assert read(write(tmp_path, name, content)).to_list() == ROWS
+
+
+def test_the_same_rows_come_out_of_parquet_and_of_saved_folders(tmp_path, table):
+    parquet.write_table(table, tmp_path / "a.parquet")
+    datasets.Dataset(table).save_to_disk(tmp_path / "saved")
+    datasets.DatasetDict(train=datasets.Dataset(table), test=datasets.Dataset(table.slice(0, 1))).save_to_disk(
+        tmp_path / "splits"
+    )
+    for name in ("a.parquet", "saved", "splits"):
+        assert read(str(tmp_path / name)).to_list() == ROWS
+    assert read(str(tmp_path / "splits"), split="test").to_list() == ROWS[:1]
+
+
+def test_a_tsv_has_no_quoting(tmp_path):
+    rows = read(write(tmp_path, "a.tsv", 'text\tlabel\n"an open quote\t1\n5" pizza, "cold"\t0\n')).to_list()
+    assert rows == [{"text": '"an open quote', "label": 1}, {"text": '5" pizza, "cold"', "label": 0}]
+
+
+def test_the_real_sentences_are_read_whole_with_their_quotes(sentences):
+    rows = read(str(sentences))
+    lines = sentences.read_text().splitlines()[1:]
+    assert rows["text"][:] == [line.split("\t")[0] for line in lines]
+    assert sum('"' in text for text in rows["text"]) > 0
+
+
+def test_the_names_of_integer_classes_survive_parquet_and_saving(tmp_path):
+    features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["bad", "good"]))
+    rows = datasets.Dataset.from_list(ROWS, features=features)
+    rows.save_to_disk(tmp_path / "saved")
+    rows.to_parquet(tmp_path / "a.parquet")
+    for name in ("saved", "a.parquet"):
+        source = read_source(Wanted("dataset", str(tmp_path / name), "dataset"), None, None, tmp_path / "cache")
+        assert class_names(source.splits["all"], "label") == ("bad", "good")
+        assert class_names(source.splits["all"], "text") == ()
+
+
+def test_ragged_rows_are_counted_and_the_first_five_named(tmp_path):
+    rows = ["fine,1", "one, two,1", "short", *["a,b,c,d"] * 5, '"fine, too",0']
+    said = refusal(path := write(tmp_path, "a.csv", "\n".join(["text,label", *rows])))
+    assert f"{path}: 7 rows have not as many fields as the header" in said
+    assert "row 3 has 3 fields, wanted 2: 'one, two,1'; row 4 has 1 field, wanted 2: 'short'; row 5 has 4" in said
+    assert said.count("wanted 2") == 5
+    assert "and 2 more (the header is row 1)" in said
+    assert 'has to stand in double quotes, a double quote in it as ""' in said
+
+
+def test_rows_of_a_ragged_file_are_counted_as_rows_and_not_as_lines(tmp_path):
+    assert "row 3 has 3 fields" in refusal(write(tmp_path, "a.csv", 'text,label\n"two\nlines",1\na,b,1\n'))
+
+
+def test_a_tab_within_a_text_is_a_ragged_row(tmp_path):
+    said = refusal(write(tmp_path, "a.tsv", "text\tlabel\na\tb\t1\n"))
+    assert "row 2 has 3 fields, wanted 2" in said
+    assert "a tab within a text has to become a space" in said
+
+
+def test_a_quote_that_is_never_closed_is_named_by_its_row(tmp_path):
+    said = refusal(write(tmp_path, "a.csv", 'text,label\nfine,1\n"open,0\nfine,1\n'))
+    assert "the double quote opened in row 3 is never closed" in said
+
+
+@pytest.mark.parametrize(("content", "reason"), [("", r"is empty \(0 bytes\)"), ("\n\n", "holds no row")])
+def test_an_empty_file_is_refused(tmp_path, content, reason):
+    with pytest.raises(InvalidInput, match=f"a.csv: the file {reason}"):
+        read(write(tmp_path, "a.csv", content))
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_an_empty_json_file_is_refused(tmp_path, name):
+    assert "the file is empty; rows are wanted" in refusal(write(tmp_path, name, " \n"))
+
+
+def test_a_column_named_twice_is_refused(tmp_path):
+    said = refusal(write(tmp_path, "a.csv", "text,label,text\na,1,b\n"))
+    assert "the header names 'text' more than once; columns: text, label, text" in said
+
+
+def test_bytes_that_are_not_utf8_are_placed_and_their_likely_encoding_named(tmp_path):
+    said = refusal(path := write(tmp_path, "a.csv", "text,label\ngood,1\nthe café,0\n".encode("cp1252")))
+    assert f"{path}: byte 0xE9 at offset 25 (line 3) is not UTF-8" in said
+    assert "likely Windows-1252" in said
+    assert "the café,0" in said
+    assert f"iconv -f WINDOWS-1252 -t UTF-8 {path} > a-utf8.csv" in said
+
+
+def test_the_place_is_right_far_into_a_file_and_across_pieces_of_it(tmp_path):
+    head = b"text,label\n" + b"good,1\n" * 149_795
+    assert len(head) == 2**20  # a wrong byte just behind, and half a letter just before, the border of a piece
+    assert "offset 1048576 (line 149797)" in refusal(write(tmp_path, "a.csv", head + b"\xff,1\n"))
+    across = head[:-7] + b"abcdef" + "é,1\n".encode()
+    assert read(write(tmp_path, "a.csv", across))["text"][-1] == "abcdefé"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("text,label\n好,1\n".encode("utf-16"), r"UTF-16 text, not UTF-8; convert it: `iconv -f UTF-16 -t UTF-8"),
+        ("text,label\n".encode("utf-16-le"), r"a NUL byte at offset 1 \(line 1\): likely UTF-16 text without its mark"),
+        ("text,label\n这是中文,1\n".encode("gb18030"), "likely GB18030, Shift-JIS"),
+        (b"PK\x03\x04...", "a zip archive, as Excel files are"),
+        (b"\x1f\x8b...", "gunzip"),
+        (b"PAR1...", "name it .parquet"),
+    ],
+)
+def test_other_kinds_of_file_are_recognised(tmp_path, content, reason):
+    with pytest.raises(InvalidInput, match=reason):
+        read(write(tmp_path, "a.csv", content))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.jsonl", '{"a": 1}\n{"a": \n{"a": 3}', "line 2: Expecting value at column 7; one object per line"),
+        ("a.jsonl", '"text"\n{"a": 3}', 'line(s) are no object: line 1: "text"'),
+        ("a.jsonl", '{"a": 1}\n{"a": "b"}', "column 'a' mixes number (line 1: 1); text (line 2: \"b\")"),
+        ("a.json", '[{"a": 1},]', "wrong JSON"),
+        ("a.json", '[{"a": 1}, 2]', "1 item(s) are no object: item 2: 2"),
+        ("a.json", '[{"a": true}, {"a": {}}]', "column 'a' mixes true/false (item 1: true); object (item 2: {})"),
+        ("a.parquet", b"PAR1 and no more", "not a whole Parquet file"),
+        ("a.txt", "text", "a file is read by its ending, which is one of .csv, .tsv, .json, .jsonl, .parquet"),
+    ],
+)
+def test_damaged_and_foreign_files_are_refused_with_their_place(tmp_path, name, content, reason):
+    said = refusal(write(tmp_path, name, content))
+    assert reason in said
+    assert str(tmp_path / name) in said
+
+
+def test_keys_missing_in_json_are_null(tmp_path):
+    rows = read(write(tmp_path, "a.json", '[{"text": "a"}, {"text": "b", "label": 1}]'))
+    assert rows["label"][:] == [None, 1]
+
+
+def test_a_folder_that_datasets_did_not_save_is_refused_with_its_files(tmp_path):
+    write(tmp_path, "train.csv", "text,label\n")
+    said = refusal(str(tmp_path))
+    assert "neither dataset_info.json nor dataset_dict.json; name one of its files: train.csv" in said
+
+
+def test_a_saved_folder_with_a_missing_file_is_refused(tmp_path, table):
+    datasets.Dataset(table).save_to_disk(tmp_path / "saved")
+    next((tmp_path / "saved").glob("*.arrow")).unlink()
+    assert "is no whole saved data set" in refusal(str(tmp_path / "saved"))
+
+
+def test_splits_without_one_to_train_on_are_named(tmp_path, table):
+    rows = datasets.Dataset(table)
+    datasets.DatasetDict(first=rows, second=rows).save_to_disk(tmp_path / "splits")
+    assert "none of its splits is named 'train'; it has: first, second" in refusal(str(tmp_path / "splits"))
+    assert "has no split 'third'; it has: first, second" in refusal(str(tmp_path / "splits"), split="third")
+
+
+def test_subset_and_revision_belong_to_the_hub(tmp_path):
+    said = refusal(write(tmp_path, "a.csv", "text,label\na,1\n"), subset="en", revision="v2")
+    assert "subset='en': only a Hub data set has subsets" in said
+    assert "dataset_revision='v2': only a Hub data set has revisions" in said
+
+
+def test_the_fingerprint_follows_the_bytes(tmp_path):
+    def fingerprint(address):
+        return read_source(Wanted("dataset", address, "dataset"), None, None, tmp_path / "cache").fingerprint
+
+    first = fingerprint(write(tmp_path, "a.csv", "text,label\na,1\n"))
+    assert first == fingerprint(write(tmp_path, "b.csv", "text,label\na,1\n"))
+    assert first != fingerprint(write(tmp_path, "a.csv", "text,label\na,2\n"))

@@ -1,0 +1,253 @@
+"""Training and held-out rows of a run: disjoint, in proportion, and the same whenever and wherever they are made."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+
+from train_func import Run
+from train_func.errors import InvalidInput
+from train_func.worker.split import prepare
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Writes a csv of so many different texts with the labels 1, 2, ... in turn, and says where."""
+
+    def write(num_rows, num_classes=3, name="reviews.csv", word="food"):
+        path = tmp_path / name
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"])
+            writer.writerows((f"{word} {i}", i % num_classes + 1) for i in range(num_rows))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    def make(dataset, **fields):
+        return prepare(Run(model="any", dataset=dataset, **fields), None, tmp_path / "cache")
+
+    return make
+
+
+@pytest.fixture
+def refusal(prepared):
+    def make(dataset, **fields):
+        with pytest.raises(InvalidInput) as caught:
+            prepared(dataset, **fields)
+        assert caught.value.cause == "data"
+        return str(caught.value)
+
+    return make
+
+
+def save_splits(folder: Path, **splits: int) -> str:
+    tables = {
+        name: datasets.Dataset.from_dict(
+            {"text": [f"{name} {i}" for i in range(num)], "label": [i % 2 for i in range(num)]},
+            features=datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["bad", "good"])),
+        )
+        for name, num in splits.items()
+    }
+    datasets.DatasetDict(tables).save_to_disk(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("num_rows", [101, 40, 9])
+def test_every_row_is_on_one_side_and_keeps_its_text_label_and_place(rows, prepared, num_rows):
+    found = prepared(rows(num_rows), held_out=1 / 3)
+    both = datasets.concatenate_datasets([found.train, found.held_out]).sort("row_id")
+    assert both["row_id"][:] == list(range(num_rows))
+    assert both["text"][:] == [f"food {i}" for i in range(num_rows)]
+    assert both["label"][:] == [i % 3 for i in range(num_rows)]
+    assert found.labels == ("1", "2", "3")
+    assert found.held_out.num_rows == round(num_rows / 3)
+    assert found.train.column_names == found.held_out.column_names == ["text", "label", "row_id"]
+
+
+def test_every_class_keeps_its_share_on_both_sides(rows, prepared):
+    found = prepared(rows(101))
+    assert np.bincount(found.held_out["label"][:]).tolist() == [7, 7, 6]
+    assert np.bincount(found.train["label"][:]).tolist() == [27, 27, 27]
+
+
+def test_the_seed_decides_which_rows_are_held_out(rows, prepared):
+    path = rows(101)
+    first, again, other = (prepared(path, seed=seed).held_out["row_id"][:] for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_another_process_makes_the_same_split(rows, prepared, tmp_path):
+    path = rows(40)
+    program = (
+        "import sys; from pathlib import Path; from train_func import Run; from train_func.worker.split import prepare;"
+        "print(prepare(Run(model='any', dataset=sys.argv[1]), None, Path(sys.argv[2])).held_out['row_id'][:])"
+    )
+    command = [sys.executable, "-c", program, path, str(tmp_path / "other")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(prepared(path).held_out["row_id"][:])
+
+
+def test_the_real_sentences_split_into_800_and_200(sentences, prepared):
+    found = prepared(str(sentences))
+    assert (found.train.num_rows, found.held_out.num_rows, found.labels) == (800, 200, ("0", "1"))
+    assert np.bincount(found.held_out["label"][:]).tolist() == [100, 100]
+
+
+def test_a_named_split_is_held_out_with_row_ids_of_its_own(tmp_path, prepared):
+    path = save_splits(tmp_path / "saved", train=40, test=7, validation=9)
+    found = prepared(path, held_out="test")
+    assert found.train["row_id"][:] == list(range(40))
+    assert found.held_out["row_id"][:] == list(range(40, 47))
+    assert found.held_out["text"][0] == "test 0"
+    assert found.labels == ("bad", "good")
+    assert found.notes == []
+
+
+def test_with_a_share_the_other_splits_are_left_alone_and_that_is_said(tmp_path, prepared):
+    found = prepared(save_splits(tmp_path / "saved", train=40, test=7))
+    assert found.train.num_rows + found.held_out.num_rows == 40
+    assert any(
+        "only the split 'train' is used; held_out= may name another one: 'test' (7 rows)" in n for n in found.notes
+    )
+
+
+def test_a_split_that_is_not_there_is_refused_with_those_that_are(tmp_path, refusal):
+    path = save_splits(tmp_path / "saved", train=40, test=7)
+    assert "has no such split, and no such file is here; give one of its splits 'test', a file, or a share" in refusal(
+        path, held_out="validation"
+    )
+    assert "held_out='train': that is the split to train on" in refusal(path, held_out="train")
+
+
+def test_a_file_is_held_out(rows, prepared, refusal):
+    path, other = rows(40), rows(9, name="other.csv", word="service")
+    found = prepared(path, held_out=other)
+    assert (found.train.num_rows, found.held_out.num_rows) == (40, 9)
+    assert found.held_out["text"][0] == "service 0"
+    assert found.fingerprint != prepared(path).fingerprint
+    assert "held_out='nowhere.csv': no such file or folder" in refusal(path, held_out="nowhere.csv")
+
+
+def test_held_out_rows_without_the_columns_are_named_beside_those_of_the_training_rows(rows, refusal, tmp_path):
+    other = tmp_path / "other.csv"
+    other.write_text("review,label\nfine,1\n")
+    said = refusal(rows(40), held_out=str(other), label="stars")
+    assert "3 faults" in said
+    assert f"held_out={str(other)!r}: no column 'text'" in said
+    assert said.count("no column 'stars'") == 2
+
+
+@pytest.mark.parametrize("num", [101, 30])
+def test_samples_are_all_rows_used_in_proportion(rows, prepared, num):
+    found = prepared(rows(200, num_classes=2), samples=num)
+    assert found.train.num_rows + found.held_out.num_rows == num
+    assert found.held_out.num_rows == round(num / 5)
+    counts = np.bincount([*found.train["label"], *found.held_out["label"]])
+    assert abs(int(counts[0]) - int(counts[1])) <= 1
+
+
+def test_samples_of_two_splits_are_divided_as_the_splits_are(tmp_path, prepared):
+    path = save_splits(tmp_path / "saved", train=400, test=100)
+    found = prepared(path, held_out="test", samples=50)
+    assert (found.train.num_rows, found.held_out.num_rows) == (40, 10)
+    assert min(found.held_out["row_id"]) >= 400
+
+
+def test_more_samples_than_rows_take_all_and_say_so(rows, prepared):
+    found = prepared(rows(40), samples=41)
+    assert found.train.num_rows + found.held_out.num_rows == 40
+    assert "samples=41: there are 40 rows, and all are used" in found.notes
+
+
+def test_too_few_rows_for_the_classes_are_refused(rows, refusal, tmp_path):
+    path = rows(101, num_classes=5)
+    assert (
+        "samples=9: for 5 classes at least 10 rows are wanted, one of each class to train and one held out"
+        in refusal(path, samples=9)
+    )
+    said = refusal(path, held_out=0.01)
+    assert "held_out=0.01: 1 of 101 rows held out, 100 to train on; one row of each of the 5 classes is wanted" in said
+    assert "give a share from 0.05 to 0.95" in said
+    assert "97 of 101 rows held out" in refusal(path, held_out=0.96)
+    splits = save_splits(tmp_path / "saved", train=400, test=4)
+    said = refusal(splits, held_out="test", samples=50)
+    assert "samples=50: divided as the two splits are, 400 to 4, that is 50 rows to train on and 0 held out" in said
+    assert "give samples=202 or more" in said
+
+
+def test_the_least_share_and_the_least_samples_that_are_named_work(rows, prepared, tmp_path):
+    assert prepared(rows(101, num_classes=5), held_out=0.05).held_out.num_rows == 5
+    splits = save_splits(tmp_path / "saved", train=400, test=4)
+    assert prepared(splits, held_out="test", samples=202).held_out.num_rows == 2
+
+
+def test_a_class_with_one_row_is_trained_and_not_measured(tmp_path, prepared):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\n" + "".join(f"food {i},{'rare' if i == 3 else 'ab'[i % 2]}\n" for i in range(21)))
+    found = prepared(str(path))
+    assert found.labels.index("rare") in found.train["label"][:]
+    assert "no held-out row for classes that are trained: 'rare': they are not measured" in found.notes
+
+
+def test_a_held_out_class_that_is_never_trained_is_refused(rows, refusal):
+    said = refusal(rows(40, num_classes=2), held_out=rows(9, num_classes=3, name="other.csv", word="service"))
+    assert "no training row for classes of the held-out rows: '3'" in said
+
+
+def test_no_rows_are_refused_on_either_side(tmp_path, rows, refusal):
+    empty = tmp_path / "empty.csv"
+    empty.write_text("text,label\n")
+    assert f"dataset={str(empty)!r}: 0 rows; the training rows are wanted there" in refusal(str(empty))
+    assert f"held_out={str(empty)!r}: 0 rows; the held-out rows are wanted" in refusal(rows(40), held_out=str(empty))
+
+
+def test_a_missing_column_is_named_with_the_likely_one(tmp_path, refusal):
+    path = tmp_path / "a.csv"
+    path.write_text("review,stars\n" + "".join(f"the food was number {i} of all,{i % 5}\n" for i in range(40)))
+    said = refusal(str(path))
+    assert "2 faults" in said
+    assert (
+        "no column 'text' (text='text'); columns: review, stars; did you mean 'review'? Then give text='review'" in said
+    )
+    assert "no column 'label' (label='label'); columns: review, stars; did you mean 'stars'?" in said
+    assert "did you mean 'stars'? Then give label='stars'" in refusal(str(path), text="review", label="star")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "hint"),
+    [
+        ("a.csv", "text;label\na;1\n", "the header looks separated by semicolons: save it with commas"),
+        ("a.csv", "text\tlabel\na\t1\n", "the header looks separated by tabs: name the file .tsv"),
+        ("a.tsv", "text,label\na,1\n", "the header looks separated by commas: name the file .csv"),
+        ("a.tsv", "Wow... Loved this place.\t1\nCrust is not good.\t0\n", "the first row looks like data"),
+    ],
+)
+def test_a_header_that_is_none_is_recognised(tmp_path, refusal, name, content, hint):
+    path = tmp_path / name
+    path.write_text(content)
+    assert hint in refusal(str(path))
+
+
+def test_text_and_label_faults_of_both_sides_come_together(tmp_path, refusal):
+    rows = [{"text": None if i == 4 else f"food {i}", "label": i % 5 + 1} for i in range(40)]
+    datasets.Dataset.from_list(rows).to_json(tmp_path / "a.jsonl")
+    said = refusal(str(tmp_path / "a.jsonl"), labels=("a", "b", "c", "d", "e"))
+    assert "2 faults" in said
+    assert "1 of 40 texts of the training rows are null, first in rows 5" in said
+    assert "looks 1-based" in said
+
+
+def test_texts_on_both_sides_are_noted_and_a_copy_is_refused(rows, prepared, refusal, sentences):
+    assert any("1 of 200 held-out texts (0.5%)" in note for note in prepared(str(sentences)).notes)
+    path = rows(40)
+    copy = rows(40, name="copy.csv")
+    assert "40 of 40 held-out texts (100.0%) are in the training rows too" in refusal(path, held_out=copy)

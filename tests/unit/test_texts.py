@@ -1,0 +1,78 @@
+"""Texts that are missing, empty, repeated or contradictory are counted and placed."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from train_func.worker.texts import contradictions, overlap, text_faults
+
+
+def judged(*texts, type=None, **more):
+    return text_faults(pa.table({"review": pa.array(texts, type=type), **more}), "review", "training")
+
+
+def column(*texts):
+    return pa.chunked_array([pa.array(texts, pa.large_string())])
+
+
+def test_plain_texts_have_no_fault():
+    assert judged("a", "b") == ([], [])
+    assert judged("a", "b", type=pa.dictionary(pa.int8(), pa.string())) == ([], [])
+
+
+def test_null_texts_are_counted_and_placed():
+    (fault,), notes = judged("a", None, "b", None)
+    assert (
+        "column 'review': 2 of 4 texts of the training rows are null, first in rows 2, 4 (the first data row is 1)"
+        in fault
+    )
+    assert "remove these rows or write an empty text there" in fault
+    assert notes == []
+
+
+def test_a_column_of_nulls_or_of_numbers_is_no_text():
+    assert "every text of the training rows is null or empty" in judged(None, None)[0][0]
+    (fault,), _ = judged(1, 2, other=["a", "b"])
+    assert fault == "column 'review': training rows hold int64, not texts; columns with texts: other"
+
+
+def test_a_few_empty_texts_are_noted_with_their_share():
+    faults, (note,) = judged(*["good"] * 19, " \n")
+    assert faults == []
+    assert "5.0% of the texts of the training rows are empty, first in rows 20" in note
+
+
+def test_many_empty_texts_are_a_fault():
+    (fault,), notes = judged(*["good"] * 18, "", " ")
+    assert "10.0% of the texts of the training rows are empty, first in rows 19, 20; at most 5% may be" in fault
+    assert notes == []
+
+
+def test_held_out_texts_that_are_trained_on_are_noted_up_to_a_tenth():
+    training = column(*(f"text {i}" for i in range(40)))
+    held_out = column("text 7", *(f"other {i}" for i in range(9)))
+    faults, (note,) = overlap(training, held_out, np.arange(10) + 50)
+    assert faults == []
+    assert "1 of 10 held-out texts (10.0%) are in the training rows too, first rows 51" in note
+    (fault,), notes = overlap(training, column("text 1", "text 2", "new"), np.arange(3))
+    assert "2 of 3 held-out texts (66.7%) are in the training rows too, first rows 1, 2; above 10%" in fault
+    assert notes == []
+    assert overlap(training, column("new"), np.arange(1)) == ([], [])
+
+
+def test_equal_texts_with_different_labels_are_noted():
+    texts = column("fine", "so so", "so so", "so so", "bad", "bad")
+    (note,) = contradictions(texts, np.array([1, 1, 0, 1, 0, 0]), ("neg", "pos"))
+    assert note == "1 training text(s) stand there with different labels, such as 'so so' with neg and pos"
+    assert contradictions(texts, np.zeros(6, dtype=np.int64), ("neg", "pos")) == []
+
+
+@pytest.mark.parametrize("text", ["NA", "null", "nan", "None"])
+def test_words_that_look_like_nulls_are_texts(tmp_path, text):
+    from train_func.worker.delimited import read_delimited
+
+    path = tmp_path / "a.csv"
+    path.write_text(f"review,label\ngood,1\n{text},0\n")
+    table = read_delimited(path, ",")
+    assert table["review"].to_pylist() == ["good", text]
+    assert text_faults(table, "review", "training") == ([], [])
