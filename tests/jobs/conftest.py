@@ -2,12 +2,13 @@
 
 import csv
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.tiny_model import write_tiny_model
 
+from tests.tiny_model import write_tiny_model
 from train_func import Run
 
 
@@ -53,4 +54,12 @@ def processes_of(job_name: str) -> list[int]:
                 continue
             if f"TRAIN_FUNC_JOB={job_name}".encode() in environment.split(b"\0"):
                 found.append(int(entry.name))
+    return found
+
+
+def until(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"not so after {seconds} s"
+        time.sleep(0.05)
     return found

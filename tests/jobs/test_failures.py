@@ -4,24 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.jobs import functions
-from tests.jobs.conftest import processes_of
+from tests.jobs.conftest import processes_of, until
 from train_func import JobFailed, JobNotFound, Local, attach, submit
 
 LIMIT = 120
-
-
-def until(condition, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, f"not so after {seconds} s"
-        time.sleep(0.05)
-    return found
 
 
 def failure(job) -> JobFailed:

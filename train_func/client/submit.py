@@ -1,6 +1,7 @@
 """Submits a function as a run, or attaches to one that was submitted before."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +68,8 @@ def attach(name: str, *, on: Place | None = None) -> Job:
     store = open_store(place.store_address())
     generation = _generation(store, name)
     if generation == 0:
-        known = sorted({entry.key.split("/")[0] for entry in store.list("") if entry.key.endswith("/run.json")})
+        keys = [entry.key for entry in store.list("")]
+        known = [key.removesuffix("/run.json") for key in keys if re.fullmatch(r"[^/]+/run\.json", key)]
         raise JobNotFound(f"{store.address} holds no run {name!r}; it holds: {', '.join(known) or 'none'}")
     return Job(RunRecord.from_dict(_json(store, _run_key(name, generation))), place, store)
 
@@ -142,12 +144,11 @@ def _files(record: RunRecord, source: Source) -> dict[str, bytes]:
 
 def _generation(store: Store, name: str) -> int:
     """The newest generation of a run; 0 when the store has none."""
-    keys = {entry.key for entry in store.list(f"{name}/run.json")} | {
-        entry.key for entry in store.list(f"{name}/generations/") if entry.key.endswith("/run.json")
-    }
-    if f"{name}/run.json" not in keys:
+    keys = {entry.key for prefix in ("run.json", "generations/") for entry in store.list(f"{name}/{prefix}")}
+    if _run_key(name, 1) not in keys:
         return 0
-    return max([1, *(int(key.split("/")[-2]) for key in keys if "/generations/" in key)])
+    later = (re.fullmatch(rf"{re.escape(name)}/generations/(\d+)/run\.json", key) for key in keys)
+    return max([1, *(int(found[1]) for found in later if found)])
 
 
 def _run_key(name: str, generation: int) -> str:
