@@ -24,6 +24,7 @@ CASES = {
     "3-micro-batches": (40, 16, 6, 3, 0.0),
     "dropout": (101, 16, 4, 4, 0.1),
     "dropout-idle-ranks": (40, 16, 8, 2, 0.1),
+    "random-collator": (40, 16, 4, 4, 0.1),
 }
 NUM_EPOCHS = 2
 
@@ -57,7 +58,7 @@ def train(name, world_size, rank, folder):
     trainer = Trainer(
         model=small.model(dropout),
         args=small.arguments(folder, facts_of(plan), optim="sgd", learning_rate=0.5, max_grad_norm=0),
-        data_collator=small.collate,
+        data_collator=small.collate_and_mask if name == "random-collator" else small.collate,
         train_dataset=split_dataset_by_node(plan, rank, world_size),
         eval_dataset=small.rows(num_rows // 2, seed=1),
         callbacks=[keeps],

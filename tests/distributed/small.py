@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,12 @@ VOCABULARY = 50
 
 def rows(num_rows, seed=0):
     """Rows of 3 to 30 tokens; ids that are neither positions nor in order."""
-    random = np.random.default_rng(seed)
-    ids = random.permutation(num_rows) * 3 + 1
+    draw = np.random.default_rng(seed)
+    ids = draw.permutation(num_rows) * 3 + 1
     return Dataset.from_dict(
         {
-            "input_ids": [random.integers(1, VOCABULARY, random.integers(3, 31)).tolist() for _ in range(num_rows)],
-            "label": random.integers(0, 3, num_rows).tolist(),
+            "input_ids": [draw.integers(1, VOCABULARY, draw.integers(3, 31)).tolist() for _ in range(num_rows)],
+            "label": draw.integers(0, 3, num_rows).tolist(),
             "row_id": ids.tolist(),
         }
     )
@@ -50,16 +51,23 @@ def collate(features):
     }
 
 
+def collate_and_mask(features):
+    """Hides a third of the tokens, drawn by three generators that a collator may use."""
+    batch = collate(features)
+    third = torch.rand(batch["input_ids"].shape) + random.random() + np.random.rand() < 1
+    batch["input_ids"][third] = 1
+    return batch
+
+
 def arguments(folder, plan_facts, **others):
     return TrainingArguments(
         output_dir=str(folder),
-        use_cpu=True,
         num_train_epochs=plan_facts.num_epochs,
         gradient_accumulation_steps=plan_facts.accumulation,
         report_to="none",
         save_strategy="no",
         logging_strategy="no",
-        **others,
+        **{"use_cpu": True, **others},
     )
 
 

@@ -85,6 +85,10 @@ STOCK = {
     "sharded with strides": (shard_strided, transformers.Trainer, {}),
     "selected": (lambda rows, rank, size: rows.select([rank, rank + 5, 20 + rank]), transformers.Trainer, {}),
     "split twice": (lambda rows, rank, size: split(split(rows, rank, size), rank, size), transformers.Trainer, {}),
+    "without use_cpu": (lambda rows, *_: rows, transformers.Trainer, {"use_cpu": False}),
+    "dealt by nobody": (lambda rows, *_: rows, DealsNothing, {}),
+    "iterable": (lambda rows, *_: rows.to_iterable_dataset(), transformers.Trainer, {"max_steps": 3}),
+    "iterable, split": (lambda rows, *w: split(rows.to_iterable_dataset(), *w), transformers.Trainer, {"max_steps": 3}),
     "drop last": (lambda rows, *_: rows.select(range(39)), transformers.Trainer, {"dataloader_drop_last": True}),
 }
 
@@ -125,7 +129,9 @@ def on_the_plan(folder, rank, size):
     def train(kind, part):
         return what_is_said(trainer_of(kind, folder, plan, part).train)
 
+    part = split(plan, rank, size)
     yield from ((name, train(Trainer, change(plan, rank, size))) for name, change in PLANS.items())
+    yield "without use_cpu", what_is_said(trainer_of(Trainer, folder, plan, part, use_cpu=False).train)
     yield "rows, no plan", train(Trainer, small.rows(NUM_ROWS))
     yield "prepared by Accelerate", train(PreparedByAccelerate, split(plan, rank, size))
     yield "a step left out", train(LeavesOutAStep, split(plan, rank, size))

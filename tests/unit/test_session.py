@@ -140,12 +140,34 @@ def test_the_same_run_gives_the_same_weights(a_record):
     assert not torch.equal(weights(1), weights(2))
 
 
-def test_a_second_start_makes_a_second_attempt_which_may_not_publish(a_record, store):
+def test_a_run_that_has_its_result_is_not_trained_again(a_record, store):
     train_func(a_record().parameters())
-    first = store.get("tiny-reviews-0123/model/manifest.json").data
-    with pytest.raises(StorageFailed, match="Attempt 2 .* but attempt 1 has published already"):
+    published = store.get("tiny-reviews-0123/model/manifest.json").data
+    with pytest.raises(InvalidInput, match="tiny-reviews-0123 has a result .* already: fetch .* or .* fresh=True"):
         train_func(a_record().parameters())
-    assert store.get("tiny-reviews-0123/model/manifest.json").data == first
+    assert store.get("tiny-reviews-0123/model/manifest.json").data == published
+
+
+def test_without_a_supervisor_a_session_takes_the_next_attempt(a_record):
+    numbers = []
+    for _ in range(2):
+        with Session(a_record().parameters()) as session:
+            numbers.append(session.attempt)
+    assert numbers == [1, 2]
+
+
+def test_what_is_published_was_measured_on_all_held_out_rows(a_record, store):
+    parameters = a_record(epochs=1).parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, eval_strategy="epoch", dataloader_num_workers=1)
+        trainer.eval_dataset = trainer.eval_dataset.select(range(3))
+        trainer.compute_metrics = lambda prediction: {"odd": float("nan"), "shape": prediction.predictions.shape}
+        trainer.train()
+        assert trainer.measured.metrics["rows"] == 3
+        session.publish(trainer)
+    result = json.loads(store.get("tiny-reviews-0123/result.json").data)
+    assert result["metrics"] | {"loss": 0} == {"odd": None, "shape": "(8, 2)", "rows": 8, "loss": 0}
+    assert result["audit"]["training"] == [{"rows": 32, "used_once": 32, "missing": 0, "repeated": 0}]
 
 
 def test_the_attempt_is_the_one_the_supervisor_names(a_record, monkeypatch):

@@ -17,6 +17,7 @@ from train_func.worker import world
 from train_func.worker.coverage import Coverage, RowIds, count
 from train_func.worker.loader import Collator, take_row_ids
 from train_func.worker.plan import features_of, lengths_of
+from train_func.worker.randomness import seed_for
 
 if TYPE_CHECKING:
     from train_func.worker.trainer import Trainer
@@ -64,8 +65,8 @@ def measure(trainer: "Trainer", rows: Dataset, ids: RowIds, ignore_keys: list[st
     batches = batches_of(lengths_of(rows), trainer.args.per_device_eval_batch_size)
     collator = trainer.collator("evaluation")
     trainer.model.eval()
-    mine = batches[world.rank() :: world.size()]
-    own = world.together(lambda: [_predict(trainer, rows, batch, collator, ignore_keys) for batch in mine])
+    mine = list(enumerate(batches))[world.rank() :: world.size()]
+    own = world.together(lambda: [_predict(trainer, rows, *batch, collator, ignore_keys) for batch in mine])
     parts = sorted((part for of_rank in world.gather(own) for part in of_rank), key=lambda part: int(part.positions[0]))
     coverage = count(ids, [np.asarray(part.row_ids) for part in parts])
     numbers = " ".join(f"{name}={value}" for name, value in coverage.counts("in_metric_once").items())
@@ -82,8 +83,9 @@ def batches_of(lengths: Ints, batch_size: int) -> list[Ints]:
 
 
 def _predict(
-    trainer: "Trainer", rows: Dataset, positions: Ints, collator: Collator, ignore_keys: list[str] | None
+    trainer: "Trainer", rows: Dataset, number: int, positions: Ints, collator: Collator, ignore_keys: list[str] | None
 ) -> _Part:
+    seed_for("evaluate", trainer.args.seed, trainer.state.global_step, number)
     features = features_of(rows, positions.tolist())
     row_ids = take_row_ids(features)
     inputs = collator(features)
@@ -102,7 +104,7 @@ def _metrics(trainer: "Trainer", parts: list[_Part]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     if trainer.compute_metrics is not None:
         own = trainer.compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
-        metrics |= {name: value.item() if hasattr(value, "item") else value for name, value in own.items()}
+        metrics |= {name: value.item() if isinstance(value, np.generic) else value for name, value in own.items()}
     elif isinstance(logits, np.ndarray) and labels is not None and logits.ndim == labels.ndim + 1:
         metrics["accuracy"] = float((logits.argmax(-1) == labels).mean())
     if all(part.loss is not None for part in parts):

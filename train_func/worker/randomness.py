@@ -6,12 +6,12 @@ from typing import Literal
 import numpy as np
 import torch
 
-Purpose = Literal["collate", "forward"]
-_PURPOSES: dict[Purpose, int] = {"collate": 0, "forward": 1}
+Purpose = Literal["collate", "forward", "evaluate"]
+_PURPOSES: dict[Purpose, int] = {"collate": 0, "forward": 1, "evaluate": 2}
 
 
 def seed_for(purpose: Purpose, seed: int, step: int, micro: int) -> None:
-    """Seeds every generator of this process for one micro-batch of one step."""
+    """Seeds every generator of this process for one micro-batch of one step; ``micro`` may be -1."""
     place = np.random.SeedSequence([seed, step, micro + 1, _PURPOSES[purpose]])
     number = int(place.generate_state(1, np.uint64)[0]) >> 1
     random.seed(number)

@@ -27,7 +27,7 @@ from train_func.worker.coverage import Coverage, RowIds
 from train_func.worker.plan import build_plan, num_micro_batches, row_ids_of
 from train_func.worker.probe import Probe, probe, recorded
 from train_func.worker.publication import write_publication
-from train_func.worker.publish import publish
+from train_func.worker.publish import complete, publish
 from train_func.worker.trainer import Trainer
 
 _was = {"opened": False, "published": False}
@@ -96,6 +96,11 @@ class Session:
             return int(given)
         if self.store is None:
             return 1
+        if complete(self.store, self.record):
+            raise InvalidInput(
+                f"{self.record.name} has a result in {self.store.address} already: fetch the model from "
+                f"{self.record.model_prefix} there, or train a new generation with fresh=True"
+            )
         return Attempts(self.store, self.record, worker=0, pod=socket.gethostname()).claim().attempt
 
     def _probe(self) -> Probe:
@@ -235,7 +240,7 @@ class Session:
         audited = {"world_size": self.world_size}
         if not isinstance(trainer, Trainer):
             history = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
-            metrics = {name.removeprefix("eval_"): value for name, value in (history or [{}])[-1].items()}
+            metrics = _plain({name.removeprefix("eval_"): value for name, value in (history or [{}])[-1].items()})
             training = [self._stock_coverage.counts("used_once")] if self._stock_coverage else []
             return {"metrics": metrics, "audit": {**audited, "trainer": "transformers", "training": training}}
         measured = trainer.measured
@@ -244,10 +249,21 @@ class Session:
             trainer.evaluate(rows)
             measured = trainer.measured
         return {
-            "metrics": dict(measured.metrics) if measured else {},
+            "metrics": _plain(measured.metrics) if measured else {},
             "audit": {
                 **audited,
                 "training": [coverage.counts("used_once") for coverage in trainer.coverage],
                 "held_out": measured.coverage.counts("in_metric_once") if measured else None,
             },
         }
+
+
+def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON has it: what is not finite becomes null, what is no number becomes text."""
+    return {name: _plain_value(value) for name, value in metrics.items()}
+
+
+def _plain_value(value: Any) -> float | str | None:
+    if isinstance(value, (int, float)):
+        return value if math.isfinite(value) else None
+    return None if value is None else str(value)

@@ -48,6 +48,12 @@ def check_stock_trainer(trainer: transformers.Trainer, whole: RowIds | None) -> 
     Raises:
         InvalidInput: (cause "code", on every rank) naming the split that is too many.
     """
+    if trainer.args.world_size != world.size():
+        raise InvalidInput(
+            f"transformers.Trainer sees {trainer.args.world_size} of {world.size()} ranks: each would train on its own "
+            "and share no gradients. Pass TrainingArguments(**session.arguments, ...), which says use_cpu",
+            cause="code",
+        )
     rows = trainer.train_dataset
     if isinstance(rows, IterableDataset) and getattr(rows, "_distributed", None) is not None and world.size() > 1:
         _refuse_stock("before that an iterable data set was split by split_dataset_by_node", None)
@@ -62,9 +68,18 @@ def check_stock_trainer(trainer: transformers.Trainer, whole: RowIds | None) -> 
     coverage = count(given if alike else whole, used)
     if len(coverage.missing):
         _refuse_stock(_why_missing(trainer, alike, whole, parts), coverage)
+    if alike and _is_undealt(trainer, given, used):
+        _refuse_stock("its loader does not, so every rank would train on every row", coverage)
     if alike and len(given) < len(whole):
         world.say(f"note: {len(given)} of the {len(whole)} training rows are used")
     return coverage
+
+
+def _is_undealt(trainer: transformers.Trainer, given: RowIds, used: Sequence[RowIds]) -> bool:
+    """Whether ranks repeat each other's rows, and not only those few that even their batches."""
+    if world.size() == 1 or len(given) <= world.size() * trainer.args.train_batch_size:
+        return False
+    return all(len(np.unique(part)) == len(given) for part in used)
 
 
 def _why_missing(trainer: transformers.Trainer, alike: bool, whole: RowIds, parts: Sequence[RowIds]) -> str:
