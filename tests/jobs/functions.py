@@ -80,3 +80,25 @@ def ends_with(parameters):
     import sys
 
     sys.exit(parameters["code"])
+
+
+def loads_each(parameters):
+    """Every further source in the job's folder, by the worker's own loader; each must return what it should."""
+    import dataclasses
+    import hashlib
+    import json
+    import os
+    from pathlib import Path
+
+    from train_func.run import RunRecord
+    from train_func.worker import shipment
+
+    folder, work = Path(os.environ["TRAIN_FUNC_JOB_DIR"]), Path(os.environ["TRAIN_FUNC_WORK_DIR"])
+    record = RunRecord.from_parameters(parameters)
+    wanted = json.loads((folder / "wanted.json").read_text())
+    for name, (sha256, returned) in wanted.items():
+        (work / "source.py").write_bytes((folder / name).read_bytes())
+        own = dataclasses.replace(record, source_sha256=sha256, function="train_func")
+        values = shipment.load(work, None, own)({})
+        assert hashlib.sha256(repr(values).encode(errors="surrogatepass")).hexdigest() == returned, name
+    print(f"{len(wanted)} sources arrived and work", flush=True)

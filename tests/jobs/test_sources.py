@@ -1,0 +1,53 @@
+"""What is shipped arrives byte for byte: through the manifest of a real job, and through the store when it is large."""
+
+import dataclasses
+import hashlib
+import json
+
+from tests.generated_sources import generated_sources, large_source
+from tests.jobs.functions import loads_each
+from tests.shipping import imported, packed, record_of
+from train_func import Local, submit
+from train_func.client.source import pack
+from train_func.storage import open_store
+
+NUM_SOURCES = 1000
+LIMIT = 180
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_one_job_carries_a_thousand_sources_through_its_manifest(home, a_run, tmp_path):
+    wanted, files = {}, {}
+    for number, generated in enumerate(generated_sources(11, NUM_SOURCES)):
+        name, source = f"source-{number}.py", packed(tmp_path, generated.data)
+        files[name] = source.text.encode()
+        wanted[name] = (source.sha256, sha256(repr(generated.returns).encode(errors="surrogatepass")))
+    carrier = pack(loads_each)
+    record = dataclasses.replace(
+        record_of(carrier), run=a_run(workers=1), name="thousand", store=Local().store_address()
+    )
+    files |= {
+        "run.json": json.dumps(record.to_dict()).encode(),
+        "cells.json": json.dumps(carrier.cells).encode(),
+        "source.py": carrier.text.encode(),
+        "wanted.json": json.dumps(wanted).encode(),
+    }
+    Local().create("thousand", Local().render(record, sorted(files)), files)
+    lines = [line.text for line in Local().log_lines("thousand", follow=True)]
+    assert any(f"{NUM_SOURCES} sources arrived and work" in line for line in lines), lines[-20:]
+    assert Local().status("thousand").condition("Succeeded")
+
+
+def test_a_source_too_large_for_a_config_map_goes_by_the_store(home, a_run, tmp_path):
+    generated = large_source(3_000_000)
+    with imported(tmp_path, generated.data) as module:
+        sent = pack(module.train_func)
+        job = submit(module.train_func, a_run(workers=1), on=Local())
+    assert job.wait(LIMIT) == "Succeeded", list(job.logs())
+    stored = open_store(Local().store_address()).get(f"{job.record.prefix}/source/source.py").data
+    assert stored == sent.text.encode()
+    assert sha256(stored) == job.record.source_sha256
+    assert not list((home / "jobs" / job.record.job_name / "configmaps").rglob("source.py"))
