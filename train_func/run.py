@@ -131,7 +131,8 @@ def _held_out(run: Run) -> str | None:
 
 
 def _labels(run: Run) -> str | None:
-    if isinstance(run.labels, str) or not all(isinstance(name, str) and name for name in run.labels):
+    given: object = run.labels
+    if not isinstance(given, (tuple, list)) or not all(isinstance(name, str) and name for name in given):
         return f"labels={run.labels!r}: a tuple of class names is wanted, such as ('negative', 'positive')"
     if len(set(run.labels)) != len(run.labels):
         return f"labels={run.labels!r}: every class name may stand only once"
@@ -141,27 +142,29 @@ def _labels(run: Run) -> str | None:
 
 
 def _parameters(run: Run) -> list[str]:
-    if not isinstance(run.parameters, Mapping):
-        return [f"parameters={run.parameters!r}: a dict of plain JSON values is wanted"]
-    faults = []
-    for key, value in run.parameters.items():
-        if not isinstance(key, str):
-            faults.append(f"parameters[{key!r}]: every key must be a text")
-        elif key in {*field_names(), RECORD_KEY}:
-            faults.append(f"parameters[{key!r}]: that name is a field of Run itself; choose another")
-        elif found := _secret_within(key, value):
-            faults.append(f"parameters[{key!r}]: holds {found}; pass credentials by Secret or environment")
-        else:
-            try:
-                same = json.loads(json.dumps(value, allow_nan=False)) == value
-            except (TypeError, ValueError):
-                same = False
-            if not same:
-                faults.append(
-                    f"parameters[{key!r}] = {value!r} ({type(value).__name__}): only plain JSON travels: "
-                    "text, finite numbers, true, false, None, lists and dicts with text keys"
-                )
-    return faults
+    given: object = run.parameters
+    if not isinstance(given, Mapping):
+        return [f"parameters={given!r}: a dict of plain JSON values is wanted"]
+    return [fault for key, value in given.items() if (fault := _parameter(key, value))]
+
+
+def _parameter(key: object, value: object) -> str | None:
+    if not isinstance(key, str):
+        return f"parameters[{key!r}]: every key must be a text"
+    if key in {*field_names(), RECORD_KEY}:
+        return f"parameters[{key!r}]: that name is a field of Run itself; choose another"
+    if found := _secret_within(key, value):
+        return f"parameters[{key!r}]: holds {found}; pass credentials by Secret or environment"
+    try:
+        same = json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError):
+        same = False
+    if same:
+        return None
+    return (
+        f"parameters[{key!r}] = {value!r} ({type(value).__name__}): only plain JSON travels: "
+        "text, finite numbers, true, false, None, lists and dicts with text keys"
+    )
 
 
 def _secret_within(key: str, value: object) -> str | None:

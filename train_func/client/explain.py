@@ -81,8 +81,7 @@ def _root(evidence: Evidence) -> tuple[Cause, str]:
     refused = next((pod for pod in reversed(evidence.pods) if pod.reason == "CreateContainerConfigError"), None)
     if refused is not None:
         return "permission", f"worker {refused.worker} could not be started: {refused.message}"
-    ends = _last_attempt(evidence.attempts)
-    own = [end for end in ends if end["cause"] not in FOLLOWERS] or ends
+    own = _own_ends(evidence.attempts)
     if own and any(rank["error"] for rank in own[0]["ranks"]):
         return _of_record(own[0], evidence)
     over = next((pod for pod in reversed(evidence.pods) if pod.reason == "OOMKilled"), None)
@@ -104,9 +103,10 @@ def _of_pods(pods: list[Pod]) -> tuple[Cause, str]:
     return "unknown", f"worker {last.worker} ended with exit code {last.exit_code}. {last.message}".strip()
 
 
-def _last_attempt(ends: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """End records of the newest attempt that says more than that the attempts are used up."""
+def _own_ends(ends: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Failed ends of the newest attempt in which a worker failed by itself, or else of the newest that failed."""
     failed = [end for end in ends if end["exit_code"] != 0]
+    failed = [end for end in failed if end["cause"] not in FOLLOWERS] or failed
     newest = max((end["attempt"] for end in failed), default=0)
     return [end for end in failed if end["attempt"] == newest]
 

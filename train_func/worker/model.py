@@ -1,10 +1,13 @@
 """Loads the tokenizer and the model of a run, with a new head whose weights only the seed decides."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging
 
 from train_func.errors import InvalidInput
 from train_func.run import Run
@@ -44,7 +47,7 @@ def load_model(run: Run, labels: tuple[str, ...], store: Store | None, cache: Pa
             trust_remote_code=False,
         )
         config.pad_token_id = tokenizer.pad_token_id
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), _quiet():
             torch.manual_seed(run.seed)
             model, report = AutoModelForSequenceClassification.from_pretrained(
                 found.folder,
@@ -60,6 +63,19 @@ def load_model(run: Run, labels: tuple[str, ...], store: Store | None, cache: Pa
         raise _unloadable(found, error) from error
     _refuse_random_parts(found, model, report)
     return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the progress bar and the report of new weights: which may be new is decided below."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()
 
 
 def _tokenizer(found: FoundModel) -> Any:
