@@ -95,8 +95,8 @@ def _disk_faults(model: FoundModel, cache: Path) -> list[dict[str, str]]:
     if free >= wanted:
         return []
     message = (
-        f"{folder}: {free / 1e6:,.0f} MB free, and {wanted / 1e6:,.0f} MB are wanted ({COPIES} copies of the model's "
-        f"{model.facts.num_bytes / 1e6:,.0f} MB): make room there, or let TRAIN_FUNC_HOME name a folder on another disk"
+        f"{folder}: {free / 1e6:,.1f} MB free, and {wanted / 1e6:,.1f} MB are wanted ({COPIES} copies of the model's "
+        f"{model.facts.num_bytes / 1e6:,.1f} MB): make room there, or let TRAIN_FUNC_HOME name a folder on another disk"
     )
     return [{"cause": "storage", "message": message}]
 

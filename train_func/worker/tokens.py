@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import tokenizers
 from datasets import Dataset
@@ -42,7 +43,9 @@ def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> 
     path = entry(cache, key, lambda part: _write(table, tokenizer, max_length, part))
     try:
         return Dataset.from_file(str(path))
-    except pa.ArrowInvalid:  # cut short by something outside this program
+    except (pa.ArrowInvalid, OSError) as error:  # cut short by something outside this program
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         remove(path)
         return Dataset.from_file(str(entry(cache, key, lambda part: _write(table, tokenizer, max_length, part))))
 
@@ -72,8 +75,12 @@ def _key(table: pa.Table, tokenizer: Any, max_length: int) -> str:
     """SHA-256 over everything that decides what is stored."""
     made_by = [VERSION, tokenizers.__version__, max_length, type(tokenizer).__name__, tokenizer.truncation_side]
     digest = hashlib.sha256(json.dumps(made_by).encode() + _state(tokenizer).encode())
-    for batch in _batches(table):
-        digest.update(batch.serialize())
+    for name in KEPT:
+        digest.update(table[name].to_numpy().astype(np.int64).tobytes())
+    for chunk in table["text"].cast(pa.large_string()).chunks:
+        offsets = np.frombuffer(chunk.buffers()[1], np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
+        digest.update(np.diff(offsets).tobytes())
+        digest.update(memoryview(chunk.buffers()[2] or b"")[offsets[0] : offsets[-1]])
     return digest.hexdigest()
 
 

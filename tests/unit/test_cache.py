@@ -1,0 +1,112 @@
+"""An entry of the machine's cache is made once, by one process, and is whole or absent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from train_func.worker import fingerprint
+from train_func.worker.cache import entry, machine_cache
+
+MAKER = """
+import sys, time
+from pathlib import Path
+from train_func.worker.cache import entry
+
+cache, log = Path(sys.argv[1]), Path(sys.argv[2])
+
+def make(part):
+    part.write_text("half")
+    with log.open("a") as file:
+        file.write("made\\n")
+    while sys.argv[3] == "hangs":
+        time.sleep(0.01)
+    part.write_text("whole")
+
+print(entry(cache, "deep/thing", make).read_text())
+"""
+
+
+def maker(tmp_path: Path, how: str = "works") -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", MAKER, str(tmp_path / "cache"), str(tmp_path / "log"), how]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_of_four_processes_one_makes_and_all_get_it(tmp_path):
+    makers = [maker(tmp_path) for _ in range(4)]
+    assert [process.communicate(timeout=60)[0] for process in makers] == ["whole\n"] * 4
+    assert (tmp_path / "log").read_text() == "made\n"
+
+
+def test_what_a_killed_maker_left_does_not_count(tmp_path):
+    process = maker(tmp_path, "hangs")
+    end = time.monotonic() + 60
+    while not (tmp_path / "log").exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert not (tmp_path / "cache/deep/thing").exists()
+    assert maker(tmp_path).communicate(timeout=60)[0] == "whole\n"
+
+
+def test_a_maker_that_raises_leaves_nothing_that_counts_and_the_next_one_succeeds(tmp_path):
+    def fail(part):
+        part.mkdir()
+        (part / "half").touch()
+        raise OSError("no more")
+
+    def succeed(part):
+        part.mkdir()
+        (part / "whole").touch()
+
+    with pytest.raises(OSError, match="no more"):
+        entry(tmp_path, "folder", fail)
+    assert not (tmp_path / "folder").exists()
+    assert [path.name for path in entry(tmp_path, "folder", succeed).iterdir()] == ["whole"]
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path):
+    assert machine_cache({"TRAIN_FUNC_CACHE_DIR": "/cache", "TRAIN_FUNC_HOME": "/home"}) == Path("/cache")
+    assert machine_cache({"TRAIN_FUNC_HOME": "/home"}) == Path("/home/cache")
+    assert machine_cache({}) == Path.home() / ".train_func/cache"
+
+
+@pytest.fixture
+def large(tmp_path):
+    """A file that was last changed a while ago, and is worth remembering."""
+    path = tmp_path / "large"
+    path.write_bytes(os.urandom(1 << 20))
+    os.utime(path, (time.time() - 60, time.time() - 60))
+    return path
+
+
+def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, large):
+    first = fingerprint.of_file(large, tmp_path / "cache")
+    status = large.stat()
+    content = large.read_bytes()
+    large.write_bytes(bytes(len(content)))
+    os.utime(large, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert fingerprint.of_file(large, tmp_path / "cache") == first  # nothing tells that it changed: it was not read
+    os.utime(large, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert fingerprint.of_file(large, tmp_path / "cache") != first
+
+
+def test_a_file_that_has_just_changed_is_not_remembered(tmp_path, large):
+    os.utime(large)
+    fingerprint.of_file(large, tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_fingerprint_of_files_follows_names_and_bytes(tmp_path):
+    (tmp_path / "a").write_text("1")
+    (tmp_path / "b").write_text("2")
+    first = fingerprint.of_files(tmp_path, ["a", "b"], tmp_path / "cache")
+    assert first == fingerprint.of_files(tmp_path, ["b", "a"], tmp_path / "cache")
+    (tmp_path / "a").write_text("2")
+    (tmp_path / "b").write_text("1")
+    assert first != fingerprint.of_files(tmp_path, ["a", "b"], tmp_path / "cache")

