@@ -46,9 +46,10 @@ def fold(body: str, modules: Sequence[Module], package: str = "") -> str:
     folded: list[str] = []
     for module in modules:
         lines = split_lines(module.text)
-        if lines and not lines[-1].endswith(("\r", "\n")):
+        is_ended = not lines or lines[-1].endswith(("\r", "\n"))
+        if not is_ended:
             lines[-1] += "\n"
-        entry = {"name": module.name, "package": module.is_package, "path": module.path}
+        entry = {"name": module.name, "package": module.is_package, "path": module.path, "ended": is_ended}
         index.append({**entry, "first": line, "lines": len(lines)})
         folded += [FOLD + text for text in lines]
         line += len(lines)
@@ -71,5 +72,6 @@ def unfold(text: str) -> Packed:
     for entry in header["modules"]:
         first = entry["first"]
         own = "".join(line.removeprefix(FOLD) for line in lines[first - 1 : first - 1 + entry["lines"]])
+        own = own if entry["ended"] else own.removesuffix("\n")
         modules.append((Module(entry["name"], entry["package"], entry["path"], own), first))
     return Packed(header["package"], tuple(modules))

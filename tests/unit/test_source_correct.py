@@ -354,6 +354,90 @@ CORRECT = {
         from math import *
         def train_func(p): return floor(pi)
     """,
+    "bound again from its own value": """
+        ROWS = ["b ", " a"]
+        ROWS = [row.strip() for row in ROWS]
+        N = 1
+        N += 1
+        N *= len(ROWS)
+        HALF = N / 2
+        ROWS = sorted(ROWS)
+        N = N + 10
+        NAMES = ["x"]
+        NAMES += ["y"]
+        BUILT = str.split("c d")
+        BUILT = list(map(str.upper, BUILT))
+        def train_func(p): return ROWS, N, HALF, NAMES, BUILT
+    """,
+    "earlier value of a name": """
+        SIZE = 1
+        def first(n=SIZE): return n
+        TABLE = {"size": SIZE}
+        SIZE = 2
+        def train_func(p): return first(), TABLE, SIZE
+    """,
+    "function around an earlier one of its name": """
+        import functools
+        def helper(n): return n + 1
+        plain = helper
+        @functools.wraps(helper)
+        def helper(n): return [plain(n)]
+        class Base: x = 1
+        class Base(Base): y = 2
+        def train_func(p): return helper(1), Base.x + Base.y
+    """,
+    "decorated by an assignment": """
+        import functools
+        def twice(f):
+            @functools.wraps(f)
+            def wrapper(*args): return [f(*args)] * 2
+            return wrapper
+        def helper(n): return n
+        helper = twice(helper)
+        def train_func(p): return helper(1)
+        train_func = twice(train_func)
+    """,
+    "value that a block may leave in place": """
+        import os
+        LEVEL = 1
+        if os.environ.get("NOBODY_SETS_THIS"):
+            LEVEL = 2
+        try:
+            import nobody_has_this
+            FAST = True
+        except ImportError:
+            print("slow")
+            FAST = False
+        match LEVEL:
+            case 1:
+                NAME = "one"
+            case _:
+                NAME = "many"
+        if (other := 5) > 3:
+            pass
+        def train_func(p): return LEVEL, FAST, NAME, other
+    """,
+    "conditional import that did not happen": """
+        HAVE_IT = False
+        if HAVE_IT:
+            from nobody_has_this import Thing
+        def train_func(p): return isinstance(p, Thing) if HAVE_IT else "without"
+    """,
+    "functions of packages as values": """
+        import numpy as np
+        REDUCE = {"mean": np.mean, "add": np.add, "len": len}
+        def train_func(p): return float(REDUCE["mean"]([1, 2])), float(REDUCE["add"](1, 2))
+    """,
+    "labels set afterwards": """
+        def helper(): return 1
+        helper.__doc__ = "says one"
+        def train_func(p): return helper()
+    """,
+    "several star imports": """
+        from os.path import *
+        from collections.abc import *
+        def train_func(p): return join("a", "b"), isinstance({}, Mapping)
+    """,
     "shadowed builtins": """
         list = (1, 2)
         def sum(x): return "mine"

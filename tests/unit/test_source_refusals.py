@@ -121,7 +121,6 @@ REFUSED = {
     ),
     "time": ("import time as t\nN = t.time()\ndef train_func(p): return N\n", 2, "another value each time"),
     "bound by a loop": ("for n in range(3): pass\ndef train_func(p): return n\n", 1, "'n' is bound by a `for`"),
-    "added to": ("n = 1\nn += 1\ndef train_func(p): return n\n", 2, "'n' is bound by a `+=` statement"),
     "changed container": (
         "C = {'a': 1}\nC['a'] = 2\ndef train_func(p): return C\n",
         1,

@@ -61,7 +61,7 @@ def _inside(value: object) -> Iterable[Any] | None:
         return [value.func, *value.args, *value.keywords.values()]
     if isinstance(value, io.IOBase) or hasattr(kind, "__next__"):
         return None
-    if isinstance(value, Mapping):
+    if isinstance(value, dict) or (isinstance(value, Mapping) and _origin(kind) != "installed"):
         return [*value.keys(), *value.values(), *_fields(value)]
     if isinstance(value, list | tuple | set | frozenset | deque):
         return [*value, *_fields(value)]
@@ -72,6 +72,8 @@ def _inside(value: object) -> Iterable[Any] | None:
         return _fields(value)
     if origin == "standard":
         return [] if _travels_by_pickle(value) else None
+    if _is_of_a_package(value):
+        return []
     is_value = _full_name(kind) in _VALUES or any(_full_name(base) in _BASES_OF_VALUES for base in kind.__mro__)
     return [] if is_value or issubclass(kind, BaseException) else None
 
@@ -103,6 +105,14 @@ def _travels_by_pickle(value: object) -> bool:
         pickle.dumps(value)
         return True
     return False
+
+
+def _is_of_a_package(value: object) -> bool:
+    """Whether its package offers the very object by its name, as numpy does its functions."""
+    name = getattr(value, "__name__", None)
+    homes = (getattr(value, "__module__", None), type(value).__module__.partition(".")[0])
+    modules = [sys.modules.get(home) for home in homes if isinstance(home, str)]
+    return isinstance(name, str) and any(getattr(module, name, None) is value for module in modules if module)
 
 
 def _full_name(kind: type) -> str:

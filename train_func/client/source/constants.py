@@ -10,16 +10,16 @@ built inside the function. The value must still be the one its statement gives.
 import ast
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 from train_func.client.source.alive import why_alive
-from train_func.client.source.evaluation import NotHarmless, evaluate, same
 from train_func.client.source.statements import DEFINITIONS, Statement
+from train_func.client.source.uses import binds
 from train_func.secret import secret_under
 
-ASSIGNMENTS: tuple[type[ast.stmt], ...] = (ast.Assign, ast.AnnAssign)
+ASSIGNMENTS: tuple[type[ast.stmt], ...] = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 if hasattr(ast, "TypeAlias"):  # Python 3.12: type Name = ...
     ASSIGNMENTS += (ast.TypeAlias,)
 RULE = (
@@ -27,6 +27,8 @@ RULE = (
     "operators and calls of names that travel, with a plain value"
 )
 NEXT = "build it inside the function, or pass a value by Run(parameters={...})"
+# What may stand in a block beside the assignments.
+_HARMLESS = (ast.Import, ast.ImportFrom, ast.Pass, ast.Raise, ast.Delete, ast.Assert, ast.Expr)
 _READS = frozenset({"open", "input", "getpass", "read_text", "read_bytes"})
 _NOT_TWICE = re.compile(
     r"random\.(?!Random$|seed$).*|secrets\..*|uuid\.uuid[14]|os\.urandom"
@@ -35,33 +37,30 @@ _NOT_TWICE = re.compile(
 )
 
 
-def faults_of(statement: Statement, names: Iterable[str], live: Mapping[str, Any]) -> Iterator[str]:
-    """Why the statement that binds the constants ``names`` cannot be executed again in a worker."""
+def faults_of(statement: Statement, name: str, live: Mapping[str, Any], *, is_newest: bool = True) -> list[str]:
+    """Why the statement that binds the constant ``name`` cannot be executed again in a worker.
+
+    Unless it is the newest that binds the name, ``live`` does not hold the value that it gave.
+    """
     node = statement.node
     if what := _not_assigned(node):
-        yield f"{statement.place()}: {_list(names)} is bound by {what}; {RULE}. Write one assignment, or {NEXT}"
-        return
-    alive = {} if _is_only_looked_up(node, live) else {name: why_alive(live.get(name)) for name in names}
-    for name, what in alive.items():
-        if what:
-            yield f"{statement.place()}: {name!r} is {what}, which exists only in this process; {RULE}. Next: {NEXT}"
-    if not any(alive.values()):
-        yield from (f"{statement.place(line)}: {what}; {RULE}. Next: {NEXT}" for what, line in _calls(node, live))
+        return [f"{statement.place()}: {name!r} is bound by {what}; {RULE}. Write one assignment, or {NEXT}"]
+    alive = why_alive(live.get(name)) if is_newest and not _is_only_looked_up(node, live) else None
+    if alive:
+        return [f"{statement.place()}: {name!r} is {alive}, which exists only in this process; {RULE}. Next: {NEXT}"]
+    return [f"{statement.place(line)}: {what}; {RULE}. Next: {NEXT}" for what, line in _calls(node, live)]
 
 
-def still_gives(statement: Statement, name: str, live: Mapping[str, Any]) -> bool | None:
-    """Whether the assignment gives the value that ``name`` has now; None when that cannot be told harmlessly."""
-    node = statement.node
-    target = node.targets[-1] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None or not isinstance(target, ast.expr):
-        return None
-    expression = _part(target, node.value, name)
-    if expression is None:
-        return None
-    try:
-        return same(evaluate(expression, live), live[name])
-    except NotHarmless:
-        return None
+def expression_of(node: ast.stmt, name: str) -> ast.expr | None:
+    """What the assignment gives to ``name``, also in ``a, b = 1, 2`` and in ``a += 1``."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        return ast.copy_location(ast.BinOp(ast.Name(name, ast.Load()), node.op, node.value), node)
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        return _part(node.target, node.value, name)
+    if isinstance(node, ast.Assign):
+        parts = (_part(target, node.value, name) for target in node.targets)
+        return next((part for part in parts if part is not None), None)
+    return None
 
 
 def changed(statement: Statement, name: str, live: Mapping[str, Any], by: Statement | None) -> str:
@@ -79,12 +78,14 @@ def changes(statement: Statement, name: str, *, by_method: bool) -> bool:
     """Whether the statement changes what ``name`` holds in place, as ``name.x = 1`` or ``name["x"] += 1``."""
     node = statement.node
     targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [getattr(node, "target", None)]
-    if any(isinstance(target, ast.Subscript | ast.Attribute) and _root(target) == name for target in targets):
+    changed_in_place = (t for t in targets if isinstance(t, ast.Subscript | ast.Attribute) and _root(t) == name)
+    if any(not (isinstance(target, ast.Attribute) and target.attr in _LABELS) for target in changed_in_place):
         return True
     called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
     return by_method and isinstance(called, ast.Attribute) and _root(called) == name and called.attr in _CHANGERS
 
 
+_LABELS = frozenset(("__doc__", "__module__", "__name__", "__qualname__"))
 _CHANGERS = frozenset(
     ("append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse", "update", "setdefault", "add")
 )
@@ -101,6 +102,25 @@ def changed_within(node: ast.AST) -> set[str]:
             if (is_changer or not isinstance(inner.ctx, ast.Load)) and (root := _root(inner)):
                 found.add(root)
     return found
+
+
+def always_binds(node: ast.stmt, name: str) -> bool:
+    """Whether the statement binds ``name`` whichever way it goes; a block may leave an earlier value in place."""
+
+    def any_of(body: list[ast.stmt]) -> bool:
+        return any(always_binds(inner, name) or isinstance(inner, ast.Raise) for inner in body)
+
+    if isinstance(node, ast.If):
+        return any_of(node.body) and any_of(node.orelse)
+    if isinstance(node, ast.Try):
+        handlers = all(any_of(handler.body) for handler in node.handlers)
+        return (any_of([*node.body, *node.orelse]) and handlers) or any_of(node.finalbody)
+    if isinstance(node, ast.Match):
+        is_complete = any(isinstance(case.pattern, ast.MatchAs) and not case.pattern.pattern for case in node.cases)
+        return is_complete and all(any_of(case.body) for case in node.cases)
+    if isinstance(node, ast.With | ast.For | ast.While):
+        return False
+    return name in binds(node)
 
 
 def _part(target: ast.expr, value: ast.expr, name: str) -> ast.expr | None:
@@ -123,9 +143,7 @@ def _root(node: ast.expr) -> str | None:
 
 def _not_assigned(node: ast.stmt) -> str | None:
     """What the statement is, when it is none that may be executed again; blocks may hold imports and definitions."""
-    if isinstance(node, (ast.Import, ast.ImportFrom, ast.Pass, ast.Raise, *DEFINITIONS, *ASSIGNMENTS)):
-        return None
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+    if isinstance(node, (*ASSIGNMENTS, *DEFINITIONS, *_HARMLESS)):
         return None
     if isinstance(node, ast.If | ast.Try | ast.Match) or _is_suppress(node):
         asks_name = isinstance(node, ast.If) and any(
@@ -134,7 +152,7 @@ def _not_assigned(node: ast.stmt) -> str | None:
         if asks_name:
             return "a block under `if __name__ == ...`, which is not executed in a worker"
         return next((what for inner in _blocks(node) if (what := _not_assigned(inner))), None)
-    return f"a `{_words(node)}` statement"
+    return f"a `{type(node).__name__.lower()}` statement"
 
 
 def _blocks(node: ast.AST) -> Iterator[ast.stmt]:
@@ -147,10 +165,6 @@ def _blocks(node: ast.AST) -> Iterator[ast.stmt]:
 
 def _is_suppress(node: ast.stmt) -> bool:
     return isinstance(node, ast.With) and all("suppress" in ast.unparse(item.context_expr) for item in node.items)
-
-
-def _words(node: ast.stmt) -> str:
-    return {"Expr": "bare expression", "AugAssign": "+="}.get(type(node).__name__, type(node).__name__.lower())
 
 
 def _calls(node: ast.AST, live: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -195,7 +209,3 @@ def _is_only_looked_up(node: ast.stmt, live: Mapping[str, Any]) -> bool:
     value = getattr(node, "value", None)
     root = _root(value) if isinstance(value, ast.Attribute) else None
     return root is not None and isinstance(live.get(root), ModuleType)
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(repr(name) for name in names)

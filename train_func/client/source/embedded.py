@@ -5,12 +5,14 @@ import difflib
 import sys
 from collections.abc import Iterator
 
-from train_func.client.source.constants import changed, still_gives
+from train_func.client.source.constants import ASSIGNMENTS, changed, changed_within
 from train_func.client.source.gather import BUILTINS, OF_A_MODULE, undefined
 from train_func.client.source.literals import secrets_in
+from train_func.client.source.space import Space
 from train_func.client.source.statements import Text
 from train_func.client.source.uses import binds, uses_of
 
+_ATOMS = (type(None), bool, int, float, complex, str, bytes)
 # With these a module's names cannot be told from its text.
 _UNTOLD = frozenset({"globals", "exec", "vars", "setattr"})
 
@@ -20,10 +22,14 @@ def faults_of_module(name: str, text: Text) -> Iterator[str]:
     yield from secrets_in(text.tree, text, 1, len(text.lines))
     yield from _undefined(text)
     live = vars(sys.modules[name]) if name in sys.modules else {}
-    last = {bound: statement for statement in text.statements for bound in binds(statement.node)}
-    for bound, statement in last.items():
-        if bound in live and still_gives(statement, bound, live) is False:
-            yield f"{changed(statement, bound, live, None)} (the notebook changed it, or the file was edited later)"
+    space = Space(live, [text], file=text.origin)
+    bound = {name for statement in text.statements for name in binds(statement.node)} - changed_within(text.tree)
+    for name_bound in sorted(bound & live.keys()):
+        # Only what nothing inside the module can have changed: containers may be filled by any of its calls.
+        binding = space.binding(name_bound) if isinstance(live[name_bound], _ATOMS) else None
+        if binding and binding.gives is False and isinstance(binding.statement.node, ASSIGNMENTS):
+            fault = changed(binding.statement, name_bound, live, None)
+            yield f"{fault} (the notebook changed it, or the file was edited after its import)"
 
 
 def _undefined(text: Text) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The function that was handed over: what kind it must be, and where its own text stands."""
 
+import ast
 import functools
 import inspect
 import sys
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-from train_func.client.source.space import Space
+from train_func.client.source.space import Space, layers
 from train_func.client.source.statements import Definition, Statement
 from train_func.errors import SourceRefused
 
@@ -34,7 +35,7 @@ def find(function: object) -> Root:
         SourceRefused: when it is of a kind that cannot travel, or its text cannot be had; with every reason.
     """
     faults = list(_faults_of_kind(function))
-    root = None if faults else _decorated(function) or _plain(function)
+    root = None if faults else _wrapped(function) or _plain(function)
     faults += _faults_of_signature(function, root)
     if faults:
         raise SourceRefused(faults)
@@ -81,8 +82,8 @@ def _faults_of_signature(function: object, root: Root | None) -> Iterator[str]:
 
 
 def _plain(function: object) -> Root:
-    inner = inspect.unwrap(function) if callable(function) else function
-    if not isinstance(inner, FunctionType):
+    inner = next(reversed([*layers(function)]), None)
+    if inner is None:
         raise SourceRefused(f"an object of {type(function).__name__} was given; {ALLOWED}. Write such a function")
     space = Space.of(inner.__globals__, inner.__code__.co_filename)
     statement = space.definition(inner.__code__) if space else None
@@ -97,18 +98,20 @@ def _plain(function: object) -> Root:
     return Root(space, statement, inner.__name__)
 
 
-def _decorated(function: object) -> Root | None:
-    """By name, for what a decorator made: of its own it would lead to the decorator's text."""
-    inner = inspect.unwrap(function) if callable(function) else None
-    if isinstance(inner, FunctionType) and not inner.__closure__:
+def _wrapped(function: object) -> Root | None:
+    """By its name, for what a decorator made: ``@decorate`` above it, or ``fit = decorate(fit)`` below it."""
+    if isinstance(function, FunctionType) and not function.__closure__ and [*layers(function)] == [function]:
         return None
     for live in _namespaces(function):
-        for name in [name for name, value in list(live.items()) if value is function]:
+        for name in [name for name, value in list(live.items()) if value is function and not name.startswith("_")]:
             space = Space.of(live, live.get("__file__"))
             binding = space.binding(name) if space else None
-            node = binding.statement.node if binding else None
-            if space and binding and isinstance(node, Definition) and node.decorator_list:
-                return Root(space, binding.statement, node.name)
+            if space is None or binding is None:
+                continue
+            node = binding.statement.node
+            is_decorated = isinstance(node, Definition) and bool(node.decorator_list)
+            if is_decorated or (isinstance(node, ast.Assign) and space.earlier(name, binding.statement)):
+                return Root(space, binding.statement, name)
     return None
 
 

@@ -66,11 +66,13 @@ class Gathering:
         self._found: dict[str, list[Statement]] = {root.name: [root.statement]}
         self._missing: list[tuple[str, Piece, int]] = []
         self._unless_within: list[tuple[str, str]] = []
+        self._rebound: list[tuple[str, Piece]] = []
         self._size = 0
         self._waiting: deque[Piece] = deque()
         self.root = self._piece(root.statement)
         while self._waiting:
             self._follow(self._waiting.popleft())
+        self._keep_order()
         within = {name for piece in self.pieces for name in constants.changed_within(piece.statement.node)}
         self.faults += [fault for name, fault in self._unless_within if name not in within]
         self._accuse_missing(within)
@@ -94,13 +96,35 @@ class Gathering:
         self.modules.add(ast.Module([piece.statement.node], []), piece.statement.text, self.space.package)
         for group, needed_now in ((piece.uses.now, True), (piece.uses.later, False)):
             for name, line in _by_line(group):
-                found = self._resolve(name, piece, line, needed_now=needed_now)
+                found = self._earlier(name, piece) if needed_now else []
+                found = found or self._resolve(name, piece, line, needed_now=needed_now)
                 (piece.now if needed_now else piece.later).extend(found)
         for name, line in _by_line(piece.uses.maybe):
             piece.later.extend(self._resolve(name, piece, line, is_certain=False))
         if isinstance(piece.statement.node, Definition) and not piece.statement.is_indented:
             registered = self.space.registered_with(piece.statement.node.name, piece.statement)
             piece.later.extend(self._piece(statement) for statement in registered)
+
+    def _earlier(self, name: str, piece: Piece) -> list[Piece]:
+        """The value that the statement saw, when the same cell has bound the name again since."""
+        statement = self.space.earlier(name, piece.statement)
+        if statement is None:
+            return []
+        self._rebound.append((name, piece))
+        return self._bound_before(name, statement)
+
+    def _bound_before(self, name: str, statement: Statement) -> list[Piece]:
+        if not isinstance(statement.node, ast.Import | ast.ImportFrom | Definition):
+            self.faults += constants.faults_of(statement, name, self.space.live, is_newest=False)
+        return [self._piece(statement)]
+
+    def _include_default(self, name: str, statement: Statement) -> None:
+        """``level = 1`` above ``if verbose: level = 2``: the block alone might bind nothing."""
+        if isinstance(statement.node, ast.ImportFrom) or constants.always_binds(statement.node, name):
+            return
+        if default := self.space.before(name, statement):
+            self._piece(statement).now += self._bound_before(name, default)
+            self._include_default(name, default)
 
     def _resolve(
         self, name: str, piece: Piece, line: int, *, needed_now: bool = False, is_certain: bool = True
@@ -119,6 +143,8 @@ class Gathering:
             if not found.statements and found.is_faulty:
                 return []  # and the next place that uses the name is accused as well
             self._found[name] = found.statements or []
+            for statement in self._found[name]:
+                self._include_default(name, statement)
         dotted = [one for path in _dotted(piece.statement.node, name) for one in self.space.imports_of(path)]
         statements = list(dict.fromkeys([*self._found[name], *dotted])) if self._found[name] else []
         return [self._piece(one) for one in statements]
@@ -133,6 +159,8 @@ class Gathering:
             return _Found([], unless_within=_without_statement(name, place, self.space.live[name]))
         if name in BUILTINS:
             return _Found([])
+        if conditional := self.space.in_a_block(name):  # not this time, and the use may be as conditional
+            return _Found([conditional], constants.faults_of(conditional, name, self.space.live, is_newest=False))
         earlier = self.space.before(name, piece.statement) if needed_now else None
         return _Found([earlier] if earlier else None)
 
@@ -148,8 +176,15 @@ class Gathering:
         elif binding.gives is False:
             found.unless_within = constants.changed(statement, name, live, None)
         elif not is_definition:
-            found.faults += constants.faults_of(statement, [name], live)
+            found.faults += constants.faults_of(statement, name, live)
         return found
+
+    def _keep_order(self) -> None:
+        """What binds a name again comes after everything that uses its earlier value."""
+        for name, user in self._rebound:
+            for piece in self.pieces:
+                if name in piece.uses.binds and piece.statement.comes_after(user.statement):
+                    piece.now.append(user)
 
     def _accuse_missing(self, within: set[str]) -> None:
         bound = within | {name for piece in self.pieces for name in piece.uses.binds}

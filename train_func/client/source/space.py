@@ -6,7 +6,7 @@ import ast
 import inspect
 import linecache
 import sys
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,8 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from train_func.client.source.constants import changes, still_gives
+from train_func.client.source.constants import changes, expression_of
+from train_func.client.source.evaluation import NotHarmless, evaluate, same
 from train_func.client.source.modules import read_text
 from train_func.client.source.statements import Definition, Statement, Text
 from train_func.client.source.uses import binds
@@ -79,7 +80,7 @@ class Space:
         """The cell or file that ``code`` was compiled from; of equal cells the one executed last."""
         file = code.co_filename
         if file == _TIMED:
-            timed = [text for text in self.texts if text.line > 1 and _defines(text, code)]
+            timed = [text for text in self.texts if text.line > 1 and _key(code) in text.functions]
             return timed[-1] if timed else None
         if file not in self._known:
             self._known[file] = self._remembered(file) if self._is_notebook else None
@@ -96,25 +97,44 @@ class Space:
     def definition(self, code: CodeType) -> Statement | None:
         """The ``def`` that ``code`` was compiled from, at any depth."""
         text = self.text_of(code)
-        return next(iter(_defines(text, code)), None) if text else None
+        return text.functions.get(_key(code)) if text else None
 
     def binding(self, name: str) -> Binding | None:
         """The newest statement that gives ``name`` the value it has; of several that do not, the newest."""
         value = self.live[name]
-        if located := self._located(name, value):
-            return Binding(located, None)
+        located = self._located(name, value)
         first: Binding | None = None
         for statement in reversed([*self._stars(name), *self._binders.get(name, [])]):
-            gives = self._gives(statement, name, value)
+            is_other = located is not None and isinstance(statement.node, Definition) and statement is not located
+            gives = False if is_other else self._gives(statement, name, value)
             if gives is not False:
                 return Binding(statement, gives)
             first = first or Binding(statement, gives)
-        return first
+        return Binding(located, None) if located else first
 
-    def before(self, name: str, statement: Statement) -> Statement | None:
-        """The newest binding of ``name`` that was executed before ``statement``, though it may be deleted by now."""
-        earlier = [one for one in self._binders.get(name, []) if statement.comes_after(one)]
-        return earlier[-1] if earlier else None
+    def earlier(self, name: str, user: Statement) -> Statement | None:
+        """The binding that ``user`` saw, when ``user`` itself or a later line of its cell has bound ``name`` again.
+
+        So it is with ``rows = sorted(rows)``. A name bound again by another cell counts with its newest value.
+        """
+        bindings = self._binders.get(name, [])
+        before = [one for one in bindings if user.comes_after(one)]
+        is_own = any(one.text is user.text and one.first == user.first for one in bindings)
+        if not before or not (is_own or (bindings[-1].text is user.text and bindings[-1].comes_after(user))):
+            return None
+        other = [one for one in before if one.source != user.source]
+        if is_own and other and other[-1] is not before[-1] and self._gives_after(other[-1], user, name):
+            return other[-1]  # a cell that was executed twice, and once would have done
+        return before[-1]
+
+    def before(self, name: str, user: Statement) -> Statement | None:
+        """The newest binding of ``name`` that was executed before ``user``, though it may be deleted by now."""
+        return next((one for one in reversed(self._binders.get(name, [])) if user.comes_after(one)), None)
+
+    def in_a_block(self, name: str) -> Statement | None:
+        """The newest block that would have bound ``name``, had it gone the other way."""
+        binders = reversed(self._binders.get(name, []))
+        return next((one for one in binders if isinstance(one.node, ast.If | ast.Try | ast.Match | ast.With)), None)
 
     def imports_of(self, dotted: str) -> list[Statement]:
         """The statements ``import a.b`` of that dotted name, the newest."""
@@ -152,8 +172,13 @@ class Space:
             for s in self.statements
             if isinstance(s.node, ast.ImportFrom)
             and s.node.names[0].name == "*"
-            and getattr(sys.modules.get(s.node.module or ""), name, self) is self.live[name]
+            and getattr(sys.modules.get(self._absolute(s.node)), name, self) is self.live[name]
         ]
+
+    def _absolute(self, node: ast.ImportFrom) -> str:
+        parents = self.package.split(".")
+        parents = parents[: len(parents) + 1 - node.level] if node.level else []
+        return ".".join([*parents, *([node.module] if node.module else [])])
 
     def _located(self, name: str, value: object) -> Statement | None:
         """The top-level statement that holds the code of a function, or of a class's method."""
@@ -169,7 +194,28 @@ class Space:
         node = statement.node
         if isinstance(node, Definition):
             return None if callable(value) or node.decorator_list else False
-        return still_gives(statement, name, self.live)
+        try:
+            return same(self._value(statement, name), value)
+        except NotHarmless:
+            return None
+
+    def _gives_after(self, earlier: Statement, statement: Statement, name: str) -> bool:
+        """Whether ``statement``, executed right after ``earlier``, gives ``name`` its value, as far as can be told."""
+        try:
+            return same(self._value(statement, name, {name: self._value(earlier, name)}), self.live[name])
+        except NotHarmless:
+            return True
+
+    def _value(self, statement: Statement, name: str, seen: Mapping[str, Any] | None = None) -> object:
+        """What the assignment gave ``name``; raises NotHarmless when that cannot be told harmlessly."""
+        expression = expression_of(statement.node, name)
+        if expression is None:
+            raise NotHarmless(name)
+        if seen is None:
+            names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+            earlier = {used: self.earlier(used, statement) for used in names}
+            seen = {used: self._value(binder, used) for used, binder in earlier.items() if binder}
+        return evaluate(expression, ChainMap(dict(seen), dict(self.live)))
 
 
 def _cells(history: list[str]) -> Iterator[Text]:
@@ -198,24 +244,30 @@ def _shown(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
 
-def _defines(text: Text, code: CodeType) -> list[Statement]:
-    nodes = (n for n in ast.walk(text.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
-    found = (Statement(text, node) for node in nodes if node.name == code.co_name)
-    return [statement for statement in found if statement.first == code.co_firstlineno]
+def _key(code: CodeType) -> tuple[str, int]:
+    return code.co_name, code.co_firstlineno
 
 
 def _codes(value: object, live: Mapping[str, Any]) -> Iterator[CodeType]:
     """Code objects written where ``live`` is: of a function, or of the methods of a class."""
-    own = list(vars(value).values()) if isinstance(value, type) else [value]
-    for one in own:
-        one = getattr(one, "fget", None) or getattr(one, "__func__", one)
-        if not callable(one):
-            continue
-        function = inspect.unwrap(one)
-        if isinstance(function, FunctionType) and function.__globals__ is live:
+    for one in list(vars(value).values()) if isinstance(value, type) else [value]:
+        for function in layers(one):
             is_own = not isinstance(value, type) or function.__qualname__.startswith(value.__qualname__ + ".")
-            if is_own and function.__code__.co_filename != "<string>":
+            if function.__globals__ is live and is_own and function.__code__.co_filename != "<string>":
                 yield function.__code__
+
+
+def layers(value: object) -> Iterator[FunctionType]:
+    """The function itself, then those that its decorators say they were put around; asks no ``__getattr__``."""
+    for _ in range(100):
+        if isinstance(value, FunctionType):
+            yield value
+        if isinstance(value, property):
+            value = value.fget
+        elif isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        else:
+            value = inspect.getattr_static(value, "__wrapped__", None)
 
 
 def _belongs_to(decorator: ast.expr, name: str) -> bool:

@@ -42,6 +42,13 @@ class Text:
         """The statements at the top level, in their order."""
         return [Statement(self, node) for node in self.tree.body]
 
+    @cached_property
+    def functions(self) -> dict[tuple[str, int], "Statement"]:
+        """Every ``def``, at any depth, by its name and first line, as a code object knows them."""
+        nodes = (node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+        found = (Statement(self, node) for node in nodes)
+        return {(statement.node.name, statement.first): statement for statement in found}  # type: ignore[attr-defined]
+
     def place(self, line: int) -> str:
         """Where line ``line`` of this text stands, and what it says, for a message."""
         shown = self.lines[line - 1].strip() if line <= len(self.lines) else ""
