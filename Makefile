@@ -11,11 +11,13 @@ SHELL := bash
 BIN := .venv/bin
 NOTEBOOK := 01_finetune
 EXECUTED := build/$(NOTEBOOK).ipynb
+LOG := build/$(NOTEBOOK).log
 
 # Where this checkout keeps jobs, cache and, unless STORE says otherwise, the store.
 export TRAIN_FUNC_HOME ?= $(CURDIR)/.train_func
-export TRAIN_FUNC_STORE := $(or $(STORE),$(TRAIN_FUNC_STORE),file://$(TRAIN_FUNC_HOME)/store)
-export TOKENIZERS_PARALLELISM := false
+ifdef STORE
+export TRAIN_FUNC_STORE := $(STORE)
+endif
 
 # A file named from here is found by the notebook too, whose folder is notebooks/.
 found = $(if $(wildcard $(1)),$(abspath $(1)),$(1))
@@ -27,10 +29,16 @@ PARAMETERS = $(call parameter,model,$(call found,$(MODEL))) $(call parameter,dat
 	$(call parameter,batch_size,$(BATCH_SIZE)) $(call parameter,learning_rate,$(LEARNING_RATE)) \
 	$(call parameter,seed,$(SEED)) $(if $(FRESH),-p fresh True)
 
+# What the cells print goes to the screen; what papermill says, to a file, whose end explains a failure.
 run: setup
 	mkdir -p build
-	$(BIN)/papermill notebooks/$(NOTEBOOK).ipynb $(EXECUTED) --cwd notebooks --kernel python3 \
-		--log-output --no-progress-bar $(PARAMETERS)
+	echo "notebook $(NOTEBOOK) runs; its first lines come in about 20 s"
+	if ! $(BIN)/papermill notebooks/$(NOTEBOOK).ipynb $(EXECUTED) --cwd notebooks --kernel python3 \
+		--no-progress-bar --stdout-file /dev/stdout $(PARAMETERS) 2>$(LOG); then
+		sed -n '/^Exception encountered/,$$p' $(LOG) >&2
+		echo "the notebook as far as it came: $(EXECUTED)" >&2
+		exit 1
+	fi
 	echo "the executed notebook: $(EXECUTED)"
 
 setup:
