@@ -433,6 +433,11 @@ CORRECT = {
         helper.__doc__ = "says one"
         def train_func(p): return helper()
     """,
+    "a Run of another cell": """
+        from train_func import Run
+        run = Run(model="m", dataset="d", epochs=3, parameters={"x": [1]})
+        def train_func(p): return run.epochs, run.parameters
+    """,
     "several star imports": """
         from os.path import *
         from collections.abc import *

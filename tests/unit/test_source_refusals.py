@@ -166,6 +166,11 @@ REFUSED = {
         "'AWS_SECRET_ACCESS_KEY'",
     ),
     "password as a default": ("def train_func(p, *, token='abcdefgh123'): pass\n", 1, "under the name 'token'"),
+    "made beside the notebook": (
+        "from train_func.client.source import pack\ndef f(p): pass\nS = pack(f)\ndef train_func(p): return S\n",
+        3,
+        "pack(...) works only beside the notebook",
+    ),
     "nothing published": (
         "def train_func(p):\n    from train_func.worker import Session\n    with Session(p) as s:\n        pass\n",
         1,
@@ -260,3 +265,20 @@ def test_models_frames_and_clients_are_live(tmp_path):
     assert [fault.partition(" is ")[0].rpartition(": ")[2] for fault in refused.value.faults] == [
         *("'CLIENT'", "'FRAME'", "'MODEL'", "'OWN'")
     ]
+
+
+def test_a_credential_is_shown_by_no_other_fault(tmp_path):
+    text = f"""
+        from types import SimpleNamespace
+        CONFIG = {{"api_key": "hunter2hunter2", "x": 1}}
+        CONFIG["x"] = 2
+        SPACE = SimpleNamespace(secret="{KEY}")
+        SPACE.x = 1
+        def train_func(p):
+            return nope(CONFIG, SPACE, password="correcthorse", key="{KEY}")  # {KEY}
+    """
+    with imported(tmp_path, inspect.cleandoc(text)) as module, pytest.raises(SourceRefused) as refused:
+        pack(module.train_func)
+    assert len(refused.value.faults) == 6
+    for value in (KEY, KEY[:12], KEY[-12:], "hunter2", "correcthorse"):
+        assert value not in str(refused.value)

@@ -8,10 +8,11 @@ built inside the function. The value must still be the one its statement gives.
 """
 
 import ast
+import dataclasses
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from train_func.client.source.alive import why_alive
@@ -66,12 +67,22 @@ def expression_of(node: ast.stmt, name: str) -> ast.expr | None:
 def changed(statement: Statement, name: str, live: Mapping[str, Any], by: Statement | None) -> str:
     """The fault of a constant that is no longer what its statement gives; ``by``: the statement that changed it."""
     now = reprlib.repr(live[name])
-    value = "a value that is not shown" if secret_under(name, now.strip("'\"")) else now
+    value = "a value that is not shown" if _holds_secret(name, live[name]) else now
     where = f"; it was changed in {by.place()}" if by else ""
     return (
         f"{statement.place()}: {name!r} is no longer what this statement gives, it is {value} now{where}; only the "
         "statement travels. Write the final value in one assignment, or pass it by Run(parameters={...})"
     )
+
+
+def _holds_secret(name: str, value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_secret(str(key), inner) for key, inner in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(_holds_secret(name, inner) for inner in value)
+    if dataclasses.is_dataclass(value) or isinstance(value, SimpleNamespace):
+        return _holds_secret(name, vars(value) if hasattr(value, "__dict__") else repr(value))
+    return isinstance(value, str) and secret_under(name, value) is not None
 
 
 def changes(statement: Statement, name: str, *, by_method: bool) -> bool:
@@ -175,9 +186,12 @@ def _calls(node: ast.AST, live: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
         if not isinstance(inner, ast.Call):
             continue
         called = inner.func.attr if isinstance(inner.func, ast.Attribute) else getattr(inner.func, "id", "")
+        full_name = _dotted(inner.func, live)
         if called in _READS:
             yield f"{called}(...) reads from this machine", inner.lineno
-        elif _NOT_TWICE.fullmatch(_dotted(inner.func, live)):
+        elif full_name.startswith("train_func.client."):
+            yield f"{called}(...) works only beside the notebook", inner.lineno
+        elif _NOT_TWICE.fullmatch(full_name):
             yield f"{ast.unparse(inner.func)}(...) gives another value each time", inner.lineno
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from train_func.client.source.constants import ASSIGNMENTS, changed, changed_within
 from train_func.client.source.gather import BUILTINS, OF_A_MODULE, undefined
-from train_func.client.source.literals import secrets_in
 from train_func.client.source.space import Space
 from train_func.client.source.statements import Text
 from train_func.client.source.uses import binds, uses_of
@@ -18,8 +17,7 @@ _UNTOLD = frozenset({"globals", "exec", "vars", "setattr"})
 
 
 def faults_of_module(name: str, text: Text) -> Iterator[str]:
-    """Credentials and undefined names in its text, and constants that were changed from outside."""
-    yield from secrets_in(text.tree, text, 1, len(text.lines))
+    """Undefined names in its text, and constants that were changed from outside."""
     yield from _undefined(text)
     live = vars(sys.modules[name]) if name in sys.modules else {}
     space = Space(live, [text], file=text.origin)

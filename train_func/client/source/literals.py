@@ -2,28 +2,51 @@
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from train_func.client.source.statements import Text
 from train_func.secret import secret_in, secret_under
 
 
-def secrets_in(tree: ast.AST, text: Text, first: int, last: int) -> Iterator[str]:
-    """A fault for each line of ``text`` from ``first`` to ``last``, comments included, that holds a credential."""
-    found: dict[int, str] = {}
+@dataclass(frozen=True)
+class Secret:
+    """A credential in a line of code; ``value`` is empty when it stands in a comment."""
+
+    what: str
+    place: str
+    line: str
+    value: str
+
+    @property
+    def fault(self) -> str:
+        """Why that line cannot travel; never with the value."""
+        return (
+            f"{self.place}: holds {self.what}; no credential may stand in code, which is stored and shown. "
+            "Remove it there, and read it from the environment: a cluster sets it from a Secret"
+        )
+
+    def hidden_from(self, fault: str) -> str:
+        """Another fault, without the value and without its line."""
+        fault = fault.replace(self.line, self.place)
+        return fault.replace(self.value, "***") if self.value else fault
+
+
+def secrets_in(tree: ast.AST, text: Text, first: int, last: int) -> list[Secret]:
+    """The credentials in the lines of ``text`` from ``first`` to ``last``, comments included; one per line."""
+    found: dict[int, tuple[str, str]] = {}
     for number in range(first, last + 1):
         if what := secret_in(text.lines[number - 1]):
-            found.setdefault(number, what)
+            found.setdefault(number, (what, ""))
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and (what := secret_in(_text(node))) and not _is_within(node, found):
-            found[node.lineno] = what
+            found[node.lineno] = what, _text(node)
         for name, value in _named(node):
             if isinstance(value, ast.Constant) and (what := secret_under(name, _text(value))):
-                found.setdefault(value.lineno, what)
-    for line, what in sorted(found.items()):
-        yield (
-            f"{text.origin}, line {text.line + line - 1}: holds {what}; no credential may stand in code, which is "
-            "stored and shown. Remove it there, and read it from the environment: a cluster sets it from a Secret"
-        )
+                found.setdefault(value.lineno, (what, _text(value)))
+    return [
+        Secret(what, f"{text.origin}, line {text.line + line - 1}", text.place(line), value)
+        for line, (what, value) in sorted(found.items())
+    ]
 
 
 def _is_within(node: ast.Constant, lines: Iterable[int]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from train_func.client.source.embedded import faults_of_module
 from train_func.client.source.function import Root, find
 from train_func.client.source.gather import MAX_BYTES, Gathering, Piece, too_large
-from train_func.client.source.literals import secrets_in
+from train_func.client.source.literals import Secret, secrets_in
 from train_func.client.source.order import ordered
 from train_func.client.source.statements import Definition, Statement, parsed
 from train_func.errors import SourceRefused
@@ -43,11 +43,14 @@ def pack(function: object) -> Source:
     root = find(function)
     gathering = Gathering(root)
     modules = gathering.modules
-    faults = [*gathering.faults, *modules.faults, *_faults_of_text(gathering)]
+    faults = [*gathering.faults, *modules.faults, *_nothing_published(gathering)]
     for name, (_, text) in sorted(modules.local.items()):
         faults += faults_of_module(name, text)
-    if faults:
-        raise SourceRefused(list(dict.fromkeys(faults)))
+    secrets = _secrets(gathering)
+    for secret in secrets:
+        faults = [secret.hidden_from(fault) for fault in faults]
+    if faults or secrets:
+        raise SourceRefused(list(dict.fromkeys([*faults, *(secret.fault for secret in secrets)])))
     body, pieces = _body(root, gathering)
     package = root.space.package if _is_relative(gathering.pieces) else ""
     packed = fold(body, [module for _, (module, _) in sorted(modules.local.items())], package)
@@ -58,10 +61,15 @@ def pack(function: object) -> Source:
     return Source(packed, sha256, root.name, cells, tuple(sorted(modules.installed)))
 
 
-def _faults_of_text(gathering: Gathering) -> Iterator[str]:
-    for piece in gathering.pieces:
-        statement = piece.statement
-        yield from secrets_in(statement.node, statement.text, statement.first, statement.last)
+def _secrets(gathering: Gathering) -> list[Secret]:
+    statements = [piece.statement for piece in gathering.pieces]
+    found = [secret for s in statements for secret in secrets_in(s.node, s.text, s.first, s.last)]
+    for _, (_, text) in sorted(gathering.modules.local.items()):
+        found += secrets_in(text.tree, text, 1, len(text.lines))
+    return found
+
+
+def _nothing_published(gathering: Gathering) -> Iterator[str]:
     trees = [piece.statement.node for piece in gathering.pieces]
     local = [text.tree for _, text in gathering.modules.local.values()]
     nodes = [node for tree in [*trees, *local] for node in ast.walk(tree)]
