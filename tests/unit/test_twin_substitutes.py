@@ -54,6 +54,15 @@ def test_image_python_is_this_interpreter_for_a_shell_too(jobs):
     assert seen(jobs, "", change=shell) == [sys.executable]
 
 
+def test_the_hub_cache_is_that_of_the_submitting_person(jobs, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+
+    def cached_on_a_cluster(job):
+        container_of(job)["env"] = [{"name": "HF_HOME", "value": "/cache/hf"}]
+
+    assert seen(jobs, 'os.environ["HF_HOME"]', change=cached_on_a_cluster) == [str(tmp_path / "hub")]
+
+
 def test_image_environment_is_the_machine_s_and_not_the_person_s(jobs, monkeypatch):
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")

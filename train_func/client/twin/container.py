@@ -70,6 +70,8 @@ class Node:
             value = self._value(entry, record, environment, mounts)
             if value is not None:
                 environment[entry["name"]] = value
+        if "HF_HOME" in self.environment:
+            environment["HF_HOME"] = self.environment["HF_HOME"]
         environment["CUDA_VISIBLE_DEVICES"] = substitutes.devices(record.worker, self.spec.container, self.machine)
         environment["TRAIN_FUNC_JOB"] = self.spec.name
         environment["TRAIN_FUNC_HOME"] = str(self.folder.home)

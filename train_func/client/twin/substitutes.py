@@ -5,6 +5,7 @@
     volume emptyDir                 a fresh folder of that pod, under a short name for the sake of sockets
     volume emptyDir `cache`         one folder of this machine, shared and kept
     volume emptyDir at /dev/shm     the machine's own shared memory
+    HF_HOME                         the submitting person's own, where the check before the job looked as well
     paths below a mount             the same paths below its folder, in env, command, args, workingDir
     secretKeyRef                    the variable of the same name in the process that submitted
     fieldRef                        the pod's name, uid, labels; loopback and host name for its addresses
@@ -58,6 +59,7 @@ def image_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What the image brings along: how to find this interpreter, this package and this machine's surroundings."""
     brought = {name: value for name, value in environment.items() if _OF_THE_MACHINE.fullmatch(name)}
     interpreters = str(Path(sys.executable).parent)
+    brought["HF_HOME"] = environment.get("HF_HOME") or str(Path("~/.cache/huggingface").expanduser())
     brought["PATH"] = os.pathsep.join(filter(None, (interpreters, brought.get("PATH", os.defpath))))
     package = str(Path(__file__).parents[3])
     if package not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
