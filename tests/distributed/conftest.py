@@ -10,17 +10,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def torchrun(tmp_path_factory):
-    """Runs a module with so many ranks; returns the folder it was given as its first argument."""
+    """Runs a module with so many ranks; returns the folder it was given, with what was said in ``output``."""
 
-    def run(module, *arguments, num_ranks, environment=()):
+    def run(module, *, num_ranks):
         folder = tmp_path_factory.mktemp(module.rsplit(".", 1)[-1])
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
         done = subprocess.run(
-            [*launch, "-m", module, str(folder), *arguments],
+            [*launch, "-m", module, str(folder)],
             cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **dict(environment)},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -31,3 +31,18 @@ def torchrun(tmp_path_factory):
         return folder
 
     return run
+
+
+@pytest.fixture(scope="session")
+def in_worlds(torchrun):
+    """What every rank of every world found, by (world size, rank)."""
+    import torch
+
+    from tests.distributed.worlds import WORLD_SIZES
+
+    folder = torchrun("tests.distributed.worlds", num_ranks=max(WORLD_SIZES))
+    return {
+        (size, rank): torch.load(folder / f"world-{size}-rank-{rank}.pt", weights_only=False)
+        for size in WORLD_SIZES
+        for rank in range(size)
+    }

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import random
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -72,9 +71,8 @@ def arguments(folder, plan_facts, **others):
 
 
 @contextlib.contextmanager
-def world_of(size, folder: Path):
+def world_of(size, rank, folder):
     """The first ``size`` processes of this launch as a world of their own; True in those that belong to it."""
-    rank = int(os.environ["TORCHELASTIC_RANK"])
     if rank >= size:
         yield False
         return

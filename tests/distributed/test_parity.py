@@ -2,28 +2,22 @@
 
 import numpy as np
 import pytest
-import torch
 
-from tests.distributed.parity import CASES, NUM_EPOCHS
+from tests.distributed.parity import CASES, NUM_EPOCHS, reference_of
+from tests.distributed.worlds import WORLD_SIZES
 
-WORLD_SIZES = (1, 2, 3, 4)
 NO_DROPOUT = [name for name, case in CASES.items() if case[-1] == 0]
 NOISE = {"rtol": 1e-4, "atol": 2e-7}  # fp32 sums in another order; gradients here are about 1e-2
 
 
 @pytest.fixture(scope="module")
-def folder(torchrun):
-    return torchrun("tests.distributed.parity", num_ranks=4)
+def worlds(in_worlds):
+    return {size: in_worlds[size, 0]["parity"] for size in WORLD_SIZES}
 
 
 @pytest.fixture(scope="module")
-def worlds(folder):
-    return {size: torch.load(folder / f"world-{size}-rank-0.pt", weights_only=False) for size in WORLD_SIZES}
-
-
-@pytest.fixture(scope="module")
-def reference(folder):
-    return torch.load(folder / "reference.pt", weights_only=False)
+def reference():
+    return {name: reference_of(name) for name in CASES}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -65,11 +59,11 @@ def test_every_row_is_trained_once_per_epoch_and_measured_once(worlds, name, siz
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_metric_is_the_same_on_all_ranks_and_at_any_world_size(folder, worlds, name):
+def test_the_metric_is_the_same_on_all_ranks_and_at_any_world_size(in_worlds, worlds, name):
     expected = worlds[1][name]["metrics"]
     for size in WORLD_SIZES:
         for rank in range(size):
-            found = torch.load(folder / f"world-{size}-rank-{rank}.pt", weights_only=False)[name]["metrics"]
+            found = in_worlds[size, rank]["parity"][name]["metrics"]
             assert found["eval_accuracy"] == expected["eval_accuracy"]
             assert found["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-5)
             assert found == worlds[size][name]["metrics"]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.distributed.splits import PLANS, STOCK
+from tests.distributed.worlds import WORLD_SIZES
 
-WORLD_SIZES = (1, 2, 3, 4)
 SEVERAL = (2, 3)
 RIGHT = ["split once", "sharded once", "blocks by hand", "another rank's block", "rows", "some rows"]
 RIGHT_ROWS = ["whole", "iterable", "the same part everywhere", "split, dealt by nobody"]
@@ -48,13 +48,8 @@ NEEDS_NO_GPU = {"without use_cpu"} if torch.cuda.is_available() else set()
 
 
 @pytest.fixture(scope="module")
-def said(torchrun):
-    folder = torchrun("tests.distributed.splits", num_ranks=4)
-    return {
-        (size, rank): torch.load(folder / f"world-{size}-rank-{rank}.pt", weights_only=False)
-        for size in WORLD_SIZES
-        for rank in range(size)
-    }
+def said(in_worlds):
+    return {place: found["splits"] for place, found in in_worlds.items()}
 
 
 def test_every_case_is_expected_here(said):

@@ -213,6 +213,15 @@ def test_compute_metrics_gets_every_row_in_order(a_record):
         assert seen[0].predictions.shape == (8, 2)
 
 
+def test_evaluating_nothing_is_refused(a_record):
+    parameters = a_record(address="").parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters)
+        trainer.eval_dataset = None
+        with pytest.raises(InvalidInput, match="The held-out rows are a NoneType, and a datasets.Dataset is wanted"):
+            trainer.evaluate()
+
+
 def test_a_loss_that_is_not_finite_stops_the_training_with_step_and_rows(a_record):
     parameters = a_record(address="").parameters()
     with Session(parameters) as session:

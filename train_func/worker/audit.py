@@ -113,10 +113,9 @@ def check_loader(loader: DataLoader[Any], num_entries: int) -> None:
 
 def served_by(loader: DataLoader[Any]) -> RowIds:
     """Indices that ``loader`` will serve in an epoch, without reading any row, nor any random number of ours."""
-    sampler = loader.batch_sampler
-    assert sampler is not None  # every loader of map-style data that makes batches has one
+    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     with torch.random.fork_rng(devices=[]):
-        batches = [np.asarray(batch, dtype=np.int64) for batch in sampler]
+        batches = [np.atleast_1d(np.asarray(batch, dtype=np.int64)) for batch in sampler]
     return np.concatenate([np.empty(0, dtype=np.int64), *batches])
 
 
@@ -150,13 +149,13 @@ def _union(parts: Sequence[RowIds]) -> RowIds:
 
 
 def _ids(rows: Dataset, what: str) -> RowIds:
-    if ROW_ID in rows.column_names:
+    if not isinstance(rows, Dataset):
+        fault = f"are a {type(rows).__name__}, and a datasets.Dataset is wanted"
+    elif ROW_ID not in rows.column_names:
+        fault = f"have the columns {', '.join(rows.column_names)} and no {ROW_ID}, by which their use is counted"
+    else:
         return row_ids_of(rows)
-    raise InvalidInput(
-        f"The {what} rows have the columns {', '.join(rows.column_names)} and no {ROW_ID}, by which their use is "
-        "counted: keep that column of what session.data returns",
-        cause="code",
-    )
+    raise InvalidInput(f"The {what} rows {fault}: take those that session.data returns, with that column", cause="code")
 
 
 def check_epoch(epoch: int, expected: RowIds, used: RowIds) -> Coverage:

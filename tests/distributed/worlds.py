@@ -1,0 +1,28 @@
+"""python -m torch.distributed.run --standalone --nproc-per-node 4 -m tests.distributed.worlds FOLDER
+
+Everything that is to be seen in worlds of 1 to 4 ranks, in one launch: importing takes longer than training here.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from tests.distributed import parity, small, splits
+
+WORLD_SIZES = (1, 2, 3, 4)
+
+
+def main():
+    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    for size in WORLD_SIZES:
+        with small.world_of(size, rank, folder) as belongs:
+            if belongs:
+                found = {"parity": parity.run(size, rank, folder), "splits": splits.run(size, rank, folder)}
+                torch.save(found, folder / f"world-{size}-rank-{rank}.pt")
+
+
+if __name__ == "__main__":
+    main()
