@@ -12,7 +12,7 @@ from typing import Any
 from train_func.client.source import Source, pack
 from train_func.run import Run, RunRecord
 from train_func.storage import Store
-from train_func.worker import shipment
+from train_func.worker.pod import shipment
 
 _numbers = itertools.count()
 

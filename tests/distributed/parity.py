@@ -7,7 +7,7 @@ from transformers import TrainerCallback
 
 from tests.distributed import small
 from train_func.worker import Trainer
-from train_func.worker.plan import build_plan, facts_of, rows_of
+from train_func.worker.training.plan import build_plan, facts_of, rows_of
 
 # name: rows, batch size, micro-batch size, micro-batches per global batch, dropout
 CASES = {

@@ -20,7 +20,8 @@ from tests.tiny_model import write_tiny_model
 from train_func.errors import StorageFailed, TrainFuncError
 from train_func.run import Run, RunRecord
 from train_func.storage import open_store
-from train_func.worker import Session, Trainer, world
+from train_func.worker import Session, Trainer
+from train_func.worker.training import world
 
 NUM_ROWS = 51
 

@@ -6,8 +6,9 @@ from datasets.distributed import split_dataset_by_node
 
 from tests.distributed import small
 from train_func.errors import InvalidInput
-from train_func.worker import Trainer, audit, stock
-from train_func.worker.plan import build_plan, facts_of, row_ids_of
+from train_func.worker import Trainer
+from train_func.worker.training import audit, stock
+from train_func.worker.training.plan import build_plan, facts_of, row_ids_of
 
 NUM_ROWS = 40
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.distributed.pods import PROMPT, Job, seconds_until_gone
 from train_func.storage import open_store
-from train_func.worker.attempts import Attempts
-from train_func.worker.verdict import Verdict
+from train_func.worker.pod.attempts import Attempts
+from train_func.worker.pod.verdict import Verdict
 
 MEET = """
 def meet():

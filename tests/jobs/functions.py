@@ -91,7 +91,7 @@ def loads_each(parameters):
     from pathlib import Path
 
     from train_func.run import RunRecord
-    from train_func.worker import shipment
+    from train_func.worker.pod import shipment
 
     folder, work = Path(os.environ["TRAIN_FUNC_JOB_DIR"]), Path(os.environ["TRAIN_FUNC_WORK_DIR"])
     record = RunRecord.from_parameters(parameters)

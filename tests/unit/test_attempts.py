@@ -8,11 +8,11 @@ import pytest
 from train_func.errors import StorageFailed
 from train_func.run import Run, RunRecord
 from train_func.storage import open_store
-from train_func.worker.attempts import Attempts
-from train_func.worker.outcome import Failure, Outcome
-from train_func.worker.stop import Stop
-from train_func.worker.store_wait import patiently
-from train_func.worker.verdict import RankEnd, Verdict, following, of_ranks
+from train_func.worker.pod.attempts import Attempts
+from train_func.worker.pod.outcome import Failure, Outcome
+from train_func.worker.pod.stop import Stop
+from train_func.worker.pod.store_wait import patiently
+from train_func.worker.pod.verdict import RankEnd, Verdict, following, of_ranks
 
 
 @pytest.fixture

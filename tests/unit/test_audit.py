@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from train_func.worker.audit import ONCE, WHOLE, pattern_of
-from train_func.worker.coverage import count, shown
+from train_func.worker.training.audit import ONCE, WHOLE, pattern_of
+from train_func.worker.training.coverage import count, shown
 
 
 def block(ids, rank, size):

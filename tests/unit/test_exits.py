@@ -14,7 +14,7 @@ from train_func.errors import (
     StorageReason,
     TrainFuncError,
 )
-from train_func.worker.exits import Exit, exit_of, is_lost_peer, retryable
+from train_func.worker.pod.exits import Exit, exit_of, is_lost_peer, retryable
 
 GLOO_CLOSED = (
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:59608. "

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from train_func.worker.mirror import BoundedLog, last_state
+from train_func.worker.pod.mirror import BoundedLog, last_state
 
 
 def test_a_short_log_is_kept_as_it_is():
@@ -41,7 +41,7 @@ def test_of_a_progress_bar_the_last_drawing_is_kept():
 PROGRAM = """
 import json, os, subprocess, sys, threading
 from train_func.errors import StorageFailed
-from train_func.worker.mirror import Mirror
+from train_func.worker.pod.mirror import Mirror
 
 puts = []
 away = threading.Event()
@@ -85,7 +85,7 @@ def test_everything_goes_to_stdout_at_once_and_to_the_store_when_it_is_there():
 def test_a_store_that_never_answers_blocks_nobody():
     program = """
 import threading, time
-from train_func.worker.mirror import Mirror
+from train_func.worker.pod.mirror import Mirror
 mirror = Mirror()
 mirror.begin(lambda log: threading.Event().wait())
 for number in range(20_000):

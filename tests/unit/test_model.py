@@ -16,9 +16,9 @@ from tests.tiny_model import VOCABULARY, write_tiny_model
 from train_func import Run
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
-from train_func.worker.model import load_model, load_tokenizer
-from train_func.worker.model_source import find_model
-from train_func.worker.model_types import classifies_text
+from train_func.worker.model.loading import load_model, load_tokenizer
+from train_func.worker.model.source import find_model
+from train_func.worker.model.types import classifies_text
 
 LABELS = ("bad", "so so", "good")
 
@@ -82,7 +82,7 @@ PROGRAM = """
 import hashlib, sys
 from pathlib import Path
 from train_func import Run
-from train_func.worker.model import load_model
+from train_func.worker.model.loading import load_model
 model = load_model(Run(model=sys.argv[1], dataset="any"), ("a", "b"), None, Path(sys.argv[2]))
 digest = hashlib.sha256()
 for name, tensor in sorted(model.state_dict().items()):

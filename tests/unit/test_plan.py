@@ -6,8 +6,8 @@ from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
 
 from train_func.errors import InvalidInput
-from train_func.worker.cut import PAD_TO, WINDOW, costs_of, cut_epoch, deal
-from train_func.worker.plan import (
+from train_func.worker.training.cut import PAD_TO, WINDOW, costs_of, cut_epoch, deal
+from train_func.worker.training.plan import (
     build_plan,
     facts_of,
     lengths_of,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from train_func.storage import open_store
-from train_func.worker.probe import Probe, probe, recorded
+from train_func.worker.training.probe import Probe, probe, recorded
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from train_func.worker import progress
-from train_func.worker.progress import Progress
+from train_func.worker.training import progress
+from train_func.worker.training.progress import Progress
 
 LINE = r"progress step=(\d+)/(\d+) epoch=([\d.]+) loss=([\d.]+) rows_per_second=([\d.]+) eta=([\d:]+)"
 

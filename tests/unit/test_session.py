@@ -17,8 +17,8 @@ from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run, RunRecord
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
-from train_func.worker import session as session_module
-from train_func.worker.plan import facts_of, row_ids_of
+from train_func.worker.training import session as session_module
+from train_func.worker.training.plan import facts_of, row_ids_of
 
 WORDS = {"bad": "terrible cold rude", "good": "tasty fresh friendly"}
 

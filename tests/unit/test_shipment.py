@@ -14,7 +14,7 @@ from tests.shipping import packed, record_of, ship
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.packed import Module, fold, split_lines, unfold
 from train_func.storage import open_store
-from train_func.worker import shipment
+from train_func.worker.pod import shipment
 
 TEXT = "class Box:\n    x = 1\ndef train_func(p):\n    if p:\n        raise KeyError(p)\n    return Box\n"
 
@@ -124,7 +124,7 @@ def test_what_is_folded_is_unfolded(ending):
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("train_func.worker.shipment", ("torch", "train_func.client", "boto3")),
+        ("train_func.worker.pod.shipment", ("torch", "train_func.client", "boto3")),
         ("train_func.client.source", ("torch", "numpy", "IPython", "boto3")),
     ],
 )

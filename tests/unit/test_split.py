@@ -11,7 +11,7 @@ import pytest
 
 from train_func import Run
 from train_func.errors import InvalidInput
-from train_func.worker.split import prepare
+from train_func.worker.data.split import prepare
 
 
 @pytest.fixture
@@ -88,7 +88,8 @@ def test_the_seed_decides_which_rows_are_held_out(rows, prepared):
 def test_another_process_makes_the_same_split(rows, prepared, tmp_path):
     path = rows(40)
     program = (
-        "import sys; from pathlib import Path; from train_func import Run; from train_func.worker.split import prepare;"
+        "import sys; from pathlib import Path; from train_func import Run;"
+        "from train_func.worker.data.split import prepare;"
         "print(prepare(Run(model='any', dataset=sys.argv[1]), None, Path(sys.argv[2])).held_out['row_id'][:])"
     )
     command = [sys.executable, "-c", program, path, str(tmp_path / "other")]

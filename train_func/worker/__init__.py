@@ -7,10 +7,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from train_func.worker.session import Session
-    from train_func.worker.trainer import Trainer
+    from train_func.worker.training.session import Session
+    from train_func.worker.training.trainer import Trainer
 
-_HOMES = {"Session": "train_func.worker.session", "Trainer": "train_func.worker.trainer"}
+_HOMES = {"Session": "train_func.worker.training.session", "Trainer": "train_func.worker.training.trainer"}
 __all__ = ["Session", "Trainer"]
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from train_func.worker.stop import Stop
+from train_func.worker.pod.stop import Stop
 
 USAGE = """usage: python -u -m train_func.worker run     supervise the ranks of one pod, as its process 1
        python -u -m train_func.worker rank    be one rank; the supervisor starts it
@@ -16,14 +16,14 @@ def main(arguments: list[str]) -> int:
     if arguments == ["run"]:
         stop = Stop()
         stop.install()  # before anything slow is imported
-        from train_func.worker.supervisor import supervise
+        from train_func.worker.pod.supervisor import supervise
 
         supervise(os.environ, stop)
     if arguments == ["rank"]:
-        from train_func.worker.processes import die_with
+        from train_func.worker.pod.processes import die_with
 
         die_with(int(os.environ["TRAIN_FUNC_SUPERVISOR"]))  # before anything slow is imported
-        from train_func.worker import rank
+        from train_func.worker.pod import rank
 
         rank.main(os.environ)
     if arguments == ["check"]:

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run
 from train_func.storage import Store, open_store
-from train_func.worker.cache import machine_cache
-from train_func.worker.division import Division, divide
-from train_func.worker.lengths import length_notes
-from train_func.worker.model_source import FoundModel, find_model
+from train_func.worker.data.cache import machine_cache
+from train_func.worker.data.division import Division, divide
+from train_func.worker.data.lengths import length_notes
+from train_func.worker.model.source import FoundModel, find_model
 
 Found = TypeVar("Found")
 COPIES = 2  # of the model that must fit beside what is there: one being written, one being published

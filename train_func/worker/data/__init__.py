@@ -1,0 +1,1 @@
+"""The data: read, judged, divided, tokenised once."""

@@ -1,0 +1,104 @@
+"""Asks the Hugging Face Hub what it holds under an id, and says plainly why something cannot be had."""
+
+from dataclasses import dataclass
+
+from huggingface_hub import HfApi, constants, get_token
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from train_func.errors import InvalidInput
+from train_func.worker.data.locate import HubId
+
+SECONDS = 10.0  # for one answer
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A commit, and the size in bytes of each file in it."""
+
+    commit: str
+    files: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """The Hub gave no answer; ``why`` in a few words."""
+
+    why: str
+
+    def fault(self, wanted: HubId, held: str = "no copy of it") -> str:
+        """What is said when the machine does not hold it either; ``held``: what it does hold."""
+        return (
+            f"{wanted}: the Hub ({constants.ENDPOINT}) cannot be reached from here ({self.why}), and HF_HOME "
+            f"({constants.HF_HOME}) holds {held}; without the Hub work a local file or folder, "
+            "package://NAME/FOLDER, a store address (file:///..., s3://...), or what was downloaded into HF_HOME before"
+        )
+
+
+def look_up(wanted: HubId) -> Listing | Unreachable:
+    """What the Hub says of a repository; waits at most ``SECONDS`` for it.
+
+    Raises:
+        InvalidInput: no such repository or revision, gated, or the token is refused; each told apart.
+    """
+    hub = HfApi()
+    try:
+        info = hub.repo_info(
+            wanted.name, repo_type=wanted.kind, revision=wanted.revision, timeout=SECONDS, files_metadata=True
+        )
+        if info.gated:  # such a repository shows its listing to everybody, and hands out files to some
+            hub.auth_check(wanted.name, repo_type=wanted.kind)
+    except (HTTPError, OSError, HFValidationError) as error:
+        return no_answer(wanted, error)
+    return Listing(str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or ()})
+
+
+def no_answer(wanted: HubId, error: Exception) -> Unreachable:
+    """Sorts what asking the Hub raised: no answer is handed back, a refusal raises InvalidInput."""
+    if (fault := refusal(wanted, error)) is not None:
+        raise InvalidInput(fault, cause=wanted.cause) from None
+    return Unreachable(_reason(error))
+
+
+def page(wanted: HubId) -> str:
+    """Where a person looks at the repository."""
+    return f"{constants.ENDPOINT}/{'datasets/' if wanted.kind == 'dataset' else ''}{wanted.name}"
+
+
+def refusal(wanted: HubId, error: Exception) -> str | None:
+    """What the Hub refused; None when it gave no answer of use."""
+    has_token = get_token() is not None
+    match error:
+        case HFValidationError():
+            return f"{wanted}: no such file or folder here, and no Hub id, which is like 'name' or 'owner/name'"
+        case GatedRepoError() if has_token:
+            return f"{wanted} is gated: the token lacks access; ask for it at {page(wanted)} with the token's account"
+        case GatedRepoError():
+            return f"{wanted} is gated and no token is set: accept its terms at {page(wanted)} and give HF_TOKEN"
+        case RevisionNotFoundError():
+            return (
+                f"{wanted}: the Hub holds it without that revision; a branch, tag or commit is wanted, "
+                f"{page(wanted)}/tree/main lists them"
+            )
+        case RepositoryNotFoundError():
+            token = "the token lacks access" if has_token else "no HF_TOKEN is set"
+            return (
+                f"{wanted}: not found: the Hub ({constants.ENDPOINT}) has none of that name, or it is private and "
+                f"{token}; check the spelling ('name' or 'owner/name'); no file or folder of that name is here either"
+            )
+        case HfHubHTTPError() if error.response is not None and error.response.status_code in (401, 403):
+            return f"{wanted}: the Hub refuses the token HF_TOKEN ({_reason(error)}); make a new one with read access"
+    return None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, HfHubHTTPError) and error.response is not None:
+        return f"HTTP {error.response.status_code}"
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:120]}" if text else type(error).__name__

@@ -1,0 +1,126 @@
+"""Loads what the `datasets` library keeps: repositories of the Hub, its own cache of them, and saved folders.
+
+Kept apart because importing `datasets` takes seconds, which local files do not need.
+"""
+
+import errno
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
+from datasets.exceptions import DatasetsError
+from datasets.packaged_modules.cache.cache import Cache
+from huggingface_hub import constants
+
+from train_func.errors import InvalidInput
+from train_func.worker.data.hub import Unreachable, look_up
+from train_func.worker.data.locate import HubId
+
+
+def read_hub(wanted: HubId, subset: str | None) -> tuple[str, dict[str, pa.Table], tuple[str, ...]]:
+    """Commit, tables by split, and notes; from the cache in HF_HOME when the Hub cannot be reached.
+
+    Raises:
+        InvalidInput: not found, gated, unreachable and not cached, no such revision or subset, or unreadable.
+    """
+    answer = look_up(wanted)
+    notes: tuple[str, ...] = ()
+    if isinstance(answer, Unreachable):
+        loaded, chosen = _cached(wanted, subset, answer)
+        notes = (f"{wanted}: the Hub cannot be reached ({answer.why}); the copy of {chosen!r} in HF_HOME is used",)
+    else:
+        try:
+            loaded = load_dataset(wanted.name, subset, revision=wanted.revision)
+        except (DatasetsError, ValueError, RuntimeError, OSError) as error:
+            raise _unloadable(wanted, subset, error) from error
+    if not isinstance(loaded, DatasetDict):
+        raise InvalidInput(f"{wanted}: cannot be loaded as tables", cause="data")
+    return _commit(loaded), _tables(loaded), notes
+
+
+def read_saved(folder: Path) -> dict[str, pa.Table]:
+    """Tables by split of a folder that ``save_to_disk`` wrote; that of a single Dataset is "all"."""
+    try:
+        loaded = load_from_disk(str(folder))
+        return _tables(loaded if isinstance(loaded, DatasetDict) else DatasetDict(all=loaded))
+    except (pa.ArrowInvalid, ValueError, KeyError, OSError) as error:
+        if _is_full(error):
+            raise
+        raise InvalidInput(
+            f"{folder}: is no whole saved data set ({type(error).__name__}: {error}); save it again with save_to_disk",
+            cause="data",
+        ) from None
+
+
+def _tables(splits: DatasetDict) -> dict[str, pa.Table]:
+    return {name: _table(split) for name, split in splits.items()}
+
+
+def _table(split: Dataset) -> pa.Table:
+    """Memory-mapped, with the features in the schema; saving and loading leave no row selection to apply."""
+    return split.data.table.replace_schema_metadata(split.features.arrow_schema.metadata)
+
+
+def _cached(wanted: HubId, subset: str | None, answer: Unreachable) -> tuple[Any, str]:
+    """What an earlier load left in HF_HOME, when it is certain to be the revision asked for, and its subset."""
+    try:
+        builder = Cache(
+            repo_id=wanted.name,
+            dataset_name=wanted.name.split("/")[-1],
+            config_name=subset,
+            version="auto",
+            hash="auto",
+        )
+        loaded = builder.as_dataset()
+    except (ValueError, OSError, DatasetsError) as error:
+        found = re.search(r"Available configs in the cache: (.+)|configurations in the cache: (.+)", str(error))
+        held = f"only its subsets {found[1] or found[2]}, of which subset= must name one" if found else "no copy of it"
+        raise InvalidInput(answer.fault(wanted, held), cause="data") from None
+    known = _revision(wanted)
+    if known != builder.hash and not (known is None and wanted.revision == "main"):
+        raise InvalidInput(answer.fault(wanted, f"only commit {builder.hash} of it"), cause="data")
+    return loaded, str(builder.config.name)
+
+
+def _revision(wanted: HubId) -> str | None:
+    """The commit that a branch or tag had when the Hub was last asked; a commit is its own."""
+    if len(wanted.revision) == 40:
+        return wanted.revision
+    folder = f"datasets--{wanted.name.replace('/', '--')}"
+    note = Path(constants.HF_HUB_CACHE) / folder / "refs" / wanted.revision
+    return note.read_text().strip() if note.is_file() else None
+
+
+def _commit(loaded: DatasetDict) -> str:
+    """`datasets` names the folder of the prepared files after the commit."""
+    file = next(file["filename"] for split in loaded.values() for file in split.cache_files)
+    return Path(file).parent.name
+
+
+def _unloadable(wanted: HubId, subset: str | None, error: Exception) -> Exception:
+    if _is_full(error):
+        return error
+    text = str(error).strip()
+    if "Config name is missing" in text or "BuilderConfig" in text:
+        found = text[text.find("[") : text.find("]") + 1] or text
+        what = f"has no subset {subset!r}" if subset else "has several subsets"
+        return InvalidInput(f"{wanted} {what}; give subset= one of {found}", cause="data")
+    if "scripts are no longer supported" in text:
+        return InvalidInput(
+            f"{wanted} is made by a program of its own, which is not run here; use a copy of it in Parquet "
+            f"(the Hub often has one as revision 'refs/convert/parquet')",
+            cause="data",
+        )
+    return InvalidInput(f"{wanted}: cannot be loaded: {type(error).__name__}: {text[:500]}", cause="data")
+
+
+def _is_full(error: BaseException) -> bool:
+    """Whether the disk was full, somewhere down the chain of causes."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

@@ -1,0 +1,218 @@
+"""Turns a column of labels into class indices 0, 1, ... and their names, or says why it cannot be classes.
+
+Integers are ordered as numbers and named by their digits, texts are ordered as texts; names given in the Run (or kept
+by `datasets` as ClassLabel) belong to the integers 0, 1, ... and fix the order of texts.
+"""
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from train_func.errors import InvalidInput
+from train_func.worker.data.columns import is_text
+
+MAX_SHOWN = 5
+MAX_CLASSES = 1000
+FEW_CLASSES = 20  # up to here any repetition will do; above 2 rows a class are wanted on average, or it is rather a key
+MANY_CLASSES = 100  # above, more
+ROWS_PER_CLASS = 10
+IGNORED = -100  # torch's loss leaves such rows out
+UNLABELLED = -1  # how public test splits mark rows whose label is kept secret
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Class names in the order of their indices, and the index of every row of every part (int64)."""
+
+    names: tuple[str, ...]
+    codes: Mapping[str, np.ndarray]
+    notes: tuple[str, ...]
+
+
+def encode(
+    parts: Mapping[str, pa.ChunkedArray], column: str, *, given: Sequence[str] = (), kept: Sequence[str] = ()
+) -> Labels:
+    """Classes of the ``column`` of each part, as "training" and "held-out", over all of them together.
+
+    Args:
+        given: names from the Run.
+        kept: names that came with the data; ``given`` goes before.
+
+    Raises:
+        InvalidInput: with every reason why these are no classes.
+    """
+    kind = _common_type(parts, column)
+    filled = {part: _without_nan(values) for part, values in parts.items()}
+    faults = [fault for part, values in filled.items() if (fault := _null_fault(values, column, part))]
+    try:
+        values = {part: _plain(array, column) for part, array in filled.items()}
+        distinct = _distinct(values)
+        found = sorted(distinct.to_pylist())
+        names = tuple(given) or tuple(kept)
+        order: Sequence[object]
+        if is_text(distinct.type):
+            order, names = _of_texts(found, column, names)
+        else:
+            order, names = _of_numbers(found, column, names, boolean=pa.types.is_boolean(kind))
+        num_rows = sum(map(len, values.values()))
+        _refuse_what_is_no_class(found, num_rows, column, named=bool(given or kept))
+    except InvalidInput as refused:
+        faults += refused.faults
+    if faults:
+        raise InvalidInput(faults, cause="data")
+    codes = {part: _indices(array, order) for part, array in values.items()}
+    return Labels(names, codes, tuple(_notes(names, codes, column)))
+
+
+def _common_type(parts: Mapping[str, pa.ChunkedArray], column: str) -> pa.DataType:
+    kinds = {part: array.type for part, array in parts.items()}
+    first = next(iter(kinds.values()))
+    if len({_family(kind) for kind in kinds.values()}) > 1:
+        shown = " and ".join(f"{kind} in the {part} rows" for part, kind in kinds.items())
+        raise InvalidInput(f"column {column!r}: labels are {shown}; one type is wanted in both", cause="data")
+    if _family(first) == "other":
+        raise InvalidInput(
+            f"column {column!r}: labels are of type {first}; one whole number or one text per row is wanted",
+            cause="data",
+        )
+    return first
+
+
+def _family(kind: pa.DataType) -> str:
+    if is_text(kind):
+        return "text"
+    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return "number" if numeric or pa.types.is_null(kind) else "other"
+
+
+def _without_nan(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if is_text(values.type):
+        return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+    return pc.if_else(pc.is_nan(values), None, values) if pa.types.is_floating(values.type) else values
+
+
+def _null_fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
+    empty = pc.is_null(values)
+    if is_text(values.type):
+        empty = pc.or_(empty, pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), True))
+    rows = np.flatnonzero(empty.to_numpy())
+    if not len(rows):
+        return None
+    shown = ", ".join(str(row + 1) for row in rows[:MAX_SHOWN])
+    return (
+        f"column {column!r}: {len(rows)} of {len(values)} labels of the {part} rows are null or empty, first in rows "
+        f"{shown} (the first data row is 1); remove these rows or label them"
+    )
+
+
+def _plain(values: pa.ChunkedArray, column: str) -> pa.ChunkedArray:
+    """Texts as large_string; numbers as int64, which fractions cannot be."""
+    if is_text(values.type):
+        return values.cast(pa.large_string())
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid:
+        fractions = [value for value in values.drop_null().to_pylist() if value != int(value)][:3]
+        raise InvalidInput(
+            f"column {column!r}: labels are fractions ({', '.join(map(str, fractions))}): that is regression, and "
+            "here are classes: name another column, or write each as a whole number or a text",
+            cause="data",
+        ) from None
+
+
+def _distinct(values: Mapping[str, pa.ChunkedArray]) -> pa.Array:
+    """Every label that is there, once, over all parts."""
+    chunks = [chunk for array in values.values() for chunk in array.chunks]
+    distinct = pc.unique(pa.chunked_array(chunks, type=next(iter(values.values())).type)).drop_null()
+    return distinct.filter(pc.not_equal(pc.utf8_trim_whitespace(distinct), "")) if is_text(distinct.type) else distinct
+
+
+def _of_texts(found: list[str], column: str, names: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
+    if not names:
+        return found, tuple(found)
+    if strangers := sorted(set(found) - set(names)):
+        raise InvalidInput(
+            f"column {column!r}: labels {_shown(strangers)} are not among labels={names}; "
+            "add them, or leave labels out to take every text as a class",
+            cause="data",
+        )
+    return list(names), names
+
+
+def _of_numbers(
+    found: list[int], column: str, names: tuple[str, ...], *, boolean: bool
+) -> tuple[list[int], tuple[str, ...]]:
+    if fault := _marks(found, column, named=bool(names)):
+        raise InvalidInput(fault, cause="data")
+    if not names or not found:
+        return found, tuple(str(bool(value)) if boolean else str(value) for value in found)
+    low, high, last = found[0], found[-1], len(names) - 1
+    if low < 0 or high > last:
+        based = "; looks 1-based: subtract 1, or leave labels out" if (low, high) == (1, last + 1) else ""
+        raise InvalidInput(
+            f"column {column!r}: label range {low}-{high}, expected 0-{last} for the {len(names)} names {names}"
+            f"{based or '; give one name for each of the labels 0, 1, ..., or leave labels out'}",
+            cause="data",
+        )
+    return list(range(len(names))), names
+
+
+def _marks(found: list[int], column: str, *, named: bool) -> str | None:
+    """What is said of integers that stand for "no label"."""
+    if IGNORED in found:
+        every = "every label is" if found == [IGNORED] else "some labels are"
+        return f"column {column!r}: {every} {IGNORED}, which the loss ignores: nothing to learn from these rows"
+    if found == [UNLABELLED]:
+        return (
+            f"column {column!r}: every label is {UNLABELLED}, the mark of a split whose labels are kept secret; "
+            "take another split"
+        )
+    if UNLABELLED in found and (named or found != [UNLABELLED, 1]):
+        return (
+            f"column {column!r}: labels {_shown(found)}: {UNLABELLED} marks rows without a label; remove these rows, "
+            f"or, where {UNLABELLED} is a class of its own, write the classes as texts or as 0, 1, ..."
+        )
+    return None
+
+
+def _refuse_what_is_no_class(found: Sequence[object], num_rows: int, column: str, *, named: bool) -> None:
+    num_classes = len(found)
+    if num_classes == 1:
+        raise InvalidInput(
+            f"column {column!r}: every label is {found[0]!r}: one class leaves nothing to learn", cause="data"
+        )
+    wanted = ROWS_PER_CLASS if num_classes > MANY_CLASSES else 2 if num_classes > FEW_CLASSES else 1
+    if num_classes > MAX_CLASSES or (not named and num_classes > 2 and num_rows <= num_classes * wanted):
+        raise InvalidInput(
+            f"column {column!r}: {num_classes} different labels in {num_rows} rows ({_shown(found)}): that looks like "
+            "an id or a number to predict (regression), not like classes; name another column, or put the values into "
+            f"at most {MAX_CLASSES} classes of more than {wanted} row(s) each on average",
+            cause="data",
+        )
+
+
+def _indices(values: pa.ChunkedArray, order: Sequence[object]) -> np.ndarray:
+    found: np.ndarray = pc.index_in(values, value_set=pa.array(order, type=values.type)).to_numpy()
+    return found.astype(np.int64)
+
+
+def _notes(names: tuple[str, ...], codes: Mapping[str, np.ndarray], column: str) -> list[str]:
+    notes = []
+    counts = sum(np.bincount(part, minlength=len(names)) for part in codes.values())
+    if absent := [name for name, count in zip(names, np.atleast_1d(counts), strict=True) if count == 0]:
+        notes.append(f"column {column!r}: no row has the label {_shown(absent)}: the model cannot learn it")
+    folded: dict[str, list[str]] = {}
+    for name in names:
+        folded.setdefault(name.strip().casefold(), []).append(name)
+    if alike := [same for same in folded.values() if len(same) > 1]:
+        notes.append(f"column {column!r}: {_shown(alike)} differ only in case or spaces and are classes of their own")
+    return notes
+
+
+def _shown(values: Sequence[object]) -> str:
+    more = f" and {len(values) - MAX_SHOWN} more" if len(values) > MAX_SHOWN else ""
+    return ", ".join(reprlib.repr(value) for value in values[:MAX_SHOWN]) + more

@@ -1,0 +1,155 @@
+"""Finds what an address means: a file or folder of this machine, or an id of the Hub."""
+
+import difflib
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from train_func.errors import Cause, InvalidInput
+from train_func.storage import Entry, Store, open_store
+from train_func.storage.address import bucket_of, folder_of
+from train_func.worker.data.cache import entry
+
+PACKAGE = "package://"
+DATA_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+_MISTAKEN = (*DATA_SUFFIXES, ".txt", ".xlsx", ".xls", ".gz", ".zip", ".arrow", ".safetensors", ".bin", ".pt")
+_CAUSES: dict[str, Cause] = {"model": "model", "dataset": "data"}
+
+
+@dataclass(frozen=True)
+class HubId:
+    """What a Run names when it is no file, folder or address."""
+
+    kind: Literal["model", "dataset"]
+    name: str
+    revision: str
+
+    def __str__(self) -> str:
+        at = "" if self.revision == "main" else f" (revision {self.revision})"
+        return f"{'model' if self.kind == 'model' else 'data set'} {self.name!r}{at}"
+
+    @property
+    def cause(self) -> Cause:
+        """Whose fault it is when it cannot be had."""
+        return _CAUSES[self.kind]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An address as a Run gives it, in the field it stands in."""
+
+    field: str
+    address: str
+    kind: Literal["model", "dataset"]
+    revision: str = "main"
+
+    def fault(self, text: str) -> InvalidInput:
+        """The error of this field, in its usual form."""
+        return InvalidInput(f"{self.field}={self.address!r}: {text}", cause=_CAUSES[self.kind])
+
+
+def locate(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str], bool] = bool) -> Path | HubId:
+    """The path or the Hub id that ``wanted`` means; what lies in a store is brought to the cache first.
+
+    Args:
+        store: used for addresses below its own; others are opened with this process's credentials.
+        take: which files of a stored folder are wanted, by their path in it.
+
+    Raises:
+        InvalidInput: no such package, file or object, with the names near to it.
+        StorageFailed: the store is away or denies.
+    """
+    address = wanted.address
+    if address.startswith(PACKAGE):
+        return _in_package(wanted)
+    if address.startswith("file:"):
+        return _existing(wanted, folder_of(address))
+    if address.startswith("s3:"):
+        return _from_store(wanted, store, cache, take)
+    if "://" in address:
+        raise wanted.fault("allowed are package://NAME/FOLDER, file:///absolute/path and s3://bucket/key")
+    path = Path(address).expanduser()
+    if path.exists():
+        return path.absolute()
+    if looks_like_path(address):
+        return _existing(wanted, path.absolute())
+    return HubId(wanted.kind, address, wanted.revision)
+
+
+def looks_like_path(address: str) -> bool:
+    """Whether a person who wrote this meant a file or folder, there or not, and no id."""
+    return address.startswith((".", "/", "~", "file:", "s3:", PACKAGE)) or address.lower().endswith(_MISTAKEN)
+
+
+def _existing(wanted: Wanted, path: Path) -> Path:
+    if path.exists():
+        return path
+    parent = next(folder for folder in path.parents if folder.is_dir())
+    here = sorted(found.name for found in parent.iterdir() if not found.name.startswith("."))
+    missing = path.relative_to(parent).parts[0]
+    raise wanted.fault(f"no such file or folder: {path}; {parent} holds {_listed(here)}{_near(missing, here)}")
+
+
+def _in_package(wanted: Wanted) -> Path:
+    """The folder or file inside an installed package, which is not imported."""
+    name, _, inside = wanted.address.removeprefix(PACKAGE).partition("/")
+    if not name.isidentifier():
+        raise wanted.fault(f"{name!r} is no package; the name is wanted that `import` takes, as {_importable(name)!r}")
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise wanted.fault(f"no package {name!r} is installed in this Python; install it, or name a folder")
+    if ".." in Path(inside).parts:
+        raise wanted.fault("'..' leads out of the package")
+    return _existing(wanted, Path(spec.submodule_search_locations[0]) / inside)
+
+
+def _from_store(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str], bool]) -> Path:
+    """A copy in the cache of the object, or of the folder of objects, that the address names."""
+    bucket, key = bucket_of(wanted.address)
+    if store is not None and wanted.address.startswith(f"{store.address}/"):
+        key = wanted.address.removeprefix(f"{store.address}/").rstrip("/")
+    else:
+        store = open_store(f"s3://{bucket}")
+    if not key:
+        raise wanted.fault("names a whole bucket; the key of a file or folder in it is wanted")
+    found = [item for item in store.list(key) if item.key == key or item.key.startswith(f"{key}/")]
+    if not found:
+        folder = key.rpartition("/")[0]
+        near = sorted({item.key for item in store.list(f"{folder}/" if folder else "")})
+        raise wanted.fault(f"{store.address} holds nothing under {key!r}; near it: {_listed(near)}{_near(key, near)}")
+    wanted_items = [item for item in found if item.key == key or take(item.key.removeprefix(f"{key}/"))]
+    return _copied(store, key, wanted_items, cache)
+
+
+def _copied(store: Store, key: str, items: list[Entry], cache: Path) -> Path:
+    """Named by what the store lists, so that changed objects get a copy of their own."""
+    listing = [(item.key, item.size, item.version) for item in items]
+    state = hashlib.sha256(json.dumps([store.address, key, listing]).encode()).hexdigest()
+
+    def download(part: Path) -> None:
+        part.mkdir()
+        for item in items:
+            target = part / item.key.removeprefix(key.rpartition("/")[0]).lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            store.download(item.key, target)
+
+    return entry(cache, f"stored/{state}", download) / key.rpartition("/")[2]
+
+
+def _importable(name: str) -> str:
+    return f"{PACKAGE}{''.join(letter if letter.isalnum() else '_' for letter in name) or 'NAME'}/..."
+
+
+def _listed(names: list[str]) -> str:
+    if not names:
+        return "nothing"
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+def _near(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

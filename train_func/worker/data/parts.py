@@ -1,0 +1,63 @@
+"""Which rows of the data are to train on and which are held out: splits of one data set, or two of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from train_func.errors import InvalidInput
+from train_func.run import Run
+from train_func.storage import Store
+from train_func.worker.data import fingerprint
+from train_func.worker.data.locate import Wanted, looks_like_path
+from train_func.worker.data.reader import Source, read_source
+
+TRAINING, HELD_OUT = "training", "held-out"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Tables under TRAINING and, unless a share of the training rows is to be held out, under HELD_OUT."""
+
+    tables: Mapping[str, pa.Table]
+    fingerprint: str
+    notes: tuple[str, ...]
+
+
+def find_parts(run: Run, store: Store | None, cache: Path) -> Parts:
+    """Reads what ``run.dataset`` and ``run.held_out`` name.
+
+    Raises:
+        InvalidInput: not found, unreadable, no such split.
+        StorageFailed: the store is away or denies.
+    """
+    source = read_source(Wanted("dataset", run.dataset, "dataset", run.dataset_revision), run.subset, store, cache)
+    training = source.training()
+    others = [name for name in source.splits if name != training]
+    tables = {TRAINING: source.splits[training]}
+    if not isinstance(run.held_out, str):
+        return Parts(tables, source.fingerprint, (*source.notes, *_unused(source, training, others)))
+    if run.held_out in others:
+        return Parts({**tables, HELD_OUT: source.splits[run.held_out]}, source.fingerprint, source.notes)
+    if run.held_out != training and (looks_like_path(run.held_out) or Path(run.held_out).exists()):
+        other = read_source(Wanted("held_out", run.held_out, "dataset"), None, store, cache)
+        together = fingerprint.together({"dataset": source.fingerprint, "held_out": other.fingerprint})
+        return Parts({**tables, HELD_OUT: other.splits[other.training()]}, together, source.notes + other.notes)
+    raise InvalidInput(_no_split(run, source, training, others), cause="data")
+
+
+def _unused(source: Source, training: str, others: list[str]) -> list[str]:
+    if not others:
+        return []
+    shown = ", ".join(f"{name!r} ({source.splits[name].num_rows} rows)" for name in others)
+    return [f"of {source.where} only the split {training!r} is used; held_out= may name another one: {shown}"]
+
+
+def _no_split(run: Run, source: Source, training: str, others: list[str]) -> str:
+    if run.held_out == training:
+        problem = "that is the split to train on"
+    else:
+        problem = f"{source.where} has no such split, and no such file is here"
+    there = f"one of its splits {', '.join(map(repr, others))}, " if others else ""
+    return f"held_out={run.held_out!r}: {problem}; give {there}a file, or a share such as 0.2"

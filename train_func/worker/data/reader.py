@@ -1,0 +1,145 @@
+"""Reads a data set, whatever it is kept in, into one table per split."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from train_func.errors import InvalidInput
+from train_func.storage import Store
+from train_func.worker.data import fingerprint
+from train_func.worker.data.cache import machine_cache
+from train_func.worker.data.delimited import read_delimited
+from train_func.worker.data.encoding import encoding_fault
+from train_func.worker.data.jsonrows import read_json
+from train_func.worker.data.locate import DATA_SUFFIXES, HubId, Wanted, locate
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+FEATURES = b"huggingface"  # the key under which `datasets` keeps its features in an Arrow schema
+_READERS: dict[str, Callable[[Path], pa.Table]] = {
+    ".csv": lambda path: read_delimited(path, ","),
+    ".tsv": lambda path: read_delimited(path, "\t"),
+    ".json": read_json,
+    ".jsonl": read_json,
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set as it was found: ``splits`` maps names to tables, a single file's to "all"."""
+
+    where: str
+    splits: Mapping[str, pa.Table]
+    fingerprint: str
+    notes: tuple[str, ...] = field(default=())
+
+    def training(self) -> str:
+        """Name of the split to train on.
+
+        Raises:
+            InvalidInput: several splits, and none is named train.
+        """
+        if len(self.splits) == 1 or "train" in self.splits:
+            return "train" if "train" in self.splits else next(iter(self.splits))
+        raise InvalidInput(
+            f"{self.where}: none of its splits is named 'train'; it has: {', '.join(self.splits)}", cause="data"
+        )
+
+
+def read(address: str, *, split: str | None = None, subset: str | None = None, revision: str = "main") -> "Dataset":
+    """The rows of a data set, to look at: those to train on, or those of ``split``.
+
+    Args:
+        address: Hub id, csv/tsv/json/jsonl/parquet file, folder saved by ``datasets``, store or package address.
+
+    Raises:
+        InvalidInput: what cannot be found or read, with file, row and remedy.
+        StorageFailed: the store is away or denies.
+    """
+    from datasets import Dataset
+
+    wanted = Wanted("dataset", address, "dataset", revision)
+    source = read_source(wanted, subset, None, machine_cache(os.environ))
+    name = split or source.training()
+    if name not in source.splits:
+        raise InvalidInput(f"{source.where} has no split {name!r}; it has: {', '.join(source.splits)}", cause="data")
+    return Dataset(source.splits[name])
+
+
+def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: Path) -> Source:
+    """All splits of the data set that ``wanted`` means.
+
+    Raises:
+        InvalidInput: as ``read``.
+        StorageFailed: the store is away or denies.
+    """
+    place = locate(wanted, store, cache)
+    if isinstance(place, HubId):
+        from train_func.worker.data.hub_dataset import read_hub
+
+        commit, tables, notes = read_hub(place, subset)
+        return Source(str(place), tables, commit, notes)
+    faults = []
+    if subset is not None:
+        faults.append(f"subset={subset!r}: only a Hub data set has subsets, and {place} is none; leave subset out")
+    if wanted.revision != "main":
+        faults.append(f"dataset_revision={wanted.revision!r}: only a Hub data set has revisions, and {place} is none")
+    if faults:
+        raise InvalidInput(faults, cause="data")
+    if place.is_dir():
+        return _saved_folder(wanted, place, cache)
+    return Source(str(place), {"all": _read_file(wanted, place)}, fingerprint.of_file(place, cache))
+
+
+def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
+    """The names that `datasets` keeps for the integers of a column; empty when it keeps none."""
+    metadata = (table.schema.metadata or {}).get(FEATURES)
+    features = json.loads(metadata)["info"]["features"] if metadata else {}
+    feature = features.get(column)
+    if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+        return tuple(feature["names"])
+    return ()
+
+
+def _read_file(wanted: Wanted, path: Path) -> pa.Table:
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return _read_parquet(path)
+    if suffix not in _READERS:
+        raise wanted.fault(
+            f"a file is read by its ending, which is one of {', '.join(DATA_SUFFIXES)}; rename or convert it"
+        )
+    if fault := encoding_fault(path):
+        raise InvalidInput(fault, cause="data")
+    return _READERS[suffix](path)
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    try:
+        return parquet.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise InvalidInput(f"{path}: not a whole Parquet file: {error}; write or copy it again", cause="data") from None
+
+
+def _saved_folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
+    names = sorted(path.name for path in folder.iterdir())
+    if not {"dataset_info.json", "dataset_dict.json"} & set(names):
+        files = [name for name in names if name.lower().endswith(DATA_SUFFIXES)]
+        hint = f"; name one of its files: {', '.join(files[:5])}" if files else ""
+        raise wanted.fault(
+            f"the folder was not saved by datasets' save_to_disk: it has neither dataset_info.json nor "
+            f"dataset_dict.json{hint}"
+        )
+    from train_func.worker.data.hub_dataset import read_saved
+
+    files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+    return Source(str(folder), read_saved(folder), fingerprint.of_files(folder, files, cache))

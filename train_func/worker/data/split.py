@@ -1,0 +1,45 @@
+"""Prepares what a run trains on and is measured on, as `datasets`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from datasets import Dataset
+
+from train_func.run import Run
+from train_func.storage import Store
+from train_func.worker.data.division import divide
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Both sides have the columns ``text``, ``label`` (index into ``labels``) and ``row_id``.
+
+    ``row_id`` is the row's position in the data set; ids of a held-out split or file of its own go on from there.
+    """
+
+    train: Dataset
+    held_out: Dataset
+    labels: tuple[str, ...]
+    notes: list[str]
+    fingerprint: str
+
+
+def prepare(run: Run, store: Store | None, cache: Path) -> Prepared:
+    """The rows of ``run``: the same on every rank and machine, because only the data and the seed decide.
+
+    With a share as ``held_out``, so many of the rows are drawn with the seed, from each class in proportion; a name
+    takes that split, an address that file. ``samples`` is the number of rows used, training and held-out together:
+    they are drawn first, from each class in proportion, and then divided by the share, or as the two splits are.
+
+    Raises:
+        InvalidInput: with every fault of the data at once.
+        StorageFailed: the store is away or denies.
+    """
+    division = divide(run, store, cache)
+    return Prepared(
+        train=Dataset(division.train),
+        held_out=Dataset(division.held_out),
+        labels=division.labels,
+        notes=division.notes,
+        fingerprint=division.fingerprint,
+    )

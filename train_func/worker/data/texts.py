@@ -1,0 +1,75 @@
+"""Judges the texts: nulls, emptiness, repetition between training and held-out rows, contradictions."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from train_func.worker.data.columns import is_text, text_columns
+
+MAX_SHOWN = 5
+MOST_EMPTY = 0.05  # share of empty texts above which the column cannot be the right one
+MOST_SHARED = 0.10  # share of held-out rows whose text is also trained on, above which the metric means little
+
+
+def text_faults(table: pa.Table, column: str, part: str) -> tuple[list[str], list[str]]:
+    """Faults and notes of the text column of the rows called ``part`` ("training" or "held-out")."""
+    values = table[column]
+    if not is_text(values.type) and not pa.types.is_null(values.type):
+        others = ", ".join(text_columns(table)) or "none"
+        return [f"column {column!r}: {part} rows hold {values.type}, not texts; columns with texts: {others}"], []
+    if pa.types.is_null(values.type):
+        return [f"column {column!r}: every text of the {part} rows is null or empty; name another column"], []
+    values = plain(values)
+    faults = []
+    if nulls := values.null_count:
+        faults.append(
+            f"column {column!r}: {nulls} of {len(values)} texts of the {part} rows are null, first in rows "
+            f"{_rows(pc.is_null(values))} (the first data row is 1); remove these rows or write an empty text there"
+        )
+    empty = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), False)
+    share = (pc.sum(empty).as_py() or 0) / max(1, len(values))
+    if not share:
+        return faults, []
+    said = f"column {column!r}: {share:.1%} of the texts of the {part} rows are empty, first in rows {_rows(empty)}"
+    if share > MOST_EMPTY:
+        return [*faults, f"{said}; at most {MOST_EMPTY:.0%} may be: remove these rows, or name another column"], []
+    return faults, [f"{said}; they are trained on as they are"]
+
+
+def overlap(training: pa.ChunkedArray, held_out: pa.ChunkedArray, rows: np.ndarray) -> tuple[list[str], list[str]]:
+    """Faults and notes of held-out texts that are trained on too; ``rows``: where the held-out ones stand."""
+    same = pc.is_in(held_out, value_set=pc.unique(training)).to_numpy()
+    num = int(same.sum())
+    if not num:
+        return [], []
+    shown = ", ".join(str(row + 1) for row in rows[same][:MAX_SHOWN])
+    share = num / len(held_out)
+    said = f"{num} of {len(held_out)} held-out texts ({share:.1%}) are in the training rows too, first rows {shown}"
+    if share > MOST_SHARED:
+        return [
+            f"{said}; above {MOST_SHARED:.0%} the metric says little: remove repeated texts, or hold out others"
+        ], []
+    return [], [f"{said}: the metric flatters a little"]
+
+
+def contradictions(texts: pa.ChunkedArray, codes: np.ndarray, names: tuple[str, ...]) -> list[str]:
+    """Notes of equal texts with different labels."""
+    groups = pa.table({"text": texts, "label": codes}).group_by("text").aggregate([("label", "count_distinct")])
+    torn = groups.filter(pc.greater(groups["label_count_distinct"], 1))["text"]
+    if not len(torn):
+        return []
+    example = torn[0].as_py()
+    found = np.unique(codes[pc.equal(texts, example).to_numpy()])
+    labels = " and ".join(names[code] for code in found)
+    return [f"{len(torn)} training text(s) stand there with different labels, such as {example[:60]!r} with {labels}"]
+
+
+def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts of any encoding as large_string."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    return values.cast(pa.large_string())
+
+
+def _rows(mask: pa.ChunkedArray) -> str:
+    return ", ".join(str(row + 1) for row in np.flatnonzero(mask.to_numpy())[:MAX_SHOWN])

@@ -1,0 +1,1 @@
+"""The model a run starts from: found, judged, loaded."""

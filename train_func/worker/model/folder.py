@@ -1,0 +1,175 @@
+"""Judges a model's folder before any of it is loaded: files, weights, vocabulary, positions; needs no torch."""
+
+import fnmatch
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
+
+from train_func.worker.model.types import classifies_text
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "bpe.codes")
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_OTHER_WEIGHTS = ("tf_model.h5", "flax_model.msgpack", "model.onnx", "model.gguf", "adapter_model.safetensors")
+DESCRIBED = ("*.json", "*.txt", "*.model", "*.codes")
+LOADED = (*DESCRIBED, "*.safetensors")
+NOT_LOADED = ("*/*", ".*")  # subfolders hold other formats, or checkpoints
+# These count positions from behind the padding's own; those have no table of positions that could end.
+_OFFSET = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "longformer", "mpnet", "roberta-prelayernorm"}
+_RELATIVE = {"t5", "mt5", "umt5", "longt5", "switch_transformers", "xlnet"}
+_LFS = b"version https://git-lfs"
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is known of a model whose folder holds what it must."""
+
+    max_positions: int | None
+    num_bytes: int
+    """Of the weights."""
+
+
+def is_loaded(name: str) -> bool:
+    """Whether a file of a model's folder is one that loading it reads."""
+    return _matches(name, LOADED) and not _matches(name, NOT_LOADED)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def judge(folder: Path, where: str, sizes: Mapping[str, int], max_length: int) -> tuple[list[str], ModelFacts]:
+    """Faults, and what is known when there are none.
+
+    Args:
+        where: how messages call it.
+        sizes: bytes of all its files by name, also of weights that are not in ``folder`` yet.
+        max_length: tokens of the longest text the run will give it.
+    """
+    faults = _missing(where, sizes)
+    config, wrong = _config(folder, where) if CONFIG in sizes else ({}, [])
+    faults += wrong
+    faults += _wrong_shards(folder, where, sizes) if INDEX in sizes else []
+    faults += [fault for name in sizes if name.endswith(".safetensors") and (fault := _wrong_weights(folder / name))]
+    max_positions = _max_positions(config, _json(folder / "tokenizer_config.json"))
+    if max_positions is not None and max_length > max_positions:
+        faults.append(
+            f"max_length={max_length}: {where} takes {max_positions} tokens at most; "
+            f"give max_length={max_positions} or less"
+        )
+    if TOKENIZER in sizes:
+        faults += _wrong_vocabulary(folder / TOKENIZER, where, config.get("vocab_size"))
+    weights = [size for name, size in sizes.items() if name.endswith(".safetensors")]
+    return faults, ModelFacts(max_positions, sum(weights))
+
+
+def _missing(where: str, sizes: Mapping[str, int]) -> list[str]:
+    if not sizes:
+        return [f"{where}: the folder is empty; config.json, a tokenizer and model.safetensors are wanted"]
+    faults = []
+    if CONFIG not in sizes:
+        faults.append(f"{where}: no {CONFIG}: it says what kind of model this is; save the model with save_pretrained")
+    if not {TOKENIZER, *VOCABULARIES} & set(sizes):
+        faults.append(
+            f"{where}: no tokenizer: {TOKENIZER} is wanted (or {', '.join(VOCABULARIES)}); "
+            "save the model's tokenizer beside it with tokenizer.save_pretrained"
+        )
+    if not {WHOLE, INDEX} & set(sizes):
+        faults.append(_no_weights(where, sizes))
+    return faults
+
+
+def _no_weights(where: str, sizes: Mapping[str, int]) -> str:
+    if set(PICKLES) & set(sizes):
+        return (
+            f"{where}: its weights are a pickle (pytorch_model.bin), which can run any program when loaded, so it "
+            f"is refused; {WHOLE} is wanted: where you trust it, load and save it once with "
+            "AutoModel.from_pretrained(...).save_pretrained(folder), or take a revision with safetensors"
+        )
+    others = [name for name in sizes if name.endswith((".bin", ".pt", ".pth")) or name in _OTHER_WEIGHTS]
+    others += [name for name in sizes if name.endswith(".safetensors")]
+    found = f"; it holds {', '.join(sorted(others)[:5])}" if others else ""
+    return f"{where}: no weights: {WHOLE} (or {INDEX} and the files it names) is wanted{found}"
+
+
+def _config(folder: Path, where: str) -> tuple[dict[str, Any], list[str]]:
+    config = _json(folder / CONFIG)
+    if not config:
+        return {}, [f"{where}: {CONFIG} is no JSON object; copy the model again"]
+    kind = config.get("model_type")
+    if kind is None:
+        return config, [f"{where}: {CONFIG} has no model_type; save the model with transformers' save_pretrained"]
+    if "auto_map" in config and classifies_text(kind) is not True:
+        own = "needs Python code of its own from the model's folder, which is not run here"
+        return config, [f"{where}: model_type {kind!r} {own}; take a model whose type transformers knows"]
+    if classifies_text(kind) is False:
+        advice = "take a text encoder such as bert, roberta, distilbert or deberta-v2"
+        return config, [f"{where}: the installed transformers classifies no texts with model_type {kind!r}; {advice}"]
+    return config, []
+
+
+def _wrong_shards(folder: Path, where: str, sizes: Mapping[str, int]) -> list[str]:
+    named = set(_json(folder / INDEX).get("weight_map", {}).values())
+    missing = sorted(str(name) for name in named if PurePosixPath(str(name)).name not in sizes)
+    if not named:
+        return [f"{where}: {INDEX} names no files; copy the model again"]
+    return [f"{where}: {INDEX} names files that are not there: {', '.join(missing[:5])}"] if missing else []
+
+
+def _wrong_weights(path: Path) -> str | None:
+    """Truncated, a stand-in of Git LFS, or no safetensors at all; weights that are not here yet pass."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        if file.read(len(_LFS)) == _LFS:
+            return f"{path}: a Git LFS pointer and not the weights; fetch them with `git lfs pull`"
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            opened.keys()
+    except (SafetensorError, OSError) as error:
+        return f"{path}: damaged or cut short ({error}; {path.stat().st_size} bytes); copy the model again"
+    return None
+
+
+def _wrong_vocabulary(path: Path, where: str, vocab_size: object) -> list[str]:
+    try:
+        tokens: dict[str, int] = Tokenizer.from_file(str(path)).get_vocab()
+    except Exception as error:  # tokenizers raises nothing narrower
+        return [f"{path}: no tokenizer can be read from it ({str(error)[:200]}); copy the model again"]
+    token, highest = max(tokens.items(), key=lambda item: item[1], default=("", -1))
+    if isinstance(vocab_size, int) and highest >= vocab_size:
+        ids = f"token {token!r} has id {highest}, the model's vocab_size in {CONFIG} is {vocab_size}"
+        return [f"{where}: tokenizer and model do not belong together: {ids}; take the tokenizer saved with the model"]
+    return []
+
+
+def _max_positions(config: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> int | None:
+    """The longest text in tokens, special ones included, as far as the two files say."""
+    kind = config.get("model_type")
+    if kind in _RELATIVE or config.get("position_biased_input") is False:
+        return None
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
+        if isinstance(positions := config.get(name), int) and positions > 0:
+            return positions - (config.get("pad_token_id", 1) + 1 if kind in _OFFSET else 0)
+    longest = tokenizer.get("model_max_length")
+    return longest if isinstance(longest, int) and longest < 10**9 else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The object in a file, empty when there is none to read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def sizes_of(folder: Path) -> dict[str, int]:
+    """Bytes of the folder's own files, by name."""
+    return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}

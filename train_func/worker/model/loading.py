@@ -1,0 +1,117 @@
+"""Loads the tokenizer and the model of a run, with a new head whose weights only the seed decides."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging
+
+from train_func.errors import InvalidInput
+from train_func.run import Run
+from train_func.storage import Store
+from train_func.worker.model.source import FoundModel, find_model
+
+
+def load_tokenizer(run: Run, store: Store | None, cache: Path) -> Any:
+    """The tokenizer; one without a padding token pads with its end-of-text token.
+
+    Raises:
+        InvalidInput: as ``model_source.find_model``, or nothing to pad with.
+        StorageFailed: the store is away or denies.
+    """
+    return _tokenizer(find_model(run, store, cache))
+
+
+def load_model(run: Run, labels: tuple[str, ...], store: Store | None, cache: Path) -> Any:
+    """The model in float32 with one output per label: the same weights for the same seed, on every rank.
+
+    A classifier that came with the weights stays when it has as many outputs; otherwise, or when none came, it is new.
+
+    Raises:
+        InvalidInput: as ``model_source.find_model``, or weights that are not those of the model in config.json.
+        StorageFailed: the store is away or denies.
+    """
+    found = find_model(run, store, cache)
+    tokenizer = _tokenizer(found)
+    try:
+        config = AutoConfig.from_pretrained(
+            found.folder,
+            num_labels=len(labels),
+            id2label=dict(enumerate(labels)),
+            label2id={name: index for index, name in enumerate(labels)},
+            problem_type="single_label_classification",
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+        config.pad_token_id = tokenizer.pad_token_id
+        with torch.random.fork_rng(devices=[]), _quiet():
+            torch.manual_seed(run.seed)
+            model, report = AutoModelForSequenceClassification.from_pretrained(
+                found.folder,
+                config=config,
+                dtype=torch.float32,  # training keeps its own copy exact, whatever the weights were saved in
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # a head of another size; all else is refused below
+                output_loading_info=True,
+                local_files_only=True,
+                trust_remote_code=False,
+            )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise _unloadable(found, error) from error
+    _refuse_random_parts(found, model, report)
+    return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the progress bar and the report of new weights: which may be new is decided below."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()
+
+
+def _tokenizer(found: FoundModel) -> Any:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(found.folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _unloadable(found, error) from error
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token is None:
+            raise InvalidInput(
+                f"{found.where}: the tokenizer has neither a padding token nor an end-of-text token, so texts of "
+                "different lengths cannot stand in one batch; add one with tokenizer.add_special_tokens and save it",
+                cause="model",
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _refuse_random_parts(found: FoundModel, model: Any, report: dict[str, Any]) -> None:
+    """Only the head, and a pooler before it, may be new: anything else left random would train from nothing."""
+    encoder = f"{model.base_model_prefix}."
+    changed = [entry[0] for entry in report["mismatched_keys"]]
+    new = sorted(
+        name for name in (*report["missing_keys"], *changed) if name.startswith(encoder) and "pooler" not in name
+    )
+    if new:
+        raise InvalidInput(
+            f"{found.where}: the weights are not those of the model in config.json: {len(new)} of its tensors are "
+            f"missing or of another size, such as {', '.join(new[:3])}; take config.json and weights of one model",
+            cause="model",
+        )
+
+
+def _unloadable(found: FoundModel, error: Exception) -> InvalidInput:
+    text = str(error).strip().splitlines()
+    return InvalidInput(
+        f"{found.where}: transformers cannot load it: {type(error).__name__}: {text[0][:300] if text else ''}",
+        cause="model",
+    )

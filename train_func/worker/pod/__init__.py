@@ -1,0 +1,1 @@
+"""The pod: its supervisor, its ranks, and how each of them ends."""

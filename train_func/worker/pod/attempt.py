@@ -1,0 +1,232 @@
+"""One attempt as this worker lives it: it gets its number, is finished together, and ends on record."""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import TypeVar
+
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.run import RunRecord
+from train_func.storage import Store
+from train_func.storage.patience import within
+from train_func.worker.pod import exits
+from train_func.worker.pod.attempts import Attempts, Lease, now
+from train_func.worker.pod.environment import Environment
+from train_func.worker.pod.mirror import Mirror
+from train_func.worker.pod.peers import Peers
+from train_func.worker.pod.processes import num_memory_kills
+from train_func.worker.pod.stop import Stop
+from train_func.worker.pod.store_wait import patiently
+from train_func.worker.pod.verdict import RankEnd, Verdict, following, of_ranks
+from train_func.worker.training.publish import complete
+
+RECORD_SECONDS = 15.0  # longest the end of a worker waits for the store
+WATCH_SECONDS = 3.0  # between two looks whether the job is over, while its group has not formed
+UNFORMED_SECONDS = 3.0  # the same when no group was formed, and little is to be told
+ROOT_SECONDS = 3.0  # longest a worker that lost its peer waits for the reason
+SHORTEST_SECONDS = 0.5  # for each question to the store, even when the time is up
+LINGER_SECONDS = 5.0  # longest the host of the rendezvous store stays for those who still read the reason
+
+T = TypeVar("T")
+
+
+class Refused(Exception):
+    """The attempt may not begin."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What worker 0 says to the others before any rank starts."""
+
+    lease: Lease
+    at_most: int
+    refused: Verdict | None
+
+
+class Attempt:
+    """The attempt of this process; without a store it is number 1 and leaves no record."""
+
+    def __init__(
+        self, environment: Environment, record: RunRecord, store: Store | None, mirror: Mirror, stop: Stop
+    ) -> None:
+        self._environment = environment
+        self._record = record
+        self._store = store
+        self._mirror = mirror
+        self._stop = stop
+        self._attempts = Attempts(store, record, worker=environment.worker, pod=environment.pod) if store else None
+        self._peers: Peers | None = None
+        self._verdict: Verdict | None = None
+        self._closing = threading.Lock()
+        self._num_memory_kills = num_memory_kills()
+        self._until = 0.0  # monotonic seconds; set anew where an end is written down
+        self.lease: Lease | None = None
+        self.over: Verdict | None = None
+        """A final end of another worker while this one still waits for the group, which then never forms."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether its end is being written down."""
+        return self._closing.locked()
+
+    def prepare(self) -> None:
+        """Makes sure that the store can be used, and keeps an eye on it until the group forms."""
+        if not (store := self._store) or not (attempts := self._attempts):
+            return
+        patiently(lambda: store.probe(self._record.prefix), self._stop)
+        known = patiently(attempts.end_keys, self._stop)
+        threading.Thread(target=self._watch, args=(attempts, known), name="end of the job", daemon=True).start()
+
+    def _watch(self, attempts: Attempts, known: set[str]) -> None:
+        while self.lease is None and self.over is None:
+            time.sleep(WATCH_SECONDS)
+            with contextlib.suppress(StorageFailed):  # whoever needs the store will say that it is away
+                self.over = attempts.final_end(known)
+
+    def open(self, peers: Peers) -> int:
+        """Claims the number (worker 0) or hears it; raises Refused when the attempts are used up."""
+        self._peers = peers
+        if self._environment.worker == 0:
+            start = self._claim()
+            peers.tell_start(json.dumps(asdict(start)))
+        else:
+            plain = json.loads(peers.hear_start())
+            refused = Verdict(**plain["refused"]) if plain["refused"] else None
+            start = _Start(Lease(**plain["lease"]), plain["at_most"], refused)
+        self._begin(start.lease)
+        if start.refused:
+            raise Refused(replace(start.refused, worker=self._environment.worker))
+        self._say(start)
+        return start.lease.attempt
+
+    def _claim(self) -> _Start:
+        environment = self._environment
+        attempts = self._attempts
+        if attempts is None:
+            lease = Lease(1, self._record.generation, environment.pod, environment.worker, now())
+            return _Start(lease, self._record.run.max_attempts, None)
+        account = patiently(attempts.account, self._stop)
+        lease = patiently(attempts.claim, self._stop)
+        refused = account.verdict(environment.worker) if account.spent else None
+        return _Start(lease, account.at_most(lease.attempt), refused)
+
+    def _begin(self, lease: Lease) -> None:
+        self.lease = lease
+        if attempts := self._attempts:
+            self._mirror.begin(lambda log: attempts.put_log(lease.attempt, log))
+
+    def _say(self, start: _Start) -> None:
+        environment = self._environment
+        if environment.worker:
+            return  # the whole group needs to hear it once
+        number = start.lease.attempt
+        how = "starts from the beginning (no checkpoints yet)" if number > 1 else "starts"
+        num_ranks = environment.num_workers * environment.num_ranks
+        print(
+            f"attempt {number} of at most {start.at_most}: {how}; "
+            f"workers: {environment.num_workers}, ranks: {num_ranks}, threads per rank: {environment.num_threads}"
+        )
+
+    def finish(self, peers: Peers, ends: list[RankEnd]) -> None:
+        """Makes sure that what was to be published is there, and puts this worker's success on record.
+
+        Before the group parts, because the job is over as soon as the first worker has left with exit code 0.
+        """
+        self._until = time.monotonic() + RECORD_SECONDS
+        opened = any(end.outcome is not None and end.outcome.session for end in ends)
+        if opened and self._environment.worker == 0 and self._store and not complete(self._store, self._record):
+            raise InvalidInput(
+                f"every rank ended well but {self._record.prefix}/result.json is not in {self._store.address}: "
+                "call session.publish(trainer) on every rank as the last step",
+                cause="code",
+            )
+        self._keep(Verdict(exits.DONE, None, "all ranks ended", self._environment.worker), ends)
+
+    def close(self, ends: list[RankEnd], own: Verdict | None, root: Verdict | None = None) -> Verdict:
+        """The verdict on this worker, on record as far as the store lets it; later calls return the first's.
+
+        Args:
+            ends: how the ranks ended.
+            own: why the supervisor ended the attempt, unless the ranks did.
+            root: the verdict of the worker whose end came first, when that is known already.
+        """
+        with self._closing:
+            self._until = time.monotonic() + (RECORD_SECONDS if self.lease else UNFORMED_SECONDS)
+            if self._verdict is None:
+                self._verdict = self._close(ends, own, root)
+            return self._verdict
+
+    def _close(self, ends: list[RankEnd], own: Verdict | None, root: Verdict | None) -> Verdict:
+        out_of_memory = num_memory_kills() > self._num_memory_kills
+        found = of_ranks(ends, worker=self._environment.worker, out_of_memory=out_of_memory)
+        verdict = found if found and (found.root or own is None) else own
+        assert verdict is not None
+        if verdict.exit_code == exits.DONE:
+            return verdict
+        if verdict.exit_code == exits.PEER and not verdict.root:
+            root = root or self._ask_for_root()
+            verdict = following(root, verdict)
+        if self._peers:
+            self._peers.tell(verdict)
+        verdict = self._charged(verdict, root)
+        if self._lease_for(verdict):
+            self._keep(verdict, ends)
+        if self._peers and not self._stop.requested:
+            self._peers.leave(LINGER_SECONDS if verdict.root or root else 0.0)
+        return verdict
+
+    def _ask_for_root(self) -> Verdict | None:
+        if self._peers is None or self._stop.requested:
+            return None
+        if (told := self._peers.verdict(ROOT_SECONDS)) and told.worker != self._environment.worker:
+            return told
+        attempts, lease = self._attempts, self.lease
+        if attempts is None or lease is None:
+            return None
+        return self._bounded(lambda: attempts.root_of(lease.attempt))
+
+    def _charged(self, verdict: Verdict, root: Verdict | None) -> Verdict:
+        """The final verdict instead, when this attempt was the last one; a stop from outside costs nothing."""
+        free = {exits.STOPPED, exits.RENDEZVOUS} & {verdict.exit_code, root.exit_code if root else None}
+        attempts, lease = self._attempts, self.lease
+        if free or attempts is None or lease is None or not verdict.retryable:
+            return verdict
+        account = self._bounded(lambda: attempts.account(lease.attempt))
+        return account.verdict(self._environment.worker, root or verdict) if account and account.spent else verdict
+
+    def _lease_for(self, verdict: Verdict) -> bool:
+        """Whether this end goes on record: under the group's number, or under one of its own if none was formed."""
+        attempts = self._attempts
+        if attempts is None or self.lease:
+            return attempts is not None
+        if not verdict.root or (verdict.retryable and verdict.exit_code not in (exits.STOPPED, exits.RENDEZVOUS)):
+            return False
+        if lease := self._bounded(attempts.claim):
+            self._begin(lease)
+        return lease is not None
+
+    def _keep(self, verdict: Verdict, ends: list[RankEnd]) -> None:
+        attempts, lease = self._attempts, self.lease
+        if attempts and lease:
+            self._bounded(lambda: attempts.write_end(lease, verdict, ends))
+            self._mirror.flush(self.seconds_left())
+
+    def _bounded(self, call: Callable[[], T]) -> T | None:
+        """The result, or None with a line in the log: at its end a worker waits for no store for long."""
+        try:
+            return within(self.seconds_left(), call)
+        except (TimeoutError, StorageFailed) as failure:
+            print(f"the store was no help at the end of this attempt: {failure or 'no answer'}")
+            return None
+
+    def seconds_left(self) -> float:
+        """Seconds the worker may still wait for the store."""
+        until = min(self._until, self._stop.all_until) if self._stop.requested else self._until
+        return max(SHORTEST_SECONDS, until - time.monotonic())

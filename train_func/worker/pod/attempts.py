@@ -1,0 +1,177 @@
+"""The attempts of a run in the store: who claims the next number, how they ended, and when there are enough.
+
+An attempt is charged unless somebody stopped it from outside or its group never formed. The count begins anew after an
+end that was final: whoever starts then was submitted again.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from train_func.errors import Cause, StorageFailed
+from train_func.run import RunRecord
+from train_func.storage import Store
+from train_func.worker.pod import exits
+from train_func.worker.pod.verdict import RankEnd, Verdict
+
+_FREE = {exits.STOPPED, exits.RENDEZVOUS}
+_END = re.compile(r"worker-\d+\.json")
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The claim of one number."""
+
+    attempt: int
+    generation: int
+    pod: str
+    worker: int
+    started: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the starts so far leave over. ``last``: exit code, cause and message of the newest charged end known."""
+
+    num_charged: int
+    max_attempts: int
+    last: Verdict | None
+
+    @property
+    def spent(self) -> bool:
+        return self.num_charged >= self.max_attempts
+
+    def at_most(self, attempt: int) -> int:
+        """The highest number that may still start when ``attempt`` comes next and nobody stops any."""
+        return attempt + self.max_attempts - self.num_charged - 1
+
+    def verdict(self, worker: int, own: Verdict | None = None) -> Verdict:
+        """The final verdict of a run that is out of attempts."""
+        last = own or self.last
+        ended = f"The last one: {last.message}" if last else "The last one vanished without a word, as by SIGKILL"
+        message = (
+            f"{self.num_charged} of {self.max_attempts} attempts made no progress. {ended}. "
+            "Mend the cause and submit again, or allow more with max_attempts"
+        )
+        return Verdict(exits.SPENT, last.cause if last else "killed", message, worker)
+
+
+class Attempts:
+    """The attempts of one generation of one run, seen by one worker."""
+
+    def __init__(self, store: Store, record: RunRecord, *, worker: int, pod: str) -> None:
+        self._store = store
+        self._record = record
+        self._worker = worker
+        self._pod = pod
+
+    def claim(self) -> Lease:
+        """Takes the next free number; of several claimants at once each gets its own."""
+        number = max(self._files(), default=0)
+        while True:
+            number += 1
+            lease = Lease(number, self._record.generation, self._pod, self._worker, now())
+            try:
+                self._store.put(self._key(number, "lease.json"), _json(asdict(lease)), if_absent=True)
+            except StorageFailed as failure:
+                if failure.reason != "conflict":
+                    raise
+                continue
+            return lease
+
+    def account(self, current: int | None = None) -> Account:
+        """Counts the attempts since the last final end; ``current`` is counted however its workers end.
+
+        Progress will end the count here as well, once there are checkpoints to tell of it.
+        """
+        files = self._files()
+        num_charged, last = 0, None
+        for number in sorted(files, reverse=True):
+            ends = sorted(self._ends(number, files[number]), key=lambda end: not end.root)
+            if number != current and any(not exits.retryable(end.exit_code) for end in ends):
+                break
+            if not any(end.exit_code in _FREE for end in ends):
+                num_charged += 1
+                last = last or next(iter(ends), None)
+        return Account(num_charged, self._record.run.max_attempts, last)
+
+    def end_keys(self) -> set[str]:
+        """Keys of all end records there are now."""
+        return {self._key(number, name) for number, names in self._files().items() for name in names if _is_end(name)}
+
+    def final_end(self, known: set[str]) -> Verdict | None:
+        """A final verdict that was recorded since ``end_keys`` returned ``known``."""
+        new = (_verdict(json.loads(self._store.get(key).data)) for key in sorted(self.end_keys() - known))
+        return next((end for end in new if not end.retryable), None)
+
+    def root_of(self, number: int) -> Verdict | None:
+        """The verdict on this attempt by the worker it began with, when that worker has recorded its end."""
+        ends = self._ends(number, self._files().get(number, []))
+        return next((end for end in ends if end.root and end.exit_code != 0), None)
+
+    def write_end(self, lease: Lease, verdict: Verdict, ends: list[RankEnd]) -> None:
+        """Writes this worker's end record."""
+        record = {
+            **asdict(lease),
+            "worker": self._worker,
+            "pod": self._pod,
+            "ended": now(),
+            "exit_code": verdict.exit_code,
+            "cause": verdict.cause,
+            "message": verdict.message,
+            "root": verdict.root,
+            "ranks": _ranks(ends),
+        }
+        self._store.put(self._key(lease.attempt, f"worker-{self._worker}.json"), _json(record))
+
+    def put_log(self, number: int, log: bytes) -> None:
+        """Replaces this worker's log of the attempt."""
+        self._store.put(self._key(number, f"worker-{self._worker}.log"), log)
+
+    def _key(self, number: int, name: str) -> str:
+        return f"{self._record.prefix}/attempts/{number}/{name}"
+
+    def _files(self) -> dict[int, list[str]]:
+        """Names of the files directly under each number that has a lease."""
+        start = f"{self._record.prefix}/attempts/"
+        found: dict[int, list[str]] = {}
+        for entry in self._store.list(start):
+            number, _, name = entry.key.removeprefix(start).partition("/")
+            if number.isdecimal():
+                found.setdefault(int(number), []).append(name)
+        return {number: names for number, names in found.items() if "lease.json" in names}
+
+    def _ends(self, number: int, names: list[str]) -> list[Verdict]:
+        records = [json.loads(self._store.get(self._key(number, name)).data) for name in names if _is_end(name)]
+        return [_verdict(record) for record in records]
+
+
+def now() -> str:
+    """This moment, ISO, UTC."""
+    return datetime.now(UTC).isoformat()
+
+
+def _is_end(name: str) -> bool:
+    return bool(_END.fullmatch(name))
+
+
+def _verdict(record: Mapping[str, Any]) -> Verdict:
+    cause: Cause | None = record["cause"]
+    return Verdict(record["exit_code"], cause, record["message"], record["worker"], root=record["root"])
+
+
+def _ranks(ends: list[RankEnd]) -> list[dict[str, Any]]:
+    """One entry per rank; where one failed by itself, the errors of those that followed would only hide it."""
+    rooted = any(end.failed and not end.follows for end in ends)
+    entries = []
+    for end in sorted(ends, key=lambda end: end.rank):
+        failure = end.outcome.failure if end.outcome and not (end.asked or (rooted and end.follows)) else None
+        entries.append({"rank": end.rank, "exit_code": end.exit_code, "error": asdict(failure) if failure else None})
+    return entries
+
+
+def _json(plain: Mapping[str, Any]) -> bytes:
+    return json.dumps(plain, indent=1).encode()

@@ -1,0 +1,84 @@
+"""What a rank leaves behind for its supervisor: one small JSON file, written whole or not at all."""
+
+import contextlib
+import json
+import traceback
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from train_func.errors import Cause
+from train_func.worker.pod.exits import CODE, Exit, exit_of, is_lost_peer
+
+LONGEST_MESSAGE = 4_000  # characters; a record stays readable when an exception carries a whole tensor
+LONGEST_TRACEBACK = 60_000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The exception that ended a rank; ``time`` is ISO, UTC."""
+
+    type: str
+    message: str
+    traceback: str
+    time: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a rank ended by itself. ``follows``: it failed only because a peer had gone."""
+
+    exit_code: int
+    cause: Cause | None
+    session: bool
+    follows: bool
+    failure: Failure | None
+
+    def write(self, path: Path) -> None:
+        """Best effort: on a full disk the exit code has to say it alone."""
+        with contextlib.suppress(OSError):
+            unfinished = path.with_suffix(".unfinished")
+            unfinished.write_text(json.dumps(asdict(self)))
+            unfinished.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """None when the rank had no time to write one."""
+        try:
+            plain: dict[str, Any] = json.loads(path.read_text())
+        except FileNotFoundError:
+            return None
+        failure = plain.pop("failure")
+        return cls(**plain, failure=Failure(**failure) if failure else None)
+
+
+def of_error(error: BaseException, *, session: bool) -> Outcome:
+    """The outcome of a rank that ``error`` ended, before or after it opened a Session."""
+    ended = exit_of_rank(error)
+    text = str(error)
+    if isinstance(error, SystemExit):
+        text = f"train_func called sys.exit({error.code!r})"
+    failure = Failure(
+        type=type(error).__name__,
+        message=_cut(text, LONGEST_MESSAGE),
+        traceback=_cut("".join(traceback.format_exception(error)), LONGEST_TRACEBACK),
+        time=datetime.now(UTC).isoformat(),
+    )
+    return Outcome(ended.code, ended.cause, session, is_lost_peer(error), failure)
+
+
+def exit_of_rank(error: BaseException) -> Exit:
+    """Like ``exit_of``; a number from 1 to 255 given to sys.exit is the exit code itself."""
+    if not isinstance(error, SystemExit):
+        return exit_of(error)
+    if isinstance(error.code, int) and 1 <= error.code <= 255:
+        return Exit(int(error.code), "code")
+    return Exit(1 if isinstance(error.code, str) else CODE, "code")
+
+
+def _cut(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

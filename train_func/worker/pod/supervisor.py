@@ -1,0 +1,205 @@
+"""The supervisor, process 1 of a pod: lets the ranks work, and sees to it that their end is orderly and explained."""
+
+import contextlib
+import faulthandler
+import json
+import os
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from train_func.errors import InvalidInput, TrainFuncError
+from train_func.run import RunRecord
+from train_func.storage import Store, open_store
+from train_func.worker.pod import exits
+from train_func.worker.pod.attempt import Attempt, Refused
+from train_func.worker.pod.environment import Environment, read_environment
+from train_func.worker.pod.mirror import Mirror
+from train_func.worker.pod.peers import NotFormed, PeersLost
+from train_func.worker.pod.processes import adopt_orphans, kill_descendants, reap_orphans
+from train_func.worker.pod.stop import Stop, Stopped
+from train_func.worker.pod.store_wait import patiently
+from train_func.worker.pod.verdict import Verdict, stopped
+from train_func.worker.training.publish import complete
+
+if TYPE_CHECKING:
+    from train_func.worker.pod.ranks import RankAgent
+
+LOOK_SECONDS = 0.1
+LATE_SECONDS = 2.0  # the ranks' end may be noticed so much later than it was due
+LONGEST_TERMINATION_MESSAGE = 4096  # bytes; Kubernetes cuts what is longer
+
+
+def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
+    """Runs this worker's part of the job; the exit code is one of exits.py, or the function's own."""
+    faulthandler.enable(os.dup(2))
+    adopt_orphans()
+    mirror = Mirror()
+    supervisor: Supervisor | None = None
+    try:
+        environment = read_environment(environ)
+        stop.grace = environment.grace
+        print(f"worker {environment.worker} of {environment.num_workers} starts in {environment.pod}")
+        supervisor = Supervisor(environment, mirror, stop)
+        verdict = supervisor.run()
+    except InvalidInput as error:
+        verdict = Verdict(exits.USAGE, error.cause, str(error), worker=0)
+    said = json.dumps(_termination(verdict, supervisor))
+    print(f"worker {verdict.worker} ends with exit code {verdict.exit_code}: {verdict.message}")
+    _write_termination(environ.get("TRAIN_FUNC_TERMINATION_FILE"), said)
+    mirror.close(supervisor.seconds_left() if supervisor else 0.0)
+    os._exit(verdict.exit_code)
+
+
+def _termination(verdict: Verdict, supervisor: "Supervisor | None") -> dict[str, Any]:
+    """What the operator shows of a worker; the message is cut until all of it fits."""
+    said = {
+        "attempt": supervisor.attempt_number if supervisor else None,
+        "exit_code": verdict.exit_code,
+        "cause": verdict.cause,
+        "message": verdict.message,
+    }
+    while (excess := len(json.dumps(said)) - LONGEST_TERMINATION_MESSAGE) > 0:
+        said["message"] = verdict.message[: len(str(said["message"])) - max(1, excess // 6)]
+    return said
+
+
+def _write_termination(file: str | None, said: str) -> None:
+    if not file:
+        return
+    try:
+        with open(file, "w") as termination:  # noqa: PTH123
+            termination.write(said)
+    except OSError as error:
+        print(f"the termination message could not be written: {error}")
+
+
+class Supervisor:
+    """The work happens in a thread, so that the main thread is free for signals and deadlines at any moment."""
+
+    def __init__(self, environment: Environment, mirror: Mirror, stop: Stop) -> None:
+        self._environment = environment
+        self._mirror = mirror
+        self._stop = stop
+        self._attempt: Attempt | None = None
+        self._agent: RankAgent | None = None
+        self._verdict: Verdict | None = None
+
+    @property
+    def attempt_number(self) -> int | None:
+        """Number of the attempt, once there is one."""
+        return self._attempt.lease.attempt if self._attempt and self._attempt.lease else None
+
+    def seconds_left(self) -> float:
+        """Seconds the worker may still wait for the store."""
+        return self._attempt.seconds_left() if self._attempt else 0.0
+
+    def run(self) -> Verdict:
+        """Returns when the work has ended or, after a signal, when it is time; no process of it is left."""
+        work = threading.Thread(target=self._work, name="work", daemon=True)
+        work.start()
+        while work.is_alive() and not self._given_up():
+            work.join(LOOK_SECONDS)
+            if self._agent and (own := self._agent.pids()):
+                reap_orphans(own)
+        kill_descendants(seconds=LATE_SECONDS)
+        return self._verdict or self._give_up()
+
+    def _given_up(self) -> bool:
+        """Whether the work has nothing left worth waiting for; it may be stuck in an import or a connection."""
+        if self._attempt is None:
+            return self._stop.requested and self._stop.seconds > LATE_SECONDS
+        if self._attempt.ending or not (self._stop.requested or self._attempt.over):
+            return False
+        if self._agent is None or self._agent.may_leave():
+            return True
+        return self._stop.requested and time.monotonic() > self._stop.ranks_until + LATE_SECONDS
+
+    def _give_up(self) -> Verdict:
+        worker = self._environment.worker
+        if self._stop.requested or not self._attempt:
+            return self._close(stopped(worker, self._stop.name))
+        return self._close(Verdict(exits.PEER, "peer", "the job is over", worker, root=False), self._attempt.over)
+
+    def _work(self) -> None:
+        try:
+            self._verdict = self._train()
+        except Refused as error:
+            self._verdict = self._close(error.verdict)
+        except PeersLost as error:
+            own = Verdict(exits.PEER, "peer", str(error), self._environment.worker, root=False)
+            self._verdict = self._close(own, error.verdict)
+        except Exception as error:
+            self._verdict = self._close(self._of_error(error))
+
+    def _of_error(self, error: Exception) -> Verdict:
+        worker = self._environment.worker
+        match error:
+            case Stopped():
+                return stopped(worker, str(error))
+            case NotFormed():
+                return Verdict(exits.RENDEZVOUS, "peer", str(error), worker)
+            case TrainFuncError():
+                return Verdict(exits.exit_of(error).code, error.cause, str(error), worker)
+        found, words = exits.exit_of(error), f"{type(error).__name__}: {error}"
+        if found.cause != "code":
+            return Verdict(found.code, found.cause, words, worker, root=found.cause != "peer")
+        traceback.print_exception(error)
+        return Verdict(exits.CODE, "unknown", f"the supervisor itself failed: {words}", worker)
+
+    def _train(self) -> Verdict:
+        environment = self._environment
+        environment.temporary_dir.mkdir(parents=True, exist_ok=True)
+        record = _read_record(environment)
+        store = self._open_store(environment.store or record.store)
+        self._attempt = Attempt(environment, record, store, self._mirror, self._stop)
+        self._stop.check()
+        if store is not None and patiently(lambda: complete(store, record), self._stop):
+            return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
+        self._attempt.prepare()
+        return self._run_ranks(self._attempt)
+
+    def _open_store(self, address: str) -> Store | None:
+        return patiently(lambda: open_store(address), self._stop) if address else None
+
+    def _run_ranks(self, attempt: Attempt) -> Verdict:
+        with _quiet_native_code():
+            from train_func.worker.pod.ranks import RankAgent  # torch: seconds
+
+        self._agent = RankAgent(
+            self._environment, self._mirror, self._stop, open_attempt=attempt.open, finish_attempt=attempt.finish
+        )
+        result = self._agent.run()
+        done = Verdict(exits.DONE, None, "all ranks of all workers ended", self._environment.worker)
+        return self._close(None if result.is_failed() else done)
+
+    def _close(self, own: Verdict | None, root: Verdict | None = None) -> Verdict:
+        if self._attempt is None:
+            assert own is not None
+            return own
+        return self._attempt.close(self._agent.ends() if self._agent else [], own, root)
+
+
+@contextlib.contextmanager
+def _quiet_native_code() -> Iterator[None]:
+    """torch, imported within, keeps to itself the native stack traces of a lost connection; its ranks still show all.
+
+    Peers and Verdict say in one line what a lost connection means here.
+    """
+    before = os.environ.get("TORCH_CPP_LOG_LEVEL")
+    os.environ["TORCH_CPP_LOG_LEVEL"] = before or "ERROR"
+    yield
+    if before is None:
+        del os.environ["TORCH_CPP_LOG_LEVEL"]
+
+
+def _read_record(environment: Environment) -> RunRecord:
+    path = environment.job_dir / "run.json"
+    try:
+        return RunRecord.from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"{path} is not the record of a run: {type(error).__name__}: {error}") from error

@@ -1,0 +1,122 @@
+"""From the ends of a worker's ranks to the one exit of the worker: what came first, and what merely followed."""
+
+import json
+import signal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from train_func.errors import Cause
+from train_func.worker.pod import exits
+from train_func.worker.pod.outcome import Outcome
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How a rank's process ended.
+
+    ``exit_code``: negative for a signal, None when the process could not be buried. ``asked``: the supervisor had told
+    it to stop before. ``seen``: order in which the supervisor noticed.
+    """
+
+    rank: int
+    exit_code: int | None
+    outcome: Outcome | None
+    asked: bool
+    seen: int
+
+    @property
+    def failed(self) -> bool:
+        return self.exit_code != 0 and not self.asked
+
+    @property
+    def follows(self) -> bool:
+        return self.outcome is not None and self.outcome.follows
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The exit of a worker; no cause when it is 0. ``root``: it is not the consequence of another worker's end."""
+
+    exit_code: int
+    cause: Cause | None
+    message: str
+    worker: int
+    root: bool = True
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        return cls(**json.loads(text))
+
+    @property
+    def retryable(self) -> bool:
+        return exits.retryable(self.exit_code)
+
+
+def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Verdict | None:
+    """The verdict on a worker whose ranks have ended so; None when no rank failed by itself.
+
+    ``out_of_memory``: the kernel has killed processes of this worker for want of memory.
+    """
+    failed = [end for end in ends if end.failed]
+    if not failed:
+        return None
+    roots = [end for end in failed if not end.follows]
+    if roots:
+        return _of_root(min(roots, key=_when), worker, out_of_memory)
+    first = min(failed, key=_when)
+    return Verdict(exits.PEER, "peer", f"rank {first.rank} lost its peers: {_words(first)}", worker, root=False)
+
+
+def stopped(worker: int, signal_name: str) -> Verdict:
+    """The verdict on a worker that was asked to stop."""
+    return Verdict(exits.STOPPED, "preemption", f"the worker was asked to stop by {signal_name}", worker)
+
+
+def following(root: Verdict | None, own: Verdict) -> Verdict:
+    """The verdict on a worker that only lost its peer, naming the peer's when that is known.
+
+    After a final one it is final too: started again, the worker would wait for a group that never forms.
+    """
+    if root is None:
+        return own
+    if root.exit_code == exits.SPENT:
+        return Verdict(exits.SPENT, root.cause, root.message, own.worker, root=False)
+    code = exits.PEER if root.retryable else root.exit_code
+    return Verdict(code, "peer", f"worker {root.worker} had ended: {root.message}", own.worker, root=False)
+
+
+def _when(end: RankEnd) -> tuple[str, int]:
+    """By the time of the exception; a rank without one died at once, before others could notice."""
+    failure = end.outcome.failure if end.outcome else None
+    return (failure.time if failure else "", end.seen)
+
+
+def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
+    if end.exit_code is None or end.exit_code < 0:
+        return _of_signal(end, worker, out_of_memory)
+    if end.outcome is None:
+        message = f"rank {end.rank} left with exit code {end.exit_code} and no exception (os._exit, or native code)"
+        return Verdict(end.exit_code, "code", message, worker)
+    if end.outcome.exit_code == exits.STOPPED:
+        message = f"rank {end.rank} was told to stop by a signal that its supervisor had not sent"
+        return Verdict(exits.KILLED, "killed", message, worker)
+    return Verdict(end.outcome.exit_code, end.outcome.cause, f"rank {end.rank}: {_words(end)}", worker)
+
+
+def _of_signal(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
+    if end.exit_code is None:
+        return Verdict(exits.KILLED, "killed", f"rank {end.rank} hangs inside the kernel", worker)
+    name = signal.Signals(-end.exit_code).name
+    if name == "SIGKILL" and out_of_memory:
+        message = f"rank {end.rank} was killed by the kernel: the worker needed more memory than its limit"
+        return Verdict(exits.MEMORY, "memory", message, worker)
+    return Verdict(exits.KILLED, "killed", f"rank {end.rank} was killed by {name}", worker)
+
+
+def _words(end: RankEnd) -> str:
+    failure = end.outcome.failure if end.outcome else None
+    return f"{failure.type}: {failure.message}" if failure else f"exit code {end.exit_code}"

@@ -1,0 +1,1 @@
+"""The training: one plan for all ranks, the Trainer that follows it, the audit, and publishing."""

@@ -1,0 +1,176 @@
+"""The audit: finds, from row ids, that data was split more often than once, and names the call that is too many.
+
+Before the first step it looks at what every rank was given and at the order in which its loader will serve it; after
+every epoch at what the training steps have really used.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from accelerate.data_loader import DataLoaderShard
+from datasets import Dataset
+from torch.utils.data import DataLoader
+
+from train_func.errors import InvalidInput
+from train_func.worker.training import world
+from train_func.worker.training.coverage import Coverage, RowIds, count
+from train_func.worker.training.plan import CALL, ROW_ID, PlanFacts, positions_of, row_ids_of
+
+Part: TypeAlias = Callable[[RowIds, int, int], RowIds]
+
+
+def _block(ids: RowIds, rank: int, world_size: int) -> RowIds:
+    return np.array_split(ids, world_size)[rank]
+
+
+def _stride(ids: RowIds, rank: int, world_size: int) -> RowIds:
+    return ids[rank::world_size]
+
+
+BLOCKS = "split_dataset_by_node, shard or select of one block per rank"
+STRIDES = "shard(contiguous=False), select(range(rank, n, world_size)) or Accelerate's prepare"
+WHOLE, ONCE = "all of it on every rank", f"a block for each rank ({BLOCKS})"
+
+# What ranks may have been given, tried in this order.
+PATTERNS: tuple[tuple[str, tuple[Part, ...]], ...] = (
+    (WHOLE, ()),
+    (ONCE, (_block,)),
+    (f"every n-th for each rank ({STRIDES})", (_stride,)),
+    (f"split twice, into blocks and again into blocks ({BLOCKS})", (_block, _block)),
+    (f"split twice, into blocks ({BLOCKS}) and then every n-th ({STRIDES})", (_block, _stride)),
+    (f"split twice, every n-th ({STRIDES}) and then into blocks ({BLOCKS})", (_stride, _block)),
+    (f"split twice, every n-th and again every n-th ({STRIDES})", (_stride, _stride)),
+)
+
+
+def pattern_of(whole: RowIds, parts: Sequence[RowIds]) -> str:
+    """How ``whole`` was split so that rank r was given ``parts[r]``, in whatever order."""
+    for name, splits in PATTERNS:
+        if all(_same_set(part, _split(whole, splits, rank, len(parts))) for rank, part in enumerate(parts)):
+            return name
+    if all(_same_set(part, parts[0]) for part in parts):
+        return f"the same {len(parts[0])} of {len(whole)} on every rank (the rank in the split is not session.rank)"
+    sizes = ", ".join(f"{len(part)} on rank {rank}" for rank, part in enumerate(parts))
+    return f"split by hand, select or filter, differently on the ranks ({sizes}, of {len(whole)})"
+
+
+def _split(whole: RowIds, splits: Sequence[Part], rank: int, world_size: int) -> RowIds:
+    for split in splits:
+        whole = split(whole, rank, world_size)
+    return whole
+
+
+def _same_set(one: RowIds, other: RowIds) -> bool:
+    return len(one) == len(other) and bool((np.sort(one) == np.sort(other)).all())
+
+
+def check_plan_part(part: Dataset, facts: PlanFacts) -> None:
+    """Collective, before step one: every rank has its block of the plan, whole and in order.
+
+    Raises:
+        InvalidInput: (cause "code", on every rank) naming what was done to the plan instead.
+    """
+    parts = world.gather(positions_of(part))
+    whole = np.arange(facts.num_entries)
+    blocks = np.split(whole, facts.world_size)
+    given = {tuple(part[:1]): part for part in parts}
+    if len(parts) == facts.world_size and all(np.array_equal(given.get(tuple(b[:1]), b[:0]), b) for b in blocks):
+        return
+    pattern = pattern_of(whole, parts)
+    if pattern == WHOLE and len(parts) > 1:
+        pattern += ", so it was not split"
+    elif pattern in (WHOLE, ONCE):
+        pattern = "not in its order any more (shuffle or sort)"
+    raise InvalidInput(
+        f"Trainer was given the plan as it must not be: {pattern}. A plan is split once, and nothing else is done to "
+        f"it: train_dataset={CALL}",
+        cause="code",
+    )
+
+
+def check_loader(loader: DataLoader[Any], num_entries: int) -> None:
+    """Collective, before step one: each rank's loader serves its whole part of an epoch in order.
+
+    Raises:
+        InvalidInput: (cause "code", on every rank) when something deals the part over the ranks again.
+    """
+    whole = np.arange(num_entries)
+    served = world.gather(served_by(loader))
+    if all(np.array_equal(part, whole) for part in served):
+        return
+    again = isinstance(loader, DataLoaderShard)
+    pattern = "Accelerate's prepare deals them over the ranks again" if again else pattern_of(whole, served)
+    raise InvalidInput(
+        "The loader of get_train_dataloader does not serve the ranks' parts of the plan as they are: "
+        f"{pattern}. The plan was split already: return the loader of train_func.worker.Trainer "
+        "unchanged, without accelerator.prepare",
+        cause="code",
+    )
+
+
+def served_by(loader: DataLoader[Any]) -> RowIds:
+    """Indices that ``loader`` will serve in an epoch, without reading any row, nor any random number of ours."""
+    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    with torch.random.fork_rng(devices=[]):
+        batches = [np.atleast_1d(np.asarray(batch, dtype=np.int64)) for batch in sampler]
+    return np.concatenate([np.empty(0, dtype=np.int64), *batches])
+
+
+def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
+    """Collective: every rank was given the same rows in the same order; returns their ids.
+
+    ``whole``: the ids of all rows there are, when known. Fewer, alike on all ranks, is a choice, and is said.
+
+    Raises:
+        InvalidInput: (cause "code", on every rank) when ranks were given different rows.
+    """
+    ids = world.together(lambda: _ids(rows, what))
+    if len(set(world.gather(hashlib.sha256(repr(ids.tolist()).encode()).hexdigest()))) > 1:
+        parts = world.gather(ids)
+        pattern = pattern_of(_union(parts) if whole is None else whole, parts)
+        if pattern == WHOLE:
+            pattern = "in a different order on every rank (shuffle without a fixed seed)"
+        raise InvalidInput(
+            f"The ranks were given different {what} rows: {pattern}. Leave these rows whole on every rank; nothing but "
+            f"the plan is split, and once: train_dataset={CALL}",
+            cause="code",
+        )
+    if whole is not None and len(ids) < len(whole):
+        world.say(f"note: {len(ids)} of the {len(whole)} {what} rows are used")
+    return ids
+
+
+def _union(parts: Sequence[RowIds]) -> RowIds:
+    """All ids, each once, in the order of the ranks."""
+    return np.asarray(list(dict.fromkeys(np.concatenate(parts).tolist())))
+
+
+def _ids(rows: Dataset, what: str) -> RowIds:
+    if not isinstance(rows, Dataset):
+        fault = f"are a {type(rows).__name__}, and a datasets.Dataset is wanted"
+    elif ROW_ID not in rows.column_names:
+        fault = f"have the columns {', '.join(rows.column_names)} and no {ROW_ID}, by which their use is counted"
+    else:
+        return row_ids_of(rows)
+    raise InvalidInput(f"The {what} rows {fault}: take those that session.data returns, with that column", cause="code")
+
+
+def check_epoch(epoch: int, expected: RowIds, used: RowIds) -> Coverage:
+    """Collective, after an epoch (from 1): ``used`` by this rank's training steps, on all ranks every row once.
+
+    Raises:
+        InvalidInput: (cause "code", on every rank) when it is not so.
+    """
+    coverage = count(expected, world.gather(used))
+    numbers = " ".join(f"{name}={value}" for name, value in coverage.counts("used_once").items())
+    world.say(f"audit epoch={epoch} {numbers} world_size={world.size()}")
+    if not coverage.exact:
+        raise InvalidInput(
+            f"Epoch {epoch} did not use every training row once: {coverage}. Something between the plan and the "
+            "training step (such as a subclass of Trainer) leaves rows out or repeats them",
+            cause="code",
+        )
+    return coverage

@@ -1,0 +1,81 @@
+"""The loader of one rank's part of the plan: entry after entry, epoch after epoch, dealt to nobody else."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch.utils.data import BatchSampler, DataLoader, Sampler
+
+from train_func.worker.training.plan import ROW_ID, PlanFacts
+from train_func.worker.training.randomness import seed_for
+
+PLACE = "place_in_the_plan"
+Collator = Callable[[list[dict[str, Any]]], Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which micro-batch a batch of tensors is; stands among them under PLACE."""
+
+    step: int
+    """Of the run, from 0."""
+    micro: int
+    batch_rows: int
+    """Rows of the global batch."""
+    row_ids: tuple[Any, ...]
+    """Of this micro-batch; empty when its one row only fills it."""
+
+
+class PlanLoader(DataLoader[Any]):
+    """Serves the micro-batches of one epoch; transformers says which by ``set_epoch``."""
+
+    def __init__(
+        self, part: Dataset, facts: PlanFacts, collator: Collator, *, num_workers: int, pin_memory: bool
+    ) -> None:
+        self._entries = _EntriesOfEpoch(facts.steps_per_epoch * facts.accumulation)
+        super().__init__(
+            part,
+            batch_sampler=BatchSampler(self._entries, batch_size=1, drop_last=False),
+            collate_fn=_Collate(collator, facts.seed),
+            num_workers=num_workers,
+            pin_memory=pin_memory,
+            generator=torch.Generator(),  # its own, so that it draws nothing from the process's
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """``epoch``: the one to serve next, from 0."""
+        self._entries.epoch = epoch
+
+
+class _EntriesOfEpoch(Sampler[int]):
+    """Where the entries of an epoch stand in the part."""
+
+    def __init__(self, num_entries: int) -> None:
+        self.num_entries, self.epoch = num_entries, 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.epoch * self.num_entries, (self.epoch + 1) * self.num_entries))
+
+    def __len__(self) -> int:
+        return self.num_entries
+
+
+class _Collate:
+    """Turns an entry of the plan into padded tensors, its random choices seeded by its place."""
+
+    def __init__(self, collator: Collator, seed: int) -> None:
+        self.collator, self.seed = collator, seed
+
+    def __call__(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        (entry,) = entries
+        seed_for("collate", self.seed, entry["step"], entry["micro"])
+        row_ids = take_row_ids(entry["features"])
+        place = Place(entry["step"], entry["micro"], entry["batch_rows"], row_ids if entry["rows"] else ())
+        return {**self.collator(entry["features"]), PLACE: place}
+
+
+def take_row_ids(features: list[dict[str, Any]]) -> tuple[Any, ...]:
+    """Takes the ids off the rows, whose other columns go to the model."""
+    return tuple(feature.pop(ROW_ID) for feature in features)

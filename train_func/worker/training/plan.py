@@ -1,0 +1,164 @@
+"""The plan: the micro-batches of a whole run as a data set, which is split once over the ranks.
+
+A global batch, and the micro-batches it is cut into, depend on the seed, the epoch, the lengths of the rows and the
+batch size alone; the world size only decides which rank works on which micro-batch.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset, DatasetInfo
+from datasets.table import InMemoryTable
+
+from train_func.errors import InvalidInput
+from train_func.worker.training.cut import EMPTY, Cut, cut_epoch, deal
+
+Ints = npt.NDArray[np.int64]
+
+CALL = "split_dataset_by_node(session.plan(train), session.rank, session.world_size)"
+ROW_ID = "row_id"
+LENGTH_COLUMN = "input_ids"
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """What a plan says about itself; every part taken of it says the same."""
+
+    num_entries: int
+    """Micro-batches over all epochs and ranks, the empty ones included."""
+    num_rows: int
+    num_epochs: int
+    steps_per_epoch: int
+    accumulation: int
+    """Micro-batches of one rank for one step."""
+    world_size: int
+    seed: int
+
+
+def num_micro_batches(batch_size: int, micro_batch_size: int, num_ranks: int) -> int:
+    """Into how many micro-batches every global batch is cut, so that each of ``num_ranks`` ranks has work.
+
+    ``num_ranks`` is what the run asked for, never what it has at the moment.
+    """
+    needed = math.ceil(batch_size / micro_batch_size)
+    return min(batch_size, math.ceil(needed / num_ranks) * num_ranks)
+
+
+def lengths_of(rows: Dataset) -> Ints:
+    """Tokens of every row, in the order of the rows; all 1 where rows have no tokens."""
+    if LENGTH_COLUMN not in rows.column_names:
+        return np.ones(len(rows), dtype=np.int64)
+    tables = rows.with_format("arrow").select_columns([LENGTH_COLUMN]).iter(batch_size=10_000)
+    found = [np.asarray(pc.list_value_length(table[LENGTH_COLUMN]), dtype=np.int64) for table in tables]
+    return np.concatenate([np.empty(0, dtype=np.int64), *found])
+
+
+def row_ids_of(rows: Dataset) -> npt.NDArray[Any]:
+    """The row ids, in the order of the rows, whatever format the data set has."""
+    return np.asarray(rows.with_format("arrow").select_columns([ROW_ID])[:][ROW_ID])
+
+
+def build_plan(
+    rows: Dataset,
+    *,
+    seed: int,
+    num_epochs: int,
+    batch_size: int,
+    micro_batch_size: int,
+    num_micro_batches: int,
+    world_size: int,
+) -> Dataset:
+    """The micro-batches of all epochs, rank by rank: first all of rank 0 in the order of its steps, then of rank 1.
+
+    ``split_dataset_by_node`` gives rank r of a map-style data set its r-th block: exactly what that rank works on.
+    An entry, when read, holds the rows themselves in ``features``; an empty one (its ``rows`` are empty) holds one
+    row as filler, for a forward pass that counts nothing.
+    """
+    lengths = lengths_of(rows)
+    cuts = [
+        cut_epoch(seed, epoch, lengths, batch_size, micro_batch_size, num_micro_batches) for epoch in range(num_epochs)
+    ]
+    accumulation = math.ceil(num_micro_batches / world_size)
+    dealt = [deal(cut, lengths, world_size, accumulation) for cut in cuts]
+    blocks = [_block(cut, epoch, dealt[epoch][rank]) for rank in range(world_size) for epoch, cut in enumerate(cuts)]
+    table = pa.concat_tables(blocks).combine_chunks()
+    table = table.add_column(0, "position", pa.array(np.arange(len(table))))
+    facts = PlanFacts(len(table), len(rows), num_epochs, cuts[0].num_steps, accumulation, world_size, seed)
+    plan = Dataset(InMemoryTable(table), info=DatasetInfo(description=json.dumps({"plan": asdict(facts)})))
+    return plan.with_transform(_WithRows(rows, filler=int(np.argmin(lengths))))
+
+
+def _block(cut: Cut, epoch: int, dealt: Ints) -> pa.Table:
+    """One rank's entries of one epoch; ``dealt``: micro-batches, shape (steps, accumulation)."""
+    micro = dealt.ravel()
+    step = np.repeat(np.arange(len(dealt)), dealt.shape[1])
+    first_micro = np.searchsorted(cut.step_of, np.arange(cut.num_steps))
+    batch_rows = np.diff(np.append(cut.bounds[first_micro], len(cut.rows)))
+    # A last, empty list is what EMPTY (-1) takes.
+    lists = pa.LargeListArray.from_arrays(pa.array(np.append(cut.bounds, len(cut.rows))), pa.array(cut.rows))
+    return pa.table(
+        {
+            "epoch": pa.array(np.full(micro.size, epoch)),
+            "step": pa.array(epoch * cut.num_steps + step),
+            "micro": pa.array(np.where(micro == EMPTY, EMPTY, micro - first_micro[step])),
+            "batch_rows": pa.array(batch_rows[step]),
+            "rows": lists.take(pa.array(micro % len(lists))),
+        }
+    )
+
+
+class _WithRows:
+    """Puts the rows themselves beside their positions when an entry of the plan is read."""
+
+    def __init__(self, rows: Dataset, filler: int) -> None:
+        self.rows, self.filler = rows, filler
+
+    def __call__(self, entries: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        features = [features_of(self.rows, positions or [self.filler]) for positions in entries["rows"]]
+        return {**entries, "features": features}
+
+
+def features_of(rows: Dataset, positions: list[int]) -> list[dict[str, Any]]:
+    """The rows at ``positions``, each as a dict of its columns."""
+    columns = rows[positions]
+    return [{name: values[i] for name, values in columns.items()} for i in range(len(positions))]
+
+
+def facts_of(part: Any) -> PlanFacts:
+    """What the plan that ``part`` was taken of says about itself.
+
+    Raises:
+        InvalidInput: when it is no part of a plan.
+    """
+    try:
+        return PlanFacts(**json.loads(part.info.description)["plan"])
+    except (AttributeError, TypeError, ValueError, KeyError):
+        columns = f" with the columns {', '.join(part.column_names)}" if isinstance(part, Dataset) else ""
+        raise InvalidInput(
+            f"Trainer was given a {type(part).__name__}{columns} as train_dataset, which is no part of a plan: "
+            f"give it train_dataset={CALL}",
+            cause="code",
+        ) from None
+
+
+def rows_of(part: Dataset) -> Dataset:
+    """The rows that the plan was made of."""
+    transform = (part.format["format_kwargs"] or {}).get("transform")
+    if not isinstance(transform, _WithRows):
+        raise InvalidInput(
+            f"The plan given to Trainer was put into the format {part.format['type']!r}, so it no longer brings its "
+            f"rows along: leave it as it is, train_dataset={CALL}",
+            cause="code",
+        )
+    return transform.rows
+
+
+def positions_of(part: Dataset) -> Ints:
+    """Where in the whole plan the entries of ``part`` stand."""
+    return np.asarray(part.with_format("arrow").select_columns(["position"])[:]["position"], dtype=np.int64)

@@ -1,0 +1,204 @@
+"""Trainer: transformers' own, trained on a part of the plan, every row once per epoch, at any world size.
+
+Unlike transformers.Trainer it never deals its data over the ranks: the plan has done so. The loss of a step is the
+mean over the rows of the global batch, whichever ranks they are on.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
+
+from train_func.errors import InvalidInput
+from train_func.worker.training import audit, evaluation, world
+from train_func.worker.training.coverage import Coverage, shown
+from train_func.worker.training.cut import PAD_TO
+from train_func.worker.training.loader import PLACE, Collator, Place, PlanLoader
+from train_func.worker.training.plan import PlanFacts, facts_of, row_ids_of, rows_of
+from train_func.worker.training.progress import Progress
+from train_func.worker.training.randomness import seed_for
+
+
+class Trainer(transformers.Trainer):
+    """Takes what transformers.Trainer takes; ``train_dataset`` is this rank's part of ``session.plan(train)``.
+
+    ``eval_dataset`` is given whole on every rank; ``compute_metrics``, when given, gets all its rows in their order.
+    """
+
+    data_collator: Any
+    control: Any
+    loss_is_scaled_for_ga = True  # compute_loss does it
+
+    def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
+        if args is not None and args.n_gpu > 1:
+            args._n_gpu = 1  # one process that sees several GPUs: transformers would copy the model onto each
+        super().__init__(model, args, **others)
+        if others.get("data_collator") is None and isinstance(self.data_collator, transformers.DataCollatorWithPadding):
+            self.data_collator = transformers.DataCollatorWithPadding(self.processing_class, pad_to_multiple_of=PAD_TO)
+        for printing in (PrinterCallback, ProgressCallback):
+            self.remove_callback(printing)
+        self.add_callback(_AfterEpoch(self._audit_epoch))
+        self.coverage: list[Coverage] = []
+        """One per epoch trained."""
+        self.measured: evaluation.Measured | None = None
+        """The newest evaluation."""
+        self._progress: Progress | None = None
+        self._used: list[tuple[Any, ...]] = []
+        self._losses: list[tuple[Place, torch.Tensor]] = []
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises InvalidInput before the first step when the plan, the loader or the arguments do not fit together,
+        at a step whose loss is not finite, and after an epoch that did not use every row once."""
+        self._facts = world.together(self._checked_facts)
+        audit.check_plan_part(self.train_dataset, self._facts)
+        audit.check_loader(self.get_train_dataloader(), self._facts.steps_per_epoch * self._facts.accumulation)
+        self._expected = row_ids_of(rows_of(self.train_dataset))
+        self._progress = Progress(self._facts.num_epochs * self._facts.steps_per_epoch, self._facts.steps_per_epoch)
+        self.coverage, self._used = [], []
+        return super().train(*args, **kwargs)
+
+    def _checked_facts(self) -> PlanFacts:
+        facts = facts_of(self.train_dataset)
+        rows_of(self.train_dataset)
+        if faults := argument_faults(self.args, facts):
+            raise InvalidInput(faults, cause="code")
+        return facts
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The loader of this rank's micro-batches, never handed to Accelerate, which would deal them again."""
+        return PlanLoader(
+            self.train_dataset,
+            facts_of(self.train_dataset),
+            self.collator("training"),
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
+        )
+
+    def collator(self, description: str) -> Collator:
+        """Makes tensors of the columns that the model takes."""
+        return self._get_collator_with_removed_columns(self.data_collator, description)  # type: ignore[no-any-return]
+
+    def num_examples(self, dataloader: DataLoader[Any]) -> int:
+        """Rows of all ranks in an epoch."""
+        return facts_of(dataloader.dataset).num_rows
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> None:
+        """None: models give the mean over a micro-batch, which compute_loss weighs; ranks need not ask each other."""
+
+    def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
+        built: dict[str, Any] = super()._build_accelerator_args(**kwargs)
+        ddp = built["kwargs_handlers"][0]
+        ddp.gradient_as_bucket_view = True
+        ddp.find_unused_parameters = bool(self.args.ddp_find_unused_parameters)  # transformers takes None for yes
+        return built
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Forward and backward over one micro-batch. The last of a step returns the loss of the whole step, the same
+        on every rank; those before it return 0."""
+        place: Place = inputs[PLACE]
+        is_last: bool = self.accelerator.sync_gradients
+        if not place.row_ids and not is_last:
+            return torch.zeros((), device=self.args.device)  # nothing to do, and no rank waits for it
+        seed_for("forward", self._facts.seed, place.step, place.micro)
+        self._losses.append((place, super().training_step(model, inputs, num_items_in_batch)))
+        self._used.append(place.row_ids)
+        return self._finish_step(place) if is_last else torch.zeros((), device=self.args.device)
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """In training: the micro-batch's share in the mean over the global batch, times the ranks DDP divides by."""
+        place: Place | None = inputs.pop(PLACE, None)
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
+        if place is not None:
+            loss = loss * (len(place.row_ids) / place.batch_rows * world.size())
+        return (loss, outputs) if return_outputs else loss
+
+    def _finish_step(self, place: Place) -> torch.Tensor:
+        own = torch.stack([loss for _, loss in self._losses]).sum()
+        total = world.total(own) / world.size()
+        loss = total.item()
+        if not math.isfinite(loss):
+            raise self._not_finite(place.step, loss)
+        self._losses.clear()
+        assert self._progress is not None  # train made it
+        self._progress.step(place.step + 1, place.batch_rows, loss)
+        return total
+
+    def _not_finite(self, step: int, loss: float) -> InvalidInput:
+        bad = [row for place, value in self._losses if not torch.isfinite(value) for row in place.row_ids]
+        row_ids = sorted(row for of_rank in world.gather(bad) for row in of_rank)
+        return InvalidInput(
+            f"The loss of step {step + 1} of {self.state.max_steps} is {loss}, and so it is for micro-batches of these "
+            f"row ids: {shown(np.asarray(row_ids), at_most=50)}. learning_rate={self.args.learning_rate:g} may be too "
+            "high (fine-tuning usually takes 1e-5 to 1e-4): lower it, or look in those rows for what is not finite",
+            cause="code",
+        )
+
+    def _audit_epoch(self) -> None:
+        epoch, unfinished = divmod(self.state.global_step, self._facts.steps_per_epoch)
+        if unfinished:
+            world.say(f"note: training stopped within epoch {epoch + 1}, whose rows are not counted")
+            return
+        used = np.asarray([row for row_ids in self._used for row in row_ids], dtype=self._expected.dtype)
+        self._used.clear()
+        self.coverage.append(audit.check_epoch(epoch, self._expected, used))
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """The metrics over every row of the held-out data once, the same on all ranks; accuracy unless
+        ``compute_metrics`` was given. Raises InvalidInput when ranks were given different rows."""
+        rows = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(rows, dict):
+            named = (self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}") for name, part in rows.items())
+            return {name: value for metrics in named for name, value in metrics.items()}
+        started = time.monotonic()
+        ids = audit.check_rows_alike(rows, None, "held-out")
+        self.measured = evaluation.measure(self, rows, ids, ignore_keys)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.measured.metrics.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        world.say(f"evaluation step={self.state.global_step} epoch={self.state.epoch or 0:g} {self.measured}")
+        if self._progress:
+            self._progress.leave_out(time.monotonic() - started)
+        return metrics
+
+
+class _AfterEpoch(TrainerCallback):
+    def __init__(self, audit_epoch: Callable[[], None]) -> None:
+        self.audit_epoch = audit_epoch
+
+    def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:
+        self.audit_epoch()
+
+
+def argument_faults(args: transformers.TrainingArguments, facts: PlanFacts) -> list[str]:
+    """What in ``args`` does not fit the plan that is to be trained on."""
+    fixed: tuple[tuple[str, object, str], ...] = (
+        ("num_train_epochs", facts.num_epochs, "the plan was made for so many: set epochs of the Run"),
+        ("max_steps", -1, "the plan has whole epochs: set epochs, or samples, of the Run"),
+        ("gradient_accumulation_steps", facts.accumulation, "it follows from batch_size and micro_batch_size"),
+        ("dataloader_drop_last", False, "every row is used"),
+        ("auto_find_batch_size", False, "the plan fixes the batches: set micro_batch_size of the Run"),
+        ("train_sampling_strategy", "random", "the plan fixes the order"),
+    )
+    faults = [
+        f"TrainingArguments({name}={given!r}): {wanted!r} is wanted, because {why}"
+        for name, wanted, why in fixed
+        if (given := getattr(args, name)) != wanted
+    ]
+    if not args.world_size == world.size() == facts.world_size:
+        faults.append(
+            f"transformers sees {args.world_size} ranks, the launcher started {world.size()}, and the plan was made "
+            f"for {facts.world_size}: pass TrainingArguments(**session.arguments, ...), which says use_cpu, and a plan "
+            "of this session"
+        )
+    return faults
