@@ -1,6 +1,7 @@
 """A Session in one plain process: the function of the notebook called as it is, and what is refused on the way."""
 
 import csv
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -66,7 +67,7 @@ def a_record(model_folder, reviews, store):
             store=store.address if address is None else address,
             function="train_func",
             source_sha256="00",
-            data_fingerprint="11",
+            data_fingerprint="",
             model_fingerprint="22",
             package_version="0.1.0",
         )
@@ -288,6 +289,15 @@ def test_transformers_own_trainer_is_published_without_claims_about_its_metric(a
     once = {"rows": 32, "used_once": 32, "missing": 0, "repeated": 0}
     assert result["audit"] == {"world_size": 1, "trainer": "transformers", "training": [once]}
     assert result["metrics"]["loss"] > 0
+
+
+def test_data_that_changed_after_the_submission_is_refused(a_record):
+    record = dataclasses.replace(a_record(), data_fingerprint="11")
+    with (
+        Session(record.parameters()) as session,
+        pytest.raises(InvalidInput, match="has changed since .* submit again"),
+    ):
+        session.model()
 
 
 def test_what_train_func_was_not_called_with_is_refused():

@@ -135,10 +135,20 @@ class Session:
     @property
     def _prepared(self) -> split.Prepared:
         if not hasattr(self, "_prepared_once"):
-            self._prepared_once = world.together(lambda: split.prepare(self.run, self.store, self._cache))
+            self._prepared_once = world.together(self._prepare)
             for note in self._prepared_once.notes:
                 world.say(f"note: {note}")
         return self._prepared_once
+
+    def _prepare(self) -> split.Prepared:
+        prepared = split.prepare(self.run, self.store, self._cache)
+        if self.record.data_fingerprint not in ("", prepared.fingerprint):
+            raise InvalidInput(
+                f"{self.run.dataset} has changed since {self.record.name} was submitted: its fingerprint was "
+                f"{self.record.data_fingerprint} and is {prepared.fingerprint}; submit again, as a new run",
+                cause="data",
+            )
+        return prepared
 
     def model(self) -> tuple[Any, Any]:
         """The model with a head for the labels of the data, the same on all ranks, and its tokenizer."""
