@@ -11,7 +11,7 @@ from train_func.worker.pod.environment import read_environment
 
 POD = {
     "TRAIN_FUNC_JOB_DIR": "/etc/train-func",
-    "TRAIN_FUNC_WORK_DIR": "/work",
+    "TRAIN_FUNC_WORK_DIR": "/workspace",
     "TRAIN_FUNC_STORE": "s3://bucket/runs",
     "TRAIN_FUNC_WORKER": "1",
     "TRAIN_FUNC_POD": "a-run-worker-1",
@@ -30,7 +30,7 @@ POD = {
 def test_the_contract_is_read():
     found = read_environment(POD)
     assert (found.worker, found.num_workers, found.num_ranks, found.num_threads) == (1, 3, 2, 3)
-    assert (found.temporary_dir, found.termination_file) == (Path("/work/tmp"), None)
+    assert (found.temporary_dir, found.termination_file) == (Path("/workspace/tmp"), None)
     assert found.rendezvous == {"join_timeout": "900", "read_timeout": "20"}
     assert found.grace == 30.0
 

@@ -17,6 +17,7 @@ from train_func.client.twin.spec import Spec
 MACHINE = Machine(cores=6, memory=12 * 2**30, memory_free=8 * 2**30, gpus=("0", "1", "2", "3", "7"))
 SHOW = "import json, os, sys; print(json.dumps(EXPRESSION))"
 CANARY = "canary-5e1f0c9b"
+VOLUME = "work"  # the emptyDir of the manifest that is mounted at /workspace
 
 
 def pod(worker=0):
@@ -92,10 +93,10 @@ def test_volume_empty_dir_is_fresh_for_every_pod_and_removed_with_it(jobs):
     (one, two) = seen(jobs, expression, workers=2)
     assert one[0] != two[0]
     assert one[1] == two[1] == []
-    assert len(list(jobs.home.glob("jobs/job-a/pods/*/*/work/mine"))) == 2
+    assert len(list(jobs.home.glob(f"jobs/job-a/pods/*/*/{VOLUME}/mine"))) == 2
     jobs.start("pass", workers=2)
     jobs.ended()
-    assert list(jobs.home.glob("jobs/job-a/pods/*/*/work/mine")) == []
+    assert list(jobs.home.glob(f"jobs/job-a/pods/*/*/{VOLUME}/mine")) == []
     assert len(list(jobs.home.glob("jobs/job-a/pods/*/*/log"))) == 4
 
 
@@ -119,31 +120,34 @@ def test_a_socket_fits_into_the_path_of_a_temporary_folder(jobs):
 @pytest.mark.parametrize(
     ("text", "rewritten"),
     [
-        ("/work", "FOLDER"),
-        ("/work/", "FOLDER/"),
-        ("/work/a/work", "FOLDER/a/work"),
-        ("--out=/work/x", "--out=FOLDER/x"),
-        ("/cache:/work/bin", "CACHE:FOLDER/bin"),
-        ("open('/work/x')", "open('FOLDER/x')"),
-        ("/work/deep/x", "DEEP/x"),
-        ("/workshop", "/workshop"),
-        ("/work-2", "/work-2"),
-        ("/home/work", "/home/work"),
-        ("file:///work/store", "file:///work/store"),
-        ("s3://work/x", "s3://work/x"),
-        ("./work", "./work"),
+        ("/workspace", "FOLDER"),
+        ("/workspace/", "FOLDER/"),
+        ("/workspace/a/workspace", "FOLDER/a/workspace"),
+        ("--out=/workspace/x", "--out=FOLDER/x"),
+        ("/cache:/workspace/bin", "CACHE:FOLDER/bin"),
+        ("open('/workspace/x')", "open('FOLDER/x')"),
+        ("/workspace/deep/x", "DEEP/x"),
+        ("/workspaces", "/workspaces"),
+        ("/workspace-2", "/workspace-2"),
+        ("/home/workspace", "/home/workspace"),
+        ("file:///workspace/store", "file:///workspace/store"),
+        ("s3://workspace/x", "s3://workspace/x"),
+        ("./workspace", "./workspace"),
     ],
 )
 def test_paths_below_a_mount_are_rewritten_and_no_others(text, rewritten):
-    mounts = {"/work": "FOLDER", "/cache": "CACHE", "/work/deep": "DEEP"}
+    mounts = {"/workspace": "FOLDER", "/cache": "CACHE", "/workspace/deep": "DEEP"}
     assert substitutes.rewrite(text, mounts) == rewritten
 
 
 def test_paths_are_rewritten_in_command_arguments_and_environment_once(jobs):
     def add_paths(job):
         container = container_of(job)
-        container["args"] = ["/work/in", "--to=/cache/out", "$(FURTHER)", "$$(FURTHER)"]
-        container["env"] += [{"name": "BASE", "value": "/work/base"}, {"name": "FURTHER", "value": "$(BASE)/further"}]
+        container["args"] = ["/workspace/in", "--to=/cache/out", "$(FURTHER)", "$$(FURTHER)"]
+        container["env"] += [
+            {"name": "BASE", "value": "/workspace/base"},
+            {"name": "FURTHER", "value": "$(BASE)/further"},
+        ]
 
     (argv,) = seen(jobs, "sys.argv[1:]", change=add_paths)
     work = os.path.dirname(argv[0])  # noqa: PTH120

@@ -13,7 +13,7 @@ from train_func.client.placement import Placement, SecretKey
 from train_func.run import RunRecord
 
 JOB_DIR = "/etc/train-func"
-WORK_DIR = "/work"
+WORK_DIR = "/workspace"
 CACHE_DIR = "/cache"
 SHM_DIR = "/dev/shm"
 TERMINATION_FILE = "/dev/termination-log"
