@@ -6,7 +6,7 @@ SHELL := bash
 .SHELLFLAGS := -Eeuo pipefail -c
 .ONESHELL:
 .SILENT:
-.PHONY: run setup test check lock
+.PHONY: run known setup test check lock
 
 BIN := .venv/bin
 NOTEBOOK := 01_finetune
@@ -29,17 +29,27 @@ PARAMETERS = $(call parameter,model,$(call found,$(MODEL))) $(call parameter,dat
 	$(call parameter,batch_size,$(BATCH_SIZE)) $(call parameter,learning_rate,$(LEARNING_RATE)) \
 	$(call parameter,seed,$(SEED)) $(if $(FRESH),-p fresh True)
 
+KNOWN := MODEL DATASET TEXT LABEL LABELS HELD_OUT SAMPLES WORKERS EPOCHS BATCH_SIZE LEARNING_RATE SEED STORE FRESH \
+	PYTHON TESTS TRAIN_FUNC_HOME
+GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
+
 # What the cells print goes to the screen; what papermill says, to a file, whose end explains a failure.
-run: setup
+run: known setup
 	mkdir -p build
 	echo "notebook $(NOTEBOOK) runs; its first lines come in about 20 s"
 	if ! $(BIN)/papermill notebooks/$(NOTEBOOK).ipynb $(EXECUTED) --cwd notebooks --kernel python3 \
 		--no-progress-bar --stdout-file /dev/stdout $(PARAMETERS) 2>$(LOG); then
-		sed -n '/^Exception encountered/,$$p' $(LOG) >&2
+		awk '/^(InvalidInput|SourceRefused|StorageFailed|JobFailed|JobNotFound): / { told = 1 } told' $(LOG) >&2
+		grep -qE '^(InvalidInput|SourceRefused|StorageFailed|JobFailed|JobNotFound): ' $(LOG) \
+			|| sed -n '/^Exception encountered/,$$p' $(LOG) >&2
 		echo "the notebook as far as it came: $(EXECUTED)" >&2
 		exit 1
 	fi
 	echo "the executed notebook: $(EXECUTED)"
+
+# A misspelt parameter would otherwise train something else without a word.
+known:
+	$(foreach name,$(GIVEN),$(if $(filter $(name),$(KNOWN)),,$(error $(name) is no parameter; there are $(KNOWN))))
 
 setup:
 	infra/environment.sh

@@ -165,3 +165,11 @@ def test_other_types_are_refused_by_name(values, kind):
 def test_two_parts_of_different_types_are_refused():
     with pytest.raises(InvalidInput, match="labels are int64 in the training rows and string in the held-out rows"):
         encode({"training": column(1, 0), "held-out": column("1", "0")}, "stars")
+
+
+def test_a_slip_of_the_pen_among_numbers_is_no_class():
+    texts = [str(i % 5 + 1) for i in range(38)] + ["five", "4.5"]
+    with pytest.raises(InvalidInput, match="38 of 40 labels are whole numbers, 2 are not: 'five' in row 39 of the"):
+        encode({"training": pa.chunked_array([texts])}, "stars")
+    meant = encode({"training": pa.chunked_array([["1", "2", "none"] * 7])}, "stars")
+    assert meant.names == ("1", "2", "none")

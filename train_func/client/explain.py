@@ -12,6 +12,7 @@ from train_func.storage import Store
 
 FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
 LAST_EVENTS = 5
+TOLD_BY_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission", "unknown")
 DEADLINE = "longer than specified deadline"  # the operator's words; its reason does not tell
 
 NEXT: dict[Cause, str] = {
@@ -130,8 +131,9 @@ def _of_record(end: dict[str, Any], evidence: Evidence) -> tuple[Cause, str]:
 def _error(record: RunRecord, cause: Cause, what: str, evidence: Evidence) -> JobFailed:
     lines = [f"{record.name}: {what}"]
     warnings = [event for event in evidence.events if event.type == "Warning"][-LAST_EVENTS:]
-    lines += [f"  event: {event.reason}: {event.message}" for event in warnings if cause not in ("code", "data")]
+    if cause in TOLD_BY_EVENTS:
+        lines += [f"  event: {event.reason}: {' '.join(event.message.split())}" for event in warnings]
     if advice := NEXT.get(cause):
         lines.append(f"  next: {advice}")
-    lines.append(f"  the whole log: print(*attach({record.name!r}).logs(), sep='\\n')")
+    lines.append("  the whole log: print(*job.logs(), sep='\\n')")
     return JobFailed("\n".join(lines), cause=cause)

@@ -10,7 +10,7 @@ from train_func.client.explain import explain
 from train_func.client.fetch import fetch
 from train_func.client.observed import Event, JobStatus, Place
 from train_func.client.watch import watch
-from train_func.errors import JobNotFound, StorageFailed
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import RunRecord
 from train_func.storage import Store
 
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 FINISHED = ("Succeeded", "Failed", "Cancelled", "Interrupted")
 POLL_SECONDS = 0.3
+WAY = {
+    **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
+    **dict.fromkeys(("Cancelled", "Interrupted", "Absent"), "submit the same again to go on"),
+    "Failed": "result() tells why",
+    "Succeeded": "its function called no session.publish(trainer)",
+}
 
 
 class Job:
@@ -75,6 +81,11 @@ class Job:
             worker: only of this one.
             attempt: only of this one, as kept in the store.
         """
+        if worker is not None and worker not in range(self.record.run.workers):
+            raise InvalidInput(f"worker={worker!r}: {self.name} has the workers 0 to {self.record.run.workers - 1}")
+        return self._logs(follow, worker, attempt)
+
+    def _logs(self, follow: bool, worker: int | None, attempt: int | None) -> Iterator[str]:
         live = attempt is None and self._place.status(self.record.job_name) is not None
         for number, text in self._live_lines(follow) if live else self._stored_lines(attempt):
             if worker in (None, number):
@@ -122,7 +133,7 @@ class Job:
             StorageFailed: no model is published yet, or a file is not what was published.
         """
         if what != "model":
-            raise ValueError(f"fetch({what!r}): only 'model' is kept for fetching")
+            raise InvalidInput(f"fetch({what!r}): only 'model' is kept for fetching")
         folder = Path(to) if to is not None else self._place.models_folder() / self.name
         try:
             return fetch(self._store, self.record.model_prefix, folder.expanduser().absolute())
@@ -130,16 +141,16 @@ class Job:
             if failure.reason != "absent":
                 raise
             raise StorageFailed(
-                f"{self.name} has published no model in {self._store.address}: it is {self.state}; "
-                "result() tells why a job failed",
+                f"{self.name} has published no model in {self._store.address}: it is {self.state}; {WAY[self.state]}",
                 reason="absent",
-            ) from failure
+            ) from None
 
     def load(self) -> "Pipeline":
         """A ready ``transformers`` pipeline of the fetched and verified model."""
+        folder = self.fetch()
         from transformers import pipeline
 
-        return pipeline("text-classification", model=str(self.fetch()), truncation=True)
+        return pipeline("text-classification", model=str(folder), truncation=True)
 
     def cancel(self) -> None:
         """Stops the workers; submitting the same again goes on with the run."""

@@ -36,19 +36,22 @@ def submit(
         InvalidInput: data, model or options cannot work; every fault at once.
         StorageFailed: the store is away, denies, or is not there.
     """
-    place = on if on is not None else Local()
+    place = _place(on)
     if not isinstance(run, Run):
-        raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(...) is wanted")
+        raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(model=..., dataset=...) is wanted")
     source = pack(function)
     store = open_store(place.store_address())
     store.probe("probes")
     facts = check(_placed(run), store.address)
     record = _record(run, source, facts, store, fresh=fresh)
     job = Job(record, place, store)
-    if not fresh and (state := job.state) not in ("Absent", *FINISHED[1:]):
+    state = job.state
+    if not fresh and state not in ("Absent", *FINISHED[1:]):
         done = "it was already done" if state == "Succeeded" else f"it is {state}"
         print(f"{job.name}: {done}; attached to it (fresh=True trains again)")
         return job
+    if not fresh and state != "Absent":
+        print(f"{job.name}: the same was submitted before and is {state}; it is tried again")
     for note in facts.notes:
         print(f"note: {note}")
     _start(record, source, place, store)
@@ -62,16 +65,29 @@ def attach(name: str, *, on: Place | None = None) -> Job:
     """The handle on a run that was submitted before, from any kernel.
 
     Raises:
-        JobNotFound: the store of that place holds no such run; names near to it are listed.
+        JobNotFound: the store of that place holds no such run; those that it holds are listed.
     """
-    place = on if on is not None else Local()
+    place = _place(on)
     store = open_store(place.store_address())
+    if not isinstance(name, str):
+        raise InvalidInput(f"attach was given {type(name).__name__}; the name of a run is wanted, such as job.name")
     generation = _generation(store, name)
     if generation == 0:
         keys = [entry.key for entry in store.list("")]
         known = [key.removesuffix("/run.json") for key in keys if re.fullmatch(r"[^/]+/run\.json", key)]
-        raise JobNotFound(f"{store.address} holds no run {name!r}; it holds: {', '.join(known) or 'none'}")
+        raise JobNotFound(
+            f"{store.address} holds no run {name!r}; it holds: {', '.join(known) or 'none'}. Another store is named by "
+            "attach(name, on=Local(store=...)) or TRAIN_FUNC_STORE; `make run` keeps its jobs in the checkout: "
+            "set TRAIN_FUNC_HOME to its folder .train_func"
+        )
     return Job(RunRecord.from_dict(_json(store, _run_key(name, generation))), place, store)
+
+
+def _place(on: Place | None) -> Place:
+    given: object = on
+    if given is not None and not hasattr(given, "store_address"):
+        raise InvalidInput(f"on={given!r}: a place is wanted, such as Local()")
+    return on if on is not None else Local()
 
 
 def _placed(run: Run) -> Run:

@@ -20,6 +20,7 @@ MAX_CLASSES = 1000
 FEW_CLASSES = 20  # up to here any repetition will do; above 2 rows a class are wanted on average, or it is rather a key
 MANY_CLASSES = 100  # above, more
 ROWS_PER_CLASS = 10
+STRAY_SHARE = 0.2  # up to here, labels that are no numbers among numbers are faults
 IGNORED = -100  # torch's loss leaves such rows out
 UNLABELLED = -1  # how public test splits mark rows whose label is kept secret
 
@@ -55,6 +56,8 @@ def encode(
         names = tuple(given) or tuple(kept)
         order: Sequence[object]
         if is_text(distinct.type):
+            if not names:
+                _refuse_strays(values, column)
             order, names = _of_texts(found, column, names)
         else:
             order, names = _of_numbers(found, column, names, boolean=pa.types.is_boolean(kind))
@@ -66,6 +69,22 @@ def encode(
         raise InvalidInput(faults, cause="data")
     codes = {part: _indices(array, order) for part, array in values.items()}
     return Labels(names, codes, tuple(_notes(names, codes, column)))
+
+
+def _refuse_strays(values: Mapping[str, pa.ChunkedArray], column: str) -> None:
+    """Among labels that are nearly all whole numbers, a few others are slips of the pen rather than classes."""
+    strays, num_rows = [], 0
+    for part, array in values.items():
+        number = pc.match_substring_regex(array, r"^\s*[+-]?\d+\s*$").to_numpy()
+        num_rows += len(array)
+        strays += [f"{array[row].as_py()!r} in row {row + 1} of the {part} rows" for row in np.flatnonzero(~number)]
+    if strays and len(strays) <= STRAY_SHARE * num_rows:
+        shown = "; ".join(strays[:MAX_SHOWN])
+        raise InvalidInput(
+            f"column {column!r}: {num_rows - len(strays)} of {num_rows} labels are whole numbers, {len(strays)} are "
+            f"not: {shown}; correct or remove these rows, or name all classes with labels=(...) if they are meant",
+            cause="data",
+        )
 
 
 def _common_type(parts: Mapping[str, pa.ChunkedArray], column: str) -> pa.DataType:

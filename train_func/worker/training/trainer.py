@@ -61,7 +61,7 @@ class Trainer(transformers.Trainer):
         audit.check_loader(self.get_train_dataloader(), self._facts.steps_per_epoch * self._facts.accumulation)
         self._expected = row_ids_of(rows_of(self.train_dataset))
         self._progress = Progress(self._facts.num_epochs * self._facts.steps_per_epoch, self._facts.steps_per_epoch)
-        self.coverage, self._used = [], []
+        self.coverage, self._used, self._losses = [], [], []
         return super().train(*args, **kwargs)
 
     def _checked_facts(self) -> PlanFacts:
