@@ -80,7 +80,7 @@ def test_rows_of_similar_length_meet_and_batches_of_all_lengths_follow_each_othe
     tokens = lengths(1600)
     cut = cut_epoch(1, 0, tokens, 16, 16, 1)
     spread = [np.ptp(tokens[rows]) for rows in micro_batches(cut)]
-    assert np.median(spread) < 10
+    assert np.median(spread) < np.ptp(tokens) / 5
     means = np.asarray([tokens[rows].mean() for rows in micro_batches(cut)])
     assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.4
 
