@@ -36,7 +36,7 @@ GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin 
 # What the cells print goes to the screen; what papermill says, to a file, whose end explains a failure.
 run: known setup
 	mkdir -p build
-	echo "notebook $(NOTEBOOK) runs; its first lines come in about 20 s"
+	echo "notebook $(NOTEBOOK) runs; training begins about 30 s after its first lines"
 	if ! $(BIN)/papermill notebooks/$(NOTEBOOK).ipynb $(EXECUTED) --cwd notebooks --kernel python3 \
 		--no-progress-bar --stdout-file /dev/stdout $(PARAMETERS) 2>$(LOG); then
 		awk '/^(InvalidInput|SourceRefused|StorageFailed|JobFailed|JobNotFound): / { told = 1 } told' $(LOG) >&2
