@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -70,6 +71,27 @@ def test_cancel_gives_the_grace_period_and_leaves_nothing(jobs, preparation, exi
     assert (failed.reason, status.interrupted) == ("Cancelled", False)
     assert failed.message == "PyTorchJob default/job-a was cancelled."
     assert status.completion_time is not None
+
+
+def test_a_program_that_was_just_starting_when_it_was_cancelled_ends_as_soon_as_it_listens(jobs, tmp_path):
+    listen = tmp_path / "listen"
+    code = (
+        "import pathlib, signal, sys, time\n"
+        "print('ready', flush=True)\n"
+        f"while not pathlib.Path({str(listen)!r}).exists(): time.sleep(0.01)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+        "while True: time.sleep(1)\n"
+    )
+    jobs.start(code, grace=60)
+    started(jobs)
+    begun = time.monotonic()
+    cancelling = threading.Thread(target=jobs.place.cancel, args=["job-a"])
+    cancelling.start()
+    until(lambda: [event.reason for event in jobs.place.events("job-a")].count("Killing") == 2, "SIGTERM")
+    listen.touch()
+    cancelling.join()
+    assert time.monotonic() - begun < 30
+    assert [pod.exit_code for pod in jobs.place.pods("job-a")] == [143, 143]
 
 
 def test_cancelling_a_finished_job_changes_nothing(jobs):

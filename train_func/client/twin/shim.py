@@ -20,6 +20,7 @@ from train_func.client.twin import processes
 TERMINATE = b"T"
 MEMORY_SECONDS = 0.05  # between two looks at the memory
 FAMILY_SECONDS = 0.2  # between two looks at who belongs to the container
+HANDLER_SECONDS = 0.05  # between two looks whether a starting program listens to SIGTERM by now
 MESSAGE_BYTES = 4096  # as the kubelet cuts termination messages
 LOG_TAIL_BYTES = 2048
 LOG_TAIL_LINES = 80
@@ -59,6 +60,7 @@ class Shim:
         self.exit_code: int | None = None
         self.out_of_memory = False
         self.kill_at: float | None = None
+        self.asking = False
         self.memory = _Memory(launch.memory_limit)
 
     def live(self) -> None:
@@ -81,14 +83,17 @@ class Shim:
         self._report_end(self.exit_code, reason, self._message())
 
     def _wait(self) -> None:
-        limits = [limit for limit in (self._grace_left(), self.memory.seconds) if limit is not None]
+        asking = HANDLER_SECONDS if self.asking else None
+        limits = [limit for limit in (self._grace_left(), self.memory.seconds, asking) if limit is not None]
         readable, _, _ = select.select([self.wake, self.commands], [], [], min(limits, default=None))
         if self.wake in readable and signal.SIGTERM in os.read(self.wake, 4096):
             self._abandon()
         if self.commands in readable:
             if os.read(self.commands, 1) != TERMINATE:
                 self._abandon()
-            self._terminate()
+            self.asking = True
+            if self.kill_at is None:
+                self.kill_at = time.monotonic() + self.launch.grace
 
     def _look(self) -> None:
         """Takes in what has changed: ended processes, a grace period that is over, memory."""
@@ -100,18 +105,23 @@ class Shim:
         if self.exit_code is None and self.memory.exceeded():
             self.out_of_memory = True
             self._kill()
+        if self.asking and self.exit_code is None:
+            self._ask()
         if self._grace_left() == 0:
             self._kill()
 
     def _grace_left(self) -> float | None:
         return None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
 
-    def _terminate(self) -> None:
-        """Only the first process gets SIGTERM, and as in a pod only when it has a handler for it."""
+    def _ask(self) -> None:
+        """Only the first process gets SIGTERM, and as in a pod only when it has a handler for it.
+
+        One that is just starting gets it as soon as it has one; in a pod that signal is lost, and the grace period with
+        it, which nobody wants who cancels a job right after its start.
+        """
         if processes.catches(self.pid, signal.SIGTERM):
             processes.send(self.pid, signal.SIGTERM)
-        if self.kill_at is None:
-            self.kill_at = time.monotonic() + self.launch.grace
+            self.asking = False
 
     def _kill(self) -> None:
         for pid in processes.descendants(os.getpid()):
