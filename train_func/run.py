@@ -4,6 +4,7 @@ A Run that exists is valid. Where it executes, and on what hardware, belongs to 
 """
 
 import dataclasses
+import difflib
 import hashlib
 import json
 import math
@@ -70,6 +71,12 @@ class Run:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Values of your own, plain JSON, handed to the function beside the fields above."""
 
+    def __new__(cls, **given: Any) -> Self:
+        """Refuses a misspelt field with the one that was meant."""
+        if unknown := [_unknown(name) for name in given if name not in field_names()]:
+            raise InvalidInput(unknown)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         faults = _faults(self)
         if faults:
@@ -87,15 +94,18 @@ class Run:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Raises InvalidInput when a field is unknown or invalid."""
-        unknown = sorted(set(plain) - {f.name for f in dataclasses.fields(cls)})
-        if unknown:
-            raise InvalidInput(f"Run has no field {', '.join(unknown)}; its fields are {', '.join(field_names())}")
         return cls(**{**plain, "labels": tuple(plain.get("labels", ()))})
 
 
 def field_names() -> tuple[str, ...]:
     """Names of all fields of Run, in their order."""
     return tuple(f.name for f in dataclasses.fields(Run))
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, field_names(), n=1)
+    near = f"did you mean {close[0]!r}?" if close else f"its fields are {', '.join(field_names())}"
+    return f"Run has no field {name!r}: {near} Values of your own go in parameters"
 
 
 def _whole(run: Run, name: str, low: int, high: int) -> str | None:

@@ -1,7 +1,9 @@
 """Run: valid or not at all, the same on both ends of the wire, and named by what decides its result."""
 
+import copy
 import dataclasses
 import json
+import pickle
 import random
 import re
 
@@ -104,9 +106,17 @@ def test_a_run_is_the_same_after_the_wire():
         assert Run.from_dict(json.loads(json.dumps(run.to_dict()))) == run
 
 
-def test_an_unknown_field_on_the_wire_is_refused():
-    with pytest.raises(InvalidInput, match="no field epoch; its fields are model, dataset"):
-        Run.from_dict({**VALID, "epoch": 3})
+@pytest.mark.parametrize("make", [lambda fields: Run(**fields), Run.from_dict], ids=["in a cell", "on the wire"])
+def test_an_unknown_field_is_refused_with_the_one_that_was_meant_or_all(make):
+    with pytest.raises(InvalidInput) as caught:
+        make({**VALID, "epoch": 3, "zzz": 1})
+    assert "Run has no field 'epoch': did you mean 'epochs'?" in caught.value.faults[0]
+    assert "Run has no field 'zzz': its fields are model, dataset" in caught.value.faults[1]
+
+
+def test_a_run_can_be_copied_and_pickled():
+    run = Run(**VALID, labels=("a", "b"), parameters={"x": [1]})
+    assert copy.deepcopy(run) == pickle.loads(pickle.dumps(run)) == run
 
 
 def record(generation: int = 1, **fields) -> RunRecord:
