@@ -104,7 +104,7 @@ def field_names() -> tuple[str, ...]:
 
 def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name, field_names(), n=1)
-    near = f"did you mean {close[0]!r}?" if close else f"its fields are {', '.join(field_names())}"
+    near = f"did you mean {close[0]!r}?" if close else f"its fields are {', '.join(field_names())}."
     return f"Run has no field {name!r}: {near} Values of your own go in parameters"
 
 
@@ -190,8 +190,7 @@ def _secret_within(key: str, value: object) -> str | None:
 def _faults(run: Run) -> list[str]:
     found = [_text(run, name) for name in ("model", "dataset", "model_revision", "dataset_revision", "text", "label")]
     found.append(_text(run, "subset") if run.subset is not None else None)
-    found.append(_labels(run))
-    found.append(_held_out(run))
+    found += [_labels(run), _held_out(run)]
     found.append(_whole(run, "samples", 2, 10**12) if run.samples is not None else None)
     found.append(_whole(run, "max_length", 4, 1_000_000))
     found.append(_whole(run, "workers", 1, MAX_WORKERS))
@@ -254,18 +253,33 @@ class RunRecord:
         return {**fields.pop("parameters"), **fields, RECORD_KEY: self.to_dict()}
 
     @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:
+    def from_parameters(cls, parameters: Mapping[str, Any], store: str = "") -> Self:
         """The record inside what ``train_func`` was called with.
 
+        A dict of Run's fields and own values, as another launcher hands it over, gets a record of its own in ``store``.
+
         Raises:
-            InvalidInput: when ``parameters`` was not made by ``parameters()``.
+            InvalidInput: when ``parameters`` is neither.
         """
-        if not isinstance(parameters, Mapping) or RECORD_KEY not in parameters:
+        if not isinstance(parameters, Mapping):
             raise InvalidInput(
-                f"Session was given {type(parameters).__name__} without the key {RECORD_KEY!r}: "
+                f"Session was given {type(parameters).__name__}: "
                 "hand it the parameters that train_func was called with, unchanged"
             )
-        return cls.from_dict(parameters[RECORD_KEY])
+        if RECORD_KEY in parameters:
+            return cls.from_dict(parameters[RECORD_KEY])
+        if lacking := [name for name in ("model", "dataset") if name not in parameters]:
+            raise InvalidInput(f"the parameters lack {' and '.join(lacking)}: they are the fields of a Run")
+        run = Run.from_dict(_sorted_out(parameters))
+        nothing = dict.fromkeys(("source_sha256", "data_fingerprint", "model_fingerprint", "package_version"), "")
+        return cls(run=run, name=name_of(run, **nothing), generation=1, store=store, function="train_func", **nothing)
+
+
+def _sorted_out(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of Run as they are, everything else as own values."""
+    own = {name: value for name, value in parameters.items() if name not in field_names()}
+    fields = {name: parameters[name] for name in parameters if name not in own}
+    return {**fields, "parameters": {**fields.get("parameters", {}), **own}}
 
 
 def name_of(

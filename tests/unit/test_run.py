@@ -139,9 +139,24 @@ def test_the_function_receives_fields_own_values_and_the_record():
     assert RunRecord.from_parameters(parameters) == made
 
 
-def test_parameters_without_a_record_are_refused_by_name():
-    with pytest.raises(InvalidInput, match="hand it the parameters that train_func was called with"):
-        RunRecord.from_parameters({"epochs": 3})
+def test_a_plain_dict_of_fields_and_own_values_gets_a_record_of_its_own():
+    record = RunRecord.from_parameters({**VALID, "epochs": 2, "note": "mine"}, "file:///srv/store")
+    assert record.run == Run(**VALID, epochs=2, parameters={"note": "mine"})
+    assert (record.store, record.generation) == ("file:///srv/store", 1)
+    assert record == RunRecord.from_parameters({**VALID, "epochs": 2, "note": "mine"}, "file:///srv/store")
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ([1], "Session was given list: hand it the parameters that train_func was called with"),
+        ({"epochs": 3}, "the parameters lack model and dataset: they are the fields of a Run"),
+        ({**VALID, "epochs": 0}, "epochs=0: a whole number"),
+    ],
+)
+def test_parameters_of_which_no_run_can_be_made_are_refused_by_name(given, fault):
+    with pytest.raises(InvalidInput, match=fault):
+        RunRecord.from_parameters(given)
 
 
 def test_the_name_follows_from_everything_that_decides_the_result():

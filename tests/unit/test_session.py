@@ -301,7 +301,7 @@ def test_data_that_changed_after_the_submission_is_refused(a_record):
 
 
 def test_what_train_func_was_not_called_with_is_refused():
-    with pytest.raises(InvalidInput, match="hand it the parameters that train_func was called with"):
+    with pytest.raises(InvalidInput, match="the parameters lack model and dataset"):
         Session({"epochs": 1})
 
 

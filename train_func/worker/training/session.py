@@ -51,8 +51,12 @@ class Session:
     """
 
     def __init__(self, parameters: dict[str, Any]) -> None:
-        """Raises InvalidInput when these are not the parameters that train_func was called with."""
-        self.record = RunRecord.from_parameters(parameters)
+        """Raises InvalidInput when these are not the parameters that train_func was called with.
+
+        Under another launcher, such as torchrun, they may be a plain dict of Run's fields; TRAIN_FUNC_STORE then names
+        the store.
+        """
+        self.record = RunRecord.from_parameters(parameters, world.environment().get("TRAIN_FUNC_STORE", ""))
         self.run = self.record.run
         self._tokenizer: Any = None
         self._train_ids: RowIds | None = None
