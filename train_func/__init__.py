@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from train_func.client.cluster import Cluster
     from train_func.client.job import Job
     from train_func.client.submit import attach, submit
     from train_func.client.twin import Local
@@ -21,6 +22,7 @@ _HOMES = {
     "attach": "train_func.client.submit",
     "Job": "train_func.client.job",
     "Local": "train_func.client.twin",
+    "Cluster": "train_func.client.cluster",
     "TrainFuncError": "train_func.errors",
     "InvalidInput": "train_func.errors",
     "SourceRefused": "train_func.errors",
@@ -29,6 +31,7 @@ _HOMES = {
     "JobNotFound": "train_func.errors",
 }
 __all__ = [
+    "Cluster",
     "InvalidInput",
     "Job",
     "JobFailed",

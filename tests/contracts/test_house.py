@@ -11,6 +11,8 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "train_func").rglob("*.py"))
 NAMELESS = {"utils", "common", "helpers", "misc", "base", "manager"}
 ENVIRONMENT_READERS = {
+    "client/cluster/access.py": "which kubeconfig",
+    "client/cluster/cluster.py": "defaults of its options",
     "client/twin": "hands a copy of its environment to the workers",
     "storage/s3.py": "endpoint and credentials",
     "worker": "the process edge of the pod",

@@ -38,12 +38,6 @@ def record(*, store: str = "file:///srv/store", generation: int = 1, **fields: o
 
 
 S3 = "s3://kubeflow-examples/runs"
-SPOT = {
-    "node_selector": {"kubernetes.azure.com/scalesetpriority": "spot"},
-    "tolerations": (
-        {"key": "kubernetes.azure.com/scalesetpriority", "operator": "Equal", "value": "spot", "effect": "NoSchedule"},
-    ),
-}
 CASES = {
     "local_two_workers": (record(), Placement(image="train-func", cpu=1)),
     "s3_store": (
@@ -74,7 +68,9 @@ CASES = {
                 "WANDB_API_KEY": SecretKey(secret="wandb", key="key", optional=True),
                 "NOTE": "costs $(PRICE) and $5",
             },
-            **SPOT,
+            spot=True,
+            node_selector={"kubernetes.azure.com/scalesetpriority": "spot"},
+            tolerations=({"key": "alice", "operator": "Exists", "effect": "NoSchedule"},),
         ),
     ),
 }
@@ -157,7 +153,8 @@ def test_the_config_map_carries_bytes_unchanged():
         "run.json": b"{}",
         "odd": bytes(range(256)),
     }
-    rendered = manifest.config_map(record(generation=2), "alice", files)
+    placement = Placement(image="i", cpu=1, namespace="alice", queue="research")
+    rendered = manifest.config_map(manifest.render(record(generation=2), placement, FILES), files)
     assert rendered["metadata"]["name"] == "bert-base-yelp-0123456789-g2"
     assert rendered["metadata"]["namespace"] == "alice"
     sent = through(V1ConfigMap, rendered)

@@ -1,13 +1,16 @@
 """Job: the handle on what executes a run, the same for every place and every kernel."""
 
 import json
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.explain import explain
 from train_func.client.fetch import fetch
+from train_func.client.logs import Kept, Told, headed, joined
 from train_func.client.observed import Event, JobStatus, Place
 from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
@@ -19,8 +22,11 @@ if TYPE_CHECKING:
 
 FINISHED = ("Succeeded", "Failed", "Cancelled", "Interrupted")
 POLL_SECONDS = 0.3
+RETRYABLE = 128  # exit codes from here on are retried
+CANCELLED = "cancelled.json"  # in the store, because a cluster keeps nothing of a job that was cancelled
 WAY = {
     **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
+    "Suspended": "it goes on when whoever suspended it resumes it",
     **dict.fromkeys(("Cancelled", "Interrupted", "Absent"), "submit the same again to go on"),
     "Failed": "result() tells why",
     "Succeeded": "its function called no session.publish(trainer)",
@@ -45,8 +51,11 @@ class Job:
 
     @property
     def state(self) -> str:
-        """Created, Running, Restarting, Succeeded, Failed, Cancelled, Interrupted, or Absent."""
-        return state_of(self._place.status(self.record.job_name), published=self._published())
+        """Created, Running, Restarting, Suspended, Succeeded, Failed, Cancelled, Interrupted, or Absent."""
+        status = self._place.status(self.record.job_name)
+        if status is None:
+            return state_in_store(self._store, self.record)
+        return state_of(status, published=self._published)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -71,40 +80,49 @@ class Job:
 
     def watch(self) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state."""
-        return watch(self)
+        return watch(self, self._told(follow=True), self._submitted())
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> Iterator[str]:
-        """Lines of all workers from the first one on, each behind its worker, those of earlier attempts included.
+        """Lines of all workers from the first one on, each behind its worker; a line before those of each attempt.
 
         Args:
-            follow: go on until the job has finished.
+            follow: go on until the job, or the attempt asked for, has finished.
             worker: only of this one.
-            attempt: only of this one, as kept in the store.
+            attempt: only of this one, by the number in the line before its lines.
+
+        Raises:
+            JobNotFound: there is no such attempt.
         """
         if worker is not None and worker not in range(self.record.run.workers):
             raise InvalidInput(f"worker={worker!r}: {self.name} has the workers 0 to {self.record.run.workers - 1}")
-        return self._logs(follow, worker, attempt)
+        if attempt is not None:
+            return self._of_attempt(attempt, follow, worker)
+        return headed(self._told(follow=follow, worker=worker))
 
-    def _logs(self, follow: bool, worker: int | None, attempt: int | None) -> Iterator[str]:
-        live = attempt is None and self._place.status(self.record.job_name) is not None
-        for number, text in self._live_lines(follow) if live else self._stored_lines(attempt):
-            if worker in (None, number):
-                yield f"[worker {number}] {text}"
+    def _of_attempt(self, attempt: int, follow: bool, worker: int | None) -> Iterator[str]:
+        found = newest = 0
+        for told in self._told(follow=follow, worker=worker):
+            newest = max(newest, told.attempt.number)
+            if told.attempt.number == attempt:
+                found += 1
+                yield f"[worker {told.worker}] {told.text}"
+            elif told.attempt.number > attempt and told.attempt.formed:
+                break
+        if not found:
+            has = f"it has the attempts 1 to {newest}" if newest else "none has begun"
+            raise JobNotFound(f"{self.name} has no attempt {attempt} with a log: {has}")
 
-    def _live_lines(self, follow: bool) -> Iterator[tuple[int, str]]:
-        for line in self._place.log_lines(self.record.job_name, follow=follow):
-            yield line.worker, line.text
+    def _told(self, *, follow: bool, worker: int | None = None) -> Iterator[Told]:
+        """What the workers say, with the attempts they belong to."""
+        name = self.record.job_name
+        there = self._place.status(name) is not None
+        lines = self._place.log_lines(name, follow=follow, worker=worker) if there else ()
+        pods = self._place.pods(name) if there else []
+        return joined(Kept(self.record, self._store), pods, lines, worker=worker)
 
-    def _stored_lines(self, attempt: int | None) -> Iterator[tuple[int, str]]:
-        root = f"{self.record.prefix}/attempts"
-        prefix = f"{root}/" if attempt is None else f"{root}/{attempt}/"
-        keys = [entry.key for entry in self._store.list(prefix) if entry.key.endswith(".log")]
-        if attempt is not None and not keys:
-            raise JobNotFound(f"{self.name} has no attempt {attempt} with a log in {self._store.address}")
-        for key in sorted(keys, key=lambda key: (int(key.split("/")[-2]), key)):
-            number = int(key.rsplit("worker-", 1)[1].split(".")[0])
-            for text in self._store.get(key).data.decode(errors="replace").splitlines():
-                yield number, text
+    def _submitted(self) -> str:
+        """When the run was submitted last."""
+        return str(json.loads(self._store.get(f"{self.record.prefix}/run.json").data).get("submitted", ""))
 
     def events(self) -> list[Event]:
         """What happened to the job and its workers, oldest first."""
@@ -119,7 +137,10 @@ class Job:
         """
         if self.wait(timeout) != "Succeeded":
             raise explain(self.record, self._place, self._store)
-        metrics: dict[str, Any] = (self._final_manifest() or {}).get("metrics", {})
+        published = self._final_manifest()
+        if published is None:
+            print(f"{self.name}: nothing was published: {WAY['Succeeded']}")
+        metrics: dict[str, Any] = (published or {}).get("metrics", {})
         return metrics
 
     def fetch(self, what: str = "model", *, to: str | Path | None = None) -> Path:
@@ -153,7 +174,14 @@ class Job:
         return pipeline("text-classification", model=str(folder), truncation=True)
 
     def cancel(self) -> None:
-        """Stops the workers; submitting the same again goes on with the run."""
+        """Stops the workers; submitting the same again goes on with the run.
+
+        Raises:
+            JobNotFound: there is no such job any more.
+        """
+        if (status := self._place.status(self.record.job_name)) and not status.finished:
+            said = json.dumps({"time": datetime.now(UTC).isoformat()})
+            self._store.put(f"{self.record.prefix}/{CANCELLED}", said.encode())
         self._place.cancel(self.record.job_name)
 
     def delete(self) -> None:
@@ -176,19 +204,34 @@ class Job:
         return JobNotFound(f"no job {self.record.job_name} is there any more; submit the run again to go on")
 
 
-def state_of(status: JobStatus | None, *, published: bool) -> str:
-    """One word for a job: its newest true condition, or what its absence means.
+def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
+    """One word for a job: its newest true condition.
 
     Args:
-        published: whether the store holds the final manifest; a job that is gone has then succeeded.
+        published: whether the store holds the final manifest; a job that nobody controls any more has then succeeded.
     """
-    if status is None:
-        return "Succeeded" if published else "Absent"
     true = {condition.type: condition for condition in status.conditions if condition.status == "True"}
     if "Succeeded" in true:
         return "Succeeded"
     if "Failed" in true:
         return "Cancelled" if true["Failed"].reason == "Cancelled" else "Failed"
     if status.interrupted:
-        return "Succeeded" if published else "Interrupted"
-    return next((state for state in ("Restarting", "Running") if state in true), "Created")
+        return "Succeeded" if published() else "Interrupted"
+    return next((state for state in ("Suspended", "Restarting", "Running") if state in true), "Created")
+
+
+def state_in_store(store: Store, record: RunRecord) -> str:
+    """What became of a job that is gone from its place: cancelled, deleted, or past its time to live."""
+    entries = {entry.key.removeprefix(f"{record.prefix}/") for entry in store.list(f"{record.prefix}/")}
+    if "result.json" in entries:
+        return "Succeeded"
+    if CANCELLED in entries:
+        return "Cancelled"
+    attempts = {int(found[1]) for key in entries if (found := re.match(r"attempts/(\d+)/", key))}
+    newest = f"attempts/{max(attempts, default=0)}"
+    ends = [key for key in entries if re.fullmatch(rf"{newest}/worker-\d+\.json", key)]
+    codes = {key: json.loads(store.get(f"{record.prefix}/{key}").data)["exit_code"] for key in ends}
+    if any(0 < code < RETRYABLE for code in codes.values()):
+        return "Failed"
+    # Without a result.json the function published nothing, and yet all of it was done.
+    return "Succeeded" if codes.get(f"{newest}/worker-0.json") == 0 else "Absent"

@@ -10,7 +10,7 @@ from typing import Any
 
 from train_func.client.expansion import escape
 from train_func.client.placement import Placement, SecretKey
-from train_func.run import RunRecord
+from train_func.run import Run, RunRecord, name_of
 
 JOB_DIR = "/etc/train-func"
 WORK_DIR = "/workspace"
@@ -23,8 +23,23 @@ USER = 1000
 JOIN_SECONDS = 900  # pods start at different times: images are pulled, nodes are added
 TTL_SECONDS = 24 * 3600
 GPU = "nvidia.com/gpu"
+FILES = ("run.json", "cells.json", "source.py")  # in a ConfigMap; a large source.py stays in the store
 RUN_LABEL = "train-func/run"
 GENERATION_LABEL = "train-func/generation"
+
+# How clouds mark nodes that they may take away. Tolerated and preferred, not selected: where there is none, or none
+# left, the job runs on another node rather than never; a node selector can ask for more.
+SPOT_TAINTS = (
+    {"key": "kubernetes.azure.com/scalesetpriority", "operator": "Equal", "value": "spot", "effect": "NoSchedule"},
+    {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"},
+)
+SPOT_NODES = (
+    ("kubernetes.azure.com/scalesetpriority", "spot"),
+    ("cloud.google.com/gke-spot", "true"),
+    ("eks.amazonaws.com/capacityType", "SPOT"),
+    ("karpenter.sh/capacity-type", "spot"),
+)
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 Json = dict[str, Any]
 
@@ -60,8 +75,16 @@ def render(record: RunRecord, placement: Placement, files: Sequence[str]) -> Jso
     }
 
 
-def config_map(record: RunRecord, namespace: str | None, files: Mapping[str, bytes]) -> Json:
-    """The ConfigMap with the job's files; text travels as text, anything else as base64."""
+def provisional(run: Run, store: str) -> RunRecord:
+    """A record for a run that has no name yet, to judge by its manifest whether a place could execute it."""
+    made_of = dict.fromkeys(("source_sha256", "data_fingerprint", "model_fingerprint", "package_version"), "")
+    return RunRecord(run=run, name=name_of(run, **made_of), generation=1, store=store, function="", **made_of)
+
+
+def config_map(job: Mapping[str, Any], files: Mapping[str, bytes]) -> Json:
+    """The ConfigMap with the files of a rendered job; text travels as text, anything else as base64."""
+    given = job["metadata"]
+    labels = {name: value for name, value in given["labels"].items() if name in (RUN_LABEL, GENERATION_LABEL)}
     text: dict[str, str] = {}
     binary: dict[str, str] = {}
     for name, content in files.items():
@@ -72,7 +95,7 @@ def config_map(record: RunRecord, namespace: str | None, files: Mapping[str, byt
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(record, namespace, {}),
+        "metadata": {**given, "labels": labels},
         "immutable": True,
         **({"data": text} if text else {}),
         **({"binaryData": binary} if binary else {}),
@@ -117,8 +140,10 @@ def _pod(record: RunRecord, placement: Placement, files: Sequence[str]) -> Json:
     }
     if placement.node_selector:
         spec["nodeSelector"] = dict(placement.node_selector)
-    if placement.tolerations:
-        spec["tolerations"] = [dict(toleration) for toleration in placement.tolerations]
+    if placement.spot:
+        spec["affinity"] = {"nodeAffinity": {PREFERRED: [_preferred(*label) for label in SPOT_NODES]}}
+    if tolerations := [*placement.tolerations, *(SPOT_TAINTS if placement.spot else ())]:
+        spec["tolerations"] = [dict(toleration) for toleration in tolerations]
     if placement.priority_class:
         spec["priorityClassName"] = placement.priority_class
     if placement.service_account:
@@ -126,6 +151,10 @@ def _pod(record: RunRecord, placement: Placement, files: Sequence[str]) -> Json:
     spec["volumes"] = _volumes(record, files)
     spec["containers"] = [_container(record, placement)]
     return spec
+
+
+def _preferred(label: str, value: str) -> Json:
+    return {"weight": 100, "preference": {"matchExpressions": [{"key": label, "operator": "In", "values": [value]}]}}
 
 
 def _volumes(record: RunRecord, files: Sequence[str]) -> list[Json]:
@@ -190,6 +219,7 @@ def _environment(record: RunRecord, placement: Placement) -> list[Json]:
         *(_variable(name, value) for name, value in plain.items()),
         _reference("TRAIN_FUNC_WORKER", "fieldRef", _field("metadata.labels['training.kubeflow.org/replica-index']")),
         _reference("TRAIN_FUNC_POD", "fieldRef", _field("metadata.name")),
+        _reference("TRAIN_FUNC_POD_UID", "fieldRef", _field("metadata.uid")),
         _reference(
             "TRAIN_FUNC_CPUS",
             "resourceFieldRef",

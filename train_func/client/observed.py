@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from train_func.run import RunRecord
+    from train_func.run import Run, RunRecord
+    from train_func.storage import Store
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Condition:
     """One condition of a PyTorchJob, as the operator words it."""
 
     type: str
-    """Created, Running, Restarting, Succeeded or Failed."""
+    """Created, Running, Restarting, Suspended, Succeeded or Failed."""
     status: str
     """True or False, as Kubernetes writes it."""
     reason: str
@@ -88,6 +89,25 @@ class LogLine:
     text: str
 
 
+@dataclass(frozen=True)
+class LogCut:
+    """A pod is gone, and it is not known here whether it had written more; a worker's own copy is in the store."""
+
+    worker: int
+    pod_uid: str
+
+
+@dataclass(frozen=True)
+class Input:
+    """Files of this machine that a run reads: a file, or those of a folder that belong to it."""
+
+    path: Path
+    files: tuple[str, ...]
+    """Relative to the folder that ``path`` lies in."""
+    sha256: str
+    """Of their names and bytes."""
+
+
 class Place(Protocol):
     """Where jobs execute. Credentials and environment stay inside the place."""
 
@@ -101,6 +121,14 @@ class Place(Protocol):
 
     def render(self, record: "RunRecord", files: Sequence[str]) -> dict[str, Any]:
         """The PyTorchJob of a run for this place; ``files`` are the names in its ConfigMap."""
+        ...
+
+    def preflight(self, run: "Run") -> None:
+        """Raises InvalidInput with everything that would keep the run from starting here; creates nothing."""
+        ...
+
+    def carry(self, run: "Run", inputs: Mapping[str, Input], store: "Store") -> "Run":
+        """The run with addresses that its workers can read; ``inputs`` are its local files, by field."""
         ...
 
     def create(self, job_name: str, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
@@ -119,8 +147,17 @@ class Place(Protocol):
         """All events, oldest first."""
         ...
 
-    def log_lines(self, job_name: str, *, follow: bool) -> Iterator[LogLine]:
-        """Lines of every incarnation from its first; with ``follow`` until the job has ended and all was read."""
+    def log_lines(
+        self, job_name: str, *, follow: bool, worker: int | None = None
+    ) -> "Iterator[LogLine | LogCut]":
+        """Lines of the pods there are from their first; with ``follow`` until the job has ended and all was read.
+
+        A large job may show some of its workers only while it is followed; ``worker`` asks for one of them alone.
+        """
+        ...
+
+    def await_change(self, job_name: str, seconds: float) -> None:
+        """Returns when something about the job may have changed, or after so many seconds."""
         ...
 
     def cancel(self, job_name: str) -> None:

@@ -45,6 +45,8 @@ class Placement:
     namespace: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
+    spot: bool = False
+    """Whether nodes that can be taken away are tolerated and preferred."""
     queue: str | None = None
     """Kueue's local queue."""
     priority_class: str | None = None

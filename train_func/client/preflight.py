@@ -7,9 +7,12 @@ process needs neither torch nor datasets for it.
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from train_func.client.observed import Input
 from train_func.errors import CAUSES, Cause, InvalidInput
 from train_func.run import Run
 
@@ -26,6 +29,8 @@ class Facts:
     num_train: int
     num_held_out: int
     labels: tuple[str, ...]
+    inputs: Mapping[str, Input]
+    """Files of this machine that the run reads, by the field that names them."""
 
 
 def check(run: Run, store: str) -> Facts:
@@ -42,7 +47,12 @@ def check(run: Run, store: str) -> Facts:
         num_train=facts["num_train"],
         num_held_out=facts["num_held_out"],
         labels=tuple(facts["labels"]),
+        inputs={field: _input(found) for field, found in report["inputs"].items()},
     )
+
+
+def _input(found: Mapping[str, Any]) -> Input:
+    return Input(Path(found["path"]), tuple(found["files"]), found["sha256"])
 
 
 def _cause(name: str) -> Cause:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from train_func import __version__
-from train_func.client.job import FINISHED, Job
+from train_func.client.job import CANCELLED, FINISHED, Job
 from train_func.client.observed import Place
 from train_func.client.preflight import Facts, check
 from train_func.client.source import Source, pack
@@ -40,6 +40,7 @@ def submit(
     if not isinstance(run, Run):
         raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(model=..., dataset=...) is wanted")
     source = pack(function)
+    place.preflight(run)
     store = open_store(place.store_address())
     store.probe("probes")
     facts = check(_placed(run), store.address)
@@ -54,7 +55,7 @@ def submit(
         print(f"{job.name}: the same was submitted before and is {state}; it is tried again")
     for note in facts.notes:
         print(f"note: {note}")
-    _start(record, source, place, store)
+    _start(replace(record, run=place.carry(record.run, facts.inputs, store)), source, place, store)
     print(
         f"{job.name}: submitted, {run.workers} workers, {facts.num_train} rows to train, {facts.num_held_out} held out"
     )
@@ -147,6 +148,7 @@ def _start(record: RunRecord, source: Source, place: Place, store: Store) -> Non
         del files["source.py"]
     manifest = place.render(record, list(files))
     store.put(f"{record.prefix}/manifest.json", _dump(manifest))
+    store.delete(f"{record.prefix}/{CANCELLED}")
     place.create(record.job_name, manifest, files)
 
 

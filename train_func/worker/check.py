@@ -1,8 +1,8 @@
 """python -m train_func.worker check: all that can be known of a run before any worker starts, all faults at once.
 
 Reads ``{"run": {...}, "store": address or null}`` from stdin and prints one JSON line, the last on stdout:
-``{"faults": [{"cause", "message"}], "notes": [...], "facts": {...}}``. It judges with the code that the workers load
-with, imports no torch, and needs seconds; only a Hub data set is downloaded for it, with its own cache.
+``{"faults": [{"cause", "message"}], "notes": [...], "facts": {...}, "inputs": {...}}``. It judges with the code that
+the workers load with, imports no torch, and needs seconds; only a Hub data set is downloaded, with its own cache.
 """
 
 import json
@@ -38,7 +38,7 @@ def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[
     faults: list[dict[str, str]] = []
     run = _tried(lambda: Run.from_dict(fields), faults)
     if run is None:
-        return {"faults": faults, "notes": [], "facts": {}}
+        return {"faults": faults, "notes": [], "facts": {}, "inputs": {}}
     store = _tried(lambda: open_store(address), faults) if address is not None else None
     report = check(run, store, cache)
     return {**report, "faults": faults + report["faults"]}
@@ -57,7 +57,8 @@ def check(run: Run, store: Store | None, cache: Path) -> dict[str, Any]:
         notes += [*data.notes, *_size_notes(run, data)]
     if data is not None and model is not None:
         notes += length_notes(data.train["text"], model.folder, run)
-    return {"faults": faults, "notes": notes, "facts": {**_data_facts(data), **_model_facts(model)}}
+    facts = {**_data_facts(data), **_model_facts(model)}
+    return {"faults": faults, "notes": notes, "facts": facts, "inputs": _inputs(data, model)}
 
 
 def _tried(work: Callable[[], Found], faults: list[dict[str, str]]) -> Found | None:
@@ -87,6 +88,12 @@ def _model_facts(model: FoundModel | None) -> dict[str, Any]:
     if model is None:
         return {}
     return {"model_fingerprint": model.fingerprint, "num_model_bytes": model.facts.num_bytes}
+
+
+def _inputs(data: Division | None, model: FoundModel | None) -> dict[str, Any]:
+    """Files of this machine that the run reads, by the field that names them: a cluster has to be given them."""
+    local = {**(data.local if data else {}), **({"model": model.local} if model and model.local else {})}
+    return {field: found.to_dict() for field, found in local.items()}
 
 
 def _disk_faults(model: FoundModel, cache: Path) -> list[dict[str, str]]:

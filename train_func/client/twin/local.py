@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from train_func.client import manifest as manifests
-from train_func.client.observed import Condition, Event, JobStatus, LogLine, Pod
+from train_func.client.home import home
+from train_func.client.observed import Condition, Event, Input, JobStatus, LogLine, Pod
 from train_func.client.placement import Placement, memory_fault, whole_fault
 from train_func.client.twin import admission, credentials, lock, logs, processes, rules, substitutes
 from train_func.client.twin.folder import JobFolder
@@ -24,10 +25,12 @@ from train_func.client.twin.machine import Machine
 from train_func.client.twin.record import moment, stamp
 from train_func.client.twin.spec import Spec
 from train_func.errors import InvalidInput, JobFailed, JobNotFound
-from train_func.run import RunRecord
+from train_func.run import Run, RunRecord
+from train_func.storage import Store
 
 IMAGE = "train-func"  # this interpreter stands in for it
 START_SECONDS = 30.0  # for a controller to accept a job, on a machine that is busy
+LOOK_SECONDS = 0.3  # between two looks at a job that is waited for
 END_SECONDS = 15.0  # for a controller to end, beyond the grace period of its pods
 
 
@@ -62,12 +65,12 @@ class Local:
         """Address of the store that runs here use."""
         if given := self.store or os.environ.get("TRAIN_FUNC_STORE"):
             return given
-        _home().mkdir(parents=True, exist_ok=True)  # the folder above a store has to be there
-        return f"file://{_home() / 'store'}"
+        home(os.environ).mkdir(parents=True, exist_ok=True)  # the folder above a store has to be there
+        return f"file://{home(os.environ) / 'store'}"
 
     def models_folder(self) -> Path:
         """Where fetched models go by default."""
-        return _home() / "models"
+        return home(os.environ) / "models"
 
     def render(self, record: RunRecord, files: Sequence[str]) -> dict[str, Any]:
         """The PyTorchJob of a run for this machine; ``files`` are the names in its ConfigMap."""
@@ -82,6 +85,15 @@ class Local:
         )
         return manifests.render(record, placement, files)
 
+    def preflight(self, run: Run) -> None:
+        """Raises InvalidInput with everything that would keep the run from starting on this machine."""
+        manifest = self.render(manifests.provisional(run, self.store_address()), manifests.FILES)
+        _refuse(manifest, Machine.look(os.environ))
+
+    def carry(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
+        """The run as it is: the workers read this machine's files where they lie."""
+        return run
+
     def create(self, job_name: str, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
         """Starts a job; one of that name that has ended is replaced, its logs stay readable.
 
@@ -92,10 +104,7 @@ class Local:
             InvalidInput: the manifest cannot be executed here, or the job runs already.
         """
         machine = Machine.look(os.environ)
-        if faults := admission.faults(manifest):
-            raise InvalidInput(faults)
-        if faults := admission.capacity_faults(manifest, machine):
-            raise InvalidInput(faults, cause="scheduling")
+        _refuse(manifest, machine)
         folder = _folder(job_name)
         if (status := self.status(job_name)) and status.finished:
             self.cancel(job_name)  # the last of its pods may still be ending
@@ -134,9 +143,17 @@ class Local:
         """All events, oldest first."""
         return [_event(found) for found in _folder(job_name).events()]
 
-    def log_lines(self, job_name: str, *, follow: bool) -> Iterator[LogLine]:
-        """Lines of every incarnation from its first; with ``follow`` until the job has ended and all was read."""
-        return logs.lines(_folder(job_name), follow=follow)
+    def log_lines(self, job_name: str, *, follow: bool, worker: int | None = None) -> Iterator[LogLine]:
+        """Lines of every incarnation from its first; with ``follow`` until the job has ended and all was read.
+
+        Args:
+            worker: only of this one.
+        """
+        return logs.lines(_folder(job_name), follow=follow, worker=worker)
+
+    def await_change(self, job_name: str, seconds: float) -> None:
+        """Returns when something about the job may have changed, or after so many seconds."""
+        time.sleep(min(seconds, LOOK_SECONDS))  # a look here costs next to nothing
 
     def cancel(self, job_name: str) -> None:
         """Ends all processes of a job within its grace period; it then has Failed for the reason Cancelled.
@@ -146,7 +163,7 @@ class Local:
             JobFailed: its controller does not end.
         """
         if self.status(job_name) is None:
-            raise JobNotFound(f"this machine has no job {job_name!r} in {_home() / 'jobs'}")
+            raise JobNotFound(f"this machine has no job {job_name!r} in {home(os.environ) / 'jobs'}")
         folder = _folder(job_name)
         folder.cancel.touch()
         _await_end(folder)
@@ -163,14 +180,17 @@ class Local:
             shutil.rmtree(folder.root)
 
 
-def _home() -> Path:
-    return Path(os.environ.get("TRAIN_FUNC_HOME") or "~/.train_func").expanduser().absolute()
+def _refuse(manifest: Mapping[str, Any], machine: Machine) -> None:
+    if faults := admission.faults(manifest):
+        raise InvalidInput(faults)
+    if faults := admission.capacity_faults(manifest, machine):
+        raise InvalidInput(faults, cause="scheduling")
 
 
 def _folder(job_name: str) -> JobFolder:
     if not admission.JOB_NAME.fullmatch(job_name):
         raise InvalidInput(f"{job_name!r} cannot be the name of a job: {admission.NAME_RULE}")
-    return JobFolder(_home(), job_name)
+    return JobFolder(home(os.environ), job_name)
 
 
 def _condition(found: Mapping[str, str]) -> Condition:

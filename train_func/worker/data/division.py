@@ -14,6 +14,7 @@ from train_func.storage import Store
 from train_func.worker.data.columns import missing_column
 from train_func.worker.data.draw import draw
 from train_func.worker.data.labels import Labels, encode
+from train_func.worker.data.locate import LocalFiles
 from train_func.worker.data.parts import HELD_OUT, TRAINING, find_parts
 from train_func.worker.data.reader import class_names
 from train_func.worker.data.texts import contradictions, overlap, plain, text_faults
@@ -31,6 +32,8 @@ class Division:
     notes: list[str]
     fingerprint: str
     num_rows: int
+    local: Mapping[str, LocalFiles]
+    """Files of this machine that the rows were read from, by the field of the Run that names them."""
 
 
 def divide(run: Run, store: Store | None, cache: Path) -> Division:
@@ -56,7 +59,8 @@ def divide(run: Run, store: Store | None, cache: Path) -> Division:
     num_rows = sum(table.num_rows for table in parts.tables.values())
     if run.samples is not None and run.samples > num_rows:
         said.append(f"samples={run.samples}: there are {num_rows} rows, and all are used")
-    return Division(train, held_out, labels.names, [*parts.notes, *notes, *said], parts.fingerprint, num_rows)
+    said = [*parts.notes, *notes, *said]
+    return Division(train, held_out, labels.names, said, parts.fingerprint, num_rows, parts.local)
 
 
 def _checked(run: Run, tables: Mapping[str, pa.Table]) -> tuple[dict[str, pa.ChunkedArray], Labels, list[str]]:

@@ -52,6 +52,26 @@ class Wanted:
         return InvalidInput(f"{self.field}={self.address!r}: {text}", cause=_CAUSES[self.kind])
 
 
+@dataclass(frozen=True)
+class LocalFiles:
+    """What lies on this machine and has to be carried elsewhere before it can be read there."""
+
+    path: Path
+    names: tuple[str, ...]
+    """The files of ``path`` that count; none: it is a file itself."""
+    sha256: str
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain JSON; the files are named from the folder that ``path`` lies in."""
+        files = [f"{self.path.name}/{name}" for name in self.names] or [self.path.name]
+        return {"path": str(self.path), "files": files, "sha256": self.sha256}
+
+
+def is_local(address: str) -> bool:
+    """Whether what an address means lies on this machine by itself, and not only as a copy; no Hub id is given."""
+    return not address.startswith("s3:")
+
+
 def locate(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str], bool] = bool) -> Path | HubId:
     """The path or the Hub id that ``wanted`` means; what lies in a store is brought to the cache first.
 

@@ -10,7 +10,7 @@ from train_func.errors import InvalidInput
 from train_func.run import Run
 from train_func.storage import Store
 from train_func.worker.data import fingerprint
-from train_func.worker.data.locate import Wanted, looks_like_path
+from train_func.worker.data.locate import LocalFiles, Wanted, looks_like_path
 from train_func.worker.data.reader import Source, read_source
 
 TRAINING, HELD_OUT = "training", "held-out"
@@ -23,6 +23,8 @@ class Parts:
     tables: Mapping[str, pa.Table]
     fingerprint: str
     notes: tuple[str, ...]
+    local: Mapping[str, LocalFiles]
+    """Files of this machine that were read, by the field of the Run that names them."""
 
 
 def find_parts(run: Run, store: Store | None, cache: Path) -> Parts:
@@ -36,14 +38,16 @@ def find_parts(run: Run, store: Store | None, cache: Path) -> Parts:
     training = source.training()
     others = [name for name in source.splits if name != training]
     tables = {TRAINING: source.splits[training]}
+    local = {"dataset": source.local} if source.local else {}
     if not isinstance(run.held_out, str):
-        return Parts(tables, source.fingerprint, (*source.notes, *_unused(source, training, others)))
+        return Parts(tables, source.fingerprint, (*source.notes, *_unused(source, training, others)), local)
     if run.held_out in others:
-        return Parts({**tables, HELD_OUT: source.splits[run.held_out]}, source.fingerprint, source.notes)
+        return Parts({**tables, HELD_OUT: source.splits[run.held_out]}, source.fingerprint, source.notes, local)
     if run.held_out != training and (looks_like_path(run.held_out) or Path(run.held_out).exists()):
         other = read_source(Wanted("held_out", run.held_out, "dataset"), None, store, cache)
         together = fingerprint.together({"dataset": source.fingerprint, "held_out": other.fingerprint})
-        return Parts({**tables, HELD_OUT: other.splits[other.training()]}, together, source.notes + other.notes)
+        both = {**local, **({"held_out": other.local} if other.local else {})}
+        return Parts({**tables, HELD_OUT: other.splits[other.training()]}, together, source.notes + other.notes, both)
     raise InvalidInput(_no_split(run, source, training, others), cause="data")
 
 

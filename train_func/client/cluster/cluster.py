@@ -1,0 +1,223 @@
+"""Cluster: runs jobs on a Kubernetes that has the Training Operator, as PyTorchJobs.
+
+Nothing is kept in the object: everything is in the cluster and in the store, so that another kernel sees the same.
+What is not given is taken from the environment, read with each call.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from train_func.client import manifest as manifests
+from train_func.client.cluster import inputs as carrying
+from train_func.client.cluster import logs, objects, preflight
+from train_func.client.cluster.access import Access, connect
+from train_func.client.home import home
+from train_func.client.observed import Event, Input, JobStatus, LogLine, Pod
+from train_func.client.placement import Placement, SecretKey
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed
+from train_func.run import Run, RunRecord
+from train_func.storage import Store
+from train_func.storage.address import bucket_of, without_password
+
+LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A namespace of a Kubernetes as a place for jobs; all faults of its options are reported at once.
+
+    Raises:
+        InvalidInput: naming every option that cannot work, what it was and what it may be.
+    """
+
+    image: str | None = None
+    """Of the workers; default: TRAIN_FUNC_IMAGE."""
+    namespace: str | None = None
+    """Default: TRAIN_FUNC_NAMESPACE, else that of the kubeconfig's context, or the pod's own."""
+    context: str | None = None
+    """Of the kubeconfig; default: its current one, or the cluster of the pod this runs in."""
+    store: str | None = None
+    """``s3://bucket/prefix``; default: TRAIN_FUNC_STORE."""
+    cpu: int = 2
+    """Cores of each worker."""
+    memory: str = "8Gi"
+    """Memory of each worker."""
+    gpu: int = 0
+    """GPUs of each worker."""
+    spot: bool = False
+    """Whether workers may run on nodes that can be taken away, and prefer them."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels that a node must have."""
+    tolerations: Sequence[Mapping[str, Any]] = ()
+    """Taints that a node may have, as Kubernetes writes them."""
+    queue: str | None = None
+    """Kueue's local queue."""
+    service_account: str | None = None
+    """Of the workers, which get no token of it; default: the namespace's own."""
+    priority_class: str | None = None
+    """Name of a PriorityClass."""
+    store_secret: str | None = None
+    """Secret with the keys rootUser and rootPassword; default: TRAIN_FUNC_STORE_SECRET, else ``myminio``."""
+    hub_secret: str = "hf-secrets"
+    """Secret with the key HF_TOKEN; the workers start without it."""
+    s3_endpoint: str | None = None
+    """Where the workers find the store; default: TRAIN_FUNC_S3_ENDPOINT, else AWS_ENDPOINT_URL_S3 as it is here."""
+    environment: Mapping[str, str | SecretKey] = field(default_factory=dict)
+    """Further variables of the workers: plain values, or Secrets by reference."""
+    grace_seconds: int = 30
+    """From SIGTERM to SIGKILL."""
+
+    def __post_init__(self) -> None:
+        faults: list[str] = []
+        try:
+            self._placement(self.image or "image", self.namespace)
+        except InvalidInput as found:
+            faults += found.faults
+        faults += _store_faults(self.store) if self.store is not None else []
+        faults += _endpoint_faults("s3_endpoint", self.s3_endpoint) if self.s3_endpoint is not None else []
+        if faults:
+            raise InvalidInput(faults)
+
+    def store_address(self) -> str:
+        """Address of the store that runs here use."""
+        address = self.store or os.environ.get("TRAIN_FUNC_STORE")
+        if faults := _store_faults(address):
+            raise InvalidInput(faults)
+        assert address is not None
+        return address
+
+    def models_folder(self) -> Path:
+        """Where fetched models go by default."""
+        return home(os.environ) / "models"
+
+    def render(self, record: RunRecord, files: Sequence[str]) -> dict[str, Any]:
+        """The PyTorchJob of a run for this cluster; ``files`` are the names in its ConfigMap."""
+        if faults := self._faults():
+            raise InvalidInput(faults)
+        image = self.image or os.environ["TRAIN_FUNC_IMAGE"]
+        return manifests.render(record, self._placement(image, self._access().namespace), files)
+
+    def preflight(self, run: Run) -> None:
+        """Asks the cluster everything that can be known before anything is created.
+
+        Raises:
+            InvalidInput: with every finding at once.
+        """
+        if faults := self._faults():
+            raise InvalidInput(faults)
+        manifest = self.render(manifests.provisional(run, self.store_address()), manifests.FILES)
+        if found := preflight.findings(self._access(), manifest):
+            raise InvalidInput([message for _, message in found], cause=found[0][0])
+
+    def carry(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
+        """Brings the run's local files to the store, by content; returns the run with their addresses there."""
+        return carrying.carry(run, inputs, store)
+
+    def create(self, job_name: str, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+        """Creates the job; a finished one of that name is removed first.
+
+        Raises:
+            InvalidInput: the cluster refuses, or the job runs already.
+        """
+        objects.create(self._access(), manifest, manifests.config_map(manifest, files))
+
+    def status(self, job_name: str) -> JobStatus | None:
+        """The job's state, or None when there is no such job."""
+        return objects.status(self._access(), job_name)
+
+    def pods(self, job_name: str) -> list[Pod]:
+        """The pods that there are, oldest first."""
+        return objects.pods(self._access(), job_name)
+
+    def events(self, job_name: str) -> list[Event]:
+        """All events, oldest first."""
+        return objects.events(self._access(), job_name)
+
+    def log_lines(self, job_name: str, *, follow: bool) -> Iterator[LogLine]:
+        """Lines of every incarnation from its first; with ``follow`` until the job has ended and all was read."""
+        return logs.lines(self._access(), job_name, follow=follow)
+
+    def cancel(self, job_name: str) -> None:
+        """Removes the job with its pods and its ConfigMap; raises JobNotFound."""
+        access = self._access()
+        if not objects.remove(access, job_name):
+            raise JobNotFound(f"no job {job_name!r} is in namespace {access.namespace} of {access.where}")
+
+    def delete(self, job_name: str) -> None:
+        """As ``cancel``; nothing happens when there is no such job."""
+        objects.remove(self._access(), job_name)
+
+    def _access(self) -> Access:
+        return connect(self.context, self.namespace or os.environ.get("TRAIN_FUNC_NAMESPACE") or None)
+
+    def _faults(self) -> list[str]:
+        """What is missing or cannot work of the options and the environment together."""
+        faults = _store_faults(self.store or os.environ.get("TRAIN_FUNC_STORE"))
+        if not (self.image or os.environ.get("TRAIN_FUNC_IMAGE")):
+            faults.append("image: none is given; give Cluster(image='registry/name:tag') or set TRAIN_FUNC_IMAGE")
+        name, endpoint = self._endpoint()
+        return faults + (_endpoint_faults(name, endpoint) if endpoint else [])
+
+    def _endpoint(self) -> tuple[str, str | None]:
+        """Where the workers find the store, and which setting says so."""
+        if self.s3_endpoint:
+            return "s3_endpoint", self.s3_endpoint
+        names = ("TRAIN_FUNC_S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+        return next(((name, os.environ[name]) for name in names if os.environ.get(name)), ("s3_endpoint", None))
+
+    def _placement(self, image: str, namespace: str | None) -> Placement:
+        return Placement(
+            image=image,
+            namespace=namespace,
+            cpu=self.cpu,
+            memory=self.memory,
+            gpu=self.gpu,
+            grace_seconds=self.grace_seconds,
+            spot=self.spot,
+            node_selector=self.node_selector,
+            tolerations=self.tolerations,
+            queue=self.queue,
+            service_account=self.service_account,
+            priority_class=self.priority_class,
+            store_secret=self.store_secret or os.environ.get("TRAIN_FUNC_STORE_SECRET") or "myminio",
+            hub_secret=self.hub_secret,
+            s3_endpoint=self._endpoint()[1],
+            s3_region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
+            environment=self.environment,
+        )
+
+
+def _store_faults(address: str | None) -> list[str]:
+    wanted = "give Cluster(store='s3://bucket/prefix') or set TRAIN_FUNC_STORE"
+    if not address:
+        return [f"store: none is given, and pods and this process need one that both reach; {wanted}"]
+    if not isinstance(address, str) or not address.startswith("s3://"):
+        fault = (
+            f"store={without_password(str(address))!r}: the pods of a cluster do not see this machine's folders; an S3 "
+            f"server that both reach is wanted: {wanted}, and AWS_ENDPOINT_URL_S3 when it is not Amazon's"
+        )
+        return [fault]
+    try:
+        bucket_of(address)
+    except StorageFailed as error:
+        return [f"store: {error}"]
+    return []
+
+
+def _endpoint_faults(name: str, endpoint: str) -> list[str]:
+    parts = urlsplit(str(endpoint))
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        shown = without_password(str(endpoint))
+        return [f"{name}={shown!r}: an address such as http://myminio:9000 is wanted, without user and password"]
+    if parts.hostname.startswith(LOOPBACK):
+        fault = (
+            f"{name}={endpoint!r}: in a pod that is the pod itself, not this machine; give the server's name inside "
+            "the cluster, as Cluster(s3_endpoint='http://myminio:9000') or TRAIN_FUNC_S3_ENDPOINT; "
+            "this process goes on using AWS_ENDPOINT_URL_S3"
+        )
+        return [fault]
+    return []

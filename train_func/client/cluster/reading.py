@@ -1,0 +1,83 @@
+"""From Kubernetes' JSON to what a place reports: conditions, pods, events."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from train_func.client.observed import Condition, Event, JobStatus, Pod
+
+WORKER_LABEL = "training.kubeflow.org/replica-index"
+JOB_LABEL = "training.kubeflow.org/job-name"
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+Json = Mapping[str, Any]
+
+
+def job_status(job: Json) -> JobStatus:
+    """The status of a PyTorchJob; its operator is there as long as the cluster, so it is never interrupted."""
+    status = job.get("status") or {}
+    return JobStatus(
+        conditions=tuple(_condition(found) for found in status.get("conditions") or ()),
+        start_time=moment(status.get("startTime")),
+        completion_time=moment(status.get("completionTime")),
+        interrupted=False,
+    )
+
+
+def pod(found: Json) -> Pod:
+    """One pod of a job."""
+    metadata, status = found["metadata"], found.get("status") or {}
+    container: Json = next(iter(status.get("containerStatuses") or ()), {})
+    state = container.get("state") or {}
+    ended, waiting, running = (state.get(kind) or {} for kind in ("terminated", "waiting", "running"))
+    reason, message = _why(status, ended or waiting)
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        worker=int(metadata.get("labels", {}).get(WORKER_LABEL, 0)),
+        phase=status.get("phase", "Pending"),
+        exit_code=ended.get("exitCode"),
+        reason=reason,
+        message=message,
+        started=moment(ended.get("startedAt") or running.get("startedAt")),
+        ended=moment(ended.get("finishedAt")),
+        deleted="deletionTimestamp" in metadata,
+        restarts=container.get("restartCount", 0),
+    )
+
+
+def _why(status: Json, container: Json) -> tuple[str, str]:
+    """Reason and message: the pod's own (evicted, deadline), its container's, or what keeps it from a node."""
+    own = str(status.get("reason", "")), str(status.get("message", ""))
+    theirs = str(container.get("reason", "")), str(container.get("message", ""))
+    if own[0]:
+        return own[0], own[1] or theirs[1]
+    if theirs[0]:
+        return theirs
+    conditions = status.get("conditions") or ()
+    waits: Json = next((c for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), {})
+    return str(waits.get("reason", "")), str(waits.get("message", ""))
+
+
+def event(found: Json) -> Event:
+    """One event of the core API."""
+    about = found["involvedObject"]
+    times = (found.get("lastTimestamp"), found.get("eventTime"), found.get("firstTimestamp"))
+    made = found["metadata"].get("creationTimestamp")
+    return Event(
+        time=next((moment(time) for time in (*times, made) if time), None) or _NEVER,
+        type=found.get("type") or "Normal",
+        reason=found.get("reason") or "",
+        message=found.get("message") or "",
+        object=f"{about.get('kind')}/{about.get('name')}",
+    )
+
+
+def moment(text: str | None) -> datetime | None:
+    """A time stamp of Kubernetes."""
+    return datetime.fromisoformat(text) if text else None
+
+
+def _condition(found: Json) -> Condition:
+    changed = moment(found.get("lastTransitionTime")) or _NEVER
+    return Condition(found["type"], found["status"], found.get("reason", ""), found.get("message", ""), changed)

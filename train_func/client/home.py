@@ -1,0 +1,9 @@
+"""Where this person keeps jobs, the cache and fetched models on this machine."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    """TRAIN_FUNC_HOME, else ``~/.train_func``; absolute."""
+    return Path(environ.get("TRAIN_FUNC_HOME") or "~/.train_func").expanduser().absolute()
