@@ -222,6 +222,8 @@ class RunRecord:
     data_fingerprint: str
     model_fingerprint: str
     package_version: str
+    submitted: str = ""
+    """When, ISO, UTC: tells the attempts of this submission from those before it. No part of the name."""
 
     @property
     def prefix(self) -> str:

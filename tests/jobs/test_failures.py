@@ -67,6 +67,36 @@ def test_a_worker_killed_every_time_uses_its_attempts_up(home, a_run, tmp_path):
     assert error.cause == "killed"
     assert "SIGKILL" in str(error)
     assert len(list(folder.iterdir())) == 2
+    logs = list(job.logs())
+    assert [line[:13] for line in logs if line.startswith("---")] == ["--- attempt 1", "--- attempt 2"]
+
+
+def test_a_new_submission_is_watched_by_itself_and_its_attempts_are_told_apart(home, a_run, tmp_path, capsys):
+    folder = tmp_path / "kills"
+    folder.mkdir()
+    asked = a_run(parameters={"folder": str(folder), "times": 2}, max_attempts=1)
+    assert submit(functions.kills_itself, asked, on=Local()).watch() == "Failed"
+    (folder / "spare").touch()
+    capsys.readouterr()
+    job = submit(functions.kills_itself, asked, on=Local())
+    assert job.watch() == "Succeeded"
+    shown = capsys.readouterr().out
+    assert "earlier submissions had the attempts 1: logs() shows them too" in shown
+    assert "attempt 1 of" not in shown
+    assert "attempt 2 (1 of at most 1 since it was submitted again)" in shown
+    headings = [line for line in job.logs() if line.startswith("---")]
+    assert [heading.rsplit(" ", 2)[0] for heading in headings] == [
+        "--- attempt 1, submitted",
+        "--- attempt 2, submitted again",
+    ]
+    second = [line for line in job.logs(attempt=2) if "met the others" in line]
+    assert len(second) == 2
+    assert not any("met the others" in line for line in job.logs(attempt=1))
+    with pytest.raises(JobNotFound, match="no attempt 3 with a log: it has the attempts 1 to 2"):
+        list(job.logs(attempt=3))
+    everything = list(job.logs())
+    job.delete()
+    assert list(job.logs()) == everything  # now from the store
 
 
 def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):

@@ -17,13 +17,18 @@ def test_a_function_becomes_a_verified_model_that_is_found_again(home, a_run, tm
     assert job.watch() == "Succeeded"
     shown = capsys.readouterr().out
     assert "progress step=" in shown
+    assert "workers start" in shown
+    assert "the group is complete" in shown
     metrics = job.result()
     assert 0 <= metrics["accuracy"] <= 1
 
     logs = list(job.logs())
     assert any("audit epoch=1 rows=32 used_once=32" in line for line in logs)
     assert any("audit held_out rows=8 in_metric_once=8" in line for line in logs)
-    assert {line.split("]")[0] for line in logs} == {"[worker 0", "[worker 1"}
+    heading, *lines = logs
+    assert heading.startswith("--- attempt 1, submitted ")
+    assert {line.split("]")[0] for line in lines} == {"[worker 0", "[worker 1"}
+    assert not any("it/s" in line for line in lines)
 
     folder = job.fetch("model", to=tmp_path / "model")
     done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, text=True, check=False)

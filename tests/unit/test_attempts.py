@@ -20,8 +20,9 @@ def store(tmp_path):
     return open_store((tmp_path / "store").as_uri())
 
 
-def record(generation=1):
+def record(generation=1, submitted=""):
     return RunRecord(
+        submitted=submitted,
         run=Run(model="m", dataset="d", max_attempts=3),
         name="a-run",
         generation=generation,
@@ -36,7 +37,7 @@ def record(generation=1):
 
 @pytest.fixture
 def attempts(store):
-    return Attempts(store, record(), worker=0, pod="a-run-worker-0")
+    return Attempts(store, record(), worker=0, pod="a-run-worker-0", pod_uid="uid-0")
 
 
 def verdict(code, worker=0, root=True, message="why"):
@@ -55,8 +56,9 @@ def test_numbers_go_up_from_one_and_generations_do_not_mix(store, attempts):
     assert [attempts.claim().attempt for _ in range(3)] == [1, 2, 3]
     assert Attempts(store, record(generation=2), worker=0, pod="p").claim().attempt == 1
     lease = json.loads(store.get("a-run/attempts/2/lease.json").data)
-    assert set(lease) == {"attempt", "generation", "pod", "worker", "started"}
+    assert set(lease) == {"attempt", "generation", "pod", "pod_uid", "worker", "submitted", "started"}
     assert (lease["attempt"], lease["generation"], lease["pod"]) == (2, 1, "a-run-worker-0")
+    assert lease["pod_uid"] == "uid-0"
 
 
 def test_claimants_at_the_same_moment_get_a_number_each(store):
@@ -111,10 +113,23 @@ def test_the_attempt_that_ends_is_counted_although_a_peer_has_recorded_its_final
     assert attempts.account(lease.attempt).spent
 
 
-def test_the_highest_number_that_may_still_start_is_foreseen(attempts):
-    assert attempts.account().at_most(1) == 3
+def test_how_many_attempts_there_may_be_is_foreseen(attempts):
+    assert attempts.account().at_most == 3
     lived(attempts, 143, 147)
-    assert attempts.account().at_most(3) == 4
+    assert attempts.account().at_most == 4
+
+
+def test_each_submission_has_all_its_attempts_and_numbers_go_on(store):
+    first, second = (
+        Attempts(store, record(submitted=f"2026-11-21T14:00:0{second}+00:00"), worker=0, pod="p") for second in (0, 9)
+    )
+    lived(first, 147, 143, None)  # cancelled or interrupted: no end was final
+    account = second.account()
+    assert (account.num_started, account.num_charged, account.at_most) == (0, 0, 3)
+    lived(second, 147)
+    account = second.account()
+    assert (account.num_started, account.num_charged, account.at_most) == (1, 1, 3)
+    assert second.claim().attempt == 5
 
 
 def test_the_last_known_reason_is_named_when_the_attempts_are_used_up(store, attempts):

@@ -29,16 +29,16 @@ def lines(capsys):
     return [re.fullmatch(LINE, line).groups() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_a_line_a_second_and_the_first_and_the_last(clock, capsys):
+def test_a_line_every_five_seconds_and_the_first_and_the_last(clock, capsys):
     shown = Progress(num_steps=8, steps_per_epoch=4)
     for step in range(1, 9):
-        clock.now += 0.4
+        clock.now += 2
         shown.step(step, 16, float(step))
     assert lines(capsys) == [
-        ("1", "8", "0.25", "1.0000", "40.0", "0:03"),
-        ("4", "8", "1.00", "3.0000", "40.0", "0:02"),
-        ("7", "8", "1.75", "6.0000", "40.0", "0:00"),
-        ("8", "8", "2.00", "8.0000", "40.0", "0:00"),
+        ("1", "8", "0.25", "1.0000", "8.0", "0:14"),
+        ("4", "8", "1.00", "3.0000", "8.0", "0:08"),
+        ("7", "8", "1.75", "6.0000", "8.0", "0:02"),
+        ("8", "8", "2.00", "8.0000", "8.0", "0:00"),
     ]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import Pipeline
 
 FINISHED = ("Succeeded", "Failed", "Cancelled", "Interrupted")
-POLL_SECONDS = 0.3
+LONGEST_WAIT = 60.0  # seconds between two looks at a job whose place tells of every change
 RETRYABLE = 128  # exit codes from here on are retried
 CANCELLED = "cancelled.json"  # in the store, because a cluster keeps nothing of a job that was cancelled
 WAY = {
@@ -75,7 +75,8 @@ class Job:
                 raise self._absent()
             if end is not None and time.monotonic() > end:
                 raise TimeoutError(f"{self.name} is {state} after {timeout} s; it goes on: wait again, or cancel()")
-            time.sleep(POLL_SECONDS)
+            left = LONGEST_WAIT if end is None else max(0.0, end - time.monotonic())
+            self._place.await_change(self.record.job_name, min(left, LONGEST_WAIT))
         return state
 
     def watch(self) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,7 @@ def _record(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bool
 
 
 def _start(record: RunRecord, source: Source, place: Place, store: Store) -> None:
+    record = replace(record, submitted=datetime.now(UTC).isoformat(timespec="seconds"))
     files = _files(record, source)
     for key, data in {
         "run.json": files["run.json"],

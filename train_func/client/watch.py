@@ -1,4 +1,4 @@
-"""A plain display of a running job: its state, its progress, its evaluations."""
+"""A plain display of a running job: its state, how its workers start, its progress, its evaluations."""
 
 import queue
 import re
@@ -7,50 +7,121 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from train_func.client.logs import Attempt, Told
+
 if TYPE_CHECKING:
     from train_func.client.job import Job
 
 PROGRESS_SECONDS = 5.0  # between two progress lines
 LOOK_SECONDS = 0.5  # between two looks at the state while no worker says anything
 _TOLD = re.compile(
-    r"^\[worker \d+\] (?:\[rank 0\] )?"
-    r"(?P<text>(?P<kind>attempt|session|note|progress|evaluation|audit|published) .*)$"
+    r"(?:\[rank 0\] )?(?P<kind>attempt|session|note|progress|evaluation|audit|published|waiting) .*"
+    r"|worker \d+ ends with exit code (?!0:)\d+: (?P<why>.*)"
 )
 _STEP = re.compile(r"step=(\d+)/(\d+)")
+STARTING = "the workers start and meet (about 5 s)"
+LOADING = "the group is complete; its ranks load their libraries (about 15 s)"
 
 
-def watch(job: "Job") -> str:
-    """Prints until the job has finished; an interrupt ends the watching, not the job."""
-    display = _Display()
+def watch(job: "Job", lines: Iterator[Told], submitted: str) -> str:
+    """Prints until the job has finished; an interrupt ends the watching, not the job.
+
+    Args:
+        lines: what the workers say, followed.
+        submitted: time of the newest submission; what belongs to earlier ones is only counted.
+    """
+    display = Display()
     try:
-        for line in _lines(job, display):
-            if told := _TOLD.match(line):
-                display.tell(told["kind"], told["text"])
-        display.state(job.name, job.wait())
+        for line in _as_they_come(job, lines, display):
+            if submitted and line.attempt.submitted != submitted:
+                display.pass_over(line.attempt)
+            else:
+                display.tell(line)
+        display.finish(job.name, job.wait())
     except KeyboardInterrupt:
         print(f"{job.name}: no longer watched; it goes on")
     return job.state
 
 
-class _Display:
+class Display:
     """Lines behind the seconds since the watching began; of the progress only some, and the last."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
         self._progress = -PROGRESS_SECONDS
+        self._held = ""  # progress that came too soon after the one before it
         self._state = ""
+        self._passed: list[int] = []
+        self._attempt: Attempt | None = None
+        self._whys: list[str] = []  # why workers of this attempt ended
+        self._next = STARTING  # what is said when nobody says anything
 
     def state(self, name: str, state: str) -> None:
+        """The state, when it is another one."""
         if state != self._state:
             self._state = state
             self._say(f"{name}: {state}")
 
-    def tell(self, kind: str, text: str) -> None:
+    def finish(self, name: str, state: str) -> None:
+        """What was still held back, and the last state."""
+        self._tell_earlier()
+        if self._held:
+            self._say(self._held)
+        self.state(name, state)
+
+    def pass_over(self, attempt: Attempt) -> None:
+        """Its lines are not shown here."""
+        if attempt.number not in self._passed:
+            self._passed.append(attempt.number)
+
+    def tell(self, line: Told) -> None:
+        """Shows a line if a person wants to see it here."""
+        if line.attempt is not self._attempt and not line.late:
+            self._begin(line.attempt)
+        found = _TOLD.fullmatch(line.text)
+        if found is None or self._said(found["why"]) or (found["kind"] == "waiting" and line.worker != 0):
+            return
+        text = line.text.removeprefix("[rank 0] ")
+        if found["kind"] == "progress":
+            self._tell_progress(text)
+            return
+        self._next = LOADING if found["kind"] == "attempt" else ""
+        self._say(text)
+
+    def idle(self) -> None:
+        """Nobody has said anything for a while."""
+        if self._held and time.monotonic() - self._progress >= PROGRESS_SECONDS:
+            self._tell_progress(self._held)
+        if self._next and self._state in ("Created", "Running", "Restarting"):
+            self._say(self._next)
+            self._next = ""
+
+    def _begin(self, attempt: Attempt) -> None:
+        self._tell_earlier()
+        self._attempt, self._whys = attempt, []
+        self._next = STARTING
+
+    def _tell_earlier(self) -> None:
+        if self._passed:
+            earlier = ", ".join(map(str, self._passed))
+            self._say(f"earlier submissions had the attempts {earlier}: logs() shows them too")
+            self._passed = []
+
+    def _said(self, why: str | None) -> bool:
+        """Whether this end of a worker only repeats, or follows from, one that was shown."""
+        if why is None:
+            return False
+        known = any(other in why for other in self._whys)
+        self._whys.append(why)
+        return known
+
+    def _tell_progress(self, text: str) -> None:
         now = time.monotonic()
-        if kind == "progress":
-            if now - self._progress < PROGRESS_SECONDS and not _is_last(text):
-                return
-            self._progress = now
+        if now - self._progress < PROGRESS_SECONDS and not _is_last(text):
+            self._held = text
+            return
+        self._held = ""
+        self._progress = now
         self._say(text)
 
     def _say(self, text: str) -> None:
@@ -62,24 +133,31 @@ def _is_last(progress: str) -> bool:
     return step is not None and step[1] == step[2]
 
 
-def _lines(job: "Job", display: _Display) -> Iterator[str]:
-    """The lines of the job as they come; its state is shown meanwhile."""
-    lines: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=_follow, args=(job, lines), daemon=True).start()
+def _as_they_come(job: "Job", lines: Iterator[Told], display: Display) -> Iterator[Told]:
+    """The lines; the state is shown meanwhile."""
+    come: queue.Queue[Told | BaseException | None] = queue.Queue()
+    threading.Thread(target=_follow, args=(lines, come), daemon=True).start()
+    looked = -LOOK_SECONDS
     while True:
-        display.state(job.name, job.state)
+        if time.monotonic() - looked >= LOOK_SECONDS:
+            display.state(job.name, job.state)
+            looked = time.monotonic()
         try:
-            line = lines.get(timeout=LOOK_SECONDS)
+            line = come.get(timeout=LOOK_SECONDS)
         except queue.Empty:
+            display.idle()
             continue
+        if isinstance(line, BaseException):
+            raise line
         if line is None:
             return
         yield line
 
 
-def _follow(job: "Job", lines: "queue.Queue[str | None]") -> None:
+def _follow(lines: Iterator[Told], come: "queue.Queue[Told | BaseException | None]") -> None:
     try:
-        for line in job.logs(follow=True):
-            lines.put(line)
-    finally:
-        lines.put(None)
+        for line in lines:
+            come.put(line)
+    except Exception as error:  # raised where the lines are shown
+        come.put(error)
+    come.put(None)

@@ -12,20 +12,27 @@ CHUNK_BYTES = 256 * 1024
 LONGEST_LINE = 1024 * 1024  # bytes; a longer one comes in pieces
 
 
-def lines(folder: JobFolder, *, follow: bool) -> Iterator[LogLine]:
-    """Every incarnation in turn, a piece of each at a time; with ``follow`` until the controller is gone."""
+def lines(folder: JobFolder, *, follow: bool, worker: int | None = None) -> Iterator[LogLine]:
+    """Every incarnation in turn, with ``follow`` until the controller is gone; ``worker``: only of this one.
+
+    One that has ended is read to its end before the next; of those that live, a piece of each at a time.
+    """
     readers: dict[str, _Reader] = {}
     while True:
         controlled = folder.controlled()  # before reading: what is written after it was gone is read below
-        for record in folder.records():
+        for record in (found for found in folder.records() if worker in (None, found.worker)):
             reader = readers.setdefault(record.uid, _Reader(folder, record))
             reader.ended = record.over or record.deleted
         for reader in readers.values():
             yield from reader.read()
+            while reader.ended and reader.moved:
+                yield from reader.read()
+            if reader.ended:
+                yield from reader.rest()
         if any(reader.moved for reader in readers.values()):
             continue
         for reader in readers.values():
-            if reader.ended or not (controlled and follow):
+            if not (controlled and follow):
                 yield from reader.rest()
         if not (controlled and follow):
             return

@@ -66,16 +66,27 @@ def load_model(run: Run, labels: tuple[str, ...], store: Store | None, cache: Pa
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the progress bar and the report of new weights: which may be new is decided below."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
+def without_progress_bars() -> Iterator[None]:
+    """transformers' bars are drawn over and over; in a log they are noise."""
+    shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the progress bar and the report of new weights: which may be new is decided below."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with without_progress_bars():
+            yield
+    finally:
         logging.set_verbosity(verbosity)
-        logging.enable_progress_bar()
 
 
 def _tokenizer(found: FoundModel) -> Any:

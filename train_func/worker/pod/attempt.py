@@ -46,8 +46,17 @@ class _Start:
     """What worker 0 says to the others before any rank starts."""
 
     lease: Lease
+    num_started: int
     at_most: int
     refused: Verdict | None
+
+
+def _numbered(start: _Start) -> str:
+    """The number under which the store and the logs know it, and how many this submission may have."""
+    number, position = start.lease.attempt, start.num_started + 1
+    if number == position:
+        return f"attempt {number} of at most {start.at_most}"
+    return f"attempt {number} ({position} of at most {start.at_most} since it was submitted again)"
 
 
 class Attempt:
@@ -61,7 +70,11 @@ class Attempt:
         self._store = store
         self._mirror = mirror
         self._stop = stop
-        self._attempts = Attempts(store, record, worker=environment.worker, pod=environment.pod) if store else None
+        self._attempts = (
+            Attempts(store, record, worker=environment.worker, pod=environment.pod, pod_uid=environment.pod_uid)
+            if store
+            else None
+        )
         self._peers: Peers | None = None
         self._verdict: Verdict | None = None
         self._closing = threading.Lock()
@@ -99,7 +112,7 @@ class Attempt:
         else:
             plain = json.loads(peers.hear_start())
             refused = Verdict(**plain["refused"]) if plain["refused"] else None
-            start = _Start(Lease(**plain["lease"]), plain["at_most"], refused)
+            start = _Start(Lease(**plain["lease"]), plain["num_started"], plain["at_most"], refused)
         self._begin(start.lease)
         if start.refused:
             raise Refused(replace(start.refused, worker=self._environment.worker))
@@ -110,12 +123,13 @@ class Attempt:
         environment = self._environment
         attempts = self._attempts
         if attempts is None:
-            lease = Lease(1, self._record.generation, environment.pod, environment.worker, now())
-            return _Start(lease, self._record.run.max_attempts, None)
+            record, worker, pod = self._record, environment.worker, environment.pod
+            lease = Lease(1, record.generation, pod, environment.pod_uid, worker, record.submitted, now())
+            return _Start(lease, 0, record.run.max_attempts, None)
         account = patiently(attempts.account, self._stop)
         lease = patiently(attempts.claim, self._stop)
         refused = account.verdict(environment.worker) if account.spent else None
-        return _Start(lease, account.at_most(lease.attempt), refused)
+        return _Start(lease, account.num_started, account.at_most, refused)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
@@ -126,11 +140,10 @@ class Attempt:
         environment = self._environment
         if environment.worker:
             return  # the whole group needs to hear it once
-        number = start.lease.attempt
-        how = "starts from the beginning (no checkpoints yet)" if number > 1 else "starts"
+        how = "starts from the beginning (no checkpoints yet)" if start.lease.attempt > 1 else "starts"
         num_ranks = environment.num_workers * environment.num_ranks
         print(
-            f"attempt {number} of at most {start.at_most}: {how}; "
+            f"{_numbered(start)}: {how}; "
             f"workers: {environment.num_workers}, ranks: {num_ranks}, threads per rank: {environment.num_threads}"
         )
 

@@ -1,7 +1,7 @@
 """The attempts of a run in the store: who claims the next number, how they ended, and when there are enough.
 
-An attempt is charged unless somebody stopped it from outside or its group never formed. The count begins anew after an
-end that was final: whoever starts then was submitted again.
+An attempt is charged unless somebody stopped it from outside or its group never formed. Numbers go on as long as the
+generation lasts; the count begins anew with each submission.
 """
 
 import json
@@ -28,25 +28,31 @@ class Lease:
     attempt: int
     generation: int
     pod: str
+    pod_uid: str
     worker: int
+    submitted: str
     started: str
 
 
 @dataclass(frozen=True)
 class Account:
-    """What the starts so far leave over. ``last``: exit code, cause and message of the newest charged end known."""
+    """What the starts so far leave over."""
 
+    num_started: int
+    """Attempts of this submission."""
     num_charged: int
     max_attempts: int
     last: Verdict | None
+    """The newest charged end that is known."""
 
     @property
     def spent(self) -> bool:
         return self.num_charged >= self.max_attempts
 
-    def at_most(self, attempt: int) -> int:
-        """The highest number that may still start when ``attempt`` comes next and nobody stops any."""
-        return attempt + self.max_attempts - self.num_charged - 1
+    @property
+    def at_most(self) -> int:
+        """So many attempts this submission may have in all when nobody stops any from now on."""
+        return self.num_started + self.max_attempts - self.num_charged
 
     def verdict(self, worker: int, own: Verdict | None = None) -> Verdict:
         """The final verdict of a run that is out of attempts."""
@@ -62,18 +68,19 @@ class Account:
 class Attempts:
     """The attempts of one generation of one run, seen by one worker."""
 
-    def __init__(self, store: Store, record: RunRecord, *, worker: int, pod: str) -> None:
+    def __init__(self, store: Store, record: RunRecord, *, worker: int, pod: str, pod_uid: str = "") -> None:
         self._store = store
         self._record = record
         self._worker = worker
         self._pod = pod
+        self._pod_uid = pod_uid
 
     def claim(self) -> Lease:
         """Takes the next free number; of several claimants at once each gets its own."""
         number = max(self._files(), default=0)
         while True:
             number += 1
-            lease = Lease(number, self._record.generation, self._pod, self._worker, now())
+            lease = self._lease(number)
             try:
                 self._store.put(self._key(number, "lease.json"), _json(asdict(lease)), if_absent=True)
             except StorageFailed as failure:
@@ -82,21 +89,30 @@ class Attempts:
                 continue
             return lease
 
-    def account(self, current: int | None = None) -> Account:
-        """Counts the attempts since the last final end; ``current`` is counted however its workers end.
+    def _lease(self, number: int) -> Lease:
+        """This worker's claim of a number."""
+        record = self._record
+        return Lease(number, record.generation, self._pod, self._pod_uid, self._worker, record.submitted, now())
 
-        Progress will end the count here as well, once there are checkpoints to tell of it.
+    def account(self, current: int | None = None) -> Account:
+        """Counts the attempts of this submission; ``current`` is counted however its workers end.
+
+        Without the time of the submission a final end before tells of a new one. Progress will end the count here as
+        well, once there are checkpoints to tell of it.
         """
         files = self._files()
-        num_charged, last = 0, None
+        num_started, num_charged, last = 0, 0, None
         for number in sorted(files, reverse=True):
+            if number != current and self._submitted(number) != self._record.submitted:
+                break
             ends = sorted(self._ends(number, files[number]), key=lambda end: not end.root)
             if number != current and any(not exits.retryable(end.exit_code) for end in ends):
                 break
+            num_started += 1
             if not any(end.exit_code in _FREE for end in ends):
                 num_charged += 1
                 last = last or next(iter(ends), None)
-        return Account(num_charged, self._record.run.max_attempts, last)
+        return Account(num_started, num_charged, self._record.run.max_attempts, last)
 
     def end_keys(self) -> set[str]:
         """Keys of all end records there are now."""
@@ -118,6 +134,7 @@ class Attempts:
             **asdict(lease),
             "worker": self._worker,
             "pod": self._pod,
+            "pod_uid": self._pod_uid,
             "ended": now(),
             "exit_code": verdict.exit_code,
             "cause": verdict.cause,
@@ -144,14 +161,18 @@ class Attempts:
                 found.setdefault(int(number), []).append(name)
         return {number: names for number, names in found.items() if "lease.json" in names}
 
+    def _submitted(self, number: int) -> str:
+        lease = json.loads(self._store.get(self._key(number, "lease.json")).data)
+        return str(lease.get("submitted", ""))
+
     def _ends(self, number: int, names: list[str]) -> list[Verdict]:
         records = [json.loads(self._store.get(self._key(number, name)).data) for name in names if _is_end(name)]
         return [_verdict(record) for record in records]
 
 
-def now() -> str:
-    """This moment, ISO, UTC."""
-    return datetime.now(UTC).isoformat()
+def now(*, seconds: bool = False) -> str:
+    """This moment, ISO, UTC; to the microsecond or only to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds" if seconds else "microseconds")
 
 
 def _is_end(name: str) -> bool:

@@ -19,6 +19,8 @@ class Environment:
     store: str
     worker: int
     pod: str
+    pod_uid: str
+    """Of this incarnation of the pod; empty where nobody says it."""
     num_cpus: int
     grace: float
     """Seconds between SIGTERM and SIGKILL."""
@@ -48,6 +50,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         store=environ.get("TRAIN_FUNC_STORE", ""),
         worker=read.whole("TRAIN_FUNC_WORKER", low=0),
         pod=environ.get("TRAIN_FUNC_POD") or socket.gethostname(),
+        pod_uid=environ.get("TRAIN_FUNC_POD_UID", ""),
         num_cpus=read.whole("TRAIN_FUNC_CPUS", low=1),
         grace=float(read.whole("TRAIN_FUNC_GRACE_SECONDS", low=1)),
         num_workers=num_workers,

@@ -15,6 +15,7 @@ from train_func.run import RunRecord
 from train_func.storage import Store, open_store
 from train_func.worker.pod import exits
 from train_func.worker.pod.attempt import Attempt, Refused
+from train_func.worker.pod.attempts import now
 from train_func.worker.pod.environment import Environment, read_environment
 from train_func.worker.pod.mirror import Mirror
 from train_func.worker.pod.peers import NotFormed, PeersLost
@@ -41,7 +42,7 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
     try:
         environment = read_environment(environ)
         stop.grace = environment.grace
-        print(f"worker {environment.worker} of {environment.num_workers} starts in {environment.pod}")
+        print(_first_line(environment))
         supervisor = Supervisor(environment, mirror, stop)
         verdict = supervisor.run()
     except InvalidInput as error:
@@ -51,6 +52,17 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
     _write_termination(environ.get("TRAIN_FUNC_TERMINATION_FILE"), said)
     mirror.close(supervisor.seconds_left() if supervisor else 0.0)
     os._exit(verdict.exit_code)
+
+
+def _first_line(environment: Environment) -> str:
+    """Says whose log this is: by it a client recognises the copy in the store, and to which submission it belongs."""
+    pod = f"{environment.pod} ({environment.pod_uid})" if environment.pod_uid else environment.pod
+    try:
+        submitted = json.loads((environment.job_dir / "run.json").read_text()).get("submitted")
+    except (OSError, ValueError, AttributeError):  # what is wrong with it is said by whoever needs it
+        submitted = None
+    since = f", submitted {submitted}" if submitted else ""
+    return f"worker {environment.worker} of {environment.num_workers} starts in {pod} at {now(seconds=True)}{since}"
 
 
 def _termination(verdict: Verdict, supervisor: "Supervisor | None") -> dict[str, Any]:

@@ -4,11 +4,11 @@ import time
 
 from train_func.worker.training import world
 
-INTERVAL = 1.0  # seconds between two lines, at least
+INTERVAL = 5.0  # seconds between two lines, at least
 
 
 class Progress:
-    """Times the training steps, evaluations left out, and says about once a second where it is."""
+    """Times the training steps, evaluations left out, and says now and then where it is."""
 
     def __init__(self, num_steps: int, steps_per_epoch: int) -> None:
         self.num_steps, self.steps_per_epoch = num_steps, steps_per_epoch

@@ -12,6 +12,7 @@ import transformers
 from train_func.errors import StorageFailed
 from train_func.run import RunRecord
 from train_func.storage import Store
+from train_func.worker.model.loading import without_progress_bars
 
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "safetensors")
 # Under the run's prefix in the store: as what it is published.
@@ -32,7 +33,8 @@ def write_publication(
         StorageFailed: when the source cannot be read; OSError when the disk is full.
     """
     folder.mkdir(parents=True)
-    trainer.accelerator.unwrap_model(trainer.model).save_pretrained(folder)
+    with without_progress_bars():
+        trainer.accelerator.unwrap_model(trainer.model).save_pretrained(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
     _write(folder / "metrics.json", metrics)

@@ -1,0 +1,147 @@
+"""What a place shows and what the store keeps become one log: nothing is lost, nothing comes twice."""
+
+import json
+
+import pytest
+
+from train_func.client.logs import Kept, joined
+from train_func.client.logs.kept import Seen, after
+from train_func.client.observed import LogCut, LogLine, Pod
+from train_func.run import Run, RunRecord
+from train_func.storage import open_store
+from train_func.worker.pod.mirror import BoundedLog
+
+SUBMITTED = "2026-01-02T12:00:00+00:00"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store((tmp_path / "store").as_uri())
+
+
+@pytest.fixture
+def kept(store):
+    nothing = dict.fromkeys(("source_sha256", "data_fingerprint", "model_fingerprint", "package_version"), "")
+    record = RunRecord(
+        run=Run(model="m", dataset="d"), name="a-run", generation=1, store=store.address, function="f", **nothing
+    )
+    return Kept(record, store)
+
+
+def log_of(worker, uid, *texts):
+    first = f"worker {worker} of 2 starts in a-run-worker-{worker} ({uid}) at {SUBMITTED}, submitted {SUBMITTED}"
+    return [first, *texts]
+
+
+def keep(store, attempt, worker, uid, *texts, ended=True):
+    root = f"a-run/attempts/{attempt}"
+    lease = {"attempt": attempt, "pod_uid": f"{attempt}-0", "submitted": SUBMITTED}
+    store.put(f"{root}/lease.json", json.dumps(lease).encode())
+    store.put(f"{root}/worker-{worker}.log", "".join(f"{text}\n" for text in log_of(worker, uid, *texts)).encode())
+    if ended:
+        store.put(f"{root}/worker-{worker}.json", json.dumps({"pod_uid": uid}).encode())
+
+
+def pod(uid, *, deleted=False):
+    return Pod("p", uid, int(uid[-1]), "Running", None, "", "", None, None, deleted)
+
+
+def lines(worker, uid, *texts):
+    return [LogLine(worker, uid, text) for text in log_of(worker, uid, *texts)]
+
+
+def told(kept, pods, live, worker=None):
+    found = joined(kept, pods, live, worker=worker)
+    return [(line.attempt.number, line.worker, line.text) for line in found if not line.text.startswith("worker ")]
+
+
+def test_pods_that_are_gone_come_from_the_store_and_the_others_from_the_place(store, kept):
+    keep(store, 1, 0, "1-0", "one")
+    keep(store, 1, 1, "1-1", "two", ended=False)
+    keep(store, 2, 0, "2-0", "three")
+    live = lines(0, "2-0", "three", "four")
+    assert told(kept, [pod("2-0")], live) == [(1, 0, "one"), (1, 1, "two"), (2, 0, "three"), (2, 0, "four")]
+
+
+def test_when_the_job_is_gone_the_store_has_everything(store, kept):
+    keep(store, 1, 0, "1-0", "one")
+    keep(store, 10, 0, "10-0", "ten")
+    keep(store, 2, 1, "2-1", "two")
+    assert told(kept, [], []) == [(1, 0, "one"), (2, 1, "two"), (10, 0, "ten")]
+    assert told(kept, [], [], worker=1) == [(2, 1, "two")]
+
+
+def test_a_pod_deleted_in_mid_stream_is_completed_from_the_store(store, kept):
+    def live():
+        yield from lines(0, "1-0", "one", "two")
+        keep(store, 1, 0, "1-0", "one", "two", "three", "four")  # written while the stream was cut
+        yield LogCut(0, "1-0")
+        yield from lines(0, "2-0", "five")
+
+    found = told(kept, [pod("1-0")], live())
+    assert found == [(1, 0, "one"), (1, 0, "two"), (1, 0, "three"), (1, 0, "four"), (2, 0, "five")]
+
+
+def test_a_cut_of_a_pod_that_nobody_knows_adds_nothing(store, kept):
+    assert told(kept, [pod("1-0")], [*lines(0, "1-0", "one"), LogCut(0, "1-0")]) == [(1, 0, "one")]
+
+
+def test_a_pod_gone_before_anything_was_seen_is_shown_whole(store, kept):
+    def live():
+        keep(store, 1, 0, "1-0", "one")
+        yield LogCut(0, "1-0")
+
+    assert told(kept, [pod("1-0")], live()) == [(1, 0, "one")]
+
+
+def test_the_living_beside_the_pod_that_claimed_a_number_have_it_too(store, kept):
+    keep(store, 3, 0, "3-0", "one")
+    live = [*lines(1, "3-1", "other"), *lines(0, "3-0", "one")]
+    assert told(kept, [pod("3-1"), pod("3-0")], live) == [(3, 1, "other"), (3, 0, "one")]
+
+
+def test_lines_are_cut_at_line_feeds_only(store, kept):
+    keep(store, 1, 0, "1-0", "a\u2028b", "", "c\x0bd")
+    assert [text for _, _, text in told(kept, [], [])] == ["a\u2028b", "", "c\x0bd"]
+
+
+def seen(*texts):
+    found = Seen()
+    for text in texts:
+        found.add(text)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shown", "rest"),
+    [
+        ([], "abcd"),
+        (["a"], "bcd"),
+        (["a", "b", "c", "d"], ""),
+        (["a", "b", "from native code"], "cd"),
+        (["from native code", "a", "b"], "cd"),
+        (["a", "b", "c", "d", "printed after the last upload"], ""),
+        (["a", "b", "c cut in the midd"], "cd"),
+    ],
+    ids=str,
+)
+def test_the_rest_begins_after_what_was_seen(shown, rest):
+    assert after(list("abcd"), seen(*shown)) == list(rest)
+
+
+def test_lines_that_repeat_are_told_apart_by_those_before_them_and_by_their_place():
+    assert after(list("xaxbxc"), seen("x", "a", "x")) == list("bxc")
+    assert after(["same"] * 1000, seen(*["same"] * 900)) == ["same"] * 100
+    assert after(["", "a", "", "b"], seen("", "a", "")) == ["b"]
+
+
+def test_a_gap_in_the_kept_log_is_counted():
+    log = BoundedLog(head=40, tail=40)
+    everything = [f"line {number}" for number in range(100)]
+    for line in everything:
+        log.add(f"{line}\n".encode())
+    kept = log.render().decode().splitlines()
+    gap = next(number for number, line in enumerate(kept) if line.startswith("..."))
+    assert after(kept, seen(*everything[:2])) == kept[2:]
+    assert after(kept, seen(*everything[:50])) == kept[gap:]
+    assert after(kept, seen(*everything[:97])) == everything[97:]

@@ -1,0 +1,105 @@
+"""A person who watches sees what matters, once."""
+
+import re
+
+import pytest
+
+from train_func.client import watch
+from train_func.client.logs import Attempt, Told
+from train_func.client.watch import LOADING, STARTING, Display
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test moves."""
+
+    class Clock:
+        now = 100.0
+
+        def monotonic(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(watch, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def display(clock):
+    return Display()
+
+
+@pytest.fixture
+def shown(capsys):
+    return lambda: [re.sub(r"^ *[\d.]+ s  ", "", line) for line in capsys.readouterr().out.splitlines()]
+
+
+def attempt(number=1):
+    return Attempt(number, "", "", first=True)
+
+
+def lines(of, *texts, worker=0):
+    return [Told(of, worker, text, late=False) for text in texts]
+
+
+def tell(display, told):
+    for line in told:
+        display.tell(line)
+
+
+def test_the_start_is_told_once_by_its_stages(display, shown):
+    one = attempt()
+    display.state("a-run", "Running")
+    display.idle()
+    display.idle()
+    tell(display, lines(one, "worker 0 of 2 starts in p (u)", "attempt 1 of at most 3: starts; workers: 2"))
+    display.idle()
+    display.idle()
+    tell(display, lines(one, "[rank 0] session run=a-run attempt=1"))
+    display.idle()
+    assert shown() == [
+        "a-run: Running",
+        STARTING,
+        "attempt 1 of at most 3: starts; workers: 2",
+        LOADING,
+        "session run=a-run attempt=1",
+    ]
+
+
+def test_progress_is_told_every_five_seconds_and_at_its_end(display, clock, shown):
+    one = attempt()
+    for step in range(1, 21):
+        clock.now += 1
+        tell(display, lines(one, f"[rank 0] progress step={step}/20 epoch=1"))
+    assert [int(re.search(r"step=(\d+)", line)[1]) for line in shown()] == [1, 6, 11, 16, 20]
+
+
+def test_progress_that_came_too_soon_is_told_when_nothing_follows(display, clock, shown):
+    tell(display, lines(attempt(), *(f"progress step={step}/99 epoch=1" for step in range(1, 50))))
+    display.idle()
+    clock.now += 5
+    display.idle()
+    assert shown() == ["progress step=1/99 epoch=1", "progress step=49/99 epoch=1"]
+
+
+def test_what_only_follows_from_the_first_end_is_not_told(display, shown):
+    one = attempt()
+    tell(display, lines(one, "worker 1 ends with exit code 147: rank 1 was killed by SIGKILL", worker=1))
+    tell(display, lines(one, "worker 0 ends with exit code 145: worker 1 had ended: rank 1 was killed by SIGKILL"))
+    tell(display, lines(one, "worker 0 ends with exit code 0: all ranks ended"))
+    assert shown() == ["worker 1 ends with exit code 147: rank 1 was killed by SIGKILL"]
+
+
+def test_earlier_submissions_are_one_line(display, shown):
+    for number in (1, 2, 2):
+        display.pass_over(attempt(number))
+    tell(display, lines(attempt(3), "attempt 3 (1 of at most 3 since it was submitted again): starts"))
+    assert shown() == [
+        "earlier submissions had the attempts 1, 2: logs() shows them too",
+        "attempt 3 (1 of at most 3 since it was submitted again): starts",
+    ]
+
+
+def test_what_the_function_prints_is_left_to_the_logs(display, shown):
+    tell(display, lines(attempt(), "[rank 0] 10%|###  | 1/10 [00:00<00:00]", "[rank 1] progress step=1/2", "hello"))
+    assert shown() == []

@@ -1,0 +1,136 @@
+"""Tells by its lines to which attempt a pod belongs, and words the line that stands before each attempt's lines.
+
+A worker's first line names its pod, when it started and its submission; worker 0 later says the number of the attempt.
+Until then the number is foreseen: it is the next one.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from train_func.client.observed import LogLine
+
+_FIRST = re.compile(
+    r"worker \d+ of \d+ starts in \S+ \((?P<uid>[^)]+)\)(?: at (?P<at>[^ ,]+))?(?:, submitted (?P<submitted>\S+))?"
+)
+_SAID = re.compile(r"attempt (\d+)[: (]")
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One (re)start of all workers."""
+
+    number: int
+    submitted: str
+    """When the submission was that it belongs to, ISO; empty where nobody says it."""
+    started: str
+    """When its first worker started, ISO; empty where nobody says it."""
+    first: bool
+    """Of its submission."""
+    formed: bool = False
+    """Whether it has a number of its own: whoever starts afterwards belongs to a later one."""
+    pods: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def heading(self) -> str:
+        """The line before its lines."""
+        again = " again" if self.number > 1 else ""
+        what = f"submitted{again} {_clock(self.submitted)}" if self.first and self.submitted else ""
+        what = what or f"started{again} {_clock(self.started)}"
+        return f"--- attempt {self.number}, {what.rstrip()} ---"
+
+
+@dataclass(frozen=True)
+class Told:
+    """One line of one worker; ``late``: a later attempt has spoken before."""
+
+    attempt: Attempt
+    worker: int
+    text: str
+    late: bool
+
+    def __str__(self) -> str:
+        label = f"worker {self.worker}, attempt {self.attempt.number}" if self.late else f"worker {self.worker}"
+        return f"[{label}] {self.text}"
+
+
+def headed(lines: Iterable[Told]) -> Iterator[str]:
+    """The lines as text, and before those of each attempt one that names it."""
+    last: Attempt | None = None
+    for told in lines:
+        if told.attempt is not last and not told.late:
+            last = told.attempt
+            yield last.heading
+        yield str(told)
+
+
+def uid_in(first_line: str) -> str:
+    """The pod that a worker's first line names; empty when it is no such line."""
+    found = _FIRST.match(first_line)
+    return found["uid"] if found else ""
+
+
+class Numbering:
+    """Goes along with the lines of all pods; ``known`` numbers by pod uid may be added at any time."""
+
+    def __init__(self, known: Mapping[str, int], newest: int) -> None:
+        """``newest``: the highest number that the store knows."""
+        self._known = known
+        self._newest = newest
+        self._attempts: dict[int, Attempt] = {}
+        self._of: dict[str, Attempt] = {}
+        self._last: Attempt | None = None
+
+    def told(self, lines: Iterable[LogLine]) -> Iterator[Told]:
+        """Each line with its attempt."""
+        for line in lines:
+            attempt = self._of.get(line.pod_uid) or self._join(line)
+            if line.worker == 0 and (said := _SAID.match(line.text)):
+                attempt = self._corrected(line, attempt, int(said[1]))
+            yield Told(attempt, line.worker, line.text, late=attempt is not self._last)
+
+    def _join(self, line: LogLine) -> Attempt:
+        first = _FIRST.match(line.text)
+        submitted = (first and first["submitted"]) or ""
+        number = self._known.get(line.pod_uid) or self._foreseen(line, submitted)
+        attempt = self._attempts.get(number) or self._begin(number, submitted, (first and first["at"]) or "")
+        attempt.pods[line.worker] = line.pod_uid
+        attempt.formed = self._formed(attempt)
+        self._of[line.pod_uid] = attempt
+        return attempt
+
+    def _begin(self, number: int, submitted: str, started: str) -> Attempt:
+        before = self._attempts.get(number - 1)
+        first = before.submitted != submitted if before else number == 1
+        attempt = self._attempts[number] = Attempt(number, submitted, started, first)
+        if self._last is None or number > self._last.number:
+            self._last = attempt
+        return attempt
+
+    def _foreseen(self, line: LogLine, submitted: str) -> int:
+        """The attempt that is just coming together, or the next one."""
+        last = self._last
+        if last and last.submitted == submitted and not (self._formed(last) and line.worker in last.pods):
+            return last.number
+        return max(last.number if last else 0, self._newest, *self._known.values()) + 1
+
+    def _formed(self, attempt: Attempt) -> bool:
+        return attempt.formed or any(self._known.get(uid) == attempt.number for uid in attempt.pods.values())
+
+    def _corrected(self, line: LogLine, attempt: Attempt, number: int) -> Attempt:
+        if attempt.number != number:
+            attempt = self._attempts.get(number) or self._begin(number, attempt.submitted, attempt.started)
+            attempt.pods[line.worker] = line.pod_uid
+            self._of[line.pod_uid] = attempt
+        attempt.formed = True
+        return attempt
+
+
+def _clock(moment: str) -> str:
+    """Time of day here; with the date unless it is today."""
+    try:
+        here = datetime.fromisoformat(moment).astimezone()
+    except ValueError:
+        return ""
+    return here.strftime("%H:%M:%S" if here.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M:%S")
