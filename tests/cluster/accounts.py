@@ -1,0 +1,95 @@
+"""Who acts in the cluster under test: its admin for what is set up, and the notebook's account for everything else."""
+
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.kubectl import Kubectl, until
+
+INFRA = Path(__file__).parents[2] / "infra"
+ACCOUNT = "notebook"
+TOKEN_LIFE = "8h"
+NAMESPACE_SECONDS = 180
+RESTRICTED = {
+    "pod-security.kubernetes.io/enforce": "restricted",
+    "app.kubernetes.io/managed-by": "train-func-tests",
+}
+
+
+class NoCluster(Exception):
+    """There is none to test on; the message says why."""
+
+
+def admin_of_the_cluster(folder: Path) -> Kubectl:
+    """Whoever the current context of KUBECONFIG names, in a file of its own; raises NoCluster."""
+    command = ["kubectl", "config", "view", "--minify", "--flatten", "--raw", "--output=json"]
+    try:
+        view = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except FileNotFoundError:
+        raise NoCluster("kubectl is not installed") from None
+    if view.returncode:
+        raise NoCluster(f"KUBECONFIG={os.environ.get('KUBECONFIG', '')}: {view.stderr.strip()}")
+    admin = Kubectl(_written(folder / "admin.kubeconfig", json.loads(view.stdout)))
+    answer = admin.run("get", "--raw", "/readyz")
+    if answer.returncode:
+        raise NoCluster(f"KUBECONFIG={os.environ.get('KUBECONFIG', '')}: {answer.stderr.strip()}")
+    return admin
+
+
+@contextlib.contextmanager
+def namespace_of_its_own(admin: Kubectl) -> Iterator[str]:
+    """A fresh namespace that enforces the pod security level restricted; removed with all that is in it."""
+    name = f"train-func-{secrets.token_hex(3)}"
+    admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": RESTRICTED}})
+    try:
+        yield name
+    finally:
+        patient = Kubectl(admin.kubeconfig, limit=None)
+        patient("delete", "namespace", name, f"--timeout={NAMESPACE_SECONDS}s", seconds=NAMESPACE_SECONDS + 10)
+
+
+def notebook_user(admin: Kubectl, namespace: str, folder: Path) -> Kubectl:
+    """The account of infra/rbac.yaml in ``namespace``, by a token in a kubeconfig of its own."""
+    admin("apply", f"--namespace={namespace}", f"--filename={INFRA / 'rbac.yaml'}")
+    token = admin("create", "token", ACCOUNT, f"--namespace={namespace}", f"--duration={TOKEN_LIFE}").strip()
+    config = json.loads(admin.kubeconfig.read_text())
+    config["users"] = [{"name": ACCOUNT, "user": {"token": token}}]
+    config["contexts"][0]["context"] |= {"user": ACCOUNT, "namespace": namespace}
+    return Kubectl(_written(folder / "notebook.kubeconfig", config), namespace)
+
+
+@contextlib.contextmanager
+def looking_at_nodes(admin: Kubectl, namespace: str, user: Kubectl) -> Iterator[None]:
+    """Gives ``user`` what infra/rbac-cluster.yaml offers, under a name of this namespace alone, and takes it back."""
+    role = yaml.safe_load((INFRA / "rbac-cluster.yaml").read_text())
+    name = role["metadata"]["name"] = f"{role['metadata']['name']}-{namespace}"
+    admin.apply(role, _binding(name, namespace))
+    try:
+        until(lambda: user.run("auth", "can-i", "list", "nodes").returncode == 0, "the user may list nodes")
+        yield
+    finally:
+        admin("delete", "clusterrolebinding,clusterrole", name)
+        until(lambda: user.run("auth", "can-i", "list", "nodes").returncode != 0, "the user may not list nodes")
+
+
+def _binding(name: str, namespace: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}],
+    }
+
+
+def _written(path: Path, config: dict[str, Any]) -> Path:
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(config))
+    return path

@@ -1,0 +1,104 @@
+"""A cluster to test on: any that KUBECONFIG names. Its admin sets up; the tests act as a notebook may.
+
+Each session has a namespace of its own, enforcing pod security restricted, with MinIO and the notebook's account.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cluster import accounts, in_cluster_minio, training_operator
+from tests.cluster.kubectl import Kubectl
+
+OURS = ("train-func/run", "training.kubeflow.org/job-name")
+LAST = "test_nothing_left.py"
+OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "TRAIN_FUNC_STORE_SECRET")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What looks for leftovers of all the others comes last."""
+    items.sort(key=lambda item: item.path.name == LAST)
+
+
+@pytest.fixture(scope="session")
+def admin(tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    """The cluster's admin; for what is set up and broken, never for what is tested."""
+    try:
+        admin = accounts.admin_of_the_cluster(tmp_path_factory.mktemp("admin"))
+    except accounts.NoCluster as none:
+        pytest.exit(f"NOTHING WAS TESTED ON A CLUSTER, because there is none: {none}", returncode=1)
+    training_operator.ensure(admin)
+    return admin
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """What the workers run; the cluster can pull it."""
+    name = os.environ.get("TRAIN_FUNC_IMAGE")
+    if not name:
+        pytest.exit("NOTHING WAS TESTED ON A CLUSTER: TRAIN_FUNC_IMAGE names no image; `make image`", returncode=1)
+    return name
+
+
+@pytest.fixture(scope="session")
+def namespace(admin: Kubectl) -> Iterator[str]:
+    with accounts.namespace_of_its_own(admin) as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
+def notebook(admin: Kubectl, namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    """The account that the tests act as, in its namespace."""
+    return accounts.notebook_user(admin, namespace, tmp_path_factory.mktemp("notebook"))
+
+
+@pytest.fixture(scope="session")
+def object_store(admin: Kubectl, namespace: str) -> Iterator[in_cluster_minio.ObjectStore]:
+    """MinIO in the namespace."""
+    with in_cluster_minio.running(Kubectl(admin.kubeconfig, namespace)) as found:
+        yield found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def as_notebook(
+    notebook: Kubectl, image: str, object_store: in_cluster_minio.ObjectStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Everything that this process starts is the notebook's account, and Cluster() needs no argument."""
+    given = {
+        "KUBECONFIG": str(notebook.kubeconfig),
+        "TRAIN_FUNC_HOME": str(tmp_path_factory.mktemp("home")),
+        "TRAIN_FUNC_IMAGE": image,
+        "TRAIN_FUNC_NAMESPACE": str(notebook.namespace),
+        "TRAIN_FUNC_STORE": f"s3://{object_store.bucket}/runs",
+        "TRAIN_FUNC_S3_ENDPOINT": in_cluster_minio.IN_CLUSTER,
+        **object_store.environment,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OTHERS:
+            patch.delenv(name, raising=False)
+        for name, value in given.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture
+def nodes_visible(admin: Kubectl, namespace: str, notebook: Kubectl) -> Iterator[None]:
+    """During one test, what infra/rbac-cluster.yaml offers."""
+    with accounts.looking_at_nodes(admin, namespace, notebook):
+        yield
+
+
+@pytest.fixture
+def left_behind(admin: Kubectl, namespace: str) -> Callable[[], list[str]]:
+    """All objects of any kind in the namespace that carry our labels or the operator's."""
+    kinds = admin("api-resources", "--namespaced", "--verbs=list", "--output=name").split()
+
+    def look() -> list[str]:
+        found: list[str] = []
+        for label in OURS:
+            where = (f"--namespace={namespace}", f"--selector={label}", "--ignore-not-found")
+            found += admin("get", ",".join(kinds), *where, "--output=name").split()
+        return sorted(set(found))
+
+    return look

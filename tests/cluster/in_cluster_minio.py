@@ -1,0 +1,111 @@
+"""MinIO in the namespace under test, as workers find it and as this machine does."""
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import yaml
+from botocore.config import Config
+
+from tests.cluster.kubectl import Kubectl, until
+from tests.cluster.training_operator import TESTBED
+
+MANIFEST = Path(__file__).with_name("minio.yaml")
+NAME, PORT, BUCKET = "myminio", 9000, "kubeflow-examples"
+IN_CLUSTER = f"http://{NAME}:{PORT}"  # by the short name that every pod of the namespace can resolve
+START_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A bucket, the keys to it, and where this process finds it."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str
+    bucket: str = BUCKET
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process of this machine needs to use it."""
+        return {
+            "AWS_ENDPOINT_URL_S3": self.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+        }
+
+    def client(self) -> Any:
+        """A boto3 client of its own, for looking at it past the code under test."""
+        return boto3.session.Session().client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            config=Config(s3={"addressing_style": "path"}, connect_timeout=5, read_timeout=30),
+        )
+
+
+@contextlib.contextmanager
+def running(admin: Kubectl) -> Iterator[ObjectStore]:
+    """MinIO with its Secret and an empty bucket, in the namespace of ``admin``; it goes with that namespace."""
+    keys = {"rootUser": "tests", "rootPassword": secrets.token_hex(16)}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME}, "stringData": keys}
+    service, deployment = yaml.safe_load_all(MANIFEST.read_text())
+    deployment["spec"]["template"]["spec"]["containers"][0]["image"] = _image()
+    admin.apply(secret, service, deployment)
+    until(lambda: _ready(admin), "MinIO is ready", START_SECONDS, lambda: admin("describe", "pods"))
+    with _endpoint(admin) as endpoint:
+        store = ObjectStore(endpoint, keys["rootUser"], keys["rootPassword"])
+        store.client().create_bucket(Bucket=BUCKET)
+        yield store
+
+
+def _image() -> str:
+    """Nobody publishes MinIO any more: the testbed's own build, or one that the cluster can pull."""
+    if given := os.environ.get("TRAIN_FUNC_TEST_MINIO_IMAGE"):
+        return given
+    versions = TESTBED / "versions.env"
+    assert versions.exists(), "TRAIN_FUNC_TEST_MINIO_IMAGE: name an image of MinIO that this cluster can pull"
+    version = re.search(r"^MINIO=(\S+)$", versions.read_text(), re.M)
+    assert version
+    return f"localhost/testbed/minio:{version[1]}"
+
+
+def _ready(admin: Kubectl) -> bool:
+    status = admin.json("get", "deployment", NAME)["status"]
+    return bool(status.get("readyReplicas"))
+
+
+@contextlib.contextmanager
+def _endpoint(admin: Kubectl) -> Iterator[str]:
+    """Where this machine finds the Service: by its address where that is routed to, otherwise forwarded."""
+    address = admin.json("get", "service", NAME)["spec"]["clusterIP"]
+    if _reachable(address):
+        yield f"http://{address}:{PORT}"
+        return
+    forward = [*Kubectl(admin.kubeconfig, admin.namespace, limit=None).command, "port-forward", f"service/{NAME}"]
+    with tempfile.NamedTemporaryFile("w+") as told, subprocess.Popen([*forward, f":{PORT}"], stdout=told) as process:
+        try:
+            port = until(lambda: re.search(r"127\.0\.0\.1:(\d+)", Path(told.name).read_text()), "port-forward")
+            yield f"http://127.0.0.1:{port[1]}"
+        finally:
+            process.terminate()
+
+
+def _reachable(address: str) -> bool:
+    try:
+        socket.create_connection((address, PORT), timeout=3).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,87 @@
+"""What a notebook's account can do, by trying: enough for jobs, and neither Secrets nor programs in pods nor rights."""
+
+import json
+
+import pytest
+
+from tests.cluster.kubectl import Kubectl
+
+ALLOWED = {
+    "pytorchjobs.kubeflow.org": ("get", "list", "watch", "create", "delete", "patch"),
+    "pytorchjobs.kubeflow.org/status": ("get",),
+    "configmaps": ("get", "list", "create", "delete", "patch"),
+    "pods": ("get", "list", "watch"),
+    "pods/log": ("get",),
+    "events": ("get", "list", "watch"),
+    "resourcequotas": ("get", "list"),
+    "limitranges": ("get", "list"),
+}
+EVERY_VERB = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+# What everybody who is known to the cluster may ask: about itself.
+OF_EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
+
+
+def rules(user: Kubectl) -> list[dict]:
+    """What the API server itself says that ``user`` may do in its namespace."""
+    question = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": user.namespace},
+    }
+    answer = user("create", "--validate=false", "--filename=-", "--output=json", given=json.dumps(question))
+    return json.loads(answer)["status"]["resourceRules"]
+
+
+def test_the_account_may_do_what_jobs_need_and_nothing_else(notebook):
+    granted = {
+        (resource, verb)
+        for rule in rules(notebook)
+        for group in rule["apiGroups"]
+        for name in rule["resources"]
+        for resource in [name.replace("pytorchjobs", f"pytorchjobs.{group}")]
+        for verb in rule["verbs"]
+        if name.split(".")[0] not in OF_EVERYBODY
+    }
+    wanted = {(resource, verb) for resource, verbs in ALLOWED.items() for verb in verbs} | {("namespaces", "get")}
+    assert granted == wanted
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        ("get", "secret", "myminio"),
+        ("get", "secrets"),
+        ("exec", "deployment/myminio", "--", "env"),
+        ("attach", "deployment/myminio"),
+        ("port-forward", "service/myminio", ":9000"),
+        ("create", "role", "all", "--verb=*", "--resource=*"),
+        ("create", "rolebinding", "all", "--clusterrole=admin", "--serviceaccount=default:default"),
+        ("create", "token", "default"),
+        ("create", "secret", "generic", "mine"),
+        ("run", "mine", "--image=none"),
+        ("delete", "pods", "--all"),
+        ("get", "namespaces"),
+        ("get", "nodes"),
+        ("get", "pytorchjobs", "--all-namespaces"),
+        ("get", "pods", "--namespace=kube-system"),
+        ("get", "pytorchjobs", "--namespace=default"),
+    ],
+    ids=" ".join,
+)
+def test_what_it_must_not_do_is_forbidden(notebook, attempt):
+    done = notebook.run(*attempt)
+    assert done.returncode != 0
+    assert "forbidden" in done.stderr.lower(), done.stderr
+
+
+def test_it_sees_its_own_namespace_and_no_other(notebook):
+    assert notebook.json("get", "namespace", notebook.namespace)["metadata"]["name"] == notebook.namespace
+    assert "forbidden" in notebook.run("get", "namespace", "default").stderr
+
+
+def test_nodes_are_seen_where_the_admin_says_so(notebook, nodes_visible):
+    assert notebook.json("get", "nodes")["items"]
+    assert notebook.json("get", "pods", "--all-namespaces")["items"]
+    assert notebook("get", "crd", "pytorchjobs.kubeflow.org", "--output=name")
+    for other in ("secrets", "configmaps", "crd"):
+        assert "forbidden" in notebook.run("get", other, "--all-namespaces").stderr
