@@ -46,6 +46,7 @@ CASES = {
             image="registry.example/train-func:0.1.0",
             cpu=2,
             memory="8Gi",
+            disk="50Gi",
             namespace="alice",
             s3_endpoint="http://myminio:9000",
             s3_region="us-east-1",

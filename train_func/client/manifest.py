@@ -148,7 +148,7 @@ def _pod(record: RunRecord, placement: Placement, files: Sequence[str]) -> Json:
         spec["priorityClassName"] = placement.priority_class
     if placement.service_account:
         spec["serviceAccountName"] = placement.service_account
-    spec["volumes"] = _volumes(record, files)
+    spec["volumes"] = _volumes(record, placement, files)
     spec["containers"] = [_container(record, placement)]
     return spec
 
@@ -157,14 +157,16 @@ def _preferred(label: str, value: str) -> Json:
     return {"weight": 100, "preference": {"matchExpressions": [{"key": label, "operator": "In", "values": [value]}]}}
 
 
-def _volumes(record: RunRecord, files: Sequence[str]) -> list[Json]:
+def _volumes(record: RunRecord, placement: Placement, files: Sequence[str]) -> list[Json]:
     items = [{"key": name, "path": name} for name in sorted(files)]
+    disk, memory = ({"sizeLimit": limit} if limit else {} for limit in (placement.disk, placement.memory))
     return [
         {"name": "job", "configMap": {"name": record.job_name, "defaultMode": 0o444, "items": items}},
-        {"name": "work", "emptyDir": {}},
-        {"name": "cache", "emptyDir": {}},
-        # Without it /dev/shm has 64 MiB, and data loaders and NCCL die of a bus error.
-        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        {"name": "work", "emptyDir": dict(disk)},
+        {"name": "cache", "emptyDir": dict(disk)},
+        # Without it /dev/shm has 64 MiB, and data loaders and NCCL die of a bus error. What lies there counts as the
+        # worker's memory.
+        {"name": "shm", "emptyDir": {"medium": "Memory", **memory}},
     ]
 
 

@@ -78,6 +78,10 @@ class Event:
     message: str
     object: str
     """``PyTorchJob/name`` or ``Pod/name``."""
+    count: int = 1
+    """Times it has happened; ``time`` is the last."""
+    since: datetime | None = None
+    """When it happened first, if that is another time."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +106,10 @@ class Input:
     """Files of this machine that a run reads: a file, or those of a folder that belong to it."""
 
     path: Path
-    files: tuple[str, ...]
-    """Relative to the folder that ``path`` lies in."""
+    files: Mapping[str, str]
+    """SHA-256 of each, by its name from the folder that ``path`` lies in."""
     sha256: str
-    """Of their names and bytes."""
+    """Of all their names and bytes."""
 
 
 class Place(Protocol):

@@ -11,6 +11,10 @@ from train_func.secret import secret_under
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*")
+_OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?")
+_TOLERATION = {"key", "operator", "value", "effect", "tolerationSeconds"}
 # Set by the manifest or by the operator; Kubernetes lets the last duplicate win, so a second value would be lost.
 _RESERVED = re.compile(r"TRAIN_FUNC_.*|PET_.*|PYTHONUNBUFFERED|HOME|USER|TMPDIR|HF_HOME|HF_TOKEN|AWS_.*")
 
@@ -38,6 +42,8 @@ class Placement:
     """Cores of each worker."""
     memory: str | None = None
     """Memory of each worker, a Kubernetes quantity; None: no limit."""
+    disk: str | None = None
+    """Most that a worker may keep in each of its cache and its working folder; None: no limit."""
     gpu: int = 0
     """GPUs of each worker; as many ranks run in it, or one without any."""
     grace_seconds: int = 30
@@ -78,13 +84,13 @@ def whole_fault(name: str, value: object, low: int) -> str | None:
     return f"{name}={value!r}: a whole number of at least {low} is wanted"
 
 
-def memory_fault(value: object) -> str | None:
-    """What is wrong with an amount of memory."""
+def memory_fault(value: object, name: str = "memory") -> str | None:
+    """What is wrong with an amount of memory or disk."""
     try:
         enough = isinstance(value, str) and quantity.parse(value) >= 2**20
     except ValueError:
         enough = False
-    return None if enough else f"memory={value!r}: a Kubernetes quantity of at least 1Mi is wanted, such as '8Gi'"
+    return None if enough else f"{name}={value!r}: a Kubernetes quantity of at least 1Mi is wanted, such as '8Gi'"
 
 
 def _faults(placement: Placement) -> list[str]:
@@ -93,19 +99,73 @@ def _faults(placement: Placement) -> list[str]:
         whole_fault("gpu", placement.gpu, 0),
         whole_fault("grace_seconds", placement.grace_seconds, 1),
         memory_fault(placement.memory) if placement.memory is not None else None,
+        memory_fault(placement.disk, "disk") if placement.disk is not None else None,
+        _image_fault(placement.image),
+        *(_name_fault(name, getattr(placement, name)) for name in ("store_secret", "hub_secret")),
+        *(_name_fault(name, value) for name in _OPTIONAL if (value := getattr(placement, name)) is not None),
+        None if isinstance(placement.spot, bool) else f"spot={placement.spot!r}: True or False is wanted",
     ]
-    if not _IMAGE.fullmatch(placement.image):
-        found.append(f"image={placement.image!r}: a container image is wanted, such as 'registry/name:tag'")
-    return [fault for fault in found if fault]
+    return [fault for fault in found if fault] + _selector_faults(placement) + _toleration_faults(placement)
+
+
+_OPTIONAL = ("namespace", "queue", "priority_class", "service_account")
+
+
+def _image_fault(image: object) -> str | None:
+    if isinstance(image, str) and _IMAGE.fullmatch(image):
+        return None
+    return f"image={image!r}: a container image is wanted, such as 'registry/name:tag'"
+
+
+def _name_fault(field_name: str, value: object) -> str | None:
+    if isinstance(value, str) and _OBJECT.fullmatch(value):
+        return None
+    return f"{field_name}={value!r}: the name of one in the cluster is wanted: small letters, digits, '-' and '.'"
+
+
+def _selector_faults(placement: Placement) -> list[str]:
+    given: object = placement.node_selector
+    if not isinstance(given, Mapping):
+        return [f"node_selector={given!r}: a dict of node labels is wanted, such as {{'kubernetes.io/arch': 'amd64'}}"]
+    return [
+        f"node_selector[{label!r}]={value!r}: a label of nodes and its value, both text, are wanted"
+        for label, value in given.items()
+        if not (_fits(_LABEL, label) and _fits(_LABEL_VALUE, value))
+    ]
+
+
+def _fits(pattern: re.Pattern[str], value: object) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _toleration_faults(placement: Placement) -> list[str]:
+    given: object = placement.tolerations
+    wanted = "{'key': 'team', 'operator': 'Equal', 'value': 'ml', 'effect': 'NoSchedule'}"
+    if not isinstance(given, (list, tuple)):
+        return [f"tolerations={given!r}: a list of dicts is wanted, such as [{wanted}]"]
+    return [
+        f"tolerations[{number}]={toleration!r}: a dict such as {wanted} is wanted"
+        for number, toleration in enumerate(given)
+        if not isinstance(toleration, Mapping) or not toleration or set(toleration) - _TOLERATION
+    ]
 
 
 def _environment_faults(environment: Mapping[str, str | SecretKey]) -> list[str]:
-    faults = []
-    for name, value in environment.items():
-        if not _VARIABLE.fullmatch(name):
-            faults.append(f"environment[{name!r}]: a name of letters, digits and _ is wanted")
-        elif _RESERVED.fullmatch(name):
-            faults.append(f"environment[{name!r}]: set by train_func or by the operator itself; choose another name")
-        elif isinstance(value, str) and (found := secret_under(name, value)):
-            faults.append(f"environment[{name!r}]: holds {found}; give SecretKey(secret=..., key=...) instead")
-    return faults
+    given: object = environment
+    if not isinstance(given, Mapping):
+        return [f"environment={given!r}: a dict of variables is wanted"]
+    return [fault for name, value in given.items() if (fault := _variable_fault(name, value))]
+
+
+def _variable_fault(name: object, value: object) -> str | None:
+    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+        return f"environment[{name!r}]: a name of letters, digits and _ is wanted"
+    if _RESERVED.fullmatch(name):
+        return f"environment[{name!r}]: set by train_func or by the operator itself; choose another name"
+    if isinstance(value, SecretKey):
+        return None
+    if not isinstance(value, str):
+        return f"environment[{name!r}]={value!r}: a text is wanted, or SecretKey(secret=..., key=...)"
+    if found := secret_under(name, value):
+        return f"environment[{name!r}]: holds {found}; give SecretKey(secret=..., key=...) instead"
+    return None

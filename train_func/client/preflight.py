@@ -52,7 +52,7 @@ def check(run: Run, store: str) -> Facts:
 
 
 def _input(found: Mapping[str, Any]) -> Input:
-    return Input(Path(found["path"]), tuple(found["files"]), found["sha256"])
+    return Input(Path(found["path"]), dict(found["files"]), found["sha256"])
 
 
 def _cause(name: str) -> Cause:

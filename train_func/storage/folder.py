@@ -15,7 +15,7 @@ from train_func.storage import probe as probing
 from train_func.storage.address import RESERVED, check_key, check_prefix
 from train_func.storage.atomic import copy, make_folders, place, settle, sync_folder, temporary
 from train_func.storage.disk_faults import disk_faults, open_source
-from train_func.storage.store import Entry, Object
+from train_func.storage.store import Entry, Object, ignore
 
 LOCK_SECONDS = 15.0  # a lock is held for milliseconds, unless its holder is stopped
 STALE_SECONDS = 24 * 3600  # unfinished files of crashed writers go after so long
@@ -39,11 +39,13 @@ class FolderStore:
 
         return self._write("put", key, write, if_absent=if_absent, if_version=if_version)
 
-    def upload(self, key: str, path: Path) -> str:
+    def upload(self, key: str, path: Path, *, sent: Callable[[int], object] = ignore) -> str:
         """See Store."""
         with open_source(path, f"upload of {path} to {key!r} in {self.address}") as source:
             self._sweep()
-            return self._write("upload", key, lambda file: copy(source, file))
+            digest = self._write("upload", key, lambda file: copy(source, file))
+            sent(source.tell())
+        return digest
 
     def get(self, key: str) -> Object:
         """See Store."""

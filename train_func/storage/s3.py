@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ from train_func.storage import probe as probing
 from train_func.storage.address import check_key, check_prefix, without_password
 from train_func.storage.s3_files import download, put_whole, recorded, upload, verify
 from train_func.storage.s3_server import Server
-from train_func.storage.store import Entry, Object
+from train_func.storage.store import Entry, Object, ignore
 
 PROBE_TRY_SECONDS = 1.5  # with one connect time-out more it knows why before the probe's limit
 
@@ -45,10 +46,10 @@ class S3Store:
                 raise StorageFailed(f"{failed}; version {if_version} was to be replaced", reason="conflict") from failed
             raise
 
-    def upload(self, key: str, path: Path) -> str:
+    def upload(self, key: str, path: Path, *, sent: Callable[[int], object] = ignore) -> str:
         """See Store; above 8 MiB in parts."""
         check_key(key)
-        return upload(self._server, key, path)
+        return upload(self._server, key, path, sent)
 
     def get(self, key: str) -> Object:
         """See Store."""

@@ -8,7 +8,7 @@ nor that a lost answer may have been a success.
 import base64
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,25 +62,29 @@ def put_whole(server: Server, operation: str, key: str, data: bytes, condition: 
     return str(server.ask(operation, key, lambda client: client.put_object(**request)["ETag"], tries))
 
 
-def upload(server: Server, key: str, path: Path) -> str:
-    """Stores the file at ``path`` and returns its SHA-256 (hex)."""
+def upload(server: Server, key: str, path: Path, sent: Callable[[int], object]) -> str:
+    """Stores the file at ``path``, telling ``sent`` of every piece, and returns its SHA-256 (hex)."""
     asked = f"upload of {path} to {key!r} in {server.address}"
     with open_source(path, asked) as source, disk_faults(asked):
         size = path.stat().st_size
         if size <= PART:
             data = source.read()
             put_whole(server, "upload", key, data, {}, server.tries())
+            sent(size)
             return hashlib.sha256(data).hexdigest()
         known = fingerprints(source, size)
-    _Multipart(server, key, path, known).send()
+    _Multipart(server, key, path, known, sent).send()
     return known.whole
 
 
 class _Multipart:
     """One upload in parts; leaves nothing on the server when it fails, as far as that can still be reached."""
 
-    def __init__(self, server: Server, key: str, path: Path, known: Fingerprints) -> None:
+    def __init__(
+        self, server: Server, key: str, path: Path, known: Fingerprints, sent: Callable[[int], object]
+    ) -> None:
         self._server = server
+        self._sent = sent
         self._key = key
         self._path = path
         self._known = known
@@ -107,6 +111,7 @@ class _Multipart:
         part = {"PartNumber": index + 1, "ChecksumSHA256": self._known.parts[index]}
         request = {**self._upload, **part, "Body": data}
         tag = self._server.persist("upload", self._key, lambda client: client.upload_part(**request)["ETag"])
+        self._sent(len(data))
         return {**part, "ETag": tag}
 
     def _complete(self, parts: list[dict[str, Any]]) -> None:

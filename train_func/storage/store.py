@@ -1,5 +1,6 @@
 """What every store can do."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +23,10 @@ class Object:
     version: str
 
 
+def ignore(num_bytes: int) -> None:
+    """For whoever does not want to hear of progress."""
+
+
 class Store(Protocol):
     """Objects under keys such as ``run/attempts/1/lease.json``; safe to use from several threads.
 
@@ -41,8 +46,11 @@ class Store(Protocol):
         When the answer to a write was lost and the same bytes are found under the key, the write has succeeded.
         """
 
-    def upload(self, key: str, path: Path) -> str:
-        """Stores the file at ``path``; returns the SHA-256 (hex) of its bytes."""
+    def upload(self, key: str, path: Path, *, sent: Callable[[int], object] = ignore) -> str:
+        """Stores the file at ``path``; returns the SHA-256 (hex) of its bytes.
+
+        ``sent`` is told of every piece that has arrived how many bytes it has, from any thread.
+        """
 
     def get(self, key: str) -> Object:
         """The object under ``key`` (reason "absent" when there is none)."""

@@ -1,27 +1,88 @@
-"""Carries a run's local files to the store, by content, so that the pods of a cluster find them."""
+"""Carries a run's local files to the store, by content, so that the pods of a cluster find them.
 
+What lies there already is not sent again: not for the next run, and not for a colleague's.
+"""
+
+import re
+import threading
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from train_func.client.observed import Input
+from train_func.errors import InvalidInput
 from train_func.run import Run
 from train_func.storage import Store
 
 FOLDER = "inputs"
+LARGE = 32 << 20  # bytes; less is there before anybody asks
+SAY_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    num_bytes: int
+    sha256: str
 
 
 def carry(run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
-    """Uploads what the store lacks of ``inputs``, by field; returns the run with their addresses in the store."""
-    addresses: dict[str, Any] = {field: _carried(found, store) for field, found in inputs.items()}
+    """Uploads what the store lacks of ``inputs``, by field; returns the run with their addresses in the store.
+
+    Raises:
+        InvalidInput: a file has changed since it was checked.
+        StorageFailed: the store is away, denies, or is full.
+    """
+    missing = {key: file for found in inputs.values() for key, file in _missing(found, store).items()}
+    progress = _Progress(sum(file.num_bytes for file in missing.values()), store.address)
+    for key, file in missing.items():
+        if store.upload(key, file.path, sent=progress.add) != file.sha256:
+            store.delete(key)
+            raise InvalidInput(f"{file.path} changed while it was carried to the store; submit again", cause="data")
+    addresses: dict[str, Any] = {field: f"{store.address}/{_root(found)}" for field, found in inputs.items()}
     return replace(run, **addresses)
 
 
-def _carried(found: Input, store: Store) -> str:
-    prefix = f"{FOLDER}/{found.sha256}"
-    there = {entry.key: entry.size for entry in store.list(f"{prefix}/")}
-    for name in found.files:
+def _root(found: Input) -> str:
+    """The key of the file or folder; an address in a store cannot hold every character that a file's name can."""
+    return f"{FOLDER}/{found.sha256}/{re.sub('[?#]', '_', found.path.name)}"
+
+
+def _missing(found: Input, store: Store) -> dict[str, _File]:
+    """The files that the store does not have, by key."""
+    there = {entry.key: entry.size for entry in store.list(f"{FOLDER}/{found.sha256}/")}
+    missing = {}
+    for name, sha256 in found.files.items():
         path = found.path.parent / name
-        if there.get(f"{prefix}/{name}") != path.stat().st_size:
-            store.upload(f"{prefix}/{name}", path)
-    return f"{store.address}/{prefix}/{found.path.name}"
+        key = _root(found) + name.removeprefix(found.path.name)
+        num_bytes = path.stat().st_size
+        if there.get(key) != num_bytes:
+            missing[key] = _File(path, num_bytes, sha256)
+    return missing
+
+
+class _Progress:
+    """Says how far a large upload has come."""
+
+    def __init__(self, num_bytes: int, address: str) -> None:
+        self._all = num_bytes
+        self._sent = 0
+        self._said = time.monotonic()
+        self._lock = threading.Lock()
+        if num_bytes >= LARGE:
+            print(f"{_megabytes(num_bytes)} of local files go to {address}/{FOLDER}, once")
+
+    def add(self, num_bytes: int) -> None:
+        with self._lock:
+            self._sent += num_bytes
+            done = self._sent >= self._all
+            if self._all < LARGE or not (done or time.monotonic() - self._said >= SAY_SECONDS):
+                return
+            self._said = time.monotonic()
+            print(f"  sent {_megabytes(self._sent)} of {_megabytes(self._all)}", flush=True)
+
+
+def _megabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.1f} MB"

@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -57,19 +57,21 @@ class LocalFiles:
     """What lies on this machine and has to be carried elsewhere before it can be read there."""
 
     path: Path
-    names: tuple[str, ...]
-    """The files of ``path`` that count; none: it is a file itself."""
+    files: Mapping[str, str]
+    """SHA-256 of those that count, by their names from the folder that ``path`` lies in."""
     sha256: str
 
+    @classmethod
+    def found(cls, wanted: "Wanted", path: Path, parts: Mapping[str, str], sha256: str) -> "LocalFiles | None":
+        """``parts`` are the files in ``path``, or one without a name for itself; None for the copy of a store's."""
+        if wanted.address.startswith("s3:"):
+            return None
+        files = {f"{path.name}/{name}" if name else path.name: part for name, part in parts.items()}
+        return cls(path, files, sha256)
+
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON; the files are named from the folder that ``path`` lies in."""
-        files = [f"{self.path.name}/{name}" for name in self.names] or [self.path.name]
-        return {"path": str(self.path), "files": files, "sha256": self.sha256}
-
-
-def is_local(address: str) -> bool:
-    """Whether what an address means lies on this machine by itself, and not only as a copy; no Hub id is given."""
-    return not address.startswith("s3:")
+        """Plain JSON."""
+        return {"path": str(self.path), "files": dict(self.files), "sha256": self.sha256}
 
 
 def locate(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str], bool] = bool) -> Path | HubId:

@@ -17,7 +17,7 @@ from train_func.worker.data.cache import machine_cache
 from train_func.worker.data.delimited import read_delimited
 from train_func.worker.data.encoding import encoding_fault
 from train_func.worker.data.jsonrows import read_json
-from train_func.worker.data.locate import DATA_SUFFIXES, HubId, LocalFiles, Wanted, is_local, locate
+from train_func.worker.data.locate import DATA_SUFFIXES, HubId, LocalFiles, Wanted, locate
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -98,7 +98,7 @@ def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: 
     if place.is_dir():
         return _saved_folder(wanted, place, cache)
     tables, sha256 = {"all": _read_file(wanted, place)}, fingerprint.of_file(place, cache)
-    return Source(str(place), tables, sha256, local=_local(wanted, place, (), sha256))
+    return Source(str(place), tables, sha256, local=LocalFiles.found(wanted, place, {"": sha256}, sha256))
 
 
 def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
@@ -145,9 +145,6 @@ def _saved_folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
     from train_func.worker.data.hub_dataset import read_saved
 
     files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
-    sha256 = fingerprint.of_files(folder, files, cache)
-    return Source(str(folder), read_saved(folder), sha256, local=_local(wanted, folder, tuple(files), sha256))
-
-
-def _local(wanted: Wanted, path: Path, names: tuple[str, ...], sha256: str) -> LocalFiles | None:
-    return LocalFiles(path, names, sha256) if is_local(wanted.address) else None
+    parts = fingerprint.of_each(folder, files, cache)
+    sha256 = fingerprint.together(parts)
+    return Source(str(folder), read_saved(folder), sha256, local=LocalFiles.found(wanted, folder, parts, sha256))

@@ -8,7 +8,7 @@ from train_func.errors import InvalidInput
 from train_func.run import Run
 from train_func.storage import Store
 from train_func.worker.data import fingerprint
-from train_func.worker.data.locate import HubId, LocalFiles, Wanted, is_local, locate
+from train_func.worker.data.locate import HubId, LocalFiles, Wanted, locate
 from train_func.worker.model.folder import DESCRIBED, LOADED, ModelFacts, is_loaded, judge, sizes_of
 
 
@@ -45,9 +45,9 @@ def find_model(run: Run, store: Store | None, cache: Path, *, weights: bool = Tr
     sizes = sizes_of(place)
     facts = _judged(place, str(place), sizes, run.max_length)
     loaded = [name for name in sizes if is_loaded(name)]
-    sha256 = fingerprint.of_files(place, loaded, cache)
-    local = LocalFiles(place, tuple(loaded), sha256) if is_local(run.model) else None
-    return FoundModel(place, str(place), sha256, facts, (), local)
+    parts = fingerprint.of_each(place, loaded, cache)
+    sha256 = fingerprint.together(parts)
+    return FoundModel(place, str(place), sha256, facts, (), LocalFiles.found(wanted, place, parts, sha256))
 
 
 def _on_hub(wanted: HubId, max_length: int, *, weights: bool) -> FoundModel:

