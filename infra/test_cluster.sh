@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Passes the tests that need a cluster, on the one that KUBECONFIG names: infra/test_cluster.sh [TESTS]
+# Whoever KUBECONFIG names must be its admin, and sets up: a namespace enforcing pod security restricted, MinIO in it,
+# and the account of infra/rbac.yaml, which the tests act as. All of it is removed at the end.
+#   IMAGE=registry/name:tag         the workers' image, which this cluster can pull; on the testbed it is built here
+#   IMAGE=registry/name:tag         the workers' image, which the cluster can pull; on the testbed it is built here
+set -Eeuo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+die() {
+    printf 'test-cluster: NOTHING WAS TESTED ON A CLUSTER: %s\n' "$*" >&2
+    exit 1
+}
+
+context() {
+    command -v kubectl >/dev/null || die "kubectl is not installed"
+    kubectl config current-context 2>/dev/null || die "KUBECONFIG=${KUBECONFIG:-} names no cluster; name one, or see" \
+        "infra/kind/cluster.yaml to make one"
+}
+
+image() { # image CONTEXT
+    if [[ -n ${IMAGE:-} ]]; then
+        printf '%s\n' "$IMAGE"
+    elif [[ $1 == testbed ]]; then
+        infra/image.sh
+    else
+        die "IMAGE=registry/name:tag is wanted, an image that context $1 can pull: make image IMAGE=..., push it," \
+            "make test-cluster IMAGE=..."
+    fi
+}
+
+main() {
+    local context image
+    context=$(context)
+    image=$(image "$context")
+    printf 'test-cluster: on context %s, workers of %s\n' "$context" "$image"
+    TRAIN_FUNC_IMAGE=$image .venv/bin/python -m pytest "${@:-tests/cluster}"
+}
+main "$@"
