@@ -2,8 +2,8 @@
 # Passes the tests that need a cluster, on the one that KUBECONFIG names: infra/test_cluster.sh [TESTS]
 # Whoever KUBECONFIG names must be its admin, and sets up: a namespace enforcing pod security restricted, MinIO in it,
 # and the account of infra/rbac.yaml, which the tests act as. All of it is removed at the end.
-#   IMAGE=registry/name:tag         the workers' image, which this cluster can pull; on the testbed it is built here
 #   IMAGE=registry/name:tag         the workers' image, which the cluster can pull; on the testbed it is built here
+#   TRAIN_FUNC_TEST_MINIO_IMAGE=... an image whose entry point is MinIO, as nobody publishes one; the testbed has it
 set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
