@@ -5,13 +5,16 @@ Each session has a namespace of its own, enforcing pod security restricted, with
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cluster import accounts, in_cluster_minio, training_operator
+from tests.cluster import accounts, in_cluster_minio, inside, training_operator
 from tests.cluster.kubectl import Kubectl
 
 OURS = ("train-func/run", "training.kubeflow.org/job-name")
+REVIEWS = Path(__file__).parents[2] / "notebooks/data/restaurant_reviews.csv"
 LAST = "test_nothing_left.py"
 OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "TRAIN_FUNC_STORE_SECRET")
 
@@ -102,3 +105,9 @@ def left_behind(admin: Kubectl, namespace: str) -> Callable[[], list[str]]:
         return sorted(set(found))
 
     return look
+
+
+@pytest.fixture(scope="session")
+def inside_a_worker() -> dict[str, Any]:
+    """What the training function of a real job found around itself."""
+    return inside.told_by(inside.job_of(str(REVIEWS)))
