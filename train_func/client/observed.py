@@ -102,6 +102,16 @@ class LogCut:
 
 
 @dataclass(frozen=True)
+class WhyNot:
+    """Why nodes do not take a job's workers."""
+
+    lack: str | None
+    """Why all nodes together could not hold them even if they were empty; None when they could."""
+    table: str
+    """Per node what is free and why not."""
+
+
+@dataclass(frozen=True)
 class Input:
     """Files of this machine that a run reads: a file, or those of a folder that belong to it."""
 
@@ -162,6 +172,10 @@ class Place(Protocol):
 
     def await_change(self, job_name: str, seconds: float) -> None:
         """Returns when something about the job may have changed, or after so many seconds."""
+        ...
+
+    def why_not(self, job_name: str) -> WhyNot | None:
+        """Why its waiting workers find no room; None where that cannot be known."""
         ...
 
     def cancel(self, job_name: str) -> None:

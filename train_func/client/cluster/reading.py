@@ -52,17 +52,24 @@ def _why(status: Json, container: Json) -> tuple[str, str]:
     theirs = str(container.get("reason", "")), str(container.get("message", ""))
     if own[0]:
         return own[0], own[1] or theirs[1]
+    if taken := _condition_of(status, "DisruptionTarget", "True"):  # evicted or preempted: its code says no more
+        return str(taken.get("reason", "")), str(taken.get("message", "")) or theirs[1]
     if theirs[0]:
         return theirs
-    conditions = status.get("conditions") or ()
-    waits: Json = next((c for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), {})
+    waits = _condition_of(status, "PodScheduled", "False")
     return str(waits.get("reason", "")), str(waits.get("message", ""))
+
+
+def _condition_of(status: Json, kind: str, value: str) -> Json:
+    conditions = status.get("conditions") or ()
+    return next((found for found in conditions if (found["type"], found["status"]) == (kind, value)), {})
 
 
 def event(found: Json) -> Event:
     """One event of the core API."""
     about = found["involvedObject"]
-    times = (found.get("lastTimestamp"), found.get("eventTime"), found.get("firstTimestamp"))
+    last = (found.get("series") or {}).get("lastObservedTime")
+    times = (last, found.get("lastTimestamp"), found.get("eventTime"), found.get("firstTimestamp"))
     made = found["metadata"].get("creationTimestamp")
     return Event(
         time=next((moment(time) for time in (*times, made) if time), None) or _NEVER,
@@ -70,6 +77,8 @@ def event(found: Json) -> Event:
         reason=found.get("reason") or "",
         message=found.get("message") or "",
         object=f"{about.get('kind')}/{about.get('name')}",
+        count=found.get("count") or (found.get("series") or {}).get("count") or 1,
+        since=moment(found.get("firstTimestamp")),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from train_func.client import manifest as manifests
 from train_func.client.home import home
-from train_func.client.observed import Condition, Event, Input, JobStatus, LogLine, Pod
+from train_func.client.observed import Condition, Event, Input, JobStatus, LogLine, Pod, WhyNot
 from train_func.client.placement import Placement, memory_fault, whole_fault
 from train_func.client.twin import admission, credentials, lock, logs, processes, rules, substitutes
 from train_func.client.twin.folder import JobFolder
@@ -154,6 +154,10 @@ class Local:
     def await_change(self, job_name: str, seconds: float) -> None:
         """Returns when something about the job may have changed, or after so many seconds."""
         time.sleep(min(seconds, LOOK_SECONDS))  # a look here costs next to nothing
+
+    def why_not(self, job_name: str) -> WhyNot | None:
+        """Nothing: a job that this machine has no room for was refused at once."""
+        return None
 
     def cancel(self, job_name: str) -> None:
         """Ends all processes of a job within its grace period; it then has Failed for the reason Cancelled.

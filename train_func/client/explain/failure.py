@@ -1,10 +1,17 @@
-"""Joins pods, events, attempt records and the first failing rank's traceback into one typed error."""
+"""Joins pods, events, attempt records and the first failing rank's traceback into one typed error.
+
+For a job that has ended; what hinders one that has not is told by the lookout.
+"""
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
-from train_func.client.observed import Event, Place, Pod
+from train_func.client.explain.incidents import TAKEN_AWAY, incidents
+from train_func.client.explain.lookout import waits
+from train_func.client.explain.refusals import refusals
+from train_func.client.explain.trouble import Trouble
+from train_func.client.observed import Event, JobStatus, Place, Pod
 from train_func.client.source import locate
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.run import RunRecord
@@ -12,8 +19,12 @@ from train_func.storage import Store
 
 FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
 LAST_EVENTS = 5
-TOLD_BY_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission", "unknown")
+TOLD_BY_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission", "cluster", "unknown")
 DEADLINE = "longer than specified deadline"  # the operator's words; its reason does not tell
+
+# Of a worker that left no record, by its exit code: what the supervisor means by it.
+_EXITS: dict[int, Cause] = {64: "input", 65: "data", 66: "model", 69: "storage", 70: "code", 74: "storage"}
+_EXITS |= {77: "permission", 144: "storage"}
 
 NEXT: dict[Cause, str] = {
     "code": "mend the cell and submit again",
@@ -27,6 +38,10 @@ NEXT: dict[Cause, str] = {
     "cancelled": "submit again to go on with the run",
     "interrupted": "submit again to go on with the run",
     "scheduling": "ask for less cpu, memory or gpu, or for fewer workers",
+    "quota": "ask for less, or for fewer workers, or have the quota raised",
+    "image": "mend image=..., then submit again",
+    "preemption": "submit again: the run goes on",
+    "cluster": "have whoever runs the cluster look; then submit again",
 }
 
 
@@ -34,16 +49,25 @@ NEXT: dict[Cause, str] = {
 class Evidence:
     """What is known of a failed job, gathered once."""
 
+    status: JobStatus | None
     pods: list[Pod]
     events: list[Event]
     attempts: list[dict[str, Any]]  # end records of the workers, oldest attempt first
     cells: dict[str, Any]
+    num_workers: int
+    away: StorageFailed | None
+    """Why the store could not be asked, if so: attempts and cells are unknown then."""
+
+    @property
+    def hindrances(self) -> list[Trouble]:
+        """What still kept workers from starting."""
+        return [*refusals(self.pods, self.events, self.num_workers), *waits(self.pods, self.events)]
 
 
 def explain(record: RunRecord, place: Place, store: Store) -> JobFailed:
     """The one error that says why the job of ``record`` has no result."""
-    status = place.status(record.job_name)
     evidence = _gather(record, place, store)
+    status = evidence.status
     failed = next((c for c in status.conditions if c.type == "Failed" and c.status == "True"), None) if status else None
     if status is not None and failed is None and status.interrupted:
         return _error(record, "interrupted", "the job's controller or its machine died while the workers ran", evidence)
@@ -52,21 +76,36 @@ def explain(record: RunRecord, place: Place, store: Store) -> JobFailed:
     if (failed is not None and DEADLINE in failed.message) or any(
         p.reason == "DeadlineExceeded" for p in evidence.pods
     ):
-        return _error(record, "deadline", f"the job was not done after {record.run.deadline} s", evidence)
+        what = f"the job was not done after {record.run.deadline} s"
+        return _error(record, "deadline", "\n  ".join([what, *(str(h.what) for h in evidence.hindrances)]), evidence)
     cause, what = _root(evidence)
     return _error(record, cause, what or (failed.message if failed else "the job has no result"), evidence)
 
 
 def _gather(record: RunRecord, place: Place, store: Store) -> Evidence:
+    attempts: list[dict[str, Any]] = []
+    cells: dict[str, Any] = {"pieces": []}
+    away = None
+    try:
+        attempts, cells = _attempts(record, store), _cells(record, store)
+    except StorageFailed as failure:
+        away = failure
+    return Evidence(
+        status=place.status(record.job_name),
+        pods=place.pods(record.job_name),
+        events=place.events(record.job_name),
+        attempts=attempts,
+        cells=cells,
+        num_workers=record.run.workers,
+        away=away,
+    )
+
+
+def _attempts(record: RunRecord, store: Store) -> list[dict[str, Any]]:
     keys = [entry.key for entry in store.list(f"{record.prefix}/attempts/")]
     ends = [key for key in keys if "/worker-" in key and key.endswith(".json") and "/model/" not in key]
     records: list[dict[str, Any]] = [json.loads(store.get(key).data) for key in ends]
-    return Evidence(
-        pods=place.pods(record.job_name),
-        events=place.events(record.job_name),
-        attempts=sorted(records, key=lambda end: (end["attempt"], end["ended"])),
-        cells=_cells(record, store),
-    )
+    return sorted(records, key=lambda end: (end["attempt"], end["ended"]))
 
 
 def _cells(record: RunRecord, store: Store) -> dict[str, Any]:
@@ -79,29 +118,38 @@ def _cells(record: RunRecord, store: Store) -> dict[str, Any]:
 
 def _root(evidence: Evidence) -> tuple[Cause, str]:
     """The failure that came first and was nobody else's consequence."""
-    refused = next((pod for pod in reversed(evidence.pods) if pod.reason == "CreateContainerConfigError"), None)
-    if refused is not None:
-        return "permission", f"worker {refused.worker} could not be started: {refused.message}"
     own = _own_ends(evidence.attempts)
     if own and any(rank["error"] for rank in own[0]["ranks"]):
         return _of_record(own[0], evidence)
-    over = next((pod for pod in reversed(evidence.pods) if pod.reason == "OOMKilled"), None)
-    if over is not None:
-        what = f"worker {over.worker} needed more than its memory limit and was killed. {over.message}".strip()
-        return "memory", "\n  ".join([what, *(own[0]["message"] for _ in own[:1])])
+    if over := _over_memory(evidence):
+        return "memory", "\n  ".join([over, *(own[0]["message"] for _ in own[:1])])
     if own:
         return _of_record(own[0], evidence)
-    return _of_pods(evidence.pods)
+    if hindrances := evidence.hindrances:
+        return hindrances[0].cause, "\n  ".join(trouble.what for trouble in hindrances)
+    return _of_pods(evidence)
 
 
-def _of_pods(pods: list[Pod]) -> tuple[Cause, str]:
+def _over_memory(evidence: Evidence) -> str:
+    """Which worker the kernel killed for want of memory; of a pod that is gone its event still tells."""
+    if over := next((pod for pod in reversed(evidence.pods) if pod.reason == "OOMKilled"), None):
+        return f"worker {over.worker} needed more than its memory limit and was killed. {over.message}".strip()
+    told = [trouble for _, trouble in incidents([], evidence.events) if trouble.cause == "memory"]
+    return told[-1].what if told and not evidence.attempts else ""
+
+
+def _of_pods(evidence: Evidence) -> tuple[Cause, str]:
     """What is left when no worker came to write down why it ended."""
-    last = next((pod for pod in reversed(pods) if pod.exit_code), None)
+    last = next((pod for pod in reversed(evidence.pods) if pod.exit_code or pod.reason in TAKEN_AWAY), None)
+    if last is not None and last.reason in TAKEN_AWAY:
+        return "preemption", f"worker {last.worker} {TAKEN_AWAY[last.reason]}. {last.message}".strip()
     if last is None:
-        return "unknown", ""
+        told = [trouble for _, trouble in incidents([], evidence.events)]
+        return (told[-1].cause, told[-1].what) if told else ("unknown", "")
     if last.exit_code == 137:
         return "killed", f"worker {last.worker} was killed by SIGKILL"
-    return "unknown", f"worker {last.worker} ended with exit code {last.exit_code}. {last.message}".strip()
+    what = f"worker {last.worker} ended with exit code {last.exit_code}. {last.message}".strip()
+    return _EXITS.get(last.exit_code or 0, "unknown"), what
 
 
 def _own_ends(ends: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -133,6 +181,8 @@ def _error(record: RunRecord, cause: Cause, what: str, evidence: Evidence) -> Jo
     warnings = [event for event in evidence.events if event.type == "Warning"][-LAST_EVENTS:]
     if cause in TOLD_BY_EVENTS:
         lines += [f"  event: {event.reason}: {' '.join(event.message.split())}" for event in warnings]
+    if evidence.away is not None:
+        lines.append(f"  what the workers wrote down is not known, the store could not be asked: {evidence.away}")
     if advice := NEXT.get(cause):
         lines.append(f"  next: {advice}")
     lines.append("  the whole log: print(*job.logs(), sep='\\n')")

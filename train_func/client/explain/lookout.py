@@ -1,0 +1,135 @@
+"""Looks out for what hinders a job while somebody waits for it: each trouble is told once, and named at once.
+
+On a cluster most failures never make a job Failed: it hangs, and only its pods and events say why.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from train_func.client.explain.incidents import incidents
+from train_func.client.explain.refusals import refusals
+from train_func.client.explain.trouble import Trouble, workers
+from train_func.client.explain.waiting import waiting
+from train_func.client.observed import Event, JobStatus, Place, Pod, WhyNot
+from train_func.errors import Cause, JobFailed
+from train_func.run import RunRecord
+
+LOOK_SECONDS = 1.0  # between two looks
+SETTLE_SECONDS = 4.0  # that a trouble lasts before it counts as permanent: some are over in a moment
+SLOW_SECONDS = 2.0  # that a worker may be without a node before it is told: most get one at the second try
+AGAIN_SECONDS = 10.0  # at least, before the same kind of trouble is told in other words
+ROOM_SECONDS = 20.0  # between two looks at the nodes
+QUIET_SECONDS = 10.0  # without a sign of the operator, after which that is told
+SILENT_SECONDS = 20.0  # the same, after which it counts as not running
+
+
+class Lookout:
+    """Of one job, for one who waits; ``now`` is a clock in seconds."""
+
+    def __init__(self, record: RunRecord, place: Place, now: Callable[[], float] = time.monotonic) -> None:
+        self._record = record
+        self._place = place
+        self._now = now
+        self._begun = now()
+        self._looked: float | None = None
+        self._since: dict[tuple[Cause, bool], float] = {}
+        self._told: dict[Cause, tuple[Trouble, float]] = {}
+        self._seen: set[str] = set()
+        self._room: tuple[WhyNot | None, float] | None = None
+        self.current: list[Trouble] = []
+        """What hinders the job at the moment."""
+
+    def look(self) -> list[Trouble]:
+        """What is new since the last look; a trouble comes again when it has turned out to be permanent."""
+        now = self._now()
+        if self._looked is not None and now - self._looked < LOOK_SECONDS:
+            return []
+        name, first, self._looked = self._record.job_name, self._looked is None, now
+        status = self._place.status(name)
+        if status is None or status.finished:
+            self.current = []
+            return []
+        pods, events = self._place.pods(name), self._place.events(name)
+        befallen = [(key, trouble) for key, trouble in incidents(pods, events) if key not in self._seen]
+        self._seen |= {key for key, _ in befallen}
+        found = [*self._hindrances(status, pods, events, now), *(told for _, told in befallen if told.permanent)]
+        self.current = self._settled(found, now)
+        passing = [told for _, told in befallen if not told.permanent]
+        # Of what happened before anybody looked only the last is news.
+        return [*(passing[-1:] if first else passing), *(told for told in self.current if self._is_news(told, now))]
+
+    def failure(self) -> JobFailed | None:
+        """The error to raise while the job hangs for good; None while waiting may help."""
+        hopeless = [trouble for trouble in self.current if trouble.permanent]
+        if not hopeless:
+            return None
+        lines = [f"{self._record.name}: {hopeless[0]}", *(f"also: {other}" for other in hopeless[1:])]
+        lines.append("  the job is left as it is: job.cancel() removes it, job.result() waits again")
+        return JobFailed("\n".join(lines), cause=hopeless[0].cause)
+
+    def _hindrances(self, status: JobStatus, pods: Sequence[Pod], events: Sequence[Event], now: float) -> list[Trouble]:
+        if status.condition("Suspended"):
+            return [Trouble("quota", "the job is suspended, by its queue or by somebody", "it goes on once resumed")]
+        found = [*refusals(pods, events, self._record.run.workers), *waits(pods, events)]
+        found = [self._with_room(told, now) if told.cause == "scheduling" else told for told in found]
+        silent = not status.conditions and not pods and not any(e.object.startswith("PyTorchJob/") for e in events)
+        if silent and (quiet := now - self._begun) >= QUIET_SECONDS:
+            found.append(_no_operator(quiet))
+        return found
+
+    def _with_room(self, trouble: Trouble, now: float) -> Trouble:
+        """With what every node has; permanent when none could ever hold the workers."""
+        if self._room is None or now - self._room[1] >= ROOM_SECONDS:
+            self._room = (self._place.why_not(self._record.job_name), now)
+        why_not = self._room[0]
+        if why_not is None:
+            return trouble
+        what = f"{trouble.what}\n{why_not.table}"
+        if why_not.lack is None:
+            return replace(trouble, what=what)
+        return replace(trouble, what=f"{why_not.lack}: {what}", next=_LESS, permanent=True)
+
+    def _settled(self, found: list[Trouble], now: float) -> list[Trouble]:
+        kinds = {(trouble.cause, trouble.permanent) for trouble in found}
+        self._since = {kind: self._since.get(kind, now) for kind in kinds}
+        lasting = [
+            replace(told, permanent=told.permanent and now - self._since[told.cause, True] >= SETTLE_SECONDS)
+            for told in found
+        ]
+        slow = [told for told in lasting if told.cause == "scheduling" and now - self._first(told.cause) < SLOW_SECONDS]
+        return [told for told in lasting if told not in slow]
+
+    def _first(self, cause: Cause) -> float:
+        return min(since for (found, _), since in self._since.items() if found == cause)
+
+    def _is_news(self, trouble: Trouble, now: float) -> bool:
+        before, when = self._told.get(trouble.cause, (None, 0.0))
+        if before == trouble:
+            return False
+        if before and before.permanent == trouble.permanent and now - when < AGAIN_SECONDS:
+            return False
+        self._told[trouble.cause] = (trouble, now)
+        return True
+
+
+def waits(pods: Sequence[Pod], events: Sequence[Event]) -> list[Trouble]:
+    """Why the newest pods of workers do not start; workers with the same trouble together."""
+    newest = {pod.worker: pod for pod in pods}
+    found: dict[Trouble, list[int]] = {}
+    for worker, pod in newest.items():
+        if not pod.deleted and (trouble := waiting(pod, events)):
+            found.setdefault(trouble, []).append(worker)
+    return [replace(told, what=f"{workers(numbers)}: {told.what}") for told, numbers in found.items()]
+
+
+_LESS = "job.cancel(), then ask for less cpu, memory or gpu, or for fewer workers, or have nodes added; submit again"
+
+
+def _no_operator(quiet: float) -> Trouble:
+    return Trouble(
+        "cluster",
+        "nothing has been done with the job: the Training Operator does not run, or does not look after this namespace",
+        "have whoever runs the cluster look: kubectl -n kubeflow get pods; the job starts once the operator runs",
+        permanent=quiet >= SILENT_SECONDS,
+    )

@@ -1,0 +1,90 @@
+"""Why a worker's pod does not start: its image, its node, what it wants to be given."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from train_func.client.explain.trouble import Trouble
+from train_func.client.observed import Event, Pod
+
+# The registry has answered, and another answer is not to be expected.
+_NO_SUCH_IMAGE = re.compile(
+    r"not found|manifest unknown|name unknown|does not exist|denied|unauthorized|no such host|invalid reference", re.I
+)
+_NO_SUCH_OBJECT = re.compile(
+    r'(?:configmap|secret) "[^"]+" not found|couldn\'t find key \S+ in|references non-existent|runAsNonRoot|'
+    r"image will run as root",
+    re.I,
+)
+PULLING = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable")
+UNPULLABLE = ("InvalidImageName", "ErrImageNeverPull")
+UNMADE = ("CreateContainerConfigError", "CreateContainerError")
+PULLS_NOT_FOUND, PULLS_FAILED = 2, 3  # tries after which a pull is given up here; the kubelet makes the third at 40 s
+TRIES = 3  # of anything else that the kubelet or the operator tries again
+
+
+def waiting(pod: Pod, events: Iterable[Event]) -> Trouble | None:
+    """What keeps this pod from running; None when it runs, has ended, or merely takes its time."""
+    own = [event for event in events if event.object == f"Pod/{pod.name}" and event.type == "Warning"]
+    if pod.reason in UNPULLABLE:
+        return Trouble("image", f"cannot pull its image: {_brief(pod.message)}", _OTHER_IMAGE, permanent=True)
+    if pod.reason in PULLING:
+        return _pulling(pod, own)
+    if pod.reason in UNMADE:
+        return _unmade(pod.message)
+    if pod.reason == "Unschedulable":
+        return Trouble("scheduling", f"no node takes it: {_brief(pod.message)}", _MORE_ROOM)
+    if pod.reason == "SchedulingGated":
+        return Trouble("quota", f"waits to be let in by its queue: {pod.message}", "it starts when its turn comes")
+    if pod.phase == "Pending" and pod.reason in ("", "ContainerCreating", "PodInitializing"):
+        return _mounting(own)
+    return None
+
+
+_OTHER_IMAGE = "mend image=..., or the nodes' access to its registry; then job.cancel() and submit again"
+_MORE_ROOM = "it starts when a node has room; or job.cancel() and ask for less cpu, memory or gpu, or for fewer workers"
+_GIVE_IT = "create it in the namespace: the worker then starts by itself"
+
+
+def _pulling(pod: Pod, events: Sequence[Event]) -> Trouble:
+    tries = max((event.count for event in events if event.message.startswith("Failed to pull image")), default=1)
+    enough = PULLS_NOT_FOUND if _NO_SUCH_IMAGE.search(pod.message) else PULLS_FAILED
+    what = f"cannot pull its image: {_brief(pod.message)}"
+    if tries >= enough:
+        return Trouble("image", what, _OTHER_IMAGE, permanent=True)
+    return Trouble("image", what, "it is tried again")
+
+
+def _unmade(message: str) -> Trouble:
+    what = f"cannot be given what it needs: {_brief(message)}"
+    if "root" in message and not message.startswith(("secret", "configmap")):
+        return Trouble("image", what, _OTHER_IMAGE, permanent=True)
+    if _NO_SUCH_OBJECT.search(message):
+        return Trouble("permission", what, _GIVE_IT, permanent=True)
+    return Trouble("cluster", what, "it is tried again")
+
+
+def _mounting(events: Sequence[Event]) -> Trouble | None:
+    """What the events of a pod without a container say; the first failed mounts are often only too early."""
+    last = max(events, key=lambda event: event.time, default=None)
+    if last is None:
+        return None
+    if last.reason == "FailedMount" and _NO_SUCH_OBJECT.search(last.message):
+        what = f"cannot be given what it needs: {_brief(last.message)}"
+        return Trouble("permission", what, _GIVE_IT, permanent=last.count >= TRIES)
+    if last.reason in ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox") and last.count >= TRIES:
+        return Trouble("cluster", f"cannot be set up on its node: {_brief(last.message)}", "it is tried again")
+    return None
+
+
+def _brief(message: str) -> str:
+    """Without the layers of programs that only repeat what the last of them says."""
+    text = " ".join(message.split())
+    text = re.sub(r"^Back-off pulling image \"[^\"]*\": (?:ErrImagePull: )?", "", text)
+    text = re.sub(r"rpc error: code = \w+ desc = ", "", text)
+    text = re.sub(
+        r"failed to pull and unpack image \"(?P<image>[^\"]+)\": failed to resolve reference \"[^\"]+\": ",
+        r"\g<image>: ",
+        text,
+    )
+    text = re.sub(r"^(?P<image>\S+): (?P=image): ", r"\g<image>: ", text)
+    return re.sub(r"\. no new claims to deallocate, preemption: .*$|\. preemption: .*$", "", text)
