@@ -31,6 +31,7 @@ Cause = Literal[
     "deadline",
     "cancelled",
     "interrupted",  # the job's controller, or its machine, died
+    "cluster",  # the API server or the Training Operator is away, or not there
     "unknown",
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)

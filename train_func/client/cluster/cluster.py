@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from train_func.client import manifest as manifests
 from train_func.client.cluster import inputs as carrying
-from train_func.client.cluster import logs, objects, preflight
+from train_func.client.cluster import logs, objects, preflight, room
 from train_func.client.cluster.access import Access, connect
 from train_func.client.home import home
-from train_func.client.observed import Event, Input, JobStatus, LogLine, Pod
+from train_func.client.observed import Event, Input, JobStatus, LogLine, Pod, WhyNot
 from train_func.client.placement import Placement, SecretKey
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run, RunRecord
@@ -144,6 +144,10 @@ class Cluster:
     def log_lines(self, job_name: str, *, follow: bool) -> Iterator[LogLine]:
         """Lines of every incarnation from its first; with ``follow`` until the job has ended and all was read."""
         return logs.lines(self._access(), job_name, follow=follow)
+
+    def why_not(self, job_name: str) -> WhyNot | None:
+        """Per node why it takes no worker; None where the nodes may not be looked at."""
+        return room.why_not(self._access(), job_name)
 
     def cancel(self, job_name: str) -> None:
         """Removes the job with its pods and its ConfigMap; raises JobNotFound."""

@@ -1,12 +1,21 @@
 """What an error of the Kubernetes API means, and what to do about it."""
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
+from train_func.client.cluster import rights
 from train_func.errors import Cause, InvalidInput
 
 if TYPE_CHECKING:
     from train_func.client.cluster.access import Access
+
+OPERATOR_LOG = "kubectl -n kubeflow get pods; kubectl -n kubeflow logs deploy/training-operator"
+INSTALL = 'kubectl apply --server-side -k "https://github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=4445c12aa62e4345b0c2c6ac9b215a70eca46ed7"'
+_RBAC = re.compile(r"cannot \w+ resource")
+_WEBHOOK = re.compile(r'failed calling webhook "(?P<name>[^"]+)"')
+_DENIED = re.compile(r'admission webhook "[^"]+" denied the request')
+_NAMESPACE = re.compile(r'namespaces? "[^"]+" not found')
 
 
 def status_of(error: BaseException) -> int | None:
@@ -22,24 +31,125 @@ def known(error: BaseException) -> bool:
     return isinstance(error, (ApiException, HTTPError, OSError))
 
 
+def forbidden(error: BaseException) -> bool:
+    """Whether a right is missing, and not something else refused what may be asked."""
+    return status_of(error) == 403 and bool(_RBAC.search(said(error)))
+
+
 def failed(error: BaseException, verb: str, resource: str, access: "Access") -> InvalidInput:
     """The error to raise for one of the API's."""
-    cause: Cause = "permission" if status_of(error) in (401, 403) else "unknown"
-    return InvalidInput(api_fault(error, verb, resource, access), cause=cause)
+    return InvalidInput(api_fault(error, verb, resource, access), cause=cause_of(error))
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The kind of the fault."""
+    words = said(error)
+    match status_of(error):
+        case 401:
+            return "permission"
+        case 403 if _DENIED.search(words):
+            return "input"
+        case 403:
+            return refused_cause(words)
+        case 400 | 409 | 422:
+            return "input"
+        case 404 if _NAMESPACE.search(words):
+            return "input"
+    return "cluster"
+
+
+def refused_cause(words: str) -> Cause:
+    """The kind of a refusal, by the words of whatever admits pods and jobs."""
+    if "exceeded quota" in words or "failed quota" in words:
+        return "quota"
+    if re.search(r"(maximum|minimum) \S+ usage per|is invalid|no PriorityClass|denied the request", words):
+        return "input"
+    return "permission"
 
 
 def api_fault(error: BaseException, verb: str, resource: str, access: "Access") -> str:
     """What was asked, where, what came back, and what to do."""
     asked = f"{verb} {resource} in namespace {access.namespace} of {access.where}"
+    words = said(error)
     match status_of(error):
-        case None | 0:
-            return f"{asked}: the API server cannot be reached: {error}; see whether `kubectl get pods` answers"
+        case None:
+            return unreachable(error, access.where)
         case 401:
-            return f"{asked}: the credentials are not accepted; log in to the cluster again"
+            return f"{access.where} does not accept the credentials (expired?): {words}. Log in to the cluster again"
         case 403:
-            return f"{asked}: forbidden: {said(error)}; ask for the Role in infra/rbac.yaml"
+            return _refusal(asked, words, access)
+        case 404:
+            return _missing(asked, words, resource, access)
+        case 409:
+            return f"{asked}: it is there already: {words}; attach to it, delete it, or submit with fresh=True"
+        case 400 | 422:
+            return f"{asked}: the cluster does not take what was asked: {words}"
         case status:
-            return f"{asked}: status {status}: {said(error)}"
+            return _broken(asked, status, words)
+
+
+def _refusal(asked: str, words: str, access: "Access") -> str:
+    if "system:anonymous" in words:
+        return (
+            f"{access.where} was sent no credentials: {words}. See whether `kubectl get pods` works with that context"
+        )
+    if _RBAC.search(words):
+        return f"{asked}: forbidden: {words}; {rights.remedy(access.namespace)}"
+    if "is being terminated" in words:
+        return f"{asked}: the namespace is being deleted; wait until it is gone and made anew, or take another"
+    return f"{asked}: refused: {words}"
+
+
+def _missing(asked: str, words: str, resource: str, access: "Access") -> str:
+    if _NAMESPACE.search(words):
+        return (
+            f"namespace={access.namespace!r}: {access.where} has no such namespace; `kubectl get namespaces` lists "
+            f"them, `kubectl create namespace {access.namespace}` makes it"
+        )
+    if resource.partition("/")[0] == "pytorchjobs" and '" not found' not in words:
+        return no_operator(access.where)
+    return f"{asked}: not found: {words}"
+
+
+def no_operator(where: str) -> str:
+    """What to do about a cluster that knows no PyTorchJob."""
+    return (
+        f"Training Operator is not installed: {where} serves no PyTorchJob (kubeflow.org/v1). "
+        f"Have it installed, version 1.9: {INSTALL}"
+    )
+
+
+def _broken(asked: str, status: int, words: str) -> str:
+    if found := _WEBHOOK.search(words):
+        return (
+            f"{asked}: the Training Operator does not answer: its webhook {found['name']} cannot be called: "
+            f"{words.rpartition(': ')[2]}. It starts within a minute or so; otherwise look: {OPERATOR_LOG}"
+        )
+    return f"{asked}: the API server failed with status {status}: {words}; submit again when it is well"
+
+
+def unreachable(error: BaseException, where: str) -> str:
+    """Why no answer came, in a few words, and what to look at."""
+    return f"{where} cannot be reached: {_why(error)}. See whether `kubectl get pods` answers with that context"
+
+
+def _why(error: BaseException) -> str:
+    words = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in words or "certificate" in words.lower():
+        reason = re.search(r"certificate verify failed: ([^(]+)", words)
+        told = reason[1].strip() if reason else "its certificate is not accepted"
+        return f"its certificate is not one that the kubeconfig's certificate-authority has signed ({told})"
+    for sign, meaning in (
+        ("Name or service not known", "its name is not known to the name servers"),
+        ("NameResolution", "its name is not known to the name servers"),
+        ("Connection refused", "nothing listens there (connection refused)"),
+        ("No route to host", "there is no way to it (no route to host)"),
+        ("Network is unreachable", "there is no way to it (network unreachable)"),
+        ("imed out", "no answer in time"),
+    ):
+        if sign in words:
+            return meaning
+    return f"{type(error).__name__}: {words}"
 
 
 def said(error: Any) -> str:
@@ -47,4 +157,5 @@ def said(error: Any) -> str:
     try:
         return str(json.loads(error.body)["message"])
     except (AttributeError, TypeError, ValueError, KeyError):
-        return str(getattr(error, "reason", None) or error)
+        body = getattr(error, "body", None)
+        return str(body or getattr(error, "reason", None) or error).strip()

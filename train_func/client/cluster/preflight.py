@@ -1,23 +1,149 @@
-"""What a cluster would say to a job, asked before anything is created."""
+"""What a cluster would say to a job, asked before anything is created: all questions at once, all findings at once."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from train_func.client.cluster import faults
+from train_func.client.cluster import asking, checks, faults, rights
 from train_func.client.cluster.access import Access
-from train_func.client.cluster.objects import API
-from train_func.errors import Cause
+from train_func.client.cluster.checks import Finding, Note
+from train_func.errors import InvalidInput
 
-Finding = tuple[Cause, str]
+REACH_SECONDS = 2.5  # for the first answer; without it nothing else can be known
+SECONDS = 4.5  # for everything
+REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+# In the order in which findings are told; beside each, what it asks about.
+CHECKS = (
+    (checks.operator, "get", "apis"),
+    (checks.webhook, "create", "pytorchjobs"),
+    (checks.namespace, "get", "namespaces"),
+    (checks.image, "", ""),
+    (checks.quotas, "list", "resourcequotas"),
+    (checks.limits, "list", "limitranges"),
+    (checks.nodes, "list", "nodes"),
+    (checks.secrets, "get", "secrets"),
+    (checks.account, "get", "serviceaccounts"),
+    (checks.priority, "get", "priorityclasses"),
+    (checks.admission, "create", "pods"),
+)
+# Who is silent when the others have told the same better: admission stops at the first thing that it refuses.
+ECHOES = (
+    (checks.webhook, "quota", (checks.quotas,)),
+    (checks.admission, None, (checks.limits, checks.account, checks.priority)),
+)
+# What it means that one of these may not be asked.
+UNKNOWN = {
+    "namespaces": "the namespace's state",
+    "resourcequotas": "its quotas",
+    "limitranges": "its limit ranges",
+    "nodes": "whether a node could hold a worker",
+    "secrets": "whether its Secrets are there",
+    "serviceaccounts": "whether the service account is there",
+    "priorityclasses": "whether the priority class is there",
+    "pods": "whether a worker's pod would be admitted",
+}
+
+Json = Mapping[str, Any]
 
 
-def findings(access: Access, manifest: Mapping[str, Any]) -> list[Finding]:
-    """Everything that would keep the job of ``manifest`` from running; empty when nothing is known."""
+def check(access: Access, manifest: Json, also: Sequence[str] = ()) -> list[str]:
+    """Asks everything that can be known before the job of ``manifest`` is created.
+
+    Args:
+        also: faults that are known already and have to be told with the others.
+
+    Returns:
+        Notes: what could not be looked at, and what may make the job wait.
+
+    Raises:
+        InvalidInput: with every finding at once.
+    """
+    begun = time.monotonic()
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
+    body = {**review, "spec": {"namespace": access.namespace}}
+    (first,) = asking.together([lambda: asking.post(access, REVIEW, body, seconds=REACH_SECONDS)], REACH_SECONDS)
+    if isinstance(first, Exception):
+        said = [_unanswered(first, access), *checks.image(access, manifest)]
+    else:
+        said = _ask(access, manifest, first["status"].get("resourceRules") or [], SECONDS - (time.monotonic() - begun))
+    known = [Finding("input", fault) for fault in also]
+    found = list(dict.fromkeys([*known, *(told for told in said if isinstance(told, Finding))]))
+    if found:
+        raise InvalidInput([finding.message for finding in found], cause=found[0].cause)
+    return [told.text for told in said if isinstance(told, Note)]
+
+
+def _ask(access: Access, manifest: Json, rules: list[Json], seconds: float) -> list[Finding | Note]:
+    calls = [partial(_said, question, access, manifest) for question, _, _ in CHECKS]
+    rights_answer, *answers = asking.together([partial(_rights, access, rules), *calls], seconds)
+    said: dict[Any, list[Finding | Note]] = {
+        _rights: _taken(rights_answer, "create", "selfsubjectaccessreviews", access)
+    }
+    unknown: list[str] = []
+    for answer, (question, verb, resource) in zip(answers, CHECKS, strict=True):
+        if isinstance(answer, Exception) and resource in UNKNOWN and faults.forbidden(answer):
+            unknown.append(UNKNOWN[resource])
+        else:
+            said[question] = _taken(answer, verb, resource, access)
+    told = _without_echoes(said)
+    if unknown:
+        told.append(Note(f"not known beforehand, for want of the right to look: {', '.join(unknown)}"))
+    return told
+
+
+def _without_echoes(said: Mapping[Any, list[Finding | Note]]) -> list[Finding | Note]:
+    kept = {question: list(told) for question, told in said.items()}
+    for question, cause, better in ECHOES:
+        if any(isinstance(told, Finding) for other in better for told in kept.get(other, ())):
+            kept[question] = [
+                told
+                for told in kept.get(question, [])
+                if not isinstance(told, Finding) or cause not in (None, told.cause)
+            ]
+    return [told for question in kept for told in kept[question]]
+
+
+def _said(question: Callable[[Access, Json], checks.Said], access: Access, manifest: Json) -> list[Finding | Note]:
+    return list(question(access, manifest))
+
+
+def _rights(access: Access, rules: list[Json]) -> list[Finding | Note]:
+    missing = checks.missing_rights(access, rules)
+    if not missing:
+        return []
+    told = f"namespace {access.namespace} of {access.where}: you may not {rights.worded(missing)}"
+    return [Finding("permission", f"{told}; {rights.remedy(access.namespace)}")]
+
+
+def _taken(
+    answer: "list[Finding | Note] | Exception", verb: str, resource: str, access: Access
+) -> list[Finding | Note]:
+    """What a check said, or what its failing says."""
+    if not isinstance(answer, Exception):
+        return answer
+    if isinstance(answer, TimeoutError):
+        return [Note(f"{verb} {resource}: {access.where} did not answer in time; it was not waited for")]
+    if not faults.known(answer):
+        raise answer
+    return [Finding(faults.cause_of(answer), faults.api_fault(answer, verb, resource, access))]
+
+
+def _unanswered(error: Exception, access: Access) -> Finding:
+    if isinstance(error, TimeoutError):
+        told = f"{access.where} did not answer within {REACH_SECONDS} s; see whether `kubectl get pods` answers"
+        return Finding("cluster", told)
+    if not faults.known(error):
+        raise error
+    return Finding(faults.cause_of(error), faults.api_fault(error, "create", "selfsubjectrulesreviews", access))
+
+
+def findings(access: Access, manifest: Json) -> list[tuple[Any, str]]:
+    """As ``check``, for callers that raise by themselves; prints the notes."""
     try:
-        access.custom.create_namespaced_custom_object(*API, access.namespace, "pytorchjobs", manifest, dry_run="All")
-    except Exception as error:
-        if not faults.known(error):
-            raise
-        fault = faults.failed(error, "create", "pytorchjobs", access)
-        return [(fault.cause, str(fault))]
+        notes = check(access, manifest)
+    except InvalidInput as error:
+        return [(error.cause, fault) for fault in error.faults]
+    for note in notes:
+        print(f"note: {note}")
     return []

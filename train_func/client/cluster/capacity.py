@@ -1,0 +1,223 @@
+"""Whether nodes could ever hold a job's workers, and a table that says per node why one does not."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from train_func.client import quantity
+
+Json = Mapping[str, Any]
+Amounts = Mapping[str, Decimal]
+
+SHOWN = 8  # nodes in a table
+# Taints that Kubernetes itself puts on a node that is unwell or new, and takes away again.
+PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/uninitialized")
+ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What one worker asks of a node, and how many there are."""
+
+    resources: Amounts
+    num_workers: int
+    node_selector: Mapping[str, str]
+    tolerations: Sequence[Json]
+
+    @classmethod
+    def of(cls, manifest: Json) -> "Ask":
+        """What the Workers of a PyTorchJob ask for."""
+        worker = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]
+        pod = worker["template"]["spec"]
+        return cls(
+            resources=requests(pod),
+            num_workers=worker.get("replicas", 1),
+            node_selector=pod.get("nodeSelector") or {},
+            tolerations=pod.get("tolerations") or (),
+        )
+
+    def __str__(self) -> str:
+        return amounts(self.resources)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What one node has for a worker."""
+
+    node: str
+    whole: Amounts
+    free: Amounts | None
+    """None where the pods of the cluster may not be looked at."""
+    never: tuple[str, ...]
+    """Why it could not hold one even if it were empty and well."""
+    now: tuple[str, ...]
+    """Why it cannot hold one at the moment, beyond that."""
+
+
+def requests(pod: Json) -> dict[str, Decimal]:
+    """What the scheduler counts for a pod's spec."""
+    together: dict[str, Decimal] = {}
+    for container in pod.get("containers") or ():
+        for name, amount in _asked(container).items():
+            together[name] = together.get(name, Decimal(0)) + amount
+    for container in pod.get("initContainers") or ():
+        for name, amount in _asked(container).items():
+            together[name] = max(together.get(name, Decimal(0)), amount)
+    for name, text in (pod.get("overhead") or {}).items():
+        together[name] = together.get(name, Decimal(0)) + quantity.parse(str(text))
+    return together
+
+
+def rooms(ask: Ask, nodes: Iterable[Json], pods: Iterable[Json] | None) -> list[Room]:
+    """Per node what it has for one worker, those that come closest first.
+
+    Args:
+        nodes: as the API lists them.
+        pods: of all namespaces; None where they may not be listed.
+    """
+    used = _used(pods) if pods is not None else None
+    found = [_room(ask, node, used) for node in nodes]
+    return sorted(found, key=lambda room: (len(room.never), len(room.now), room.node))
+
+
+def lack(ask: Ask, found: Sequence[Room]) -> str | None:
+    """Why these nodes, even if they were empty, could not hold all workers; None when they could."""
+    if not found:
+        return f"the cluster has no node at all; each worker asks for {ask}"
+    able = [room for room in found if not room.never]
+    if not able:
+        none = f"none of the cluster's {len(found)} nodes" if len(found) > 1 else "the cluster's only node"
+        return f"{none} could {'never' if len(found) == 1 else 'ever'} hold a worker, which asks for {ask}"
+    places = sum(_places(ask, room) for room in able)
+    if places >= ask.num_workers:
+        return None
+    return (
+        f"{ask.num_workers} workers that ask for {ask} each have to run at once, and the nodes, even if they were "
+        f"empty, could hold {places}"
+    )
+
+
+def table(ask: Ask, found: Sequence[Room]) -> str:
+    """Per node what is free of what there is, and why it holds no worker."""
+    shown = [(room.node, _has(ask, room), "; ".join((*room.never, *room.now)) or "could hold one") for room in found]
+    rows = [("node", "free of all" if any(r.free is not None for r in found) else "has", "why not"), *shown[:SHOWN]]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines = [f"    {node:<{widths[0]}}  {has:<{widths[1]}}  {why}" for node, has, why in rows]
+    more = len(shown) - SHOWN
+    return "\n".join([*lines, *([f"    ... and {more} more"] if more > 0 else [])])
+
+
+def amounts(resources: Amounts) -> str:
+    """Resources as people write them: ``2 cpu, 8Gi memory``."""
+    return ", ".join(f"{worded(name, amount)} {name}" for name, amount in resources.items()) or "nothing"
+
+
+def worded(name: str, amount: Decimal) -> str:
+    """One resource's amount as people write it."""
+    if name == "memory" or name.endswith("storage") or name.startswith("hugepages"):
+        return quantity.readable(int(amount)).replace(".0", "")
+    return f"{amount.normalize():f}"
+
+
+def _asked(container: Json) -> dict[str, Decimal]:
+    resources = container.get("resources") or {}
+    # What has a limit and no request is requested as much.
+    wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: quantity.parse(str(text)) for name, text in wanted.items()}
+
+
+def _used(pods: Iterable[Json]) -> dict[str, dict[str, Decimal]]:
+    """Per node what its pods have asked for, and their number."""
+    used: dict[str, dict[str, Decimal]] = {}
+    for pod in pods:
+        node = pod["spec"].get("nodeName")
+        if not node or (pod.get("status") or {}).get("phase") in ENDED:
+            continue
+        there = used.setdefault(node, {})
+        for name, amount in {**requests(pod["spec"]), "pods": Decimal(1)}.items():
+            there[name] = there.get(name, Decimal(0)) + amount
+    return used
+
+
+def _room(ask: Ask, node: Json, used: Mapping[str, Amounts] | None) -> Room:
+    name, spec, status = node["metadata"]["name"], node.get("spec") or {}, node.get("status") or {}
+    whole = {kind: quantity.parse(str(text)) for kind, text in (status.get("allocatable") or {}).items()}
+    free = None
+    if used is not None:
+        taken = used.get(name, {})
+        free = {kind: amount - taken.get(kind, Decimal(0)) for kind, amount in whole.items()}
+    passing, lasting = _taints(ask, spec.get("taints") or ())
+    never = [*_labels(ask, node["metadata"].get("labels") or {}), *lasting, *_short(ask, whole, "in all")]
+    now = [*_unwell(spec, status), *passing]
+    if free is not None and not never:
+        now += _short(ask, free, "free")
+    return Room(name, whole, free, tuple(never), tuple(dict.fromkeys(now)))
+
+
+def _labels(ask: Ask, labels: Mapping[str, str]) -> list[str]:
+    return [
+        f"label {key}={value} is wanted, it has {f'{key}={labels[key]}' if key in labels else 'none'}"
+        for key, value in ask.node_selector.items()
+        if labels.get(key) != value
+    ]
+
+
+def _taints(ask: Ask, taints: Iterable[Json]) -> tuple[list[str], list[str]]:
+    """Those that keep the worker away: the passing ones, and those that stay."""
+    passing: list[str] = []
+    lasting: list[str] = []
+    for taint in taints:
+        if taint["effect"] == "PreferNoSchedule" or any(_tolerates(found, taint) for found in ask.tolerations):
+            continue
+        value = f"={taint['value']}" if taint.get("value") else ""
+        words = f"taint {taint['key']}{value}:{taint['effect']} is not tolerated"
+        (passing if taint["key"].startswith(PASSING) else lasting).append(words)
+    return passing, lasting
+
+
+def _tolerates(toleration: Json, taint: Json) -> bool:
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", taint["key"])
+    return (toleration.get("key"), toleration.get("value") or "") == (taint["key"], taint.get("value") or "")
+
+
+def _unwell(spec: Json, status: Json) -> list[str]:
+    ready = next((found["status"] for found in status.get("conditions") or () if found["type"] == "Ready"), "True")
+    return [
+        *(["closed for new pods (cordoned)"] if spec.get("unschedulable") else []),
+        *(["not ready"] if ready != "True" else []),
+    ]
+
+
+def _short(ask: Ask, there: Amounts, word: str) -> list[str]:
+    """What is missing of ``there``, which is all of the node (word: in all) or what is free of it."""
+    found = []
+    for name, amount in {**ask.resources, "pods": Decimal(1)}.items():
+        has = max(there.get(name, Decimal(0)), Decimal(0))
+        if has >= amount:
+            continue
+        if name == "pods":
+            found.append("no room for one more pod")
+        elif name not in there:
+            found.append(f"has no {name}")
+        else:
+            found.append(f"{name}: {worded(name, amount)} asked for, {worded(name, has)} {word}")
+    return found
+
+
+def _places(ask: Ask, room: Room) -> int:
+    wanted = {**ask.resources, "pods": Decimal(1)}
+    return min(int(room.whole.get(name, Decimal(0)) // amount) for name, amount in wanted.items() if amount)
+
+
+def _has(ask: Ask, room: Room) -> str:
+    told = []
+    for name in ask.resources:
+        whole = worded(name, room.whole.get(name, Decimal(0)))
+        if room.free is not None:
+            whole = f"{worded(name, max(room.free.get(name, Decimal(0)), Decimal(0)))} of {whole}"
+        told.append(f"{whole} {name}")
+    return ", ".join(told)

@@ -1,0 +1,72 @@
+"""What the cluster's nodes have for a job's workers, as far as they may be looked at."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from train_func.client.cluster import asking, capacity, faults
+from train_func.client.cluster.access import Access
+from train_func.client.observed import WhyNot
+
+PAGE = "500"  # objects of one answer; what goes on beyond it is not looked at
+RUNNING = "status.phase!=Succeeded,status.phase!=Failed"
+GROWING = ("karpenter.sh", "autoscaling.x-k8s.io")  # API groups that only a cluster serves whose nodes come and go
+GROWS = "    (this cluster adds nodes by itself when workers find no room)"
+
+Json = dict[str, Any]
+
+
+def look(access: Access, manifest: Mapping[str, Any]) -> WhyNot | None:
+    """Per node why it takes no worker of the PyTorchJob; None where there are more nodes than can be looked at.
+
+    Raises:
+        ApiException: the nodes may not be listed.
+    """
+    nodes = asking.get(access, "/api/v1/nodes", limit=PAGE)
+    if _goes_on(nodes):
+        return None
+    ask = capacity.Ask.of(manifest)
+    found = capacity.rooms(ask, nodes["items"], _pods(access))
+    lack, table = capacity.lack(ask, found), capacity.table(ask, found)
+    if lack and grows(access):
+        return WhyNot(None, f"{table}\n{GROWS}")
+    return WhyNot(lack, table)
+
+
+def grows(access: Access) -> bool:
+    """Whether something adds nodes when there is no room, as far as that shows."""
+    try:
+        groups = {group["name"] for group in asking.get(access, "/apis")["groups"]}
+        if groups & set(GROWING):
+            return True
+        asking.get(access, "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status")
+    except Exception as error:
+        if not faults.known(error):
+            raise
+        return False
+    return True
+
+
+def _pods(access: Access) -> list[Json] | None:
+    """Those that take room; None where they may not be listed, or are too many."""
+    try:
+        pods = asking.get(access, "/api/v1/pods", limit=PAGE, fieldSelector=RUNNING)
+    except Exception as error:
+        if not faults.known(error):
+            raise
+        return None
+    return None if _goes_on(pods) else list(pods["items"])
+
+
+def _goes_on(answer: Mapping[str, Any]) -> bool:
+    return bool((answer.get("metadata") or {}).get("continue"))
+
+
+def why_not(access: Access, job_name: str) -> WhyNot | None:
+    """As ``look``, for a job that exists; None where that cannot be known."""
+    try:
+        job = asking.get(access, f"/apis/kubeflow.org/v1/namespaces/{access.namespace}/pytorchjobs/{job_name}")
+        return look(access, job)
+    except Exception as error:
+        if not faults.known(error):
+            raise
+        return None
