@@ -29,6 +29,8 @@ class Facts:
     num_train: int
     num_held_out: int
     labels: tuple[str, ...]
+    guessing: float
+    """Share of the held-out rows that have the class most frequent in training."""
     inputs: Mapping[str, Input]
     """Files of this machine that the run reads, by the field that names them."""
 
@@ -47,6 +49,7 @@ def check(run: Run, store: str) -> Facts:
         num_train=facts["num_train"],
         num_held_out=facts["num_held_out"],
         labels=tuple(facts["labels"]),
+        guessing=facts["guessing"],
         inputs={field: _input(found) for field, found in report["inputs"].items()},
     )
 

@@ -18,6 +18,7 @@ from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import Run, RunRecord, name_of
 from train_func.storage import Store, open_store
 
+MOST_CLASSES = 8  # shown by name
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
 
 
@@ -51,16 +52,15 @@ def submit(
     if not fresh and state not in ("Absent", *FINISHED[1:]):
         done = "it was already done" if state == "Succeeded" else f"it is {state}"
         print(f"{job.name}: {done}; attached to it (fresh=True trains again)")
-        return job
+        return Job(_stored(store, record.name, record.generation), place, store)
     if not fresh and state != "Absent":
         print(f"{job.name}: the same was submitted before and is {state}; it is tried again")
     for note in facts.notes:
         print(f"note: {note}")
-    _start(replace(record, run=place.carry(record.run, facts.inputs, store)), source, place, store)
-    print(
-        f"{job.name}: submitted, {run.workers} workers, {facts.num_train} rows to train, {facts.num_held_out} held out"
-    )
-    return job
+    record = replace(record, run=place.carry(record.run, facts.inputs, store))
+    _start(record, source, place, store)
+    print(f"{record.name}: submitted, {run.workers} workers, {_told(facts)}")
+    return Job(record, place, store)
 
 
 def attach(name: str, *, on: Place | None = None) -> Job:
@@ -79,16 +79,26 @@ def attach(name: str, *, on: Place | None = None) -> Job:
         known = [key.removesuffix("/run.json") for key in keys if re.fullmatch(r"[^/]+/run\.json", key)]
         raise JobNotFound(
             f"{store.address} holds no run {name!r}; it holds: {', '.join(known) or 'none'}. Another store is named by "
-            "attach(name, on=Local(store=...)) or TRAIN_FUNC_STORE; `make run` keeps its jobs in the checkout: "
-            "set TRAIN_FUNC_HOME to its folder .train_func"
+            "attach(name, on=Local(store=...)), on=Cluster(store=...) or TRAIN_FUNC_STORE; `make run` keeps its jobs "
+            "in the checkout: set TRAIN_FUNC_HOME to its folder .train_func"
         )
-    return Job(RunRecord.from_dict(_json(store, _run_key(name, generation))), place, store)
+    return Job(_stored(store, name, generation), place, store)
+
+
+def _told(facts: Facts) -> str:
+    """The data in few words, and the share of right answers that whoever always says the same would give."""
+    shown = [*facts.labels[:MOST_CLASSES], *(["..."] if len(facts.labels) > MOST_CLASSES else [])]
+    return (
+        f"{facts.num_train} rows to train, {facts.num_held_out} held out; {len(facts.labels)} classes: "
+        f"{', '.join(shown)} (always guessing the most frequent: {facts.guessing:.0%} right)"
+    )
 
 
 def _place(on: Place | None) -> Place:
     given: object = on
-    if given is not None and not hasattr(given, "store_address"):
-        raise InvalidInput(f"on={given!r}: a place is wanted, such as Local()")
+    if given is not None and (isinstance(given, type) or not hasattr(given, "store_address")):
+        shown = f"{given.__name__}()" if isinstance(given, type) else "Local() or Cluster()"
+        raise InvalidInput(f"on={given!r}: a place is wanted: on={shown}")
     return on if on is not None else Local()
 
 
@@ -169,6 +179,11 @@ def _generation(store: Store, name: str) -> int:
         return 0
     later = (re.fullmatch(rf"{re.escape(name)}/generations/(\d+)/run\.json", key) for key in keys)
     return max([1, *(int(found[1]) for found in later if found)])
+
+
+def _stored(store: Store, name: str, generation: int) -> RunRecord:
+    """The record of a run that was submitted before."""
+    return RunRecord.from_dict(_json(store, _run_key(name, generation)))
 
 
 def _run_key(name: str, generation: int) -> str:

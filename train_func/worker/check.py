@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run
 from train_func.storage import Store, open_store
@@ -80,8 +82,15 @@ def _data_facts(data: Division | None) -> dict[str, Any]:
         "num_train": data.train.num_rows,
         "num_held_out": data.held_out.num_rows,
         "labels": list(data.labels),
+        "guessing": _guessing(data),
         "data_fingerprint": data.fingerprint,
     }
+
+
+def _guessing(data: Division) -> float:
+    """Share of the held-out rows that have the class most frequent in training."""
+    most = np.bincount(data.train["label"].to_numpy()).argmax()
+    return float(np.mean(data.held_out["label"].to_numpy() == most))
 
 
 def _model_facts(model: FoundModel | None) -> dict[str, Any]:
