@@ -34,6 +34,7 @@ print(json.dumps({
     "kernels": subprocess.run(["jupyter", "kernelspec", "list", "--json"], capture_output=True, text=True).stdout,
     "version": importlib.metadata.version("train-func"),
     "environment": sorted(os.environ),
+    "build": os.path.exists("/build"),
 }))
 """
 
@@ -106,6 +107,10 @@ def test_everything_imported_has_its_bytecode(found):
 def test_it_runs_notebooks_and_leaves_the_tools_of_development_out(found):
     assert found["programs"] == ["papermill", "jupyter-lab"]
     assert json.loads(found["kernels"])["kernelspecs"]["python3"]["spec"]["argv"][0] == "python"
+
+
+def test_nothing_of_the_build_is_left(found):
+    assert not found["build"]
 
 
 def test_no_variable_of_it_is_a_credential(found):

@@ -1,0 +1,134 @@
+"""make image: who builds, under which name, with which packages; and what the Dockerfile says twice."""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+STUB = """#!/usr/bin/env bash
+[[ $1 == info && " $DEAF " == *" $(basename "$0") "* ]] && exit 1
+[[ $1 == info ]] && exit
+printf '%s\\0' "$(basename "$0")" "$@" >"$TOLD"
+echo registry.example/told:1
+"""
+
+
+@pytest.fixture
+def told(tmp_path):
+    return tmp_path / "told"
+
+
+@pytest.fixture
+def image(tmp_path, told):
+    """Runs infra/image.sh with stubs for the builders named."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+
+    def run(*builders, script=ROOT / "infra/image.sh", **settings):
+        for name in builders:
+            stub = programs / name
+            stub.write_text(STUB)
+            stub.chmod(stub.stat().st_mode | stat.S_IXUSR)
+        path = f"{programs}:{os.environ['PATH']}"
+        environment = {"PATH": path, "HOME": str(tmp_path), "TOLD": str(told), "DEAF": "", **settings}
+        return subprocess.run([script], env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    return run
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """The script in a checkout that no testbed lies beside."""
+    folder = tmp_path / "checkout/infra"
+    folder.mkdir(parents=True)
+    return shutil.copy2(ROOT / "infra/image.sh", folder)
+
+
+def arguments(told):
+    return told.read_text().rstrip("\0").split("\0")
+
+
+@pytest.mark.parametrize("builder", ["docker", "podman"])
+def test_an_engine_builds_under_the_name_given_and_it_is_printed(image, told, builder):
+    done = image(builder, BUILDER=builder, IMAGE="registry.example/mine:7")
+    assert (done.returncode, done.stdout) == (0, "registry.example/mine:7\n"), done.stderr
+    assert arguments(told) == [
+        builder,
+        *("build", "--build-arg", "REQUIREMENTS=", "--tag", "registry.example/mine:7", str(ROOT)),
+    ]
+
+
+def test_the_first_engine_that_answers_builds(image, told, elsewhere):
+    done = image("docker", "podman", "buildah", script=elsewhere, DEAF="docker", IMAGE="mine:7")
+    assert done.returncode == 0, done.stderr
+    assert arguments(told)[0] == "podman"
+
+
+def test_where_no_engine_answers_that_is_said(image, told, elsewhere):
+    done = image("docker", "podman", "buildah", script=elsewhere, DEAF="docker podman buildah", IMAGE="mine:7")
+    assert done.returncode == 1
+    assert "no docker, podman or buildah answers; install one" in done.stderr
+    assert not told.exists()
+
+
+def test_a_program_of_ones_own_is_called_and_says_the_name(image, told):
+    done = image("mine", BUILDER="mine", IMAGE="mine:7")
+    assert (done.returncode, done.stdout) == (0, "registry.example/told:1\n"), done.stderr
+    assert arguments(told) == ["mine", str(ROOT), "mine:7", "--build-arg", "REQUIREMENTS="]
+
+
+def test_packages_of_ones_own_travel_and_change_the_name(image, told, tmp_path):
+    wanted = tmp_path / "wanted.txt"
+    wanted.write_text("# mine\neinops>=0.8 ; python_version > '3'\n")
+    plain = image("docker", BUILDER="docker").stdout
+    with_them = image("docker", BUILDER="docker", REQUIREMENTS=str(wanted)).stdout
+    assert "REQUIREMENTS=# mine\neinops>=0.8 ; python_version > '3'" in arguments(told)
+    for name in (plain, with_them):
+        assert re.fullmatch(r"train-func:[0-9a-f]{12}\n", name)
+    assert plain != with_them
+    assert image("docker", BUILDER="docker").stdout == plain
+
+
+def test_a_password_that_would_stay_in_the_history_is_refused_unseen(image, told, tmp_path):
+    wanted = tmp_path / "wanted.txt"
+    wanted.write_text("einops\n--index-url https://me:hunter2@registry.example/simple\n")
+    done = image("docker", BUILDER="docker", REQUIREMENTS=str(wanted))
+    assert done.returncode == 1
+    assert re.search(r"^2$", done.stderr, re.M)
+    assert "a password, which everybody who has the image could read" in done.stderr
+    assert "hunter2" not in done.stdout + done.stderr
+    assert not told.exists()
+
+
+def test_a_missing_file_is_named(image, told):
+    done = image("docker", BUILDER="docker", REQUIREMENTS="nowhere.txt")
+    assert done.returncode == 1
+    assert "REQUIREMENTS=nowhere.txt: there is no such file" in done.stderr
+    assert not told.exists()
+
+
+def test_the_tools_of_development_left_out_are_those_of_the_project():
+    left_out = re.search(r"printf '%s\\n' (.+) >/build/unwanted", DOCKERFILE)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {re.split(r"[=<>]", wanted)[0].lower() for wanted in extras["dev"]}
+    assert set(left_out[1].split()) == names - {"uv"}, "uv stays: it installs"
+
+
+def test_what_changes_often_comes_last():
+    steps = [line for line in DOCKERFILE.splitlines() if line.startswith(("FROM", "COPY", "ARG", "USER", "CMD"))]
+    assert steps == [
+        "FROM docker.io/library/python:3.11-slim",
+        "COPY requirements.lock /build/",
+        "ARG REQUIREMENTS=",
+        "COPY pyproject.toml README.md /build/",
+        "COPY train_func /build/train_func",
+        "USER 1000:1000",
+        'CMD ["python", "-u", "-m", "train_func.worker", "run"]',
+    ]
