@@ -134,7 +134,7 @@ def _over_memory(evidence: Evidence) -> str:
     """Which worker the kernel killed for want of memory; of a pod that is gone its event still tells."""
     if over := next((pod for pod in reversed(evidence.pods) if pod.reason == "OOMKilled"), None):
         return f"worker {over.worker} needed more than its memory limit and was killed. {over.message}".strip()
-    told = [trouble for _, trouble in incidents([], evidence.events) if trouble.cause == "memory"]
+    told = [i.trouble for i in incidents([], evidence.events) if i.trouble.cause == "memory"]
     return told[-1].what if told and not evidence.attempts else ""
 
 
@@ -144,7 +144,7 @@ def _of_pods(evidence: Evidence) -> tuple[Cause, str]:
     if last is not None and last.reason in TAKEN_AWAY:
         return "preemption", f"worker {last.worker} {TAKEN_AWAY[last.reason]}. {last.message}".strip()
     if last is None:
-        told = [trouble for _, trouble in incidents([], evidence.events)]
+        told = [found.trouble for found in incidents([], evidence.events)]
         return (told[-1].cause, told[-1].what) if told else ("unknown", "")
     if last.exit_code == 137:
         return "killed", f"worker {last.worker} was killed by SIGKILL"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from train_func.client.explain.trouble import Trouble, worker_of
 from train_func.client.observed import Event, Pod
@@ -38,27 +39,40 @@ CRASHES = 4  # starts that end within SHORT_LIFE each, after which only a change
 SHORT_LIFE = 60.0  # seconds
 
 
-def incidents(pods: Sequence[Pod], events: Iterable[Event]) -> list[tuple[str, Trouble]]:
-    """Each with a key that tells it from the next one of its kind, oldest first."""
+@dataclass(frozen=True)
+class Incident:
+    """Something that befell a worker once."""
+
+    key: str
+    """Tells it from the next one of its kind."""
+    worker: int
+    trouble: Trouble
+    echo: bool = False
+    """Whether it is an event about a pod that, while it was there, told the same itself."""
+
+
+def incidents(pods: Sequence[Pod], events: Iterable[Event]) -> list[Incident]:
+    """What pods and events tell, oldest first."""
     found = [told for event in events if (told := _of_event(event))]
     return found + [told for pod in pods if (told := _of_pod(pod))]
 
 
-def _of_pod(pod: Pod) -> tuple[str, Trouble] | None:
+def _of_pod(pod: Pod) -> Incident | None:
     if pod.reason not in TAKEN_AWAY:
         return None
-    return f"taken {pod.name} {pod.uid}", _taken(pod.worker, TAKEN_AWAY[pod.reason], pod.message)
+    return Incident(f"taken {pod.name} {pod.uid}", pod.worker, _taken(pod.worker, TAKEN_AWAY[pod.reason], pod.message))
 
 
-def _of_event(event: Event) -> tuple[str, Trouble] | None:
+def _of_event(event: Event) -> Incident | None:
     kind, _, name = event.object.partition("/")
+    at = f"{event.reason} {event.count} {event.time}"
     if kind == "Pod" and event.reason in _ON_EVENT:
-        told = _taken(worker_of(name), _ON_EVENT[event.reason], event.message)
-        return f"event {name} {event.reason} {event.count} {event.time}", told
+        worker = worker_of(name)
+        return Incident(f"event {name} {at}", worker, _taken(worker, _ON_EVENT[event.reason], event.message), echo=True)
     ended = _ENDED.match(event.message)
     if kind != "PyTorchJob" or ended is None or int(ended["code"]) < FIRST_RETRYABLE:
         return None
-    return f"end {ended['pod']} {event.reason} {event.count} {event.time}", _of_end(event, ended)
+    return Incident(f"end {ended['pod']} {at}", worker_of(ended["pod"]), _of_end(event, ended))
 
 
 def _taken(worker: int, how: str, message: str) -> Trouble:

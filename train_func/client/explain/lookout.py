@@ -16,6 +16,8 @@ from train_func.errors import Cause, JobFailed
 from train_func.run import RunRecord
 
 LOOK_SECONDS = 1.0  # between two looks
+LOOP_SECONDS = 90.0  # without another such end, after which a worker is no longer thought to run in a circle
+CALM_SECONDS = 5.0  # the same while nothing hinders the job
 SETTLE_SECONDS = 4.0  # that a trouble lasts before it counts as permanent: some are over in a moment
 SLOW_SECONDS = 2.0  # that a worker may be without a node before it is told: most get one at the second try
 AGAIN_SECONDS = 10.0  # at least, before the same kind of trouble is told in other words
@@ -36,6 +38,9 @@ class Lookout:
         self._since: dict[tuple[Cause, bool], float] = {}
         self._told: dict[Cause, tuple[Trouble, float]] = {}
         self._seen: set[str] = set()
+        self._taken: set[int] = set()
+        self._hopeless: tuple[Trouble, float] | None = None
+        self._quiet = True
         self._room: tuple[WhyNot | None, float] | None = None
         self.current: list[Trouble] = []
         """What hinders the job at the moment."""
@@ -51,11 +56,9 @@ class Lookout:
             self.current = []
             return []
         pods, events = self._place.pods(name), self._place.events(name)
-        befallen = [(key, trouble) for key, trouble in incidents(pods, events) if key not in self._seen]
-        self._seen |= {key for key, _ in befallen}
-        found = [*self._hindrances(status, pods, events, now), *(told for _, told in befallen if told.permanent)]
-        self.current = self._settled(found, now)
-        passing = [told for _, told in befallen if not told.permanent]
+        befallen = self._befallen(pods, events)
+        self.current = self._settled([*self._hindrances(status, pods, events, now), *self._loop(befallen, now)], now)
+        passing = [told for told in befallen if not told.permanent]
         # Of what happened before anybody looked only the last is news.
         return [*(passing[-1:] if first else passing), *(told for told in self.current if self._is_news(told, now))]
 
@@ -68,12 +71,34 @@ class Lookout:
         lines.append("  the job is left as it is: job.cancel() removes it, job.result() waits again")
         return JobFailed("\n".join(lines), cause=hopeless[0].cause)
 
+    @property
+    def patience(self) -> float:
+        """Seconds after which to look again even if nothing seems to change."""
+        return LOOK_SECONDS if self.current or self._quiet else CALM_SECONDS
+
+    def _befallen(self, pods: Sequence[Pod], events: Sequence[Event]) -> list[Trouble]:
+        """What has befallen workers since the last look, each thing once."""
+        new = [found for found in incidents(pods, events) if found.key not in self._seen]
+        self._seen |= {found.key for found in new}
+        self._taken |= {found.worker for found in new if found.key.startswith("taken")}
+        return [found.trouble for found in new if not (found.echo and found.worker in self._taken)]
+
+    def _loop(self, befallen: Sequence[Trouble], now: float) -> list[Trouble]:
+        """The end that a worker comes to again and again, as long as it does."""
+        if hopeless := [told for told in befallen if told.permanent]:
+            self._hopeless = (hopeless[-1], now)
+        if self._hopeless is None or now - self._hopeless[1] > LOOP_SECONDS:
+            return []
+        return [self._hopeless[0]]
+
     def _hindrances(self, status: JobStatus, pods: Sequence[Pod], events: Sequence[Event], now: float) -> list[Trouble]:
         if status.condition("Suspended"):
             return [Trouble("quota", "the job is suspended, by its queue or by somebody", "it goes on once resumed")]
         found = [*refusals(pods, events, self._record.run.workers), *waits(pods, events)]
         found = [self._with_room(told, now) if told.cause == "scheduling" else told for told in found]
-        silent = not status.conditions and not pods and not any(e.object.startswith("PyTorchJob/") for e in events)
+        self._quiet = silent = (
+            not status.conditions and not pods and not any(e.object.startswith("PyTorchJob/") for e in events)
+        )
         if silent and (quiet := now - self._begun) >= QUIET_SECONDS:
             found.append(_no_operator(quiet))
         return found
@@ -105,7 +130,7 @@ class Lookout:
 
     def _is_news(self, trouble: Trouble, now: float) -> bool:
         before, when = self._told.get(trouble.cause, (None, 0.0))
-        if before == trouble:
+        if before and (before.permanent, before.headline) == (trouble.permanent, trouble.headline):
             return False
         if before and before.permanent == trouble.permanent and now - when < AGAIN_SECONDS:
             return False

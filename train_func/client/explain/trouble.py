@@ -17,6 +17,11 @@ class Trouble:
     permanent: bool = False
     """Whether waiting alone cannot help; somebody has to change something."""
 
+    @property
+    def headline(self) -> str:
+        """Its first line, without the table or whatever else may follow."""
+        return self.what.partition("\n")[0]
+
     def __str__(self) -> str:
         return f"{self.what}\n  next: {self.next}" if self.next else self.what
 

@@ -11,10 +11,9 @@ _NO_SUCH_IMAGE = re.compile(
     r"not found|manifest unknown|name unknown|does not exist|denied|unauthorized|no such host|invalid reference", re.I
 )
 _NO_SUCH_OBJECT = re.compile(
-    r'(?:configmap|secret) "[^"]+" not found|couldn\'t find key \S+ in|references non-existent|runAsNonRoot|'
-    r"image will run as root",
-    re.I,
+    r'(?:configmap|secret) "[^"]+" not found|couldn\'t find key \S+ in|references non-existent', re.I
 )
+_AS_ROOT = re.compile("runAsNonRoot|run as root|non-numeric user")
 PULLING = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable")
 UNPULLABLE = ("InvalidImageName", "ErrImageNeverPull")
 UNMADE = ("CreateContainerConfigError", "CreateContainerError")
@@ -56,7 +55,7 @@ def _pulling(pod: Pod, events: Sequence[Event]) -> Trouble:
 
 def _unmade(message: str) -> Trouble:
     what = f"cannot be given what it needs: {_brief(message)}"
-    if "root" in message and not message.startswith(("secret", "configmap")):
+    if _AS_ROOT.search(message):
         return Trouble("image", what, _OTHER_IMAGE, permanent=True)
     if _NO_SUCH_OBJECT.search(message):
         return Trouble("permission", what, _GIVE_IT, permanent=True)

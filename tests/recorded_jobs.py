@@ -1,0 +1,45 @@
+"""Jobs that hang or end, as the operator 1.9.4 and a kubelet 1.34 left them: played back as a place would show them."""
+
+import json
+from pathlib import Path
+
+from train_func.client.cluster import reading
+from train_func.client.observed import WhyNot
+from train_func.run import Run, RunRecord
+
+FOLDER = Path(__file__).parent / "recorded"
+
+
+class RecordedPlace:
+    """One job, by the name of its file; its JSON may be changed before it is shown."""
+
+    def __init__(self, name: str) -> None:
+        self.job = json.loads((FOLDER / f"{name}.json").read_text())
+        self.room: WhyNot | None = None
+        self.asked_for_room = 0
+
+    def status(self, job_name):
+        return reading.job_status(self.job["job"])
+
+    def pods(self, job_name):
+        return [reading.pod(pod) for pod in self.job["pods"]]
+
+    def events(self, job_name):
+        return sorted((reading.event(event) for event in self.job["events"]), key=lambda event: event.time)
+
+    def why_not(self, job_name):
+        self.asked_for_room += 1
+        return self.room
+
+    def without(self, *, pods=False, events=False, conditions=False) -> "RecordedPlace":
+        self.job["pods"] = [] if pods else self.job["pods"]
+        self.job["events"] = [] if events else self.job["events"]
+        if conditions:
+            self.job["job"]["status"]["conditions"] = []
+        return self
+
+
+def a_record(workers: int = 1) -> RunRecord:
+    made_of = dict.fromkeys(("source_sha256", "data_fingerprint", "model_fingerprint", "package_version"), "0")
+    run = Run(model="m", dataset="d", workers=workers)
+    return RunRecord(run=run, name="job-a", generation=1, store="s3://b/runs", function="f", **made_of)

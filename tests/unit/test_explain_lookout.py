@@ -1,0 +1,164 @@
+"""A job that hangs is named by its pods and events, at once, and given up only when waiting cannot help."""
+
+import pytest
+
+from tests.recorded_jobs import RecordedPlace, a_record
+from train_func.client.explain import Lookout
+from train_func.client.observed import WhyNot
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def looked(place, seconds=30, workers=1):
+    """All that is told within so many seconds, the lookout at their end, and when it would have given up."""
+    clock = Clock()
+    lookout = Lookout(a_record(workers), place, clock)
+    told, given_up = [], None
+    for _ in range(seconds):
+        told += lookout.look()
+        if given_up is None and lookout.failure():
+            given_up = clock.seconds - 1000.0
+        clock.seconds += 1
+    return told, lookout, given_up
+
+
+PERMANENT = [
+    ("invalid_image_name", "image", "worker 0: cannot pull its image: Failed to apply default image tag"),
+    ("image_not_found", "image", "worker 0: cannot pull its image: localhost:5000/nosuch:1: not found"),
+    ("registry_unknown", "image", "no such host"),
+    ("registry_refuses", "image", "connection refused"),
+    ("secret_missing", "permission", 'worker 0: cannot be given what it needs: secret "nosuch" not found'),
+    ("secret_key_missing", "permission", "couldn't find key rootPassword in Secret lab/half"),
+    ("config_map_missing", "permission", 'configmap "no-such-map" not found'),
+    ("pod_security", "permission", 'worker 0 cannot be created: violates PodSecurity "restricted:latest"'),
+    ("service_account_missing", "permission", 'serviceaccount "nosuch" not found'),
+    ("priority_class_missing", "input", "no PriorityClass with name nosuch was found"),
+    ("limit_range", "quota", "maximum memory usage per Container is 32Mi, but limit is 64Mi"),
+    ("start_error", "image", 'exec: "nosuchcmd": executable file not found'),
+    ("out_of_memory", "memory", "worker 0 needed more than its memory limit and was killed (exit code 137)"),
+]
+
+
+@pytest.mark.parametrize(("name", "cause", "words"), PERMANENT, ids=[case[0] for case in PERMANENT])
+def test_what_waiting_cannot_help_is_told_at_once_and_then_raised(name, cause, words):
+    told, lookout, given_up = looked(RecordedPlace(name))
+    assert words in str(told[0])
+    failure = lookout.failure()
+    assert failure.cause == cause
+    assert words in str(failure)
+    assert "job.cancel()" in str(failure)
+    assert given_up <= 6
+
+
+def test_a_quota_that_all_workers_together_exceed_is_given_up_with_its_numbers():
+    told, lookout, _ = looked(RecordedPlace("quota_never_fits"), workers=2)
+    assert lookout.failure().cause == "quota"
+    assert "limits.memory: 64Mi asked for each of 2 workers, 64Mi used, 100Mi allowed" in str(lookout.failure())
+    assert len([trouble for trouble in told if trouble.cause == "quota"]) == 2  # once told, once given up
+
+
+def test_a_quota_that_others_use_up_is_told_and_waited_for():
+    place = RecordedPlace("quota_never_fits")
+    for event in place.job["events"]:
+        event["message"] = event["message"].replace(
+            "limited: limits.memory=100Mi,requests.cpu=80m", "limited: limits.memory=200Mi,requests.cpu=100m"
+        )
+        event["message"] = event["message"].replace("used: limits.memory=64Mi", "used: limits.memory=164Mi")
+    told, _, given_up = looked(place, workers=2)
+    assert "164Mi used, 200Mi allowed" in str(told[-1])
+    assert given_up is None
+
+
+def test_a_worker_without_a_node_is_told_and_waited_for_when_nothing_is_known_of_the_nodes():
+    told, _, given_up = looked(RecordedPlace("unschedulable"))
+    assert "worker 0: no node takes it: 0/1 nodes are available: 1 Insufficient cpu" in str(told[0])
+    assert given_up is None
+
+
+def test_a_worker_that_a_node_could_hold_is_waited_for_with_the_table():
+    place = RecordedPlace("unschedulable")
+    place.room = WhyNot(None, "    node  why not")
+    told, _, given_up = looked(place, 60)
+    assert "    node  why not" in str(told[0])
+    assert given_up is None
+    assert len(told) == 1
+    assert place.asked_for_room <= 4
+
+
+def test_a_worker_that_no_node_could_ever_hold_is_given_up():
+    place = RecordedPlace("no_gpu")
+    place.room = WhyNot("the cluster's only node could never hold a worker", "    node  why not")
+    _, lookout, given_up = looked(place)
+    assert lookout.failure().cause == "scheduling"
+    assert "    node  why not" in str(lookout.failure())
+    assert given_up <= 6
+
+
+def test_an_image_is_tried_more_than_once_before_it_is_given_up():
+    place = RecordedPlace("image_not_found")
+    for event in place.job["events"]:
+        event["count"] = 1
+    told, _, given_up = looked(place)
+    assert "localhost:5000/nosuch:1: not found" in str(told[0])
+    assert given_up is None
+
+
+def test_a_trouble_that_passes_within_moments_is_not_given_up():
+    place = RecordedPlace("secret_missing")
+    clock = Clock()
+    lookout = Lookout(a_record(), place, clock)
+    lookout.look()
+    clock.seconds += 3
+    place.job = RecordedPlace("succeeded").job
+    lookout.look()
+    clock.seconds += 10
+    assert lookout.look() == []
+    assert lookout.failure() is None
+
+
+@pytest.mark.parametrize(("name", "words"), [("evicted", "was evicted"), ("preempted", "was preempted")])
+def test_a_worker_that_is_taken_away_is_told_once_and_the_job_goes_on(name, words):
+    told, _, given_up = looked(RecordedPlace(name))
+    assert [(trouble.cause, words in str(trouble)) for trouble in told] == [("preemption", True)]
+    assert given_up is None
+
+
+def test_a_job_that_nobody_looks_after_means_that_the_operator_does_not_run():
+    place = RecordedPlace("pod_security").without(pods=True, events=True, conditions=True)
+    told, lookout, given_up = looked(place)
+    assert "the Training Operator does not run" in str(told[0])
+    assert lookout.failure().cause == "cluster"
+    assert 15 <= given_up <= 28
+
+
+def test_a_suspended_job_is_waited_for():
+    place = RecordedPlace("pod_security")
+    suspended = {"type": "Suspended", "status": "True", "lastTransitionTime": "2026-11-21T14:13:25Z"}
+    place.job["job"]["status"]["conditions"] = [suspended]
+    told, _, given_up = looked(place)
+    assert ["suspended" in str(trouble) for trouble in told] == [True]
+    assert given_up is None
+
+
+@pytest.mark.parametrize("name", ["succeeded", "exit_1", "deadline"])
+def test_of_a_job_that_has_ended_nothing_is_looked_out_for(name):
+    told, lookout, given_up = looked(RecordedPlace(name))
+    assert (told, lookout.current, given_up) == ([], [], None)
+
+
+def test_the_same_trouble_of_many_workers_is_told_in_one_line():
+    place = RecordedPlace("secret_missing")
+    (pod,) = place.job["pods"]
+    for number in range(1, 4):
+        labels = {"training.kubeflow.org/replica-index": str(number)}
+        place.job["pods"].append(
+            {**pod, "metadata": {**pod["metadata"], "name": f"job-a-worker-{number}", "labels": labels}}
+        )
+    told, _, _ = looked(place, 1, workers=4)
+    assert ["workers 0 to 3: cannot be given" in str(trouble) for trouble in told] == [True]
