@@ -7,17 +7,15 @@ import dataclasses
 import difflib
 import hashlib
 import json
-import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from train_func.errors import InvalidInput
-from train_func.secret import secret_in, secret_under
+from train_func.validity import RECORD_KEY, faults
 
-MAX_SEED = 2**32 - 1
-MAX_WORKERS = 1000
 READABLE_LENGTH = 24  # characters of a name before its hash; pods add "-worker-999" and must stay below 63
 HASH_LENGTH = 10
 
@@ -78,9 +76,8 @@ class Run:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        faults = _faults(self)
-        if faults:
-            raise InvalidInput(faults)
+        if found := faults(self):
+            raise InvalidInput(found)
         object.__setattr__(self, "labels", tuple(self.labels))
         object.__setattr__(self, "parameters", json.loads(json.dumps(dict(self.parameters))))
 
@@ -106,107 +103,6 @@ def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name, field_names(), n=1)
     near = f"did you mean {close[0]!r}?" if close else f"its fields are {', '.join(field_names())}."
     return f"Run has no field {name!r}: {near} Values of your own go in parameters"
-
-
-def _whole(run: Run, name: str, low: int, high: int) -> str | None:
-    value = getattr(run, name)
-    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
-        return None
-    return f"{name}={value!r}: a whole number from {low} to {high} is wanted"
-
-
-def _text(run: Run, name: str) -> str | None:
-    value = getattr(run, name)
-    if isinstance(value, str) and value.strip():
-        if found := secret_in(value):
-            return f"{name}: holds {found}; give credentials by Secret or environment, never in a Run"
-        return None
-    return f"{name}={value!r}: a non-empty text is wanted"
-
-
-def _learning_rate(run: Run) -> str | None:
-    rate = run.learning_rate
-    if isinstance(rate, (int, float)) and not isinstance(rate, bool) and math.isfinite(rate) and 0 < rate <= 1:
-        return None
-    return f"learning_rate={rate!r}: a number above 0 and at most 1 is wanted (fine-tuning usually takes 1e-5 to 1e-4)"
-
-
-def _held_out(run: Run) -> str | None:
-    share = run.held_out
-    if isinstance(share, str):
-        return _text(run, "held_out")
-    if isinstance(share, (int, float)) and not isinstance(share, bool) and 0 < share < 1:
-        return None
-    return f"held_out={share!r}: a share between 0 and 1, the name of a split, or a file is wanted"
-
-
-def _labels(run: Run) -> str | None:
-    given: object = run.labels
-    if not isinstance(given, (tuple, list)) or not all(isinstance(name, str) and name for name in given):
-        return f"labels={run.labels!r}: a tuple of class names is wanted, such as ('negative', 'positive')"
-    if len(set(run.labels)) != len(run.labels):
-        return f"labels={run.labels!r}: every class name may stand only once"
-    if len(run.labels) == 1:
-        return f"labels={run.labels!r}: one class leaves nothing to learn; name at least two"
-    return None
-
-
-def _parameters(run: Run) -> list[str]:
-    given: object = run.parameters
-    if not isinstance(given, Mapping):
-        return [f"parameters={given!r}: a dict of plain JSON values is wanted"]
-    return [fault for key, value in given.items() if (fault := _parameter(key, value))]
-
-
-def _parameter(key: object, value: object) -> str | None:
-    if not isinstance(key, str):
-        return f"parameters[{key!r}]: every key must be a text"
-    if key in {*field_names(), RECORD_KEY}:
-        return f"parameters[{key!r}]: that name is a field of Run itself; choose another"
-    if found := _secret_within(key, value):
-        return f"parameters[{key!r}]: holds {found}; pass credentials by Secret or environment"
-    try:
-        same = json.loads(json.dumps(value, allow_nan=False)) == value
-    except (TypeError, ValueError):
-        same = False
-    if same:
-        return None
-    return (
-        f"parameters[{key!r}] = {value!r} ({type(value).__name__}): only plain JSON travels: "
-        "text, finite numbers, true, false, None, lists and dicts with text keys"
-    )
-
-
-def _secret_within(key: str, value: object) -> str | None:
-    if isinstance(value, str):
-        return secret_under(key, value)
-    if isinstance(value, Mapping):
-        return next((found for k, v in value.items() if (found := _secret_within(str(k), v))), None)
-    if isinstance(value, (list, tuple)):
-        return next((found for item in value if (found := _secret_within(key, item))), None)
-    return None
-
-
-def _faults(run: Run) -> list[str]:
-    found = [_text(run, name) for name in ("model", "dataset", "model_revision", "dataset_revision", "text", "label")]
-    found.append(_text(run, "subset") if run.subset is not None else None)
-    found += [_labels(run), _held_out(run)]
-    found.append(_whole(run, "samples", 2, 10**12) if run.samples is not None else None)
-    found.append(_whole(run, "max_length", 4, 1_000_000))
-    found.append(_whole(run, "workers", 1, MAX_WORKERS))
-    found.append(_whole(run, "epochs", 1, 100_000))
-    found.append(_whole(run, "batch_size", 1, 10**7))
-    found.append(_whole(run, "micro_batch_size", 1, 10**6))
-    found.append(_learning_rate(run))
-    found.append(_whole(run, "seed", 0, MAX_SEED))
-    found.append(_whole(run, "max_attempts", 1, 1000))
-    found.append(_whole(run, "deadline", 1, 10**9))
-    if isinstance(run.text, str) and run.text == run.label:
-        found.append(f"text and label are both {run.text!r}: two different columns are wanted")
-    return [*(fault for fault in found if fault), *_parameters(run)]
-
-
-RECORD_KEY = "train_func"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +142,10 @@ class RunRecord:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Raises InvalidInput when the Run in it is invalid."""
+        """Raises InvalidInput when the Run in it is invalid, or the record is of another version of this package."""
+        known = {own.name for own in dataclasses.fields(cls)}
+        if strange := set(plain) - known | (_ALWAYS - set(plain)):
+            raise InvalidInput(_other_version(plain, strange))
         return cls(**{**plain, "run": Run.from_dict(plain["run"])})
 
     def parameters(self) -> dict[str, Any]:
@@ -275,6 +174,18 @@ class RunRecord:
         run = Run.from_dict(_sorted_out(parameters))
         nothing = dict.fromkeys(("source_sha256", "data_fingerprint", "model_fingerprint", "package_version"), "")
         return cls(run=run, name=name_of(run, **nothing), generation=1, store=store, function="train_func", **nothing)
+
+
+_ALWAYS = {own.name for own in dataclasses.fields(RunRecord)} - {"submitted"}
+
+
+def _other_version(plain: Mapping[str, Any], strange: set[str]) -> str:
+    version = sys.modules["train_func"].__version__  # to import it from here would turn the arrows round
+    return (
+        f"the record of the run was written by train_func {plain.get('package_version', '(unknown)')}, and this is "
+        f"train_func {version}: they differ in {', '.join(sorted(strange))}. The workers need the version that "
+        "submits: build their image anew (make image), or install theirs here"
+    )
 
 
 def _sorted_out(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import re
 
 import pytest
 
+import train_func
+
 from train_func.errors import InvalidInput
 from train_func.run import RECORD_KEY, Run, RunRecord, field_names, name_of
 
@@ -182,3 +184,15 @@ def test_generations_have_addresses_of_their_own_and_share_the_published_model()
     assert (first.prefix, first.job_name) == (first.name, first.name)
     assert (second.prefix, second.job_name) == (f"{first.name}/generations/2", f"{first.name}-g2")
     assert first.model_prefix == second.model_prefix == f"{first.name}/model"
+
+
+@pytest.mark.parametrize("change", [{"unheard_of": 1}, {"store": None}], ids=["a field more", "a field less"])
+def test_a_record_of_another_version_is_refused_with_both_versions(change):
+    plain = record().to_dict() | {"package_version": "9.9"} | change
+    plain = {name: value for name, value in plain.items() if value is not None}
+    with pytest.raises(InvalidInput) as caught:
+        RunRecord.from_dict(plain)
+    said = str(caught.value)
+    assert f"written by train_func 9.9, and this is train_func {train_func.__version__}" in said
+    assert f"they differ in {next(iter(change))}." in said
+    assert "make image" in said

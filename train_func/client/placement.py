@@ -3,12 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from train_func.client import quantity
 from train_func.errors import InvalidInput
 from train_func.secret import secret_under
 
+LEAST_CPU = Decimal("0.01")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*")
 _OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -38,8 +40,8 @@ class Placement:
     """
 
     image: str
-    cpu: int
-    """Cores of each worker."""
+    cpu: int | float | str
+    """Cores of each worker; parts of one too, as 0.5 or "500m"."""
     memory: str | None = None
     """Memory of each worker, a Kubernetes quantity; None: no limit."""
     disk: str | None = None
@@ -84,6 +86,17 @@ def whole_fault(name: str, value: object, low: int) -> str | None:
     return f"{name}={value!r}: a whole number of at least {low} is wanted"
 
 
+def cpu_fault(value: object) -> str | None:
+    """What is wrong with an amount of cores."""
+    number = str(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else ""
+    try:
+        if quantity.parse(number) >= LEAST_CPU:
+            return None
+    except ValueError:
+        pass
+    return f"cpu={value!r}: cores are wanted, at least 0.01: a number such as 2 or 0.5, or a quantity such as '500m'"
+
+
 def memory_fault(value: object, name: str = "memory") -> str | None:
     """What is wrong with an amount of memory or disk."""
     try:
@@ -95,7 +108,7 @@ def memory_fault(value: object, name: str = "memory") -> str | None:
 
 def _faults(placement: Placement) -> list[str]:
     found = [
-        whole_fault("cpu", placement.cpu, 1),
+        cpu_fault(placement.cpu),
         whole_fault("gpu", placement.gpu, 0),
         whole_fault("grace_seconds", placement.grace_seconds, 1),
         memory_fault(placement.memory) if placement.memory is not None else None,
@@ -146,8 +159,17 @@ def _toleration_faults(placement: Placement) -> list[str]:
     return [
         f"tolerations[{number}]={toleration!r}: a dict such as {wanted} is wanted"
         for number, toleration in enumerate(given)
-        if not isinstance(toleration, Mapping) or not toleration or set(toleration) - _TOLERATION
+        if not (isinstance(toleration, Mapping) and toleration and _tolerates(toleration))
     ]
+
+
+def _tolerates(toleration: Mapping[str, Any]) -> bool:
+    effects = (None, "NoSchedule", "PreferNoSchedule", "NoExecute")
+    return (
+        not set(toleration) - _TOLERATION
+        and toleration.get("operator", "Equal") in ("Equal", "Exists")
+        and toleration.get("effect") in effects
+    )
 
 
 def _environment_faults(environment: Mapping[str, str | SecretKey]) -> list[str]:

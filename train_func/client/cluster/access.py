@@ -72,11 +72,13 @@ def connect(context: str | None = None, namespace: str | None = None) -> Access:
     Raises:
         InvalidInput: no cluster is named, or there is no such context.
     """
-    return _connect(os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG, context, namespace)
+    kubeconfig = os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
+    return _connect(kubeconfig, _written(kubeconfig), context, namespace)
 
 
 @functools.lru_cache(maxsize=16)
-def _connect(kubeconfig: str, context: str | None, namespace: str | None) -> Access:
+def _connect(kubeconfig: str, written: tuple[int, ...], context: str | None, namespace: str | None) -> Access:
+    """``written``: whoever logs in again, or takes another context, is not held to what was read before."""
     import urllib3
     from kubernetes import client
 
@@ -112,12 +114,18 @@ class _Bounded:
         return api
 
 
+def _written(kubeconfig: str) -> tuple[int, ...]:
+    """When its files were last written; empty when there are none."""
+    files = (Path(name).expanduser() for name in kubeconfig.split(os.pathsep) if name)
+    return tuple(file.stat().st_mtime_ns for file in files if file.is_file())
+
+
 def _load(configuration: Any, kubeconfig: str, context: str | None) -> tuple[str, str]:
     """Fills ``configuration``; returns which cluster that is, and its namespace."""
+    import yaml
     from kubernetes import config
 
-    files = [Path(name).expanduser() for name in kubeconfig.split(os.pathsep) if name]
-    if context is None and not any(file.exists() for file in files) and POD_NAMESPACE.exists():
+    if context is None and not _written(kubeconfig) and POD_NAMESPACE.exists():
         config.load_incluster_config(client_configuration=configuration)
         return f"the cluster of this pod ({configuration.host})", POD_NAMESPACE.read_text().strip()
     try:
@@ -127,10 +135,10 @@ def _load(configuration: Any, kubeconfig: str, context: str | None) -> tuple[str
             names = ", ".join(found["name"] for found in contexts) or "none"
             raise InvalidInput(f"context={context!r}: {kubeconfig} has no such context; it has: {names}")
         config.load_kube_config(config_file=kubeconfig, context=chosen["name"], client_configuration=configuration)
-    except config.ConfigException as error:
+    except (config.ConfigException, yaml.YAMLError, OSError) as error:
         raise InvalidInput(
-            f"no cluster can be reached: {error} ({kubeconfig}). Name a kubeconfig by KUBECONFIG, one of its contexts "
-            "by Cluster(context=...), or run inside a pod that has a service account's token; "
-            "`kubectl config get-contexts` lists them. Local() trains on this machine"
+            f"no cluster is named: {error} ({kubeconfig}). Name a kubeconfig by KUBECONFIG and one of its contexts "
+            "by Cluster(context=...) (`kubectl config get-contexts` lists them), or run inside a pod that has a "
+            "service account's token. Local() trains on this machine"
         ) from error
     return f"context {chosen['name']!r} ({configuration.host})", chosen["context"].get("namespace") or "default"

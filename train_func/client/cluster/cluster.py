@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from train_func.client import manifest as manifests
 from train_func.client.cluster import inputs as carrying
-from train_func.client.cluster import logs, objects, preflight, room
+from train_func.client.cluster import logs, looking, objects, observer, preflight, room
 from train_func.client.cluster.access import Access, connect
 from train_func.client.home import home
-from train_func.client.observed import Event, Input, JobStatus, LogLine, Pod, WhyNot
+from train_func.client.observed import Event, Input, JobStatus, LogCut, LogLine, Pod, WhyNot
 from train_func.client.placement import Placement, SecretKey
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run, RunRecord
@@ -25,6 +25,7 @@ from train_func.storage.address import bucket_of, without_password
 
 GRACE_SECONDS = 30
 SPOT_GRACE_SECONDS = 15  # GKE gives a node 30 s, and the pods that are not the system's half of them
+UNNAMED, UNNAMED_STORE = "unnamed:0", "s3://unnamed"  # where a setting is missing, so that all else can be asked
 LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0")
 
 
@@ -44,8 +45,8 @@ class Cluster:
     """Of the kubeconfig; default: its current one, or the cluster of the pod this runs in."""
     store: str | None = None
     """``s3://bucket/prefix``; default: TRAIN_FUNC_STORE."""
-    cpu: int = 2
-    """Cores of each worker."""
+    cpu: int | float | str = 2
+    """Cores of each worker: a number, or a quantity such as ``"500m"``."""
     memory: str = "8Gi"
     """Memory of each worker."""
     gpu: int = 0
@@ -88,10 +89,9 @@ class Cluster:
 
     def store_address(self) -> str:
         """Address of the store that runs here use."""
-        address = self.store or os.environ.get("TRAIN_FUNC_STORE")
-        if faults := _store_faults(address):
-            raise InvalidInput(faults)
-        assert address is not None
+        address = self._store()
+        if address is None or _store_faults(address):
+            raise InvalidInput(_store_faults(address))
         return address
 
     def models_folder(self) -> Path:
@@ -102,8 +102,8 @@ class Cluster:
         """The PyTorchJob of a run for this cluster; ``files`` are the names in its ConfigMap."""
         if faults := self._faults():
             raise InvalidInput(faults)
-        image = self.image or os.environ["TRAIN_FUNC_IMAGE"]
-        return manifests.render(record, self._placement(image, self._access().namespace), files)
+        placement = self._placement(self._image() or UNNAMED, self._access().namespace)
+        return manifests.render(record, placement, files)
 
     def preflight(self, run: Run) -> None:
         """Asks the cluster everything that can be known before anything is created.
@@ -111,11 +111,16 @@ class Cluster:
         Raises:
             InvalidInput: with every finding at once.
         """
-        if faults := self._faults():
-            raise InvalidInput(faults)
-        manifest = self.render(manifests.provisional(run, self.store_address()), manifests.FILES)
-        if found := preflight.findings(self._access(), manifest):
-            raise InvalidInput([message for _, message in found], cause=found[0][0])
+        faults = self._faults()
+        try:
+            access = self._access()
+            placement = self._placement(self._image() or UNNAMED, access.namespace)
+        except InvalidInput as found:
+            raise InvalidInput([*faults, *found.faults]) from found
+        address = UNNAMED_STORE if _store_faults(self._store()) else self.store_address()
+        manifest = manifests.render(manifests.provisional(run, address), placement, manifests.FILES)
+        for note in preflight.check(access, manifest, also=faults):
+            print(f"note: {note}")
 
     def carry(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
         """Brings the run's local files to the store, by content; returns the run with their addresses there."""
@@ -128,22 +133,31 @@ class Cluster:
             InvalidInput: the cluster refuses, or the job runs already.
         """
         objects.create(self._access(), manifest, manifests.config_map(manifest, files))
+        observer.forget(self._access(), job_name)
 
     def status(self, job_name: str) -> JobStatus | None:
         """The job's state, or None when there is no such job."""
-        return objects.status(self._access(), job_name)
+        return looking.status(self._access(), job_name)
 
     def pods(self, job_name: str) -> list[Pod]:
-        """The pods that there are, oldest first."""
-        return objects.pods(self._access(), job_name)
+        """The pods that there are, and while somebody waits or follows those that were, oldest first."""
+        return looking.pods(self._access(), job_name)
 
     def events(self, job_name: str) -> list[Event]:
         """All events, oldest first."""
-        return objects.events(self._access(), job_name)
+        return looking.events(self._access(), job_name)
 
-    def log_lines(self, job_name: str, *, follow: bool) -> Iterator[LogLine]:
-        """Lines of every incarnation from its first; with ``follow`` until the job has ended and all was read."""
-        return logs.lines(self._access(), job_name, follow=follow)
+    def log_lines(self, job_name: str, *, follow: bool, worker: int | None = None) -> Iterator[LogLine | LogCut]:
+        """Lines of every pod there is from its first; with ``follow`` until the job has ended and all was read.
+
+        Args:
+            worker: only of this one; more than 16 workers are followed only one by one, or when they fail.
+        """
+        return logs.lines(self._access(), job_name, follow=follow, worker=worker)
+
+    def await_change(self, job_name: str, seconds: float) -> None:
+        """Returns when something about the job may have changed, or after so many seconds."""
+        looking.await_change(self._access(), job_name, seconds)
 
     def why_not(self, job_name: str) -> WhyNot | None:
         """Per node why it takes no worker; None where the nodes may not be looked at."""
@@ -152,23 +166,32 @@ class Cluster:
     def cancel(self, job_name: str) -> None:
         """Removes the job with its pods and its ConfigMap; raises JobNotFound."""
         access = self._access()
-        if not objects.remove(access, job_name):
+        there = objects.remove(access, job_name)
+        observer.forget(access, job_name)
+        if not there:
             raise JobNotFound(f"no job {job_name!r} is in namespace {access.namespace} of {access.where}")
 
     def delete(self, job_name: str) -> None:
         """As ``cancel``; nothing happens when there is no such job."""
         objects.remove(self._access(), job_name)
+        observer.forget(self._access(), job_name)
 
     def _access(self) -> Access:
         return connect(self.context, self.namespace or os.environ.get("TRAIN_FUNC_NAMESPACE") or None)
 
     def _faults(self) -> list[str]:
         """What is missing or cannot work of the options and the environment together."""
-        faults = _store_faults(self.store or os.environ.get("TRAIN_FUNC_STORE"))
-        if not (self.image or os.environ.get("TRAIN_FUNC_IMAGE")):
+        faults = _store_faults(self._store())
+        if self._image() is None:
             faults.append("image: none is given; give Cluster(image='registry/name:tag') or set TRAIN_FUNC_IMAGE")
         name, endpoint = self._endpoint()
         return faults + (_endpoint_faults(name, endpoint) if endpoint else [])
+
+    def _image(self) -> str | None:
+        return self.image or os.environ.get("TRAIN_FUNC_IMAGE") or None
+
+    def _store(self) -> str | None:
+        return self.store or os.environ.get("TRAIN_FUNC_STORE") or None
 
     def _endpoint(self) -> tuple[str, str | None]:
         """Where the workers find the store, and which setting says so."""

@@ -1,0 +1,242 @@
+"""Cluster's options: what they default to, what is refused, and that everything wrong is told at once."""
+
+import re
+
+import pytest
+import yaml
+
+from train_func import Cluster, Local, Run, attach
+from train_func.client.cluster.access import connect
+from train_func.client.manifest import provisional
+from train_func.client.placement import SecretKey
+from train_func.errors import InvalidInput
+
+OURS = ("IMAGE", "NAMESPACE", "STORE", "STORE_SECRET", "S3_ENDPOINT", "HOME")
+THEIRS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "KUBECONFIG")
+FILES = ["run.json"]
+RUN = Run(model="m", dataset="d")
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch, tmp_path):
+    """A kubeconfig with two contexts, whose clusters are never asked, and no setting."""
+    for name in (*(f"TRAIN_FUNC_{name}" for name in OURS), *THEIRS):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "kubeconfig"
+    path.write_text(kubeconfig("away"))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    return path
+
+
+def kubeconfig(current):
+    contexts = {
+        "home": {"cluster": "here", "user": "me"},
+        "away": {"cluster": "there", "user": "me", "namespace": "ml"},
+    }
+    clusters = {"here": "https://127.0.0.1:1", "there": "https://127.0.0.1:2"}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": current,
+            "contexts": [{"name": name, "context": found} for name, found in contexts.items()],
+            "clusters": [{"name": name, "cluster": {"server": server}} for name, server in clusters.items()],
+            "users": [{"name": "me", "user": {"token": "t"}}],
+        }
+    )
+
+
+def rendered(place):
+    return place.render(provisional(RUN, place.store_address()), FILES)
+
+
+def pod_of(manifest):
+    return manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+
+
+def variables(manifest):
+    return {
+        entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in pod_of(manifest)["containers"][0]["env"]
+    }
+
+
+def faults(make):
+    with pytest.raises(InvalidInput) as caught:
+        make()
+    return caught.value.faults
+
+
+def test_without_arguments_all_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_IMAGE", "registry.example/train-func:1")
+    monkeypatch.setenv("TRAIN_FUNC_NAMESPACE", "alice")
+    monkeypatch.setenv("TRAIN_FUNC_STORE", "s3://kubeflow-examples/runs")
+    monkeypatch.setenv("TRAIN_FUNC_STORE_SECRET", "alice-s3")
+    monkeypatch.setenv("TRAIN_FUNC_S3_ENDPOINT", "http://myminio:9000")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
+    manifest = rendered(Cluster())
+    assert manifest["metadata"]["namespace"] == "alice"
+    assert pod_of(manifest)["containers"][0]["image"] == "registry.example/train-func:1"
+    assert variables(manifest)["AWS_ENDPOINT_URL_S3"] == "http://myminio:9000"
+    assert variables(manifest)["AWS_SECRET_ACCESS_KEY"] == {"secretKeyRef": {"name": "alice-s3", "key": "rootPassword"}}
+    assert Cluster().store_address() == "s3://kubeflow-examples/runs"
+
+
+def test_what_is_given_wins_over_the_environment(monkeypatch):
+    for name in ("IMAGE", "NAMESPACE", "STORE_SECRET"):
+        monkeypatch.setenv(f"TRAIN_FUNC_{name}", "other")
+    monkeypatch.setenv("TRAIN_FUNC_STORE", "s3://other")
+    monkeypatch.setenv("TRAIN_FUNC_S3_ENDPOINT", "http://other:9000")
+    place = Cluster(
+        image="i:1", namespace="bob", store="s3://bucket", store_secret="bobs", s3_endpoint="http://s3.example"
+    )
+    text = str(rendered(place))
+    assert "other" not in text
+    for part in ("'i:1'", "'bob'", "'s3://bucket'", "'bobs'", "'http://s3.example'"):
+        assert part in text
+
+
+def test_the_namespace_is_that_of_the_context():
+    place = {"image": "i", "store": "s3://bucket"}
+    assert rendered(Cluster(**place))["metadata"]["namespace"] == "ml"
+    assert rendered(Cluster(**place, context="home"))["metadata"]["namespace"] == "default"
+    assert rendered(Cluster(**place, context="home", namespace="n"))["metadata"]["namespace"] == "n"
+
+
+def test_hardware_and_place_stand_in_the_manifest():
+    place = Cluster(
+        image="i",
+        store="s3://bucket",
+        cpu="500m",
+        memory="3Gi",
+        gpu=2,
+        disk="20Gi",
+        node_selector={"pool": "ml"},
+        tolerations=[{"key": "team", "operator": "Exists"}],
+        queue="research",
+        service_account="training",
+        priority_class="low",
+        environment={"KEY_OF_MINE": SecretKey(secret="mine", key="k"), "PLAIN": "x"},
+    )
+    manifest = rendered(place)
+    pod = pod_of(manifest)
+    assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"
+    assert pod["containers"][0]["resources"]["limits"] == {"cpu": "500m", "memory": "3Gi", "nvidia.com/gpu": "2"}
+    assert (pod["nodeSelector"], pod["serviceAccountName"], pod["priorityClassName"]) == (
+        {"pool": "ml"},
+        "training",
+        "low",
+    )
+    assert pod["tolerations"] == [{"key": "team", "operator": "Exists"}]
+    assert pod["terminationGracePeriodSeconds"] == 30
+    assert variables(manifest)["KEY_OF_MINE"] == {"secretKeyRef": {"name": "mine", "key": "k"}}
+    limits = {volume["name"]: volume.get("emptyDir", {}).get("sizeLimit") for volume in pod["volumes"]}
+    assert limits == {"job": None, "work": "20Gi", "cache": "20Gi", "shm": "3Gi"}
+
+
+def test_spot_nodes_are_tolerated_and_preferred_and_leave_less_time():
+    pod = pod_of(rendered(Cluster(image="i", store="s3://bucket", spot=True, tolerations=[{"operator": "Exists"}])))
+    assert {entry.get("key") for entry in pod["tolerations"]} == {
+        None,
+        "kubernetes.azure.com/scalesetpriority",
+        "cloud.google.com/gke-spot",
+    }
+    assert list(pod["affinity"]["nodeAffinity"]) == ["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert pod["terminationGracePeriodSeconds"] == 15
+    own = pod_of(rendered(Cluster(image="i", store="s3://bucket", spot=True, grace_seconds=60)))
+    assert own["terminationGracePeriodSeconds"] == 60
+
+
+def test_every_option_that_cannot_work_is_named_at_once():
+    found = faults(
+        lambda: Cluster(
+            image="two words",
+            namespace="No Such",
+            store="file:///srv/store",
+            s3_endpoint="http://localhost:9000",
+            cpu=0,
+            memory="lots",
+            gpu=-1,
+            disk=5,
+            spot="yes",
+            node_selector={"pool": 1},
+            tolerations=[{"key": "a", "operator": "Is"}, "b"],
+            queue="",
+            service_account="a b",
+            priority_class=3,
+            store_secret="My Secret",
+            hub_secret="",
+            environment={"TRAIN_FUNC_X": "1", "N": 3, "API_KEY": "0123456789abcdef"},
+            grace_seconds=0,
+        )
+    )
+    names = [re.split(r"[=:[]", fault)[0] for fault in found]
+    options = (
+        "cpu gpu grace_seconds memory disk image store_secret hub_secret namespace queue priority_class "
+        "service_account spot node_selector tolerations tolerations environment environment environment store "
+        "s3_endpoint"
+    )
+    assert names == options.split()
+    said = "\n".join(found)
+    assert "0123456789abcdef" not in said
+    assert "store='file:///srv/store': the pods of a cluster do not see this machine's folders" in said
+    assert "in a pod that is the pod itself" in said
+
+
+def test_a_misspelt_option_is_an_error():
+    with pytest.raises(TypeError, match="imge"):
+        Cluster(imge="i")
+
+
+def test_what_is_missing_is_named_when_it_is_needed(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
+    found = faults(lambda: Cluster().render(provisional(RUN, "s3://bucket"), FILES))
+    assert [fault.split(":")[0].split("=")[0] for fault in found] == ["store", "image", "AWS_ENDPOINT_URL_S3"]
+    assert "TRAIN_FUNC_IMAGE" in found[1]
+    assert "TRAIN_FUNC_S3_ENDPOINT" in found[2]
+    (missing,) = faults(lambda: attach("a-run", on=Cluster()))
+    assert "TRAIN_FUNC_STORE" in missing
+
+
+def test_the_store_of_local_is_no_store_for_pods(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRAIN_FUNC_STORE", f"file://{tmp_path}/store")
+    assert Local().store_address().startswith("file://")
+    (fault,) = faults(lambda: Cluster(image="i").store_address())
+    assert "an S3 server that both reach is wanted: give Cluster(store='s3://bucket/prefix')" in fault
+
+
+def test_a_password_in_an_address_is_not_repeated():
+    for option in ({"store": "http://me:hunter2hunter2@host/x"}, {"s3_endpoint": "http://me:hunter2hunter2@host"}):
+        (fault,) = faults(lambda option=option: Cluster(**option))
+        assert "hunter2" not in fault
+
+
+def test_an_unknown_context_is_answered_with_those_there_are():
+    (fault,) = faults(lambda: connect("nowhere"))
+    assert "context='nowhere'" in fault
+    assert "home, away" in fault
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "current-context: gone"])
+def test_a_kubeconfig_that_is_none_is_refused_with_what_to_do(surroundings, text):
+    surroundings.unlink() if text is None else surroundings.write_text(text)
+    (fault,) = faults(connect)
+    assert str(surroundings) in fault
+    assert "KUBECONFIG" in fault
+
+
+def test_a_kubeconfig_that_was_written_again_is_read_again(surroundings):
+    assert connect().namespace == "ml"
+    assert connect() is connect()
+    surroundings.write_text(kubeconfig("home"))
+    assert connect().namespace == "default"
+
+
+def test_every_request_has_a_time_limit(monkeypatch):
+    access = connect()
+    limits = []
+    monkeypatch.setattr(
+        access.client.rest_client, "GET", lambda *_, _request_timeout=None, **__: limits.append(_request_timeout)
+    )
+    access.core.list_namespaced_pod("ml", _preload_content=False)
+    access.core.list_namespaced_pod("ml", _preload_content=False, _request_timeout=(1, 60))
+    assert limits == [(3.0, 10.0), (1, 60)]
