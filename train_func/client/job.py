@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train_func.client.explain import explain
+from train_func.client.explain import Lookout, explain
 from train_func.client.fetch import fetch
 from train_func.client.logs import Kept, Told, headed, joined
 from train_func.client.observed import Event, JobStatus, Place
@@ -64,24 +64,31 @@ class Job:
         return manifest
 
     def wait(self, timeout: float | None = None) -> str:
-        """Waits until the job has finished and returns its state.
+        """Waits until the job has finished and returns its state; what hinders it meanwhile is printed once.
 
         Raises:
+            JobFailed: it hangs, and only a change from outside can help; the job is left as it is.
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
         end = None if timeout is None else time.monotonic() + timeout
+        lookout = Lookout(self.record, self._place)
         while (state := self.state) not in FINISHED:
             if state == "Absent":
                 raise self._absent()
+            for trouble in lookout.look():
+                print(f"{self.name}: {trouble}", flush=True)
+            if failure := lookout.failure():
+                raise failure
             if end is not None and time.monotonic() > end:
-                raise TimeoutError(f"{self.name} is {state} after {timeout} s; it goes on: wait again, or cancel()")
+                why = "".join(f"; {trouble.what}" for trouble in lookout.current)
+                raise TimeoutError(f"{self.name} is {state} after {timeout} s{why}; wait again, or cancel()")
             left = LONGEST_WAIT if end is None else max(0.0, end - time.monotonic())
-            self._place.await_change(self.record.job_name, min(left, LONGEST_WAIT))
+            self._place.await_change(self.record.job_name, min(left, lookout.patience))
         return state
 
     def watch(self) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state."""
-        return watch(self, self._told(follow=True), self._submitted())
+        return watch(self, self._told(follow=True), self._submitted(), Lookout(self.record, self._place))
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> Iterator[str]:
         """Lines of all workers from the first one on, each behind its worker; a line before those of each attempt.

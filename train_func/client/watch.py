@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from train_func.client.explain import Lookout, Trouble
 from train_func.client.logs import Attempt, Told
 
 if TYPE_CHECKING:
@@ -23,21 +24,22 @@ STARTING = "the workers start and meet (about 5 s)"
 LOADING = "the group is complete; its ranks load their libraries (about 15 s)"
 
 
-def watch(job: "Job", lines: Iterator[Told], submitted: str) -> str:
-    """Prints until the job has finished; an interrupt ends the watching, not the job.
+def watch(job: "Job", lines: Iterator[Told], submitted: str, lookout: Lookout) -> str:
+    """Prints until the job has finished or hangs for good; an interrupt ends the watching, not the job.
 
     Args:
         lines: what the workers say, followed.
         submitted: time of the newest submission; what belongs to earlier ones is only counted.
+        lookout: tells what hinders the job.
     """
     display = Display()
     try:
-        for line in _as_they_come(job, lines, display):
+        for line in _as_they_come(job, lines, display, lookout):
             if submitted and line.attempt.submitted != submitted:
                 display.pass_over(line.attempt)
             else:
                 display.tell(line)
-        display.finish(job.name, job.wait())
+        display.finish(job.name, job.state if lookout.failure() else job.wait())
     except KeyboardInterrupt:
         print(f"{job.name}: no longer watched; it goes on")
     return job.state
@@ -61,6 +63,12 @@ class Display:
         if state != self._state:
             self._state = state
             self._say(f"{name}: {state}")
+
+    def troubles(self, found: list[Trouble]) -> None:
+        """What hinders the job, or befell a worker."""
+        for trouble in found:
+            if not self._said(trouble.what):
+                self._say(str(trouble))
 
     def finish(self, name: str, state: str) -> None:
         """What was still held back, and the last state."""
@@ -111,7 +119,7 @@ class Display:
         """Whether this end of a worker only repeats, or follows from, one that was shown."""
         if why is None:
             return False
-        known = any(other in why for other in self._whys)
+        known = any(other in why or why in other for other in self._whys)
         self._whys.append(why)
         return known
 
@@ -133,14 +141,17 @@ def _is_last(progress: str) -> bool:
     return step is not None and step[1] == step[2]
 
 
-def _as_they_come(job: "Job", lines: Iterator[Told], display: Display) -> Iterator[Told]:
-    """The lines; the state is shown meanwhile."""
+def _as_they_come(job: "Job", lines: Iterator[Told], display: Display, lookout: Lookout) -> Iterator[Told]:
+    """The lines, until the job has ended or hangs for good; the state and what hinders it are shown meanwhile."""
     come: queue.Queue[Told | BaseException | None] = queue.Queue()
     threading.Thread(target=_follow, args=(lines, come), daemon=True).start()
     looked = -LOOK_SECONDS
     while True:
         if time.monotonic() - looked >= LOOK_SECONDS:
             display.state(job.name, job.state)
+            display.troubles(lookout.look())
+            if lookout.failure():
+                return
             looked = time.monotonic()
         try:
             line = come.get(timeout=LOOK_SECONDS)

@@ -32,9 +32,9 @@ _OVER_DISK = ("ephemeral", "emptyDir", "usage of EmptyDir", "local storage")
 _ENDED = re.compile(
     r"Error pod (?P<pod>\S+) container \S+ exitCode: (?P<code>\d+) terminated message: (?P<message>.*)", re.DOTALL
 )
-_CAUSES: dict[int, Cause] = {137: "killed", 143: "preemption", 144: "storage", 145: "peer", 146: "peer", 147: "killed"}
+_CAUSES: dict[int, Cause] = {137: "killed", 143: "preemption", 144: "storage", 147: "killed"}
+FOLLOWING = (145, 146)  # ends that another worker's end brings about
 FIRST_RETRYABLE = 128
-START_FAILED = 128  # with the reason StartError: the container's program could not be executed
 CRASHES = 4  # starts that end within SHORT_LIFE each, after which only a change can help
 SHORT_LIFE = 60.0  # seconds
 
@@ -70,7 +70,9 @@ def _of_event(event: Event) -> Incident | None:
         worker = worker_of(name)
         return Incident(f"event {name} {at}", worker, _taken(worker, _ON_EVENT[event.reason], event.message), echo=True)
     ended = _ENDED.match(event.message)
-    if kind != "PyTorchJob" or ended is None or int(ended["code"]) < FIRST_RETRYABLE:
+    if kind != "PyTorchJob" or ended is None:
+        return None
+    if int(ended["code"]) < FIRST_RETRYABLE or int(ended["code"]) in FOLLOWING:
         return None
     return Incident(f"end {ended['pod']} {at}", worker_of(ended["pod"]), _of_end(event, ended))
 
