@@ -11,7 +11,7 @@ from train_func.client.manifest import provisional
 from train_func.client.placement import SecretKey
 from train_func.errors import InvalidInput
 
-OURS = ("IMAGE", "NAMESPACE", "STORE", "STORE_SECRET", "S3_ENDPOINT", "HOME")
+OURS = ("IMAGE", "NAMESPACE", "STORE", "STORE_SECRET", "S3_ENDPOINT", "CPU", "MEMORY", "HOME")
 THEIRS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "KUBECONFIG")
 FILES = ["run.json"]
 RUN = Run(model="m", dataset="d")
@@ -73,7 +73,10 @@ def test_without_arguments_all_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("TRAIN_FUNC_STORE_SECRET", "alice-s3")
     monkeypatch.setenv("TRAIN_FUNC_S3_ENDPOINT", "http://myminio:9000")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
+    monkeypatch.setenv("TRAIN_FUNC_CPU", "700m")
+    monkeypatch.setenv("TRAIN_FUNC_MEMORY", "3Gi")
     manifest = rendered(Cluster())
+    assert pod_of(manifest)["containers"][0]["resources"]["limits"] == {"cpu": "700m", "memory": "3Gi"}
     assert manifest["metadata"]["namespace"] == "alice"
     assert pod_of(manifest)["containers"][0]["image"] == "registry.example/train-func:1"
     assert variables(manifest)["AWS_ENDPOINT_URL_S3"] == "http://myminio:9000"

@@ -23,6 +23,7 @@ from train_func.run import Run, RunRecord
 from train_func.storage import Store
 from train_func.storage.address import bucket_of, without_password
 
+CPU, MEMORY = 2, "8Gi"
 GRACE_SECONDS = 30
 SPOT_GRACE_SECONDS = 15  # GKE gives a node 30 s, and the pods that are not the system's half of them
 UNNAMED, UNNAMED_STORE = "unnamed:0", "s3://unnamed"  # where a setting is missing, so that all else can be asked
@@ -45,10 +46,10 @@ class Cluster:
     """Of the kubeconfig; default: its current one, or the cluster of the pod this runs in."""
     store: str | None = None
     """``s3://bucket/prefix``; default: TRAIN_FUNC_STORE."""
-    cpu: int | float | str = 2
-    """Cores of each worker: a number, or a quantity such as ``"500m"``."""
-    memory: str = "8Gi"
-    """Memory of each worker."""
+    cpu: int | float | str | None = None
+    """Cores of each worker: a number, or a quantity such as ``"500m"``; default: TRAIN_FUNC_CPU, else 2."""
+    memory: str | None = None
+    """Memory of each worker; default: TRAIN_FUNC_MEMORY, else ``8Gi``."""
     gpu: int = 0
     """GPUs of each worker."""
     disk: str = "50Gi"
@@ -209,8 +210,8 @@ class Cluster:
         return Placement(
             image=image,
             namespace=namespace,
-            cpu=self.cpu,
-            memory=self.memory,
+            cpu=os.environ.get("TRAIN_FUNC_CPU") or CPU if self.cpu is None else self.cpu,
+            memory=os.environ.get("TRAIN_FUNC_MEMORY") or MEMORY if self.memory is None else self.memory,
             gpu=self.gpu,
             disk=self.disk,
             grace_seconds=self._grace(),
