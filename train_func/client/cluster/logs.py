@@ -1,58 +1,166 @@
-"""Lines of the pods of a job as they come."""
+"""Lines of the pods of a job: all there are, or followed as they come, of a large job only those that matter."""
 
+import contextlib
 import queue
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 
 from train_func.client.cluster import faults, objects
+from train_func.client.cluster import observer as observers
 from train_func.client.cluster.access import Access
-from train_func.client.observed import LogLine, Pod
+from train_func.client.cluster.observer import FIRST_SECONDS, Observer
+from train_func.client.cluster.tail import Tail, ended, is_there, open_log, readable, started
+from train_func.client.observed import LogCut, LogLine, Pod
+from train_func.errors import InvalidInput
 
-LOOK_SECONDS = 1.0
-SILENCE_SECONDS = 3600.0
+MOST_FOLLOWED = 16
+LIVING = 12  # of these in a large job; the others are for workers that have ended, which are soon read
+LOOK_SECONDS = 0.5
+WAITING_LINES = 10_000  # read ahead of whoever reads them
+SETTLE_SECONDS = 3.0  # after the end of the job, for the news of its pods to arrive
+END_SECONDS = 60.0  # longest that pods of a job that has finished are still followed
+
+_Come = LogLine | LogCut | Pod | Exception
 
 
-def lines(access: Access, job_name: str, *, follow: bool) -> Iterator[LogLine]:
-    """Every line of every pod there is; with ``follow`` until the job has ended and all was read."""
-    come: queue.Queue[LogLine | Pod] = queue.Queue()
-    read: set[str] = set()
-    reading: set[str] = set()
-    while True:
-        over = not follow or (status := objects.status(access, job_name)) is None or status.finished
-        for pod in objects.pods(access, job_name):
-            if pod.uid not in read and pod.phase not in ("Pending", "Unknown"):
-                read.add(pod.uid)
-                reading.add(pod.uid)
-                threading.Thread(target=_read, args=(access, pod, come, follow), daemon=True).start()
-        if over and not reading:
-            return
+def lines(access: Access, job_name: str, *, follow: bool, worker: int | None = None) -> Iterator[LogLine | LogCut]:
+    """Every line of every pod there is from its first, and a cut where a pod is gone.
+
+    Args:
+        follow: until the job has ended and all was read. Of more than 16 workers only worker 0 and those that fail.
+        worker: only of this one.
+    """
+    if follow:
+        return _Following(access, observers.observe(access, job_name), worker).lines()
+    found = observers.running(access, job_name)
+    pods = found.pods() if found else objects.pods(access, job_name)
+    return _there_now(access, [pod for pod in pods if worker in (None, pod.worker)])
+
+
+def _there_now(access: Access, pods: Iterable[Pod]) -> Iterator[LogLine | LogCut]:
+    for pod in pods:
         try:
-            come_one = come.get(timeout=LOOK_SECONDS)
-        except queue.Empty:
-            continue
-        while True:
-            if isinstance(come_one, Pod):
-                reading.discard(come_one.uid)
-            else:
-                yield come_one
-            if come.empty():
-                break
-            come_one = come.get()
+            if started(pod):
+                yield from _whole(access, pod)
+        except Exception as error:
+            if not faults.known(error):
+                raise
+            if not ended(pod) and faults.status_of(error) != 404:
+                raise faults.failed(error, "get", "pods/log", access) from error
+            yield LogCut(pod.worker, pod.uid)  # its node is gone
 
 
-def _read(access: Access, pod: Pod, come: "queue.Queue[LogLine | Pod]", follow: bool) -> None:
-    try:
-        answer = access.core.read_namespaced_pod_log(
-            pod.name,
-            access.namespace,
-            follow=follow,
-            _preload_content=False,
-            _request_timeout=(3.0, SILENCE_SECONDS),
-        )
-        for line in answer:
-            come.put(LogLine(pod.worker, pod.uid, line.decode(errors="replace").rstrip("\n")))
-    except Exception as error:
-        if not faults.known(error):
-            raise
-    finally:
-        come.put(pod)
+def _whole(access: Access, pod: Pod) -> Iterator[LogLine | LogCut]:
+    stream = open_log(access, pod, follow=False)
+    if not is_there(access, pod):
+        stream.close()
+        yield LogCut(pod.worker, pod.uid)
+        return
+    for line in stream.lines():
+        yield _line(pod, line)
+    if stream.rest:
+        yield _line(pod, stream.rest)
+
+
+def _line(pod: Pod, line: bytes) -> LogLine:
+    return LogLine(pod.worker, pod.uid, readable(line.partition(b" ")[2]))
+
+
+class _Following:
+    """Reads the logs of chosen pods side by side; those of one worker one after the other."""
+
+    def __init__(self, access: Access, observer: Observer, worker: int | None) -> None:
+        self._access = access
+        self._observer = observer
+        self._worker = worker
+        self._come: queue.Queue[_Come] = queue.Queue(WAITING_LINES)
+        self._tails: dict[int, Tail] = {}
+        self._read: set[str] = set()
+        self._failed: set[int] = set()
+        self._finished: float | None = None
+        self._closed = False
+
+    def lines(self) -> Iterator[LogLine | LogCut]:
+        _await_first_listing(self._access, self._observer)
+        try:
+            while True:
+                since = self._seconds_finished()
+                unread = self._start()
+                over = since is not None and (since > SETTLE_SECONDS or not unread)
+                if over and not self._tails and self._come.empty():
+                    return
+                yield from self._come_so_far()
+        finally:
+            self._closed = True
+            self._stop()
+
+    def _come_so_far(self) -> Iterator[LogLine | LogCut]:
+        """Waits for a line, and returns when there is none or it is time to look for other pods."""
+        end = time.monotonic() + LOOK_SECONDS
+        while (left := end - time.monotonic()) > 0:
+            try:
+                come = self._come.get(timeout=left)
+            except queue.Empty:
+                return
+            if isinstance(come, Exception):
+                raise come
+            if isinstance(come, Pod):
+                del self._tails[come.worker]
+                return
+            yield come
+
+    def _put(self, come: _Come) -> None:
+        """Waits while whoever reads is slow, and not for one who has gone."""
+        while not self._closed:
+            with contextlib.suppress(queue.Full):
+                self._come.put(come, timeout=1.0)
+                return
+
+    def _seconds_finished(self) -> float | None:
+        """How long the job has been over; what still runs is stopped being read after a while."""
+        status = self._observer.status()
+        if status is not None and not status.finished:
+            self._finished = None
+            return None
+        self._finished = self._finished or time.monotonic()
+        seconds = time.monotonic() - self._finished
+        if seconds > END_SECONDS:
+            self._stop()
+        return seconds
+
+    def _stop(self) -> None:
+        for tail in self._tails.values():
+            tail.stop()
+
+    def _start(self) -> int:
+        """Begins to read the pods that are next; returns how many there are that were not read."""
+        pods = [pod for pod in self._observer.pods() if self._worker in (None, pod.worker)]
+        unread = [pod for pod in pods if pod.uid not in self._read]
+        self._failed.update(pod.worker for pod in pods if pod.phase == "Failed" or pod.exit_code)
+        large = len({pod.worker for pod in pods}) > MOST_FOLLOWED
+        for pod in self._chosen(unread, large):
+            self._read.add(pod.uid)
+            tail = self._tails[pod.worker] = Tail(self._access, self._observer, pod, self._put)
+            tail.start()
+        return len(unread)
+
+    def _chosen(self, unread: Sequence[Pod], large: bool) -> list[Pod]:
+        """Of each worker that is not being read its oldest pod, if that has begun to write."""
+        oldest: dict[int, Pod] = {}
+        for pod in unread:
+            oldest.setdefault(pod.worker, pod)
+        ready = [pod for pod in oldest.values() if pod.worker not in self._tails and (started(pod) or pod.deleted)]
+        if large:
+            ready = [pod for pod in ready if pod.worker == 0 or pod.worker in self._failed]
+            ready.sort(key=lambda pod: (pod.worker != 0, not (ended(pod) or pod.deleted)))
+            living = LIVING - len(self._tails)
+            ready = [pod for place, pod in enumerate(ready) if place < living or ended(pod) or pod.deleted]
+        return ready[: MOST_FOLLOWED - len(self._tails)]
+
+
+def _await_first_listing(access: Access, observer: Observer) -> None:
+    if observer.ready():
+        return
+    if (error := observer.failure or observer.trouble) and faults.known(error):
+        raise faults.failed(error, "watch", "pytorchjobs, pods and events", access) from error
+    raise InvalidInput(f"{access.where} has not answered within {FIRST_SECONDS:.0f} s; try again", cause="cluster")

@@ -71,7 +71,7 @@ def pods(access: Access, name: str) -> list[Pod]:
 def events(access: Access, name: str) -> list[Event]:
     """Events about the job and its pods that the cluster still keeps, oldest first."""
     found = access.read("list", "events", access.core.list_namespaced_event, access.namespace)
-    about = (event for event in found["items"] if _concerns(event["involvedObject"].get("name", ""), name))
+    about = (event for event in found["items"] if concerns(event["involvedObject"].get("name", ""), name))
     return sorted((reading.event(event) for event in about), key=lambda event: event.time)
 
 
@@ -89,7 +89,8 @@ def remove(access: Access, name: str) -> bool:
     return job is not None
 
 
-def _concerns(about: str, name: str) -> bool:
+def concerns(about: str, name: str) -> bool:
+    """Whether an object of that name is the job or one of its pods."""
     return about == name or about.startswith(f"{name}-worker-")
 
 

@@ -1,0 +1,179 @@
+"""Observes one job for everybody in this process who looks at it: one watch on the job, one on pods, one on events.
+
+It begins when somebody waits for the job or follows it, and ends when nobody has asked for a while. Whoever only looks
+once, and finds no observer, asks the API once.
+"""
+
+import threading
+import time
+from dataclasses import replace
+
+from train_func.client.cluster import objects, reading
+from train_func.client.cluster.access import Access, Json
+from train_func.client.cluster.reflection import Kind, Reflection
+from train_func.client.observed import Event, JobStatus, Pod
+
+IDLE_SECONDS = 30.0
+FIRST_SECONDS = 15.0  # longest wait for the first listing
+SHORTEST_SECONDS = 0.3  # between two answers to whoever waits for a change: a large job changes all the time
+REFUSED_SECONDS = 5.0  # the same where the cluster refuses to be watched
+
+_Born = tuple[str, Pod]  # when it was created, because a name is used again
+
+_running: dict[tuple[int, str], "Observer"] = {}
+_lock = threading.Lock()
+
+
+def running(access: Access, job_name: str) -> "Observer | None":
+    """The one that runs and knows everything, if there is one; to use it keeps it going."""
+    with _lock:
+        found = _running.get((id(access), job_name))
+    if found is None or not found.fresh:
+        return None
+    found.ask()
+    return found
+
+
+def observe(access: Access, job_name: str) -> "Observer":
+    """The one that runs, or a new one."""
+    with _lock:
+        found = _running.get((id(access), job_name))
+        if found is None or not found.alive:
+            found = _running[id(access), job_name] = Observer(access, job_name)
+        found.ask()
+    return found
+
+
+def forget(access: Access, job_name: str) -> None:
+    """What is looked at next is asked anew: this process has just changed it. Whoever holds the observer keeps it."""
+    with _lock:
+        _running.pop((id(access), job_name), None)
+
+
+class Observer:
+    """What the API has of one job, kept up to date."""
+
+    def __init__(self, access: Access, job_name: str) -> None:
+        self.access = access  # also keeps its identity from being given to another
+        self._changed = threading.Condition()
+        self._generation = 0
+        self._answered: dict[int, int] = {}  # by thread: the generation when it was told of a change
+        self._asked = time.monotonic()
+        self._stopped = False
+        self._job = Reflection(access, _job_kind(access, job_name), self._change)
+        self._pods: Reflection[_Born] = Reflection(access, _pod_kind(access, job_name), self._change)
+        self._events = Reflection(access, _event_kind(access, job_name), self._change)
+        self._all: tuple[Reflection[JobStatus] | Reflection[_Born] | Reflection[Event], ...]
+        self._all = (self._job, self._pods, self._events)
+        for one in self._all:
+            one.start()
+        threading.Thread(target=self._keep, name=f"observer of {job_name}", daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether all its watches go on; in a forked process none does."""
+        return not self._stopped and all(one.is_alive() for one in self._all)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it can answer."""
+        return self.alive and all(one.synced for one in self._all)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the cluster refuses to be watched."""
+        return next((one.failure for one in self._all if one.failure), None)
+
+    @property
+    def trouble(self) -> BaseException | None:
+        """Why nothing is heard at the moment, though it goes on trying."""
+        return next((one.trouble for one in self._all if one.trouble), None)
+
+    def ask(self) -> None:
+        """It is still needed."""
+        self._asked = time.monotonic()
+
+    def status(self) -> JobStatus | None:
+        """Of the job as it is now."""
+        self.ask()
+        return next(reversed(self._job.items.values()), None)
+
+    def pods(self) -> list[Pod]:
+        """Every incarnation that was seen, oldest first; those that are gone as they were last."""
+        self.ask()
+        gone = ((born, replace(pod, deleted=True)) for born, pod in self._pods.gone.values())
+        found = sorted([*gone, *self._pods.items.values()], key=lambda pair: (pair[0], pair[1].worker))
+        return [pod for _, pod in found]
+
+    def pod(self, uid: str) -> Pod | None:
+        """A pod that is there."""
+        self.ask()
+        found = self._pods.items.get(uid)
+        return found[1] if found else None
+
+    def events(self) -> list[Event]:
+        """All that were seen, oldest first; those that the cluster has forgotten too."""
+        self.ask()
+        found = {**self._events.gone, **self._events.items}
+        return sorted(found.values(), key=lambda event: event.time)
+
+    def ready(self, seconds: float = FIRST_SECONDS) -> bool:
+        """Waits until everything is known; False when that fails or takes too long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.fresh or self.failure is not None, seconds)
+        return self.fresh
+
+    def await_change(self, seconds: float) -> None:
+        """Returns when something has changed since it returned last to this thread, or after so many seconds."""
+        self.ask()
+        end = time.monotonic() + seconds
+        time.sleep(min(seconds, SHORTEST_SECONDS))
+        me = threading.get_ident()
+        with self._changed:
+            before = self._answered.get(me, -1)
+            while self._generation == before and self.alive and (left := end - time.monotonic()) > 0:
+                self._changed.wait(min(left, IDLE_SECONDS / 2))
+                self.ask()
+            self._answered[me] = self._generation
+
+    def stop(self) -> None:
+        """Ends all watches."""
+        self._stopped = True
+        for one in self._all:
+            one.stop()
+        self._change()
+
+    def _change(self) -> None:
+        with self._changed:
+            self._generation += 1
+            self._changed.notify_all()
+        if self.failure and not self._stopped:
+            self.stop()
+
+    def _keep(self) -> None:
+        while self.alive and (left := self._asked + IDLE_SECONDS - time.monotonic()) > 0:
+            time.sleep(left)
+        self.stop()
+
+
+def _job_kind(access: Access, job_name: str) -> Kind[JobStatus]:
+    group, version = objects.API
+    path = f"/apis/{group}/{version}/namespaces/{access.namespace}/{objects.PLURAL}"
+    query = (("fieldSelector", f"metadata.name={job_name}"),)
+    return Kind(objects.PLURAL, path, query, job_name.encode(), reading.job_status)
+
+
+def _pod_kind(access: Access, job_name: str) -> Kind[_Born]:
+    query = (("labelSelector", f"{reading.JOB_LABEL}={job_name}"),)
+    return Kind("pods", f"/api/v1/namespaces/{access.namespace}/pods", query, job_name.encode(), _born)
+
+
+def _event_kind(access: Access, job_name: str) -> Kind[Event]:
+    def read(item: Json) -> Event | None:
+        return reading.event(item) if objects.concerns(item["involvedObject"].get("name", ""), job_name) else None
+
+    return Kind("events", f"/api/v1/namespaces/{access.namespace}/events", (), job_name.encode(), read)
+
+
+def _born(item: Json) -> _Born:
+    return item["metadata"]["creationTimestamp"], reading.pod(item)

@@ -1,0 +1,160 @@
+"""Keeps in memory what the API has of one kind: listed once, then told of every change.
+
+A dropped connection goes on where it was; where the server has forgotten that place, everything is listed anew.
+"""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from train_func.client.cluster import faults
+from train_func.client.cluster.access import Access, Json
+from train_func.client.cluster.asking import get
+from train_func.client.cluster.stream import Stream
+
+LIST_SECONDS = 10.0
+WATCH_SECONDS = 300  # after which the server ends a watch, and the next one begins
+SILENCE_SECONDS = 90.0  # bookmarks come every minute; without one the connection is dead, though nobody said so
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.25, 10.0
+LOST_SECONDS = 60.0  # a server that has just started refuses what it allows later
+REFUSED = (401, 403, 404)
+GONE = 410
+_BOOKMARK = b'"type":"BOOKMARK"'
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """What is watched, and what is kept of each object."""
+
+    resource: str
+    path: str
+    query: tuple[tuple[str, str], ...]
+    concerns: bytes
+    """In the JSON of every object that matters; the others are not even parsed."""
+    read: Callable[[Json], T | None]
+    """None: it does not matter."""
+
+
+class Reflection(threading.Thread, Generic[T]):
+    """One list and one watch after the other, in a thread of its own, until it is stopped or refused."""
+
+    def __init__(self, access: Access, kind: Kind[T], changed: Callable[[], None]) -> None:
+        super().__init__(name=f"watch {kind.resource}", daemon=True)
+        self._access = access
+        self._kind = kind
+        self._changed = changed
+        self._version = ""
+        self._stream: Stream | None = None
+        self._stopped = threading.Event()
+        self._pause = SHORTEST_PAUSE
+        self._heard = time.monotonic()
+        self._watched = False
+        self.items: dict[str, T] = {}
+        """By uid, in the order in which they were first seen; replaced, never changed."""
+        self.gone: dict[str, T] = {}
+        """Those that were there before, as they were last."""
+        self.synced = False
+        """Whether everything is known; stays so while the server is away."""
+        self.trouble: BaseException | None = None
+        """Why nothing is heard at the moment."""
+        self.failure: BaseException | None = None
+        """Why it has given up."""
+
+    def stop(self) -> None:
+        """Ends the watch and the thread."""
+        self._stopped.set()
+        if stream := self._stream:
+            stream.close()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                if not self._version:
+                    self._list()
+                self._watch()
+            except Exception as error:
+                self.trouble = error
+                if not faults.known(error):
+                    self._give_up(error)
+                    raise
+                if faults.status_of(error) == GONE:
+                    self._version = ""
+                elif self._lost(error):
+                    self._give_up(error)
+                    return
+            self._stopped.wait(self._pause * random.uniform(0.8, 1.2))
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def _lost(self, error: BaseException) -> bool:
+        silent = time.monotonic() - self._heard > LOST_SECONDS
+        return faults.status_of(error) in REFUSED and (silent or not self._watched)
+
+    def _give_up(self, error: BaseException) -> None:
+        self.failure, self.synced = error, False
+        self._changed()
+
+    def _hear(self) -> None:
+        self._heard = time.monotonic()
+        self._pause = SHORTEST_PAUSE
+        self.trouble = None
+
+    def _list(self) -> None:
+        listing = get(self._access, self._kind.path, seconds=LIST_SECONDS, **dict(self._kind.query))
+        read = {item["metadata"]["uid"]: self._kind.read(item) for item in listing["items"]}
+        found = {uid: value for uid, value in read.items() if value is not None}
+        missed = {uid: value for uid, value in self.items.items() if uid not in found}
+        kept = {uid: found[uid] for uid in self.items if uid in found}
+        self.gone, self.items = {**self.gone, **missed}, {**kept, **found}
+        self._version = listing["metadata"]["resourceVersion"]
+        self.synced = True
+        self._hear()
+        self._changed()
+
+    def _watch(self) -> None:
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        stream = Stream(self._access, self._kind.path, [*self._kind.query, *query.items()], silence=SILENCE_SECONDS)
+        self._stream = stream
+        self._watched = True
+        self.trouble = None
+        if self._stopped.is_set():
+            stream.close()
+        for line in stream.lines():
+            if self._kind.concerns in line or _BOOKMARK in line[:64] or b'"ERROR"' in line[:64]:
+                self._take(json.loads(line))
+            self._hear()
+
+    def _take(self, news: Json) -> None:
+        kind, item = news["type"], news["object"]
+        if kind == "ERROR":
+            raise _refused(item)
+        self._version = item["metadata"]["resourceVersion"]
+        if kind == "BOOKMARK" or (value := self._kind.read(item)) is None:
+            return
+        uid = item["metadata"]["uid"]
+        if kind == "DELETED":
+            self.gone = {**self.gone, uid: value}
+            self.items = {other: kept for other, kept in self.items.items() if other != uid}
+        elif self.items.get(uid) == value:
+            return
+        else:
+            self.items = {**self.items, uid: value}
+        self._changed()
+
+
+def _refused(status: Json) -> Exception:
+    from kubernetes.client import ApiException
+
+    refused: Exception = ApiException(status=status.get("code"), reason=status.get("reason"))
+    refused.__dict__["body"] = json.dumps(status)
+    return refused
