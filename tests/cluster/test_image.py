@@ -5,10 +5,9 @@ import json
 import pytest
 
 import train_func
-from tests.cluster.kubectl import Kubectl, until
+from tests.cluster.kubectl import Kubectl
+from tests.cluster.restricted_pod import pod, said_by
 
-WRITABLE = {"HOME": "/workspace", "HF_HOME": "/cache/hf"}
-START_SECONDS = 400  # the first pod of a fresh cluster pulls 6 GB
 LOOK = """
 import getpass, importlib.metadata, importlib.util, json, os, shutil, subprocess, sys
 import torch, transformers, datasets, train_func.worker.training.session, train_func.client.submit
@@ -37,49 +36,6 @@ print(json.dumps({
     "build": os.path.exists("/build"),
 }))
 """
-
-
-def pod(image: str, name: str, *command: str) -> dict:
-    """One pod of the image, as restricted as a worker's; its user is the image's own."""
-    mounts = [{"name": "work", "mountPath": "/workspace"}, {"name": "cache", "mountPath": "/cache"}]
-    container = {
-        "name": "image",
-        "image": image,
-        "command": list(command),
-        "workingDir": "/workspace",
-        "env": [{"name": key, "value": value} for key, value in WRITABLE.items()],
-        "volumeMounts": mounts,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-    }
-    spec = {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-        "volumes": [{"name": mount["name"], "emptyDir": {}} for mount in mounts],
-        "containers": [container],
-    }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
-def said_by(admin: Kubectl, wanted: dict) -> str:
-    """What the pod printed, once it has ended well."""
-    name = wanted["metadata"]["name"]
-    admin.apply(wanted)
-
-    def ended() -> str | None:
-        phase = admin.json("get", "pod", name)["status"]["phase"]
-        return phase if phase in ("Succeeded", "Failed") else None
-
-    phase = until(ended, f"pod {name} ends", START_SECONDS, lambda: admin("describe", "pod", name))
-    said = admin("logs", name)
-    admin("delete", "pod", name)
-    assert phase == "Succeeded", said
-    return said
 
 
 @pytest.fixture(scope="module")
