@@ -1,5 +1,6 @@
 """Small jobs for tests of the twin: the real manifest of a run, with a program of the test as the command."""
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -105,8 +106,9 @@ class Jobs:
     def conditions(self, name: str = "job-a") -> list[str]:
         """Every set of conditions that held, in order, as the controller logged them."""
         lines = self.controller_log(name).splitlines()
-        said = (line.split(" conditions ")[1] for line in lines if " conditions " in line)
-        return [holding for holding, _ in groupby(said)]
+        told = (json.loads(line.split(" conditions ")[1]) for line in lines if " conditions [" in line)
+        held = (" ".join(kind for kind, status, *_ in conditions if status == "True") for conditions in told)
+        return [holding for holding, _ in groupby(held)]
 
     def controller_log(self, name: str = "job-a") -> str:
         return (self.home / "jobs" / name / "controller.log").read_text()

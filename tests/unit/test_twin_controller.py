@@ -142,7 +142,17 @@ def test_the_deadline_fails_the_job_and_ends_its_pods(jobs):
     status = jobs.ended(seconds=10)
     assert "was active longer than specified deadline" in status.condition("Failed").message
     assert ends(jobs) == [(worker, 137, "DeadlineExceeded", False) for worker in range(2)]
-    assert status.completion_time - status.start_time < timedelta(seconds=2)
+    # The operator notices it by the end of a pod: the deadline, and the grace period of a program that hears nothing.
+    assert timedelta(seconds=2) <= status.completion_time - status.start_time < timedelta(seconds=4)
+
+
+def test_the_deadline_fails_a_job_whose_pods_cannot_start(jobs):
+    job = worker_manifest("pass", name="job-a", workers=1, policy={"activeDeadlineSeconds": 1})
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["activeDeadlineSeconds"] = 1
+    container_of(job)["env"].append({"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})
+    jobs.place.create("job-a", job, {"run.json": b""})
+    assert "was active longer than specified deadline" in jobs.ended(seconds=10).condition("Failed").message
+    assert ends(jobs) == [(0, None, "DeadlineExceeded", False)]
 
 
 def test_a_clean_pod_policy_of_running_ends_the_others_when_the_first_has_succeeded(jobs):

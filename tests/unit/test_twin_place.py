@@ -98,24 +98,29 @@ def test_a_manifest_that_cannot_be_executed_is_refused_with_all_its_faults(jobs)
     job = worker_manifest("pass", name="job-a")
     worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
     pod = worker["template"]["spec"]
-    job["spec"]["runPolicy"]["suspend"] = True
+    job["spec"]["elasticPolicy"] |= {"metrics": [], "nProcPerNode": 2}
+    job["spec"]["runPolicy"]["managedBy"] = "somebody"
     worker["restartPolicy"] = "Sometimes"
     pod["initContainers"] = []
     pod["volumes"].append({"name": "disk", "persistentVolumeClaim": {"claimName": "x"}})
     pod["volumes"][0]["configMap"]["items"] = [{"key": "a", "path": "b"}]
     container_of(job)["livenessProbe"] = {}
+    container_of(job)["env"] += [{"name": "TWICE"}, {"name": "TWICE"}]
     container_of(job)["volumeMounts"].append({"name": "absent", "mountPath": "/x", "subPath": "y"})
     with pytest.raises(InvalidInput) as caught:
         jobs.place.create("job-a", job, {})
     starts = [fault.split(" for ")[-1].split(";")[0] for fault in caught.value.faults]
     assert starts == [
-        "suspend",
+        "metrics",
+        "managedBy",
         "initContainers",
         "livenessProbe",
         "volume job: the twin cannot rename files of a ConfigMap",
         "persistentVolumeClaim",
         "subPath",
         "mount /x: there is no volume 'absent'",
+        "the container's env: TWICE more than once",
+        "elasticPolicy.nProcPerNode must not be used with nprocPerNode",
         "restartPolicy='Sometimes': one of Always, OnFailure, Never, ExitCode is wanted",
     ]
 

@@ -1,5 +1,7 @@
 """The operator's rules as a table: pods go in, conditions, restarts and clean-up come out."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from tests.twin_jobs import worker_manifest
@@ -181,6 +183,115 @@ def test_the_clean_pod_policy_says_which_pods_of_a_finished_job_are_deleted(poli
     pods = [pod(0), pod(1, "Succeeded", 0)]
     status = rules.reconcile(job, running(job), pods, T1).status
     assert [found.worker for found in rules.reconcile(job, status, pods, T1).delete] == deleted
+
+
+def suspended(**shape) -> Spec:
+    return spec(policy={"suspend": True}, **shape)
+
+
+SUSPENDED = ("Suspended", "True", "PyTorchJobSuspended")
+RESUMED = ("Suspended", "False", "PyTorchJobResumed")
+
+
+def test_a_job_that_is_suspended_loses_all_its_pods_whatever_the_clean_pod_policy():
+    job = spec(workers=3)
+    pods = [pod(0), pod(1, "Failed", 144), pod(2, "Pending")]
+    outcome = rules.reconcile(suspended(workers=3), running(job), pods, T1)
+    assert outcome.delete == pods
+    assert conditions(outcome.status) == [CREATED, ("Running", "False", "PyTorchJobSuspended"), SUSPENDED]
+    assert messages(outcome.status)["Suspended"] == messages(outcome.status)["Running"]
+    assert messages(outcome.status)["Suspended"] == "PyTorchJob job-a is suspended."
+    assert outcome.status["replicaStatuses"]["Worker"]["active"] == 0
+    assert outcome.events == [("Normal", "PyTorchJobSuspended", "PyTorchJob job-a is suspended.")]
+    again = rules.reconcile(suspended(workers=3), outcome.status, [], T1)
+    assert (again.status, again.create, again.events) == (outcome.status, [], [])
+
+
+def test_how_the_pods_of_a_suspended_job_end_is_of_no_matter():
+    status = rules.reconcile(suspended(), running(spec()), [pod(0), pod(1)], T1).status
+    ended = rules.reconcile(suspended(), status, [pod(0, "Failed", 1), pod(1, "Succeeded", 0)], T1)
+    assert conditions(ended.status) == conditions(status)
+
+
+def test_a_job_that_is_suspended_from_the_start_has_no_pods_and_no_start_time():
+    job = suspended()
+    outcome = rules.reconcile(job, rules.created(job, T0), [], T1)
+    assert conditions(outcome.status) == [CREATED, SUSPENDED]
+    assert "startTime" not in outcome.status
+    assert outcome.create == []
+
+
+def test_a_resumed_job_starts_its_time_anew_and_asks_for_its_pods():
+    status = rules.reconcile(suspended(), running(spec()), [], T0).status
+    outcome = rules.reconcile(spec(), status, [], T1)
+    assert conditions(outcome.status) == [CREATED, ("Running", "False", "PyTorchJobSuspended"), RESUMED]
+    assert messages(outcome.status)["Suspended"] == "PyTorchJob job-a is resumed."
+    assert (outcome.create, outcome.status["startTime"]) == ([0, 1], T1)
+    then = rules.reconcile(spec(), outcome.status, [pod(0), pod(1)], T1)
+    assert conditions(then.status) == [CREATED, RESUMED, RUNNING]
+
+
+def test_the_deadline_of_a_resumed_job_counts_from_its_resumption():
+    status = rules.reconcile(suspended(), running(spec()), [], T0).status
+    job = spec(policy={"activeDeadlineSeconds": 1})
+    assert not rules.finished(rules.reconcile(job, status, [], T1).status)
+
+
+def test_a_finished_job_cannot_be_suspended():
+    done = rules.reconcile(spec(), running(spec()), [pod(0, "Succeeded", 0), pod(1)], T1).status
+    outcome = rules.reconcile(suspended(), done, [pod(1)], T1)
+    assert conditions(outcome.status) == [CREATED, RAN, SUCCEEDED]
+    assert outcome.delete == []
+
+
+def deleting(worker: int, phase: str = "Running", exit_code: int | None = None) -> PodRecord:
+    made = pod(worker, phase, exit_code)
+    made.deleting = True
+    return made
+
+
+def test_a_running_pod_that_is_being_deleted_counts_as_failed():
+    job = spec()
+    outcome = rules.reconcile(job, running(job), [pod(0), deleting(1)], T1)
+    assert conditions(outcome.status) == [CREATED, RESTARTING]
+    assert outcome.status["replicaStatuses"] == {"Worker": {"active": 1, "succeeded": 0, "failed": 1}}
+    assert outcome.create == outcome.delete == []
+    later = rules.reconcile(job, outcome.status, [pod(0), deleting(1)], "2026-01-01T00:00:02.000000Z")
+    assert later.status == outcome.status
+
+
+@pytest.mark.parametrize(
+    ("phase", "exit_code", "last"), [("Succeeded", 0, SUCCEEDED), ("Failed", 1, FAILED), ("Failed", 143, RESTARTING)]
+)
+def test_how_a_deleted_pod_ended_counts_as_if_it_had_ended_by_itself(phase, exit_code, last):
+    job = spec()
+    status = rules.reconcile(job, running(job), [pod(0), deleting(1)], T1).status
+    assert conditions(rules.reconcile(job, status, [pod(0), deleting(1, phase, exit_code)], T1).status)[-1] == last
+
+
+def test_a_deleted_pod_is_no_new_failure_for_a_backoff_limit_of_0():
+    job = spec(policy={"backoffLimit": 0})
+    status = rules.reconcile(job, running(job), [pod(0), deleting(1)], T1).status
+    assert not rules.finished(rules.reconcile(job, status, [pod(0), deleting(1, "Failed", 143)], T1).status)
+
+
+def test_a_finished_job_expires_at_its_completion_and_the_time_to_live():
+    job = spec(policy={"ttlSecondsAfterFinished": 60})
+    assert rules.expires(job, running(job)) is None
+    done = rules.reconcile(job, running(job), [pod(0, "Succeeded", 0), pod(1)], T1).status
+    assert rules.expires(job, done) == datetime(2026, 1, 1, 0, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("policy", [{"ttlSecondsAfterFinished": None}, {"ttlSecondsAfterFinished": 0, "suspend": True}])
+def test_without_a_time_to_live_or_suspended_a_finished_job_stays(policy):
+    done = rules.reconcile(spec(), running(spec()), [pod(0, "Succeeded", 0), pod(1)], T1).status
+    assert rules.expires(spec(policy=policy), done) is None
+
+
+def test_a_job_that_failed_by_a_permanent_exit_code_never_expires():
+    job = spec(policy={"ttlSecondsAfterFinished": 0})
+    failed = rules.reconcile(job, running(job), [pod(0), pod(1, "Failed", 65)], T1).status
+    assert rules.expires(job, failed) is None
 
 
 def test_the_environment_is_that_of_the_operator():

@@ -75,6 +75,12 @@ def test_image_environment_is_the_machine_s_and_not_the_person_s(jobs, monkeypat
     assert CANARY not in environment.values()
 
 
+def test_hostname_and_uid_are_the_pod_s(jobs):
+    expression = "[os.environ[name] for name in ('HOSTNAME', 'TRAIN_FUNC_POD', 'TRAIN_FUNC_POD_UID')]"
+    told = seen(jobs, expression, workers=2)
+    assert told == [[pod.name, pod.name, pod.uid] for pod in jobs.place.pods("job-a")]
+
+
 def test_volume_config_map_is_a_folder_with_exactly_those_bytes(jobs):
     content = "print('\u2028$(X) `ä` \\\\')\r\n".encode()
     expression = "[open(os.environ['TRAIN_FUNC_JOB_DIR'] + '/run.json', 'rb').read().hex()]"

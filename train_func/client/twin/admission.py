@@ -11,9 +11,13 @@ from train_func.client.twin.substitutes import GPU
 
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 NAME_RULE = "a DNS label is wanted: a-z, 0-9 and -, at most 63 characters, a letter first"
-# Fields that are executed, stood in for, or without a meaning on one machine; ttlSecondsAfterFinished is not executed:
-# a job that has finished stays, with its logs, until it is deleted.
-_RUN_POLICY = {"cleanPodPolicy", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"}
+# Fields that are executed, stood in for, or without a meaning on one machine.
+_RUN_POLICY = {"cleanPodPolicy", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "suspend"}
+_SPEC = {"elasticPolicy", "nprocPerNode", "pytorchReplicaSpecs", "runPolicy"}
+_ELASTIC = {
+    *("maxReplicas", "maxRestarts", "minReplicas", "nProcPerNode", "rdzvBackend", "rdzvConf", "rdzvHost", "rdzvId"),
+    *("rdzvPort", "standalone"),
+}
 _POD = {
     *("activeDeadlineSeconds", "automountServiceAccountToken", "containers", "enableServiceLinks", "nodeSelector"),
     *("priorityClassName", "securityContext", "serviceAccountName", "terminationGracePeriodSeconds", "tolerations"),
@@ -52,6 +56,8 @@ def _unknown_fields(spec: Mapping[str, Any], worker: Mapping[str, Any]) -> list[
     pod = worker["template"]["spec"]
     container = pod["containers"][0]
     found = [
+        *_unknown("the spec", spec, _SPEC),
+        *_unknown("elasticPolicy", spec.get("elasticPolicy", {}), _ELASTIC),
         *_unknown("runPolicy", spec.get("runPolicy", {}), _RUN_POLICY),
         *_unknown("the pod's spec", pod, _POD),
         *_unknown("the container", container, _CONTAINER),
@@ -65,8 +71,19 @@ def _unknown_fields(spec: Mapping[str, Any], worker: Mapping[str, Any]) -> list[
         found += _unknown(f"mount {mount['mountPath']}", mount, _MOUNT)
         if mount["name"] not in volumes:
             found.append(f"mount {mount['mountPath']}: there is no volume {mount['name']!r}")
+    found += _refused_by_a_cluster(spec, container)
     if worker.get("restartPolicy", "OnFailure") not in _RESTART:
         found.append(f"restartPolicy={worker['restartPolicy']!r}: one of {', '.join(_RESTART)} is wanted")
+    return found
+
+
+def _refused_by_a_cluster(spec: Mapping[str, Any], container: Mapping[str, Any]) -> list[str]:
+    """What its API server or the operator's webhook would not take either."""
+    names = [entry["name"] for entry in container.get("env", [])]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    found = [f"the container's env: {', '.join(twice)} more than once"] if twice else []
+    if "nprocPerNode" in spec and "nProcPerNode" in spec.get("elasticPolicy", {}):
+        found.append("elasticPolicy.nProcPerNode must not be used with nprocPerNode")
     return found
 
 

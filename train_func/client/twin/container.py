@@ -64,7 +64,8 @@ class Node:
         """The image's variables, the manifest's in their order, the operator's, the machine's."""
         declared = self.spec.container.get("env", [])
         secrets = {entry["name"] for entry in declared if "secretKeyRef" in entry.get("valueFrom", {})}
-        environment = {name: value for name, value in self.environment.items() if name not in secrets}
+        brought = {name: value for name, value in self.environment.items() if name not in secrets}
+        environment = {**brought, "HOSTNAME": record.name}
         added = self.spec.operator_environment()
         for entry in [*declared, *({"name": name, "value": value} for name, value in added.items())]:
             value = self._value(entry, record, environment, mounts)

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 from train_func.client.twin import lock, processes, rules
@@ -31,24 +32,55 @@ class Controller:
         node = Node(self.spec, folder, Machine(**{**machine, "gpus": tuple(machine["gpus"])}), dict(os.environ))
         self.kubelet = Kubelet(node, folder.records(), self._event)
         self.status = rules.created(self.spec, stamp())
-        self._written: tuple[str, str] = ("", "")
-        self._save()
+        self._manifest = folder.version("manifest.json")
+        self._written: dict[str, str] = {}
+        self._pods: dict[str, str] = {}
+        self._reconcile()
 
     def run(self) -> None:
         """Until the job has finished and all its processes have ended."""
-        while not rules.finished(self.status) or self.kubelet.live:
+        while True:
+            self._take_requests()
             if self.folder.cancel.exists():
                 self._cancel()
                 return
-            if self._reconcile():
-                continue
-            if signal.SIGTERM in self.kubelet.wait(POLL_SECONDS):
+            if self._news():
+                self._reconcile()
+            elif rules.finished(self.status) and not self.kubelet.live:
+                return
+            elif self._expired() or signal.SIGTERM in self.kubelet.wait(POLL_SECONDS):
                 self._end_pods()
                 return
-            self._save()
 
-    def _reconcile(self) -> bool:
-        """Applies the operator's rules once; true when that asked for something."""
+    def _take_requests(self) -> None:
+        """What others may change of a job that runs: its manifest, and pods that they delete."""
+        if (version := self.folder.version("manifest.json")) != self._manifest:
+            self._manifest = version
+            self.spec = Spec.of(self.folder.read("manifest.json"))
+        for request in self.folder.deletions.iterdir():
+            request.unlink()
+            for record in self.kubelet.pods:
+                if record.uid == request.name:
+                    self.kubelet.delete(record)
+
+    def _expired(self) -> bool:
+        when = rules.expires(self.spec, self.status)
+        return when is not None and when <= datetime.now(UTC)
+
+    def _news(self) -> bool:
+        """Whether something has changed since the rules were last applied; as the operator, they look at nothing else.
+
+        The deadline of a job is therefore noticed when a pod changes, which the deadline of the pods sees to.
+        """
+        return self._seen() != self._looked_at
+
+    def _seen(self) -> tuple[str, str, Spec]:
+        records = [record.to_dict() for record in self.kubelet.records]
+        return json.dumps(records), json.dumps(self.status), self.spec
+
+    def _reconcile(self) -> None:
+        """Applies the operator's rules once."""
+        self._looked_at = self._seen()
         outcome = rules.reconcile(self.spec, self.status, self.kubelet.pods, stamp())
         self.status = outcome.status
         for severity, reason, message in outcome.events:
@@ -62,8 +94,7 @@ class Controller:
             self.kubelet.create(worker)
         if rules.finished(self.status):
             self.kubelet.stop_restarting()
-            return False
-        return bool(outcome.delete or outcome.create)
+        self._save()
 
     def _cancel(self) -> None:
         """Ends the pods; a job that had not finished has then failed for this reason, which no operator gives."""
@@ -89,15 +120,27 @@ class Controller:
 
     def _save(self) -> None:
         """Writes what has changed: pods first, so that whoever sees a finished job sees how its pods ended."""
-        records = json.dumps([record.to_dict() for record in self.kubelet.records])
-        status = json.dumps(self.status)
-        if records != self._written[0]:
+        for record in self.kubelet.records:
+            self._tell_once(self._pods, record.uid, "pod", record.to_dict())
+        if self._changed("pods.json", [record.to_dict() for record in self.kubelet.records]):
             self.folder.write_records(self.kubelet.records)
-        if status != self._written[1]:
+        if self._changed("status.json", self.status):
             self.folder.write("status.json", self.status)
-            holding = [found["type"] for found in self.status["conditions"] if found["status"] == "True"]
-            self._log(f"conditions {' '.join(holding)}")
-        self._written = (records, status)
+            self._tell_once(self._written, "conditions", "conditions", rules.undated(self.status["conditions"]))
+
+    def _changed(self, name: str, value: object) -> bool:
+        """Whether the value is another than at the last question."""
+        text = json.dumps(value)
+        before = self._written.get(name)
+        self._written[name] = text
+        return text != before
+
+    def _tell_once(self, told: dict[str, str], key: str, what: str, value: object) -> None:
+        """Every state of a job and of its pods is in the log, however short it was."""
+        text = json.dumps(value)
+        if told.get(key) != text:
+            told[key] = text
+            self._log(f"{what} {text}")
 
     def _log(self, text: str) -> None:
         print(f"{stamp()} {text}", flush=True)

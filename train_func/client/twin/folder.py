@@ -4,11 +4,13 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from train_func.client.twin import lock
+from train_func.client.twin import lock, rules
 from train_func.client.twin.record import PodRecord, stamp
+from train_func.client.twin.spec import Spec
 
 INTERRUPTED = "Interrupted"
 LINKS = Path("/tmp")  # the path of a socket may have 107 bytes, and multiprocessing makes sockets in TMPDIR
@@ -26,6 +28,8 @@ class JobFolder:
         self.log = self.root / "controller.log"
         self.cancel = self.root / "cancel"
         """Exists when somebody wants the job stopped."""
+        self.deletions = self.root / "deletions"
+        """Holds a file, named by its uid, for every pod that somebody wants deleted."""
         self.config_maps = self.root / "configmaps"
 
     @property
@@ -55,6 +59,11 @@ class JobFolder:
             return json.loads((self.root / name).read_bytes())
         except FileNotFoundError:
             return None
+
+    def version(self, name: str) -> tuple[int, int]:
+        """Changes whenever the file ``name`` is replaced."""
+        found = (self.root / name).stat()
+        return found.st_ino, found.st_mtime_ns
 
     def write(self, name: str, value: object) -> None:
         """Replaces the JSON file ``name`` in one step."""
@@ -88,7 +97,9 @@ class JobFolder:
         self.retire()
         for old in ("status.json", "cancel"):
             (self.root / old).unlink(missing_ok=True)
-        shutil.rmtree(self.config_maps, ignore_errors=True)
+        for old_folder in (self.config_maps, self.deletions):
+            shutil.rmtree(old_folder, ignore_errors=True)
+        self.deletions.mkdir()
         folder = self.config_maps / str(manifest["metadata"]["name"])
         folder.mkdir(parents=True)
         for name, content in files.items():
@@ -96,6 +107,18 @@ class JobFolder:
             (folder / name).chmod(0o444)
         self.write("manifest.json", manifest)
         self.write("machine.json", machine)
+
+    def expired(self) -> bool:
+        """Whether the job has finished and its time to live is over."""
+        status = self.read("status.json")
+        manifest = self.read("manifest.json") if rules.finished(status) else None
+        when = rules.expires(Spec.of(manifest), status) if manifest else None
+        return when is not None and when <= datetime.now(UTC)
+
+    def remove(self) -> None:
+        """Removes all of it, logs included."""
+        self.retire()
+        shutil.rmtree(self.root)
 
     def retire(self) -> None:
         """Marks every pod as deleted and removes its volumes; its log stays."""

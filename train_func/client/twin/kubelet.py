@@ -55,8 +55,9 @@ class Kubelet:
         self._containers: dict[str, _Container] = {}
         self._start_at: dict[str, float] = {}
         self._overdue_at: dict[str, float] = {}
-        self._deleting: set[str] = set()
         self._past_deadline: set[str] = set()
+        self._leaving: list[PodRecord] = []
+        """Deleted pods whose container has ended: everybody has one look at how, before they are gone."""
         self._short_lives: dict[int, int] = {}
         self.wake = shim.listen_for_signals()
 
@@ -68,7 +69,7 @@ class Kubelet:
     @property
     def live(self) -> bool:
         """Whether anything runs, or is about to."""
-        return bool(self._containers or self._start_at)
+        return bool(self._containers or self._start_at or self._leaving)
 
     def create(self, worker: int) -> None:
         """Adds a pod; its container starts at once unless its predecessors were short-lived."""
@@ -83,11 +84,13 @@ class Kubelet:
 
     def delete(self, record: PodRecord) -> None:
         """Asks its processes to end within the grace period; a pod without any is gone at once."""
+        if record.deleting:
+            return
+        record.deleting = True
         container = self._containers.get(record.uid)
         if container is None:
             self._delete_now(record)
-        elif record.uid not in self._deleting:
-            self._deleting.add(record.uid)
+        else:
             self._terminate(container)
 
     def stop_restarting(self) -> None:
@@ -96,13 +99,16 @@ class Kubelet:
         for record in self.records:
             if record.uid in self._start_at and record.shim is not None:
                 del self._start_at[record.uid]
-                record.phase = "Succeeded" if record.exit_code == 0 else "Failed"
+                self._finish(record)
 
     def wait(self, seconds: float) -> set[int]:
         """Waits for news, at most so long, and takes them in; returns the signals this process got."""
+        if self._leaving:
+            seconds = 0.0
+            while self._leaving:
+                self._delete_now(self._leaving.pop())
         reports = {container.reports: container for container in self._containers.values()}
-        deadlines = (when for uid, when in self._overdue_at.items() if uid in self._containers)
-        timers = [when - time.monotonic() for when in (*self._start_at.values(), *deadlines)]
+        timers = [when - time.monotonic() for when in (*self._start_at.values(), *self._overdue_at.values())]
         readable, _, _ = select.select([self.wake, *reports], [], [], max(0.0, min([seconds, *timers])))
         signals = set(os.read(self.wake, 4096)) if self.wake in readable else set()
         for descriptor in readable:
@@ -174,14 +180,14 @@ class Kubelet:
         lived = time.monotonic() - container.begun
         self._short_lives[record.worker] = self._short_lives.get(record.worker, 0) + 1 if lived < SHORT_LIFE else 0
         self._tell_end(record)
-        if record.uid in self._deleting or record.uid in self._past_deadline or not self._restart(record, lived):
+        if record.deleting or record.uid in self._past_deadline or not self._restart(record, lived):
             self._finish(record)
 
     def _tell_end(self, record: PodRecord) -> None:
-        """As the operator does, which copies the termination message of a failed container."""
+        """As the operator does, which copies the termination message of a container that failed by itself."""
         spec = self._node.spec
         about = f"PyTorchJob/{spec.name}"
-        if record.exit_code:
+        if record.exit_code and not record.deleting:
             what = f"Error pod {record.name} container pytorch exitCode: {record.exit_code}"
             self._event("Warning", record.reason, f"{what} terminated message: {record.message}", about)
         message = f"Pod: {spec.namespace}.{record.name} exited with code {record.exit_code}"
@@ -203,12 +209,13 @@ class Kubelet:
         record.phase = "Succeeded" if record.exit_code == 0 else "Failed"
         if record.uid in self._past_deadline:
             record.phase, record.reason = "Failed", "DeadlineExceeded"
-        if record.uid in self._deleting:
-            self._delete_now(record)
+        self._overdue_at.pop(record.uid, None)
+        if record.deleting:
+            self._leaving.append(record)
 
     def _delete_now(self, record: PodRecord) -> None:
-        self._deleting.discard(record.uid)
         self._start_at.pop(record.uid, None)
+        self._overdue_at.pop(record.uid, None)
         record.deleted = True
         self._node.folder.clear(record)
         about = f"PyTorchJob/{self._node.spec.name}"
@@ -222,12 +229,16 @@ class Kubelet:
             return  # it has just ended; its last report comes next
 
     def _end_overdue(self) -> None:
-        """A pod has a deadline of its own, counted from its creation."""
-        for uid, when in list(self._overdue_at.items()):
-            if uid in self._containers and time.monotonic() >= when:
-                del self._overdue_at[uid]
-                self._past_deadline.add(uid)
-                self._terminate(self._containers[uid])
+        """A pod has a deadline of its own, counted from its creation; one without a container fails at once."""
+        overdue = {uid for uid, when in self._overdue_at.items() if time.monotonic() >= when}
+        for record in [record for record in self.pods if record.uid in overdue]:
+            del self._overdue_at[record.uid]
+            self._past_deadline.add(record.uid)
+            if container := self._containers.get(record.uid):
+                self._terminate(container)
+            else:
+                self._start_at.pop(record.uid, None)
+                self._finish(record)
 
 
 def _become_shim(launch: shim.Launch, commands: int, reports: int) -> NoReturn:

@@ -5,9 +5,6 @@ sees the same. The environment is read here, once per call, and handed on.
 """
 
 import os
-import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,19 +16,16 @@ from train_func.client import manifest as manifests
 from train_func.client.home import home
 from train_func.client.observed import Condition, Event, Input, JobStatus, LogLine, Pod, WhyNot
 from train_func.client.placement import Placement, memory_fault, whole_fault
-from train_func.client.twin import admission, credentials, lock, logs, processes, rules, substitutes
+from train_func.client.twin import admission, lock, logs, rules, start_and_end
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.machine import Machine
-from train_func.client.twin.record import moment, stamp
-from train_func.client.twin.spec import Spec
-from train_func.errors import InvalidInput, JobFailed, JobNotFound
+from train_func.client.twin.record import moment
+from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import Run, RunRecord
 from train_func.storage import Store
 
 IMAGE = "train-func"  # this interpreter stands in for it
-START_SECONDS = 30.0  # for a controller to accept a job, on a machine that is busy
 LOOK_SECONDS = 0.3  # between two looks at a job that is waited for
-END_SECONDS = 15.0  # for a controller to end, beyond the grace period of its pods
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +100,10 @@ class Local:
         machine = Machine.look(os.environ)
         _refuse(manifest, machine)
         folder = _folder(job_name)
-        if (status := self.status(job_name)) and status.finished:
-            self.cancel(job_name)  # the last of its pods may still be ending
+        for other in folder.root.parent.glob("[a-z]*"):
+            start_and_end.forget_expired(JobFolder(folder.home, other.name))
+        if rules.finished(folder.read("status.json")):
+            start_and_end.end(folder)  # the last of its pods may still be ending
         folder.root.mkdir(parents=True, exist_ok=True)
         with lock.hold(folder.root.parent / ".lock"):
             if folder.controlled():
@@ -115,16 +111,16 @@ class Local:
                     f"job {job_name} runs already, controlled by process {folder.pid.read_text()}: "
                     f"attach to it, cancel it, or submit with fresh=True"
                 )
-            _sweep(folder)
+            start_and_end.sweep(folder)
             folder.prepare(manifest, files, asdict(machine))
-            _start_controller(folder, manifest)
+            start_and_end.start(folder, manifest)
 
     def status(self, job_name: str) -> JobStatus | None:
-        """The job's state, or None when there is no such job here."""
-        folder = _folder(job_name)
+        """The job's state, or None when there is no such job here, or none any more: it has expired."""
+        folder = _known(job_name)
         controlled = folder.controlled()  # before reading: a controller writes its last status before it ends
         status = folder.read("status.json")
-        if status is None:
+        if status is None or folder.expired():
             return None
         return JobStatus(
             conditions=tuple(_condition(found) for found in status["conditions"]),
@@ -135,13 +131,13 @@ class Local:
 
     def pods(self, job_name: str) -> list[Pod]:
         """Every incarnation of every worker, the deleted ones and those of earlier jobs too, oldest first."""
-        folder = _folder(job_name)
+        folder = _known(job_name)
         controlled = folder.controlled()
         return [record.observed(controlled=controlled) for record in folder.records()]
 
     def events(self, job_name: str) -> list[Event]:
         """All events, oldest first."""
-        return [_event(found) for found in _folder(job_name).events()]
+        return [_event(found) for found in _known(job_name).events()]
 
     def log_lines(self, job_name: str, *, follow: bool, worker: int | None = None) -> Iterator[LogLine]:
         """Lines of every incarnation from its first; with ``follow`` until the job has ended and all was read.
@@ -149,11 +145,35 @@ class Local:
         Args:
             worker: only of this one.
         """
-        return logs.lines(_folder(job_name), follow=follow, worker=worker)
+        return logs.lines(_known(job_name), follow=follow, worker=worker)
 
     def await_change(self, job_name: str, seconds: float) -> None:
         """Returns when something about the job may have changed, or after so many seconds."""
         time.sleep(min(seconds, LOOK_SECONDS))  # a look here costs next to nothing
+
+    def suspend(self, job_name: str, suspended: bool = True) -> None:
+        """Changes ``spec.runPolicy.suspend`` of a job and returns: its pods go, or come again, as soon as that is seen.
+
+        Raises:
+            JobNotFound: there is no such job here, or nobody controls it any more.
+        """
+        folder = self._controlled(job_name)
+        with lock.hold(folder.root.parent / ".lock"):
+            manifest = folder.read("manifest.json")
+            manifest["spec"].setdefault("runPolicy", {})["suspend"] = suspended
+            folder.write("manifest.json", manifest)
+
+    def delete_pod(self, job_name: str, pod_name: str) -> None:
+        """Asks for the deletion of a worker's pod and returns; what then becomes of the job is the operator's matter.
+
+        Raises:
+            JobNotFound: there is no such job or pod here, or nobody controls it any more.
+        """
+        folder = self._controlled(job_name)
+        existing = {record.name: record.uid for record in folder.records() if not record.deleted}
+        if pod_name not in existing or not folder.controlled():
+            raise JobNotFound(f"no pod {pod_name!r} of job {job_name} runs; it has: {', '.join(existing) or 'none'}")
+        (folder.deletions / existing[pod_name]).touch()
 
     def why_not(self, job_name: str) -> WhyNot | None:
         """Nothing: a job that this machine has no room for was refused at once."""
@@ -167,21 +187,29 @@ class Local:
             JobFailed: its controller does not end.
         """
         if self.status(job_name) is None:
-            raise JobNotFound(f"this machine has no job {job_name!r} in {home(os.environ) / 'jobs'}")
-        folder = _folder(job_name)
-        folder.cancel.touch()
-        _await_end(folder)
-        _sweep(folder)
-        _record_cancellation(folder)
+            raise _not_found(job_name)
+        start_and_end.end(_folder(job_name))
 
     def delete(self, job_name: str) -> None:
         """Cancels a job and removes its folder with all logs; nothing happens when there is none."""
-        if self.status(job_name) is not None:
-            self.cancel(job_name)
-        folder = _folder(job_name)
+        folder = _known(job_name)
+        if folder.read("status.json") is not None:
+            start_and_end.end(folder)
         if folder.root.exists():
-            folder.retire()
-            shutil.rmtree(folder.root)
+            folder.remove()
+
+    def _controlled(self, job_name: str) -> JobFolder:
+        """The folder of a job that changes still reach."""
+        status = self.status(job_name)
+        if status is None:
+            raise _not_found(job_name)
+        if status.interrupted:
+            raise JobNotFound(f"job {job_name} was interrupted: nobody controls it; submit the run again to go on")
+        return _folder(job_name)
+
+
+def _not_found(job_name: str) -> JobNotFound:
+    return JobNotFound(f"this machine has no job {job_name!r} in {home(os.environ) / 'jobs'}")
 
 
 def _refuse(manifest: Mapping[str, Any], machine: Machine) -> None:
@@ -197,6 +225,13 @@ def _folder(job_name: str) -> JobFolder:
     return JobFolder(home(os.environ), job_name)
 
 
+def _known(job_name: str) -> JobFolder:
+    """The folder of a job, which is empty when it has expired."""
+    folder = _folder(job_name)
+    start_and_end.forget_expired(folder)
+    return folder
+
+
 def _condition(found: Mapping[str, str]) -> Condition:
     changed = moment(found["lastTransitionTime"])
     return Condition(found["type"], found["status"], found["reason"], found["message"], changed)
@@ -204,61 +239,3 @@ def _condition(found: Mapping[str, str]) -> Condition:
 
 def _event(found: Mapping[str, str]) -> Event:
     return Event(moment(found["time"]), found["type"], found["reason"], found["message"], found["object"])
-
-
-def _start_controller(folder: JobFolder, manifest: Mapping[str, Any]) -> None:
-    """Starts it in a session of its own, and returns when it has accepted the job."""
-    environment = {
-        **substitutes.image_environment(os.environ),
-        **credentials.found(manifest, os.environ),
-        "TRAIN_FUNC_HOME": str(folder.home),
-        "TRAIN_FUNC_JOB": folder.root.name,
-    }
-    with folder.log.open("ab") as log:
-        starting = subprocess.Popen(
-            [sys.executable, "-P", "-m", "train_func.client.twin.controller", str(folder.root)],
-            env=environment,
-            cwd=folder.root,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    if starting.wait(timeout=START_SECONDS) != 0:
-        last = "\n".join(folder.log.read_text(errors="replace").splitlines()[-5:])
-        raise JobFailed(
-            f"the controller of job {folder.root.name} did not start; {folder.log}:\n{last}", cause="unknown"
-        )
-
-
-def _await_end(folder: JobFolder) -> None:
-    grace = Spec.of(folder.read("manifest.json")).pod.get("terminationGracePeriodSeconds", 30)
-    end = time.monotonic() + grace + END_SECONDS
-    while folder.controlled():
-        if time.monotonic() > end:
-            raise JobFailed(
-                f"job {folder.root.name} did not end within {grace + END_SECONDS:.0f} s; "
-                f"its controller is process {folder.pid.read_text()}, see {folder.log}",
-                cause="unknown",
-            )
-        time.sleep(0.02)
-
-
-def _sweep(folder: JobFolder) -> None:
-    """Ends what is left of a job whose controller and shims were killed together, and waits until it is gone."""
-    wanted = {"TRAIN_FUNC_JOB": folder.root.name, "TRAIN_FUNC_HOME": str(folder.home)}
-    end = time.monotonic() + processes.KILL_SECONDS
-    while (left := set(processes.of_environment(wanted)) - {os.getpid()}) and time.monotonic() < end:
-        for pid in left:
-            processes.send(pid, signal.SIGKILL)
-        time.sleep(0.01)
-
-
-def _record_cancellation(folder: JobFolder) -> None:
-    """An interrupted job has no controller that could say that it was cancelled."""
-    status = folder.read("status.json")
-    if not rules.finished(status):
-        message = f"{rules.KIND} {folder.root.name} was cancelled after its controller had died."
-        rules.set_condition(status, "Failed", rules.CANCELLED, message, stamp())
-        folder.write("status.json", status)
-    folder.cancel.unlink(missing_ok=True)

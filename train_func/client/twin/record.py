@@ -39,6 +39,8 @@ class PodRecord:
     started: str | None = None
     ended: str | None = None
     restarts: int = 0
+    deleting: bool = False
+    """It was asked to end, and is gone as soon as it has."""
     deleted: bool = False
     shim: int | None = None
     """Process id of the shim that keeps its container, or kept it last."""

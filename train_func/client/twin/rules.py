@@ -1,13 +1,14 @@
 """The operator's rules: what becomes of a job when its pods change. A pure function of status, pods and time.
 
-Follows what Training Operator 1.9.4 does, its oddities included: a permanent exit code sets no completion time,
-a job that has failed takes no further condition, Running and Restarting replace each other.
+Follows what Training Operator 1.9.4 does, its oddities included: a permanent exit code sets no completion time, so that
+such a job never expires; a job that has failed takes no further condition; Running and Restarting replace each other;
+a running pod that was asked to end counts as failed, and when it ends with 0 an elastic job has succeeded.
 """
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from train_func.client.twin.record import PodRecord
@@ -36,14 +37,26 @@ def reconcile(spec: Spec, status: Status, pods: Sequence[PodRecord], now: str) -
     outcome = Outcome(copy.deepcopy(status))
     if finished(status):
         _clean_up(spec, outcome, pods)
-    elif message := _limit(spec, status, pods, now):
+    elif spec.suspended:
+        _suspend(spec, outcome, pods, now)
+    else:
+        _go_on(spec, outcome, pods, now)
+    before = copy.deepcopy(status["conditions"])
+    if undated(outcome.status["conditions"]) == undated(before):
+        outcome.status["conditions"] = before  # what went and came back in one look is no news
+    return outcome
+
+
+def _go_on(spec: Spec, outcome: Outcome, pods: Sequence[PodRecord], now: str) -> None:
+    if holds(outcome.status, "Suspended"):
+        _resume(spec, outcome, now)
+    if message := _limit(spec, outcome.status, pods, now):
         outcome.status.setdefault("completionTime", now)
         _say(outcome, "Normal", "Failed", message, now)
         _clean_up(spec, outcome, pods)
     else:
         _pods(spec, outcome, pods, now)
         _job(spec, outcome, now)
-    return outcome
 
 
 def created(spec: Spec, now: str) -> Status:
@@ -58,30 +71,64 @@ def holds(status: Status, kind: str) -> bool:
     return any(found["type"] == kind and found["status"] == "True" for found in status["conditions"])
 
 
-def finished(status: Status) -> bool:
-    """Whether the job has succeeded or failed."""
-    return holds(status, "Succeeded") or holds(status, "Failed")
+def finished(status: Status | None) -> bool:
+    """Whether the job has succeeded or failed; one without a status has not."""
+    return status is not None and (holds(status, "Succeeded") or holds(status, "Failed"))
 
 
-def set_condition(status: Status, kind: str, reason: str, message: str, now: str) -> None:
-    """Makes a condition true, unless the job has failed or the condition says so already."""
+def expires(spec: Spec, status: Status) -> datetime | None:
+    """When a finished job is removed, if ever."""
+    if not finished(status) or spec.suspended or spec.time_to_live is None or "completionTime" not in status:
+        return None
+    return datetime.fromisoformat(status["completionTime"]) + timedelta(seconds=spec.time_to_live)
+
+
+def set_condition(status: Status, kind: str, reason: str, message: str, now: str, value: str = "True") -> None:
+    """Gives a condition a value, unless the job has failed or the condition says so already."""
     current = next((found for found in status["conditions"] if found["type"] == kind), None)
-    if holds(status, "Failed") or (current and (current["status"], current["reason"]) == ("True", reason)):
+    if holds(status, "Failed") or (current and (current["status"], current["reason"]) == (value, reason)):
         return
     replaced = {kind, {"Running": "Restarting", "Restarting": "Running"}.get(kind)}
     kept = [found for found in status["conditions"] if found["type"] not in replaced]
     for found in kept:
         if kind in ("Succeeded", "Failed") and found["type"] == "Running":
             found["status"] = "False"
-    changed = current["lastTransitionTime"] if current and current["status"] == "True" else now
+    changed = current["lastTransitionTime"] if current and current["status"] == value else now
     times = {"lastUpdateTime": now, "lastTransitionTime": changed}
-    status["conditions"] = [*kept, {"type": kind, "status": "True", "reason": reason, "message": message, **times}]
+    status["conditions"] = [*kept, {"type": kind, "status": value, "reason": reason, "message": message, **times}]
+
+
+def undated(conditions: Sequence[dict[str, str]]) -> list[list[str]]:
+    """Type, status, reason and message of each condition."""
+    return [[found[key] for key in ("type", "status", "reason", "message")] for found in conditions]
 
 
 def _say(outcome: Outcome, severity: str, kind: str, message: str, now: str) -> None:
     """An event and the condition it tells of."""
     outcome.events.append((severity, f"{KIND}{kind}", message))
     set_condition(outcome.status, kind, f"{KIND}{kind}", message, now)
+
+
+def _suspend(spec: Spec, outcome: Outcome, pods: Sequence[PodRecord], now: str) -> None:
+    """Deletes all pods, whatever cleanPodPolicy says."""
+    outcome.delete = list(pods)
+    for replica in outcome.status["replicaStatuses"].values():
+        replica["active"] = 0
+    if holds(outcome.status, "Suspended"):
+        return
+    reason, message = f"{KIND}Suspended", f"{KIND} {spec.name} is suspended."
+    outcome.events.append(("Normal", reason, message))
+    if holds(outcome.status, "Running"):
+        set_condition(outcome.status, "Running", reason, message, now, "False")
+    set_condition(outcome.status, "Suspended", reason, message, now)
+
+
+def _resume(spec: Spec, outcome: Outcome, now: str) -> None:
+    """The time of the deadline begins anew."""
+    reason, message = f"{KIND}Resumed", f"{KIND} {spec.name} is resumed."
+    outcome.events.append(("Normal", reason, message))
+    set_condition(outcome.status, "Suspended", reason, message, now, "False")
+    outcome.status["startTime"] = now
 
 
 def _clean_up(spec: Spec, outcome: Outcome, pods: Sequence[PodRecord]) -> None:
@@ -110,7 +157,7 @@ def _limit(spec: Spec, status: Status, pods: Sequence[PodRecord], now: str) -> s
 def _over_backoff_limit(spec: Spec, limit: int, status: Status, pods: Sequence[PodRecord]) -> bool:
     """Restarts in place of running pods count; pods that were replaced do not, except for a limit of 0."""
     failed = sum(pod.phase == "Failed" for pod in pods)
-    active = sum(not pod.over for pod in pods)
+    active = sum(not pod.over and not pod.deleting for pod in pods)
     before = sum(replica["failed"] for replica in status["replicaStatuses"].values())
     if limit == 0 and failed > before and active != spec.num_workers:
         return True
@@ -124,11 +171,11 @@ def _pods(spec: Spec, outcome: Outcome, pods: Sequence[PodRecord], now: str) -> 
     existing = {pod.worker: pod for pod in pods}
     outcome.create = [worker for worker in range(spec.num_workers) if worker not in existing]
     counter = {"Running": "active", "Succeeded": "succeeded", "Failed": "failed"}
-    for pod in pods:
+    for _, pod in sorted(existing.items()):
         if pod.phase == "Failed":
             _failed_pod(spec, outcome, pod, now)
         if pod.phase in counter:
-            counts[counter[pod.phase]] += 1
+            counts["failed" if pod.deleting and pod.phase == "Running" else counter[pod.phase]] += 1
     outcome.status["replicaStatuses"] = {"Worker": counts}
 
 

@@ -19,11 +19,15 @@ class Spec:
     num_workers: int
     restart_policy: str
     """Always, OnFailure, Never or ExitCode."""
-    ranks_per_worker: str
+    ranks_per_worker: str | None
+    """None: the elastic policy's own number stands instead."""
     elastic: Mapping[str, Any] | None
     backoff_limit: int | None
     deadline: int | None
     """Seconds."""
+    time_to_live: int | None
+    """Seconds from the end of the job to its removal."""
+    suspended: bool
     clean_pod_policy: str
     """None, Running or All."""
     template: Mapping[str, Any]
@@ -40,10 +44,12 @@ class Spec:
             namespace=manifest["metadata"].get("namespace", "default"),
             num_workers=num_workers,
             restart_policy=worker.get("restartPolicy", "OnFailure"),
-            ranks_per_worker=spec.get("nprocPerNode", "auto"),
+            ranks_per_worker=spec.get("nprocPerNode", _default_ranks(spec.get("elasticPolicy"))),
             elastic=_elastic(spec.get("elasticPolicy"), num_workers),
             backoff_limit=policy.get("backoffLimit"),
             deadline=policy.get("activeDeadlineSeconds"),
+            time_to_live=policy.get("ttlSecondsAfterFinished"),
+            suspended=policy.get("suspend") is True,
             clean_pod_policy=policy.get("cleanPodPolicy", "None"),
             template=worker["template"],
         )
@@ -78,7 +84,9 @@ class Spec:
 
     def operator_environment(self) -> dict[str, str]:
         """What the operator appends to the container's environment; without a Master no RANK, no WORLD_SIZE."""
-        added = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": self.ranks_per_worker}
+        added = {"PYTHONUNBUFFERED": "1"}
+        if self.ranks_per_worker is not None:
+            added["PET_NPROC_PER_NODE"] = self.ranks_per_worker
         if self.elastic is None:
             return {**added, "PET_NNODES": str(self.num_workers)}
         elastic = self.elastic
@@ -86,17 +94,21 @@ class Spec:
         added["PET_RDZV_ENDPOINT"] = f"{host}:{port}"
         added["PET_RDZV_BACKEND"] = elastic.get("rdzvBackend", "c10d")
         added["PET_NNODES"] = f"{elastic['minReplicas']}:{elastic['maxReplicas']}"
-        if "maxRestarts" in elastic:
-            added["PET_MAX_RESTARTS"] = str(elastic["maxRestarts"])
-        if "rdzvId" in elastic:
-            added["PET_RDZV_ID"] = elastic["rdzvId"]
+        given = {"PET_MAX_RESTARTS": "maxRestarts", "PET_NPROC_PER_NODE": "nProcPerNode", "PET_RDZV_ID": "rdzvId"}
+        added |= {name: str(elastic[key]) for name, key in given.items() if key in elastic}
         if elastic.get("rdzvConf"):
             added["PET_RDZV_CONF"] = ",".join(f"{pair['key']}={pair['value']}" for pair in elastic["rdzvConf"])
+        if elastic.get("standalone"):
+            added["PET_STANDALONE"] = ""
         return added
 
     def _port(self) -> int:
         named = (port["containerPort"] for port in self.container.get("ports", []) if port.get("name") == PORT_NAME)
         return next(named, DEFAULT_PORT)
+
+
+def _default_ranks(elastic: Mapping[str, Any] | None) -> str | None:
+    return None if elastic is not None and "nProcPerNode" in elastic else "auto"
 
 
 def _elastic(policy: Mapping[str, Any] | None, num_workers: int) -> Mapping[str, Any] | None:

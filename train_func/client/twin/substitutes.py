@@ -10,6 +10,7 @@
     secretKeyRef                    the variable of the same name in the process that submitted
     fieldRef                        the pod's name, uid, labels; loopback and host name for its addresses
     resourceFieldRef                the limit, or all that this machine has
+    HOSTNAME                        the pod's name, which does not resolve here
     Service name and port           127.0.0.1 and a port kept free for the job
     GPUs                            CUDA_VISIBLE_DEVICES, dealt over the workers
     CPU limit                       the number of threads, by resourceFieldRef

@@ -1,0 +1,86 @@
+"""A finished local job is gone after its time to live, with nobody having to stay up for that."""
+
+import json
+
+import pytest
+
+from tests.twin_jobs import until
+from train_func.errors import JobNotFound
+
+LIVES = {"ttlSecondsAfterFinished": 1}
+
+
+def age(jobs, name="job-a"):
+    """As if the job had ended long ago."""
+    path = jobs.home / "jobs" / name / "status.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "completionTime": "2001-01-01T00:00:00.000000Z"}))
+
+
+def test_an_expired_job_is_absent_and_its_folder_gone(jobs):
+    jobs.start("print('ran')", policy=LIVES)
+    jobs.ended()
+    assert jobs.text() == ["ran", "ran"]
+    until(lambda: jobs.place.status("job-a") is None, "expiry", seconds=5)
+    assert jobs.place.pods("job-a") == jobs.place.events("job-a") == jobs.text() == []
+    assert not (jobs.home / "jobs/job-a").exists()
+    with pytest.raises(JobNotFound):
+        jobs.place.cancel("job-a")
+    jobs.place.delete("job-a")
+
+
+def test_a_job_that_expired_while_the_machine_was_off_is_gone_for_whoever_looks_next(jobs):
+    jobs.start("pass")  # with the day to live that every job has
+    jobs.ended()
+    assert jobs.place.status("job-a").finished
+    age(jobs)
+    assert jobs.place.pods("job-a") == []
+    assert not (jobs.home / "jobs/job-a").exists()
+
+
+def test_the_next_job_clears_away_what_has_expired(jobs):
+    jobs.start("pass", name="job-b")
+    jobs.ended("job-b")
+    age(jobs, "job-b")
+    jobs.start("pass")
+    assert not (jobs.home / "jobs/job-b").exists()
+
+
+def test_an_expired_job_can_be_started_anew_under_its_name(jobs):
+    jobs.start("print('first')", policy=LIVES)
+    jobs.ended()
+    age(jobs)
+    jobs.start("print('second')")
+    assert jobs.ended().condition("Succeeded") is not None
+    assert jobs.text() == ["second", "second"]
+
+
+def test_workers_that_are_still_at_work_when_the_job_expires_are_ended(jobs):
+    code = (
+        "import os, signal, time\nif int(os.environ['TRAIN_FUNC_WORKER']):\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), os._exit(143)))\n"
+        "    print('ready', flush=True); time.sleep(600)\n"
+        "time.sleep(0.3)"
+    )
+    jobs.start(code, policy=LIVES)
+    lines = jobs.place.log_lines("job-a", follow=True)
+    assert [line.text for line in lines] == ["ready", "asked"]
+    until(lambda: not jobs.processes("job-a"), "end of all", seconds=5)
+    assert jobs.place.status("job-a") is None
+    assert jobs.place.pods("job-a") == []
+
+
+def test_a_job_that_failed_by_a_permanent_exit_code_stays_as_on_a_cluster(jobs):
+    jobs.start("import sys; sys.exit(1)", policy={"ttlSecondsAfterFinished": 0})
+    assert jobs.ended().completion_time is None
+    assert jobs.place.status("job-a").condition("Failed") is not None
+
+
+def test_a_running_job_does_not_expire(jobs):
+    jobs.start("import time; time.sleep(600)", policy={"ttlSecondsAfterFinished": 0}, grace=1)
+    until(lambda: jobs.place.status("job-a").condition("Running"), "start")
+    assert jobs.place.status("job-a") is not None
+
+
+def test_a_time_to_live_of_0_takes_the_job_away_at_once(jobs):
+    jobs.start("pass", policy={"ttlSecondsAfterFinished": 0})
+    until(lambda: jobs.place.status("job-a") is None, "expiry", seconds=10)
