@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from train_func.client.cluster import Cluster
     from train_func.client.job import Job
+    from train_func.client.placement import SecretKey
     from train_func.client.submit import attach, submit
     from train_func.client.twin import Local
     from train_func.errors import InvalidInput, JobFailed, JobNotFound, SourceRefused, StorageFailed, TrainFuncError
@@ -23,6 +24,7 @@ _HOMES = {
     "Job": "train_func.client.job",
     "Local": "train_func.client.twin",
     "Cluster": "train_func.client.cluster",
+    "SecretKey": "train_func.client.placement",
     "TrainFuncError": "train_func.errors",
     "InvalidInput": "train_func.errors",
     "SourceRefused": "train_func.errors",
@@ -38,6 +40,7 @@ __all__ = [
     "JobNotFound",
     "Local",
     "Run",
+    "SecretKey",
     "SourceRefused",
     "StorageFailed",
     "TrainFuncError",

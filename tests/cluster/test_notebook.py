@@ -1,0 +1,147 @@
+"""Notebook 01 on a cluster, changed by one word: as accurate as here, every row used once, its model fetched in three
+ways, and the credentials that it ran with nowhere but where they belong.
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import minio
+import nbformat
+import papermill
+import pytest
+
+from tests.cluster.in_cluster_minio import ObjectStore
+from tests.cluster.kept import everything_in, kinds, of_kind
+from tests.cluster.kubectl import Kubectl
+from tests.notebooks.test_accuracy import EPOCHS, NOTEBOOK, accuracy_of, held_out_audit, training_audit
+from tests.s3_servers import needed
+from train_func import Cluster, attach
+from train_func.client.job import Job
+
+PARAMETERS = {
+    "where": "Cluster",
+    "workers": 2,
+    "label": "label",
+    "labels": "negative,positive",
+    "learning_rate": 1e-4,
+    "seed": 1,
+}
+WORKER = {"TRAIN_FUNC_CPU": "800m", "TRAIN_FUNC_MEMORY": "3Gi"}
+
+
+@dataclass(frozen=True)
+class Executed:
+    """What one execution left behind; ``canaries`` are the values of all credentials, by what they are."""
+
+    notebook: Path
+    shown: str
+    job: Job
+    canaries: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def executed(
+    sentences: Path, admin: Kubectl, namespace: str, object_store: ObjectStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Executed]:
+    """Two workers train on 800 sentences for four epochs."""
+    token = f"hf_{secrets.token_hex(20)}"
+    secret = {"metadata": {"name": "hf-secrets", "namespace": namespace}, "stringData": {"HF_TOKEN": token}}
+    admin.apply({"apiVersion": "v1", "kind": "Secret", **secret})
+    target = tmp_path_factory.mktemp("executed") / "01.ipynb"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in WORKER.items():
+            patch.setenv(name, value)
+        given = {**PARAMETERS, "dataset": str(sentences)}
+        papermill.execute_notebook(NOTEBOOK, target, given, cwd=NOTEBOOK.parent, progress_bar=False)
+    outputs = [out for cell in nbformat.read(target, 4).cells for out in cell.get("outputs", [])]
+    shown = "\n".join(out.get("text") or out.get("data", {}).get("text/plain", "") for out in outputs)
+    name = re.search(r"^(\S+): submitted, 2 workers, 800 rows to train, 200 held out", shown, re.M)
+    assert name, shown
+    job = attach(name[1], on=Cluster())
+    canaries = {"key of the store": object_store.secret_key, "token of the Hub": token}
+    try:
+        yield Executed(target, shown, job, canaries)
+    finally:
+        job.delete()
+        admin("delete", "secret", "hf-secrets", f"--namespace={namespace}")
+
+
+@pytest.mark.timeout(1800)
+def test_it_succeeds_as_accurate_as_here_and_uses_every_row_once(executed):
+    assert executed.job.state == "Succeeded"
+    assert f"{executed.job.name}: Succeeded" in executed.shown
+    assert accuracy_of(executed.shown) >= 0.88
+    assert training_audit(executed.shown, workers=2) == EPOCHS
+    assert held_out_audit(executed.shown)
+    assert {pod.reason for pod in executed.job._place.pods(executed.job.record.job_name)} == {"Completed"}
+
+
+def test_the_fetched_model_is_what_was_published(executed, tmp_path):
+    fetched = executed.job.fetch(to=tmp_path / "model")
+    listed = dict(reversed(line.split(maxsplit=1)) for line in (fetched / "SHA256SUMS").read_text().splitlines())
+    assert "model.safetensors" in listed
+    assert listed == {name: hashlib.sha256((fetched / name).read_bytes()).hexdigest() for name in listed}
+
+
+def test_the_minio_client_gets_the_same_files(executed, object_store, tmp_path):
+    client = minio.Minio(
+        urlsplit(object_store.endpoint).netloc,
+        access_key=object_store.access_key,
+        secret_key=object_store.secret_key,
+        secure=False,
+    )
+    prefix = f"runs/{executed.job.record.model_prefix}/"
+    for entry in client.list_objects(object_store.bucket, prefix=prefix, recursive=True):
+        path = tmp_path / entry.object_name.removeprefix(prefix)
+        client.fget_object(object_store.bucket, entry.object_name, str(path))
+    verify(tmp_path)
+
+
+def test_mc_gets_the_same_files(executed, object_store, tmp_path):
+    mc = shutil.which("mc") or str(needed("mc"))
+    environment = {**os.environ, "HOME": str(tmp_path), "MC_CONFIG_DIR": str(tmp_path / "mc")}
+    host = object_store.endpoint.replace("://", f"://{object_store.access_key}:{object_store.secret_key}@")
+    address = f"local/{object_store.bucket}/runs/{executed.job.record.model_prefix}"
+    subprocess.run(
+        [mc, "cp", "--recursive", address, str(tmp_path)],
+        env={**environment, "MC_HOST_local": host},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    verify(tmp_path / "model")
+
+
+def verify(folder: Path) -> None:
+    """As a person does who has the folder and nothing else."""
+    done = subprocess.run(
+        ["sha256sum", "--check", "SHA256SUMS"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "model.safetensors: OK" in done.stdout
+
+
+def test_credentials_are_nowhere_but_in_their_secrets(executed, admin, namespace, object_store):
+    looked_at = {
+        "the executed notebook": executed.notebook.read_bytes(),
+        "the logs": "\n".join(executed.job.logs()).encode(),
+        "the fetched manifest": json.dumps(executed.job.manifest).encode(),
+        **everything_in(object_store),
+        **{kind: of_kind(admin, namespace, kind) for kind in kinds(admin)},
+    }
+    assert {"pods", "configmaps", "events", "pytorchjobs.kubeflow.org"} <= set(looked_at)
+    assert any(name.endswith("model.safetensors") for name in looked_at)
+    for what, canary in executed.canaries.items():
+        found = [name for name, data in looked_at.items() if canary.encode() in data]
+        assert found == [], f"the {what} is in {found}"
+    in_secrets = of_kind(admin, namespace, "secrets", decoded=True)
+    assert all(canary.encode() in in_secrets for canary in executed.canaries.values())
