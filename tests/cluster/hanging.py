@@ -1,0 +1,95 @@
+"""Jobs that cannot go on, each in its own way, and how soon a handle on them says so."""
+
+import contextlib
+import io
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from train_func import Cluster, JobFailed, Run
+from train_func.client import manifest as manifests
+from train_func.client.job import Job
+from train_func.storage import open_store
+
+Json = dict[str, Any]
+Edit = Callable[[Json, Json, Json], object]
+EATS = "hoard = []\nwhile True: hoard.append(bytearray(4_000_000))"
+SLEEPS = "import time\ntime.sleep(600)"
+
+
+def runs(program: str) -> Edit:
+    """The container runs ``program`` instead of a worker."""
+    return lambda job, pod, container: container.update(command=["python", "-c", program])
+
+
+@dataclass(eq=False)
+class Hanging:
+    """One job that hangs, and what was said about it when."""
+
+    title: str
+    job: Job
+    begun: float
+    told: list[tuple[float, str]] = field(default_factory=list)
+    failure: JobFailed | None = None
+    ended: float | None = None
+    """Seconds until ``wait`` raised."""
+
+    def wait(self, seconds: float) -> None:
+        """As a user would, for so long."""
+        try:
+            self.job.wait(seconds)
+        except JobFailed as failure:
+            self.failure, self.ended = failure, time.monotonic() - self.begun
+        except TimeoutError:
+            pass
+
+    def row(self) -> str:
+        """For the table."""
+        said = str(self.failure or (self.told[0][1] if self.told else "nothing"))
+        first = self.told[0][0] if self.told else self.ended
+        times = [f"{when:5.1f} s" if when is not None else "     - " for when in (first, self.ended)]
+        return f"{self.title:<24} {times[0]} {times[1]}  {said.splitlines()[0][:150]}"
+
+
+def hanging(title: str, edit: Edit = lambda *_: None, **options: Any) -> Hanging:
+    """Creates a job of one worker whose manifest was changed by ``edit(job, pod's spec, container)``.
+
+    Past the preflight, which would refuse most of them: what it knows may have changed since, or not be known.
+    """
+    place = Cluster(**{"cpu": "50m", "memory": "64Mi", **options})
+    run = Run(model="m", dataset="d", workers=1, parameters={"title": title})
+    record = replace(manifests.provisional(run, place.store_address()), name=f"hangs-{title}")
+    manifest = place.render(record, ["run.json"])
+    pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    edit(manifest, pod, pod["containers"][0])
+    begun = time.monotonic()
+    place.create(record.job_name, manifest, {"run.json": json.dumps(record.to_dict()).encode()})
+    return Hanging(title, Job(record, place, open_store(place.store_address())), begun)
+
+
+def wait_for_all(jobs: dict[Hanging, float]) -> None:
+    """Waits for all at once, for each at most so many seconds, and keeps what is said."""
+    heard = _Heard(list(jobs))
+    with contextlib.redirect_stdout(heard):
+        threads = [threading.Thread(target=job.wait, args=(seconds,)) for job, seconds in jobs.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+class _Heard(io.StringIO):
+    """What the waiting prints, by the job whose name it begins with."""
+
+    def __init__(self, jobs: list[Hanging]) -> None:
+        super().__init__()
+        self._jobs = {job.job.name: job for job in jobs}
+
+    def write(self, text: str) -> int:
+        name, _, rest = text.partition(": ")
+        if job := self._jobs.get(name):
+            job.told.append((time.monotonic() - job.begun, rest))
+        return len(text)

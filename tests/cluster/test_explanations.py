@@ -1,0 +1,229 @@
+"""Every way in which a job can hang or fail on a cluster is provoked, and named by its cause in time."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.hanging import EATS, SLEEPS, Hanging, hanging, runs, wait_for_all
+from tests.cluster.kubectl import Kubectl, until
+from tests.tiny_model import write_tiny_model
+from train_func import Cluster, JobFailed, Run, submit
+
+NAMED_SECONDS = 30.0  # from the appearance of a trouble until it is told
+LIMIT_SECONDS = 180.0
+SMALL = {"cpu": "200m", "memory": "1Gi"}
+LOW, HIGHER = "train-func-tests-low", "train-func-tests-higher"  # below 0, so that no other pod can be pushed aside
+
+
+def other_image(tag: str):
+    return lambda job, pod, container: container.update(image=f"{container['image'].rpartition(':')[0]}:{tag}")
+
+
+def image(name: str):
+    return lambda job, pod, container: container.update(image=name)
+
+
+def no_config_map(job, pod, container):
+    pod["volumes"][0]["configMap"] = {"name": "no-such-map"}
+
+
+def unsafe(job, pod, container):
+    del container["securityContext"]["capabilities"]
+
+
+def no_such_program(job, pod, container):
+    container["command"] = ["no-such-program"]
+
+
+def nobody_looks_after_it(job, pod, container):
+    job["spec"]["runPolicy"]["managedBy"] = "kueue.x-k8s.io/multikueue"  # the operator leaves such a job alone
+
+
+def suspended(job, pod, container):
+    job["spec"]["runPolicy"]["suspend"] = True
+
+
+# Title: what is done, the cause, words of the message. All of these end wait() and result().
+HOPELESS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "invalid-image-name": ({"edit": image("Registry/UPPER:tag")}, "image", "cannot pull its image"),
+    "image-not-found": ({"edit": other_image("no-such-tag")}, "image", "cannot pull its image"),
+    "registry-unknown": ({"edit": image("registry.invalid/a/b:1")}, "image", "no such host"),
+    "secret-missing": ({"store_secret": "no-such-secret"}, "permission", 'secret "no-such-secret" not found'),
+    "secret-without-key": ({"store_secret": "half"}, "permission", "couldn't find key rootPassword in Secret"),
+    "config-map-missing": ({"edit": no_config_map}, "permission", 'configmap "no-such-map" not found'),
+    "pod-security": ({"edit": unsafe}, "permission", 'violates PodSecurity "restricted'),
+    "account-missing": ({"service_account": "nobody"}, "permission", 'serviceaccount "nobody" not found'),
+    "priority-missing": ({"priority_class": "no-such-class"}, "input", "no PriorityClass with name no-such-class"),
+    "quota": ({"priority_class": LOW}, "quota", "quota 'tests' is exceeded (limits.memory: 64Mi asked for"),
+    "program-missing": ({"edit": no_such_program}, "image", "its image cannot run the workers' program"),
+    "out-of-memory": ({"edit": runs(EATS)}, "memory", "needed more than its memory limit and was killed"),
+    "no-operator": ({"edit": nobody_looks_after_it}, "cluster", "the Training Operator does not run"),
+}
+# These are told and waited for.
+PASSING: dict[str, tuple[dict[str, Any], str]] = {
+    "no-room": ({"cpu": 1000}, "no node takes it"),
+    "suspended": ({"edit": suspended}, "the job is suspended"),
+}
+# The kubelet pulls a second time after 10 to 20 s, and the operator's silence takes a while to be one.
+SLOW = {"image-not-found", "registry-unknown", "no-operator", "program-missing", "out-of-memory"}
+
+
+@pytest.fixture(scope="module")
+def prepared(admin: Kubectl, namespace: str) -> Iterator[None]:
+    """A Secret without a key, and a quota that counts only pods of a priority class of its own."""
+    classes = [
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+        for name, value in ((LOW, -20), (HIGHER, -10))
+    ]
+    where = {"namespace": namespace}
+    select = {"operator": "In", "scopeName": "PriorityClass", "values": [LOW]}
+    quota = {"hard": {"limits.memory": "32Mi"}, "scopeSelector": {"matchExpressions": [select]}}
+    admin.apply(
+        *classes,
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "half", **where}, "stringData": {"rootUser": "x"}},
+        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tests", **where}, "spec": quota},
+    )
+    yield
+    admin("delete", "resourcequota", "tests", f"--namespace={namespace}", "--ignore-not-found")
+    admin("delete", "priorityclass", LOW, HIGHER)
+
+
+@pytest.fixture(scope="module")
+def hung(prepared: None) -> Iterator[dict[str, Hanging]]:
+    """All of them, waited for at once; a table of what was said when."""
+    made: dict[str, Hanging] = {}
+    try:
+        for title, how in [*((t, c[0]) for t, c in HOPELESS.items()), *((t, c[0]) for t, c in PASSING.items())]:
+            made[title] = hanging(title, **how)
+        wait_for_all({found: 20 if title in PASSING else 90 for title, found in made.items()})
+        yield made
+    finally:
+        for found in made.values():
+            found.job.delete()
+
+
+def test_the_table_of_what_was_said_when(hung, capsys):
+    with capsys.disabled():
+        print(f"\n{'provoked':<24} told    raised   first line")
+        print("\n".join(found.row() for found in hung.values()))
+    assert len(hung) == len(HOPELESS) + len(PASSING)
+
+
+@pytest.mark.parametrize("title", HOPELESS)
+def test_what_waiting_cannot_help_is_raised_with_its_cause(hung, title):
+    found, (_, cause, words) = hung[title], HOPELESS[title]
+    assert found.failure is not None, found.told
+    assert found.failure.cause == cause
+    assert words in str(found.failure)
+    assert "job.cancel()" in str(found.failure)
+    first = min([when for when, _ in found.told], default=found.ended)
+    assert first is not None
+    assert first < NAMED_SECONDS * (2 if title in SLOW else 1)
+    assert found.job.state == "Created" or title in ("out-of-memory", "program-missing")  # it was left alone
+
+
+@pytest.mark.parametrize("title", PASSING)
+def test_what_may_pass_is_told_and_waited_for(hung, title):
+    found, words = hung[title], PASSING[title][1]
+    assert found.failure is None
+    assert found.told, "nothing was told"
+    assert words in found.told[0][1]
+    assert found.told[0][0] < NAMED_SECONDS
+
+
+def test_a_worker_that_no_node_could_ever_hold_is_given_up_with_the_table(nodes_visible):
+    found = hanging("never-room", cpu=1000)
+    try:
+        found.wait(60)
+        assert found.failure is not None
+        assert found.failure.cause == "scheduling"
+        assert "could never hold a worker" in str(found.failure) or "could ever hold a worker" in str(found.failure)
+        assert "why not" in str(found.failure)
+        assert "cpu: 1000 asked for" in str(found.failure)
+    finally:
+        found.job.delete()
+
+
+def running(found: Hanging) -> Hanging:
+    until(lambda: found.job.state == "Running", "the job runs")
+    return found
+
+
+def test_an_evicted_worker_is_told_and_the_job_goes_on(admin, namespace):
+    found = running(hanging("evicted", runs(SLEEPS)))
+    pod = f"{found.job.record.job_name}-worker-0"
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
+    found.begun = time.monotonic()
+    admin("create", f"--raw={path}", "--filename=-", given=json.dumps(eviction))
+    try:
+        wait_for_all({found: 5})
+        assert found.failure is None
+        assert any("worker 0 was evicted" in words for _, words in found.told), found.told
+    finally:
+        found.job.delete()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One worker, a model of a few kilobytes and 40 rows."""
+    folder = tmp_path_factory.mktemp("inputs")
+    rows = "".join(f"a sentence with the number {number},{number % 2}\n" for number in range(40))
+    (folder / "rows.csv").write_text("text,label\n" + rows)
+    return Run(model=str(write_tiny_model(folder / "tiny")), dataset=str(folder / "rows.csv"), workers=1)
+
+
+def misspells(parameters):
+    [].apend(1)
+
+
+def hoards(parameters):
+    hoard = []
+    while True:
+        hoard.append(bytearray(64 * 2**20))
+
+
+def sleeps(parameters):
+    import time
+
+    time.sleep(600)
+
+
+def failure_of(function, run, **options) -> JobFailed:
+    job = submit(function, run, on=Cluster(**{**SMALL, **options}))
+    try:
+        with pytest.raises(JobFailed) as caught:
+            job.result(LIMIT_SECONDS)
+        return caught.value
+    finally:
+        job.delete()
+
+
+def test_a_fault_of_the_function_is_named_with_its_line(run):
+    error = failure_of(misspells, run)
+    assert error.cause == "code"
+    assert "AttributeError: 'list' object has no attribute 'apend'" in str(error)
+    assert "`[].apend(1)`" in str(error)
+
+
+def test_a_rank_killed_for_want_of_memory_is_named_with_the_remedy(run):
+    error = failure_of(hoards, Run(**{**run.to_dict(), "max_attempts": 1}))
+    assert error.cause == "memory"
+    assert "more memory" in str(error)
+
+
+def test_a_store_that_does_not_let_the_workers_in_is_named(run, admin, namespace):
+    wrong = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "wrong", "namespace": namespace}}
+    admin.apply({**wrong, "stringData": {"rootUser": "nobody", "rootPassword": "wrong"}})
+    error = failure_of(sleeps, run, store_secret="wrong")
+    assert error.cause in ("storage", "permission")
+    assert "InvalidAccessKeyId" in str(error) or "credentials" in str(error) or "key" in str(error)
+
+
+def test_a_job_past_its_deadline_is_named(run):
+    error = failure_of(sleeps, Run(**{**run.to_dict(), "deadline": 30}))
+    assert error.cause == "deadline"
+    assert "30 s" in str(error)
