@@ -31,17 +31,21 @@ def create(access: Access, manifest: Mapping[str, Any], config_map: Mapping[str,
     name, run = manifest["metadata"]["name"], manifest["metadata"]["labels"][RUN_LABEL]
     if job := read_job(access, name):
         _refuse(access, job, f"pytorchjob {name}", run)
-        if not reading.job_status(job).finished:
+        if not reading.job_status(job).finished and "deletionTimestamp" not in job["metadata"]:
             raise _runs(access, name)
         remove(access, name)
     _replace_config_map(access, config_map, run)
     try:
         _create_job(access, manifest)
-    except BaseException:
-        if read_job(access, name) is None:  # somebody else's, created at the same moment, needs it
+    except BaseException as error:
+        if read_job(access, name) is None:
             _delete_config_map(access, name)
-        raise
-    _give(access, name)
+            raise
+        _give(access, name)  # the job is there: made by somebody at the same moment, or only the answer was lost
+        if not (isinstance(error, InvalidInput) and error.cause == "cluster"):
+            raise
+    else:
+        _give(access, name)
 
 
 def read_job(access: Access, name: str) -> Json | None:
@@ -152,12 +156,17 @@ def _give(access: Access, name: str) -> None:
 def _delete_job(access: Access, job: Mapping[str, Any]) -> None:
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
-    _found(
-        access,
-        f"{PLURAL}/{name}",
-        lambda: access.custom.delete_namespaced_custom_object(*API, access.namespace, PLURAL, name, body=body),
-        verb="delete",
-    )
+    try:
+        _found(
+            access,
+            f"{PLURAL}/{name}",
+            lambda: access.custom.delete_namespaced_custom_object(*API, access.namespace, PLURAL, name, body=body),
+            verb="delete",
+        )
+    except Exception as error:
+        if faults.status_of(error) == 409:  # another job of that name by now: somebody submitted it again
+            raise _runs(access, name) from error
+        raise
 
 
 def _delete_config_map(access: Access, name: str) -> None:

@@ -1,0 +1,78 @@
+"""One word for a job: from its conditions while it is there, from the store when a cluster has forgotten it."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from train_func.client.job import state_in_store, state_of
+from train_func.client.manifest import provisional
+from train_func.client.observed import Condition, JobStatus
+from train_func.run import Run
+from train_func.storage import open_store
+
+NOW = datetime.now(UTC)
+
+
+def status(*conditions: tuple[str, str], reason: str = "", interrupted: bool = False) -> JobStatus:
+    made = tuple(Condition(kind, value, reason, "", NOW) for kind, value in conditions)
+    return JobStatus(conditions=made, start_time=NOW, completion_time=None, interrupted=interrupted)
+
+
+@pytest.mark.parametrize(
+    ("found", "word"),
+    [
+        (status(), "Created"),
+        (status(("Created", "True")), "Created"),
+        (status(("Created", "True"), ("Running", "True")), "Running"),
+        (status(("Running", "False"), ("Restarting", "True")), "Restarting"),
+        (status(("Running", "False"), ("Suspended", "True")), "Suspended"),
+        (status(("Suspended", "False"), ("Running", "True")), "Running"),
+        (status(("Running", "False"), ("Succeeded", "True")), "Succeeded"),
+        (status(("Running", "False"), ("Failed", "True")), "Failed"),
+        (status(("Failed", "True"), reason="Cancelled"), "Cancelled"),
+        (status(("Running", "True"), interrupted=True), "Interrupted"),
+    ],
+)
+def test_the_newest_true_condition_is_the_word(found, word):
+    assert state_of(found, published=lambda: False) == word
+
+
+def test_a_job_that_lost_its_controller_after_publishing_has_succeeded():
+    assert state_of(status(("Running", "True"), interrupted=True), published=lambda: True) == "Succeeded"
+
+
+RESULT, MARK = {"result.json": {}}, {"cancelled.json": {}}
+
+
+def attempt(number: int, **codes: int) -> dict[str, dict]:
+    """Lease and end records; ``w0=1``: worker 0 ended with exit code 1."""
+    ends = {f"attempts/{number}/worker-{worker[1:]}.json": {"exit_code": code} for worker, code in codes.items()}
+    return {f"attempts/{number}/lease.json": {}, **ends}
+
+
+@pytest.mark.parametrize(
+    ("kept", "word"),
+    [
+        ({}, "Absent"),
+        (RESULT, "Succeeded"),
+        (RESULT | MARK, "Succeeded"),
+        (MARK, "Cancelled"),
+        (MARK | attempt(1, w0=65), "Cancelled"),
+        (attempt(1, w0=65), "Failed"),
+        (attempt(1, w0=145, w1=70), "Failed"),
+        (attempt(1, w0=143, w1=143), "Absent"),
+        (attempt(1), "Absent"),
+        (attempt(1, w0=70) | attempt(2), "Absent"),
+        (attempt(9, w0=143) | attempt(10, w0=70), "Failed"),
+        (attempt(1, w0=0, w1=0), "Succeeded"),
+        (attempt(1, w1=0), "Absent"),
+    ],
+)
+def test_of_a_job_that_is_gone_the_store_tells_what_became(tmp_path, kept, word):
+    store = open_store((tmp_path / "store").as_uri())
+    record = provisional(Run(model="m", dataset="d"), store.address)
+    for key, value in kept.items():
+        store.put(f"{record.prefix}/{key}", json.dumps(value).encode())
+    store.put(f"{record.prefix}/attempts/1/model/worker-0.json", b"not a record")
+    assert state_in_store(store, record) == word
