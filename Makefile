@@ -33,7 +33,8 @@ PARAMETERS = $(call parameter,where,$(WHERE)) \
 	$(call parameter,seed,$(SEED)) $(if $(FRESH),-p fresh True)
 
 KNOWN := WHERE MODEL DATASET TEXT LABEL LABELS HELD_OUT SAMPLES WORKERS EPOCHS BATCH_SIZE LEARNING_RATE SEED STORE \
-	FRESH PYTHON TESTS TRAIN_FUNC_HOME IMAGE REQUIREMENTS BUILDER TRAIN_FUNC_TEST_MINIO_IMAGE
+	FRESH PYTHON TESTS TRAIN_FUNC_HOME IMAGE REQUIREMENTS BUILDER KUBECONFIG \
+	TRAIN_FUNC_TEST_MINIO_IMAGE
 GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 
 # What the cells print goes to the screen; what papermill says, to a file, whose end explains a failure.

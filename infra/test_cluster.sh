@@ -34,6 +34,6 @@ main() {
     context=$(context)
     image=$(image "$context")
     printf 'test-cluster: on context %s, workers of %s\n' "$context" "$image"
-    TRAIN_FUNC_IMAGE=$image .venv/bin/python -m pytest "${@:-tests/cluster}"
+    TRAIN_FUNC_IMAGE=$image .venv/bin/python -m pytest --durations=15 "${@:-tests/cluster}"
 }
 main "$@"
