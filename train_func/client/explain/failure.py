@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from train_func.client.explain import termination
 from train_func.client.explain.incidents import TAKEN_AWAY, incidents
 from train_func.client.explain.lookout import waits
 from train_func.client.explain.refusals import refusals
@@ -133,7 +134,8 @@ def _root(evidence: Evidence) -> tuple[Cause, str]:
 def _over_memory(evidence: Evidence) -> str:
     """Which worker the kernel killed for want of memory; of a pod that is gone its event still tells."""
     if over := next((pod for pod in reversed(evidence.pods) if pod.reason == "OOMKilled"), None):
-        return f"worker {over.worker} needed more than its memory limit and was killed. {over.message}".strip()
+        words = termination.read(over.message)[1]
+        return f"worker {over.worker} needed more than its memory limit and was killed. {words}".strip()
     told = [i.trouble for i in incidents([], evidence.events) if i.trouble.cause == "memory"]
     return told[-1].what if told and not evidence.attempts else ""
 
@@ -146,10 +148,11 @@ def _of_pods(evidence: Evidence) -> tuple[Cause, str]:
     if last is None:
         told = [found.trouble for found in incidents([], evidence.events)]
         return (told[-1].cause, told[-1].what) if told else ("unknown", "")
-    if last.exit_code == 137:
+    cause, words = termination.read(last.message)
+    if last.exit_code == 137 and cause is None:
         return "killed", f"worker {last.worker} was killed by SIGKILL"
-    what = f"worker {last.worker} ended with exit code {last.exit_code}. {last.message}".strip()
-    return _EXITS.get(last.exit_code or 0, "unknown"), what
+    what = f"worker {last.worker} ended with exit code {last.exit_code}. {words}".strip()
+    return cause or _EXITS.get(last.exit_code or 0, "unknown"), what
 
 
 def _own_ends(ends: list[dict[str, Any]]) -> list[dict[str, Any]]:

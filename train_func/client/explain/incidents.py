@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from train_func.client.explain import termination
 from train_func.client.explain.trouble import Trouble, worker_of
 from train_func.client.observed import Event, Pod
 from train_func.errors import Cause
@@ -85,7 +86,8 @@ def _taken(worker: int, how: str, message: str) -> Trouble:
 
 
 def _of_end(event: Event, ended: "re.Match[str]") -> Trouble:
-    code, message = int(ended["code"]), " ".join(ended["message"].split())
+    code = int(ended["code"])
+    cause, message = termination.read(ended["message"])
     worker = worker_of(ended["pod"])
     hopeless = event.count >= CRASHES and _pace(event) < SHORT_LIFE
     if event.reason == "StartError":
@@ -95,7 +97,7 @@ def _of_end(event: Event, ended: "re.Match[str]") -> Trouble:
         what = f"worker {worker} needed more than its memory limit and was killed (exit code {code}). {message}".strip()
         return Trouble("memory", what, _MEMORY, permanent=hopeless)
     what = f"worker {worker} ended with exit code {code}: {message or 'no word'}"
-    return Trouble(_CAUSES.get(code, "unknown"), what, "it is started again")
+    return Trouble(cause or _CAUSES.get(code, "unknown"), what, "it is started again")
 
 
 _IMAGE = "job.cancel(), give an image built by `make image` (image=...) and submit again"
