@@ -77,6 +77,14 @@ def test_gpus_are_shared_evenly_when_there_are_enough(monkeypatch, workers, gpu)
     assert container["resources"]["limits"].get("nvidia.com/gpu") == gpu
 
 
+@pytest.mark.parametrize(("workers", "told"), [(1, False), (2, False), (3, True)])
+def test_gpus_that_are_too_few_to_be_used_are_told_of(jobs, monkeypatch, capsys, workers, told):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    Local(cpu=1).preflight(Run(model="m", dataset="d", workers=workers))
+    said = "note: 2 GPUs for 3 workers: none is used; workers=2 would use all of them\n"
+    assert capsys.readouterr().out == (said if told else "")
+
+
 def test_more_than_the_machine_has_is_refused_with_what_was_asked_and_what_is_there(jobs, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     machine = Machine.look({})

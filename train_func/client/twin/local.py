@@ -81,8 +81,11 @@ class Local:
 
     def preflight(self, run: Run) -> None:
         """Raises InvalidInput with everything that would keep the run from starting on this machine."""
-        manifest = self.render(manifests.provisional(run, self.store_address()), manifests.FILES)
-        _refuse(manifest, Machine.look(os.environ))
+        machine = Machine.look(os.environ)
+        _refuse(self.render(manifests.provisional(run, self.store_address()), manifests.FILES), machine)
+        gpus = len(machine.gpus)
+        if self.gpu is None and 0 < gpus < run.workers:
+            print(f"note: {gpus} GPUs for {run.workers} workers: none is used; workers={gpus} would use all of them")
 
     def carry(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
         """The run as it is: the workers read this machine's files where they lie."""
