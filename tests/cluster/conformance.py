@@ -1,0 +1,269 @@
+"""One driver for both places: plays a scenario on the twin or on the operator, and writes down what was seen."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tests.cluster.conformance_trace import Trace
+from train_func.client import manifest
+from train_func.client.placement import Placement
+from train_func.run import Run, RunRecord
+
+if TYPE_CHECKING:
+    from tests.cluster.scenarios import Scenario
+
+Json = dict[str, Any]
+PROGRAM = Path(__file__).with_name("conformance_program.py")
+IMAGE = "docker.io/library/python:3.11-slim"
+GRACE = 4  # seconds
+
+
+@dataclass
+class SeenPod:
+    """One incarnation of a worker, as its place told last."""
+
+    uid: str
+    worker: int
+    name: str
+    phase: str
+    exit_code: int | None
+    reason: str
+    restarts: int
+    deleted: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.deleted or self.phase in ("Succeeded", "Failed")
+
+    def __str__(self) -> str:
+        restarted = f", started again {self.restarts} times" if self.restarts else ""
+        return f"{self.phase} {self.exit_code} {self.reason}{restarted}{', deleted' if self.deleted else ''}"
+
+
+class Record:
+    """Everything that a place tells about one job, in order; filled by its watch."""
+
+    def __init__(self) -> None:
+        self.conditions: list[list[list[str]]] = []
+        self.pods: dict[str, SeenPod] = {}
+        self.gone = False
+        self._news = threading.Condition()
+
+    @contextmanager
+    def news(self) -> Iterator[None]:
+        """Held while something is added."""
+        with self._news:
+            yield
+            self._news.notify_all()
+
+    def tell_conditions(self, held: list[list[str]]) -> None:
+        """Adds the conditions that hold now, if they are others than before; each has four words."""
+        with self.news():
+            if held and (not self.conditions or self.conditions[-1] != held):
+                self.conditions.append(held)
+
+    def tell_pod(self, pod: SeenPod) -> None:
+        with self.news():
+            self.pods[pod.uid] = pod
+
+    def until(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
+        with self._news:
+            assert self._news.wait_for(condition, seconds), f"{what}: not within {seconds} s; {self}"
+
+    def __str__(self) -> str:
+        return f"conditions {self.conditions}, pods {list(self.pods.values())}"
+
+
+class Stage(Protocol):
+    """A place as the driver needs it."""
+
+    pace: float
+    """Seconds."""
+    patience: float
+    """Seconds until something that has to happen has happened."""
+    namespace: str
+
+    def create(self, job: str, job_manifest: Json, files: dict[str, bytes]) -> Record: ...
+
+    def status(self, job: str) -> Json:
+        """The status as the operator writes it; empty when the job is gone."""
+        ...
+
+    def suspend(self, job: str, suspended: bool) -> None: ...
+
+    def delete_pod(self, job: str, pod: SeenPod) -> None: ...
+
+    def let_go(self, job: str) -> None:
+        """Lets deleted pods go that the scenario's finalizer holds."""
+        ...
+
+    def text(self, job: str, pod: SeenPod) -> str:
+        """Log of a pod that exists; empty when it has none yet."""
+        ...
+
+    def as_in_manifest(self, job: str, pod: SeenPod, value: str) -> str:
+        """The value of a variable with what the place substituted put back."""
+        ...
+
+    def delete(self, job: str) -> None: ...
+
+    def left(self, job: str) -> list[str]:
+        """What is there of a job that was deleted."""
+        ...
+
+
+class Play:
+    """One scenario on one place."""
+
+    def __init__(self, scenario: "Scenario", stage: Stage) -> None:
+        self.scenario = scenario
+        self.stage = stage
+        self.job = f"c-{scenario.name}"
+        self.starts: list[str] = []
+        self._last_start = ""
+
+    def run(self) -> Trace:
+        """Plays it and takes the job away again."""
+        program = {"program.py": PROGRAM.read_bytes(), "run.json": b"{}"}
+        self.record = self.stage.create(self.job, self._manifest(sorted(program)), program)
+        try:
+            self.scenario.act(self)
+            self.until(lambda: self.scenario.rest(self), "the end")
+            trace = self._trace()
+        finally:
+            self.stage.delete(self.job)
+        trace.left = self.stage.left(self.job)
+        return trace
+
+    # What a scenario does from outside.
+
+    def ready(self, *workers: int) -> None:
+        """Waits until these workers work, and the job says so."""
+        self.until_condition("Running")
+        for worker in workers:
+            self.until(lambda worker=worker: bool(self._running(worker)), f"worker {worker} runs")
+            pod = self._running(worker)[-1]
+            end = time.monotonic() + self.stage.patience
+            while "ready" not in self.stage.text(self.job, pod).splitlines():
+                assert time.monotonic() < end, f"worker {worker} of {self.job} is never ready"
+                time.sleep(0.1)
+
+    def delete_pod(self, worker: int) -> None:
+        self.stage.delete_pod(self.job, self._running(worker)[-1])
+
+    def suspend(self, suspended: bool) -> None:
+        self.stage.suspend(self.job, suspended)
+
+    def note_start(self) -> None:
+        """Writes down how the job's start time is now."""
+        start = self.stage.status(self.job).get("startTime", "")
+        word = "absent" if not start else "set" if not self._last_start else "later"
+        self.starts.append("the same" if start and start == self._last_start else word)
+        self._last_start = start
+
+    def until_no_pods(self) -> None:
+        self.until(lambda: all(pod.deleted for pod in self.record.pods.values()), "no pods")
+
+    def until_condition(self, kind: str) -> None:
+        self.until(lambda: self.holds(kind), kind)
+
+    def outlive(self, paces: float) -> None:
+        """Waits until the job has come to rest, and so long again."""
+        self.until(self.at_rest, "the end")
+        time.sleep(paces * self.stage.pace)
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        self.record.until(condition, f"{self.job}: {what}", self.stage.patience)
+
+    def holds(self, kind: str) -> bool:
+        now = self.record.conditions[-1] if self.record.conditions else []
+        return any(found[:2] == [kind, "True"] for found in now)
+
+    def finished(self) -> bool:
+        return self.holds("Succeeded") or self.holds("Failed")
+
+    def at_rest(self) -> bool:
+        """The job has finished and so have its pods."""
+        return self.finished() and all(pod.over for pod in self.record.pods.values())
+
+    def is_gone(self) -> bool:
+        """Job and pods."""
+        return self.record.gone and all(pod.deleted for pod in self.record.pods.values())
+
+    def _running(self, worker: int) -> list[SeenPod]:
+        pods = self.record.pods.values()
+        return [pod for pod in pods if pod.worker == worker and pod.phase == "Running" and not pod.deleted]
+
+    # What is put in and what comes out.
+
+    def _manifest(self, files: list[str]) -> Json:
+        scenario, pace = self.scenario, self.stage.pace
+        placement = Placement(
+            image=IMAGE,
+            cpu=1,
+            memory=scenario.memory,
+            grace_seconds=GRACE if scenario.grace is None else _seconds(scenario.grace, pace),
+            environment={"CONFORMANCE_MEETING": f"{self.job}-worker-0:23456", "CONFORMANCE_PACE": str(pace)},
+        )
+        deadline = {} if scenario.deadline is None else {"deadline": _seconds(scenario.deadline, pace)}
+        run = Run(model="m", dataset="d", workers=scenario.workers, **deadline)
+        job = manifest.render(_run_record(self.job, run), placement, files)
+        spec = job["spec"]
+        spec["runPolicy"] |= scenario.policy
+        if scenario.time_to_live is not None:
+            spec["runPolicy"]["ttlSecondsAfterFinished"] = _seconds(scenario.time_to_live, pace)
+        worker = spec["pytorchReplicaSpecs"]["Worker"]
+        worker["restartPolicy"] = scenario.restart
+        container = worker["template"]["spec"]["containers"][0]
+        container["command"] = ["python", "-u", f"{manifest.JOB_DIR}/program.py", *scenario.behaviour.split()]
+        container["resources"]["requests"] |= {"cpu": "10m"}
+        scenario.change(job)
+        return job
+
+    def _trace(self) -> Trace:
+        workers = sorted({pod.worker for pod in self.record.pods.values()})
+        pods = {worker: [pod for pod in self.record.pods.values() if pod.worker == worker] for worker in workers}
+        return Trace(
+            conditions=[[self._said(*found) for found in held] for held in self.record.conditions],
+            pods={str(worker): [str(pod) for pod in pods[worker]] for worker in workers},
+            starts=self.starts,
+            completed="completionTime" in self.stage.status(self.job),
+            gone=self.record.gone,
+            environments={str(w): self._environment(p[-1]) for w, p in pods.items() if not p[-1].deleted},
+        )
+
+    def _said(self, kind: str, status: str, reason: str, message: str) -> str:
+        return f"{kind}={status} {reason}: {self._nameless(message)}"
+
+    def _environment(self, pod: SeenPod) -> dict[str, str]:
+        first = self.stage.text(self.job, pod).splitlines()[0]
+        environment = {
+            name: self.stage.as_in_manifest(self.job, pod, value) for name, value in json.loads(first).items()
+        }
+        return {name: self._nameless(value) for name, value in sorted(environment.items())}
+
+    def _nameless(self, text: str) -> str:
+        return text.replace(self.job, "JOB").replace(f"{self.stage.namespace}/", "NAMESPACE/")
+
+
+def _seconds(paces: float, pace: float) -> int:
+    return max(1, round(paces * pace))
+
+
+def _run_record(job: str, run: Run) -> RunRecord:
+    return RunRecord(
+        run=run,
+        name=job,
+        generation=1,
+        store="file:///srv/store",
+        function="f",
+        source_sha256="0",
+        data_fingerprint="0",
+        model_fingerprint="0",
+        package_version="0",
+    )

@@ -1,0 +1,132 @@
+"""What was seen of one scenario, in words that can be compared and kept; and where twin and operator may differ."""
+
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+ANYTHING = ".*"
+
+
+@dataclass
+class Trace:
+    """Equal on both places but for the written differences."""
+
+    conditions: list[list[str]]
+    """Every set of conditions that the job had, in order."""
+    pods: dict[str, list[str]]
+    """By worker, its incarnations: how each ended."""
+    starts: list[str]
+    """The job's start time at some moments: absent, set, the same, later."""
+    completed: bool
+    """Whether it has a completion time."""
+    gone: bool
+    """Whether the job was gone before anybody took it away."""
+    environments: dict[str, dict[str, str]]
+    """By worker, of its last incarnation."""
+    left: list[str] = field(default_factory=list)
+    """What is still there after the job was taken away."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Self:
+        return cls(**plain)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What of one scenario the twin does otherwise, and why it stays so."""
+
+    scenario: str
+    what: str
+    twin: Any
+    operator: Any
+    why: str
+
+
+@dataclass(frozen=True)
+class Variable:
+    """Variables that differ; None: not there."""
+
+    name: str
+    twin: str | None
+    operator: str | None
+    why: str
+    always: bool = True
+    """Whether they differ in every container."""
+    passing: bool = False
+    """Whether their values depend on the cluster, the image or the pace."""
+
+
+ENVIRONMENT = [
+    Variable(
+        "PET_RDZV_ENDPOINT|CONFORMANCE_MEETING",
+        r"127\.0\.0\.1:\d+",
+        r"JOB-worker-0:\d+",
+        "names of Services do not resolve on this machine: loopback, and a port that is free",
+        always=False,
+    ),
+    Variable("HF_HOME", ANYTHING, "/cache/hf", "the Hub cache of the person who submits, where the check looked, too"),
+    Variable("CUDA_VISIBLE_DEVICES", ANYTHING, None, "GPUs are dealt by this; on a cluster by its device plugin"),
+    Variable("TRAIN_FUNC_JOB|TRAIN_FUNC_HOME", ANYTHING, None, "by these the processes of a job are found again"),
+    Variable("KUBERNETES_.*", None, ANYTHING, "the API server's own Service; the twin has none", passing=True),
+    Variable("CONFORMANCE_PACE", ANYTHING, ANYTHING, "on this machine the scenarios run faster", passing=True),
+    Variable("TRAIN_FUNC_GRACE_SECONDS", r"\d+", r"\d+", "where it is given in paces", always=False),
+    Variable(
+        r"PATH|PYTHONPATH|LANG|LANGUAGE|LC_\w+|TZ|\w+_CA_BUNDLE|SSL_CERT_\w+|PIP_CERT|GPG_KEY|PYTHON_\w+|"
+        r"HF_ENDPOINT|HF_HUB_OFFLINE|NVIDIA_\w+|CUDA_\w+|LD_LIBRARY_PATH|(?i:\w+_proxy)",
+        ANYTHING,
+        ANYTHING,
+        "brought along by the image or by this machine",
+        always=False,
+        passing=True,
+    ),
+]
+
+
+def differences(twin: Trace, operator: Trace) -> dict[str, tuple[Any, Any]]:
+    """What differs but for the environments: (twin's, operator's) by what it is."""
+    found = {}
+    for what, (mine, theirs) in _parts(twin, operator).items():
+        if mine != theirs:
+            found[what] = (mine, theirs)
+    return found
+
+
+def _parts(twin: Trace, operator: Trace) -> dict[str, tuple[Any, Any]]:
+    names = ("conditions", "starts", "completed", "gone", "left")
+    workers = sorted({*twin.pods, *operator.pods})
+    return {
+        **{name: (getattr(twin, name), getattr(operator, name)) for name in names},
+        **{f"pods of worker {worker}": (twin.pods.get(worker), operator.pods.get(worker)) for worker in workers},
+        "workers with a log": (sorted(twin.environments), sorted(operator.environments)),
+    }
+
+
+def strange_variables(twin: dict[str, str], operator: dict[str, str]) -> list[str]:
+    """Variables of one container that differ although no row of the table says so, or that should and do not."""
+    differing = {name for name in {*twin, *operator} if twin.get(name) != operator.get(name)}
+    told = {name for name in differing for row in ENVIRONMENT if _explains(row, name, twin, operator)}
+    return [f"{name}: {twin.get(name)!r} here, {operator.get(name)!r} there" for name in sorted(differing - told)]
+
+
+def missing_differences(twin: dict[str, str], operator: dict[str, str]) -> list[str]:
+    """Rows of the table that always differ, and do not in this container."""
+    differing = {name for name in {*twin, *operator} if twin.get(name) != operator.get(name)}
+    rows = [row for row in ENVIRONMENT if row.always]
+    return [row.name for row in rows if not any(re.fullmatch(row.name, name) for name in differing)]
+
+
+def _explains(row: Variable, name: str, twin: dict[str, str], operator: dict[str, str]) -> bool:
+    return (
+        re.fullmatch(row.name, name) is not None
+        and _is(row.twin, twin.get(name))
+        and _is(row.operator, operator.get(name))
+    )
+
+
+def _is(pattern: str | None, value: str | None) -> bool:
+    if pattern is None or value is None:
+        return value is None
+    return re.fullmatch(pattern, value, re.DOTALL) is not None

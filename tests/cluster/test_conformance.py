@@ -1,0 +1,58 @@
+"""Twin and real operator do the same in every scenario of the table, or differ as it is written there."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conformance_golden import (
+    NAMES,
+    Played,
+    assert_as_written,
+    keep,
+    kept,
+    play_all,
+    to_keep,
+    trace_of,
+)
+from tests.cluster.conformance_operator import OperatorStage
+from tests.cluster.conformance_trace import missing_differences
+from tests.cluster.conformance_twin import TwinStage
+from tests.cluster.kubectl import Kubectl
+
+
+@pytest.fixture(scope="module")
+def on_operator(admin: Kubectl, notebook: Kubectl, namespace: str) -> Iterator[Played]:
+    stage = OperatorStage(notebook.kubeconfig, admin.kubeconfig, namespace)
+    played = play_all(stage, side_by_side=8)
+    stage.close()
+    if os.environ.get("TRAIN_FUNC_REWRITE_GOLDEN") == "1":
+        keep(played)
+    yield played
+
+
+@pytest.fixture(scope="module")
+def on_twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    home: Path = tmp_path_factory.mktemp("twin")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAIN_FUNC_HOME", str(home))
+        stage = TwinStage(home)
+        played = play_all(stage, side_by_side=6)
+        stage.close()
+        yield played
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_twin_and_operator_agree_or_differ_as_written(name: str, on_operator: Played, on_twin: Played) -> None:
+    assert_as_written(name, trace_of(on_twin, name), trace_of(on_operator, name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_operator_does_what_the_tests_without_a_cluster_take_it_for(name: str, on_operator: Played) -> None:
+    assert to_keep(name, trace_of(on_operator, name)) == kept()[name]
+
+
+def test_every_written_difference_of_the_environment_is_there(on_operator: Played, on_twin: Played) -> None:
+    here, there = (trace_of(played, "success").environments["0"] for played in (on_twin, on_operator))
+    assert missing_differences(here, there) == []
