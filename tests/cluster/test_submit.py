@@ -127,12 +127,13 @@ def test_a_failed_job_is_replaced_and_takes_its_config_map_with_it(run, jobs, ob
     assert caught.value.cause == "code"
     first = uid_of(notebook, job)
 
-    submit(fails, run, on=Cluster(**SMALL))
+    again = submit(fails, run, on=Cluster(**SMALL))
     second = uid_of(notebook, job)
     assert second != first
     owners = notebook.json("get", "configmap", job.record.job_name)["metadata"]["ownerReferences"]
     assert [owner["uid"] for owner in owners] == [second]
 
+    assert again.wait(LIMIT_SECONDS) == "Failed"
     notebook("delete", "pytorchjob", job.record.job_name, "--wait=false")
     until(lambda: not objects_of(job), "everything goes with the job", LIMIT_SECONDS, lambda: str(objects_of(job)))
     assert job.state == "Failed"
