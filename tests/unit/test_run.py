@@ -10,7 +10,6 @@ import re
 import pytest
 
 import train_func
-
 from train_func.errors import InvalidInput
 from train_func.run import RECORD_KEY, Run, RunRecord, field_names, name_of
 
