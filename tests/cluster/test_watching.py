@@ -79,7 +79,9 @@ def test_a_deleted_pod_a_new_operator_and_a_new_kernel_lose_no_line(counting, ad
 
 
 @pytest.mark.skipif(not API_SERVER.is_file(), reason="the API server of this cluster is not ours to restart")
-def test_an_api_server_that_starts_anew_in_mid_follow_loses_no_line(counting):
+def test_an_api_server_that_starts_anew_in_mid_follow_loses_no_line(counting, object_store):
+    if "127.0.0.1" in object_store.endpoint:
+        pytest.skip("the way to the store leads through the API server")
     job, followed = counting, Followed(counting)
     followed.start()
     until_counted(followed, "count 1 50", job)

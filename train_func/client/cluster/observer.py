@@ -15,6 +15,7 @@ from train_func.client.observed import Event, JobStatus, Pod
 
 IDLE_SECONDS = 30.0
 FIRST_SECONDS = 15.0  # longest wait for the first listing
+READY_SECONDS = 5.0  # the same for whoever could ask the API instead
 SHORTEST_SECONDS = 0.3  # between two answers to whoever waits for a change: a large job changes all the time
 REFUSED_SECONDS = 5.0  # the same where the cluster refuses to be watched
 
@@ -25,10 +26,10 @@ _lock = threading.Lock()
 
 
 def running(access: Access, job_name: str) -> "Observer | None":
-    """The one that runs and knows everything, if there is one; to use it keeps it going."""
+    """The one that runs, if there is one and it comes to know everything; to use it keeps it going."""
     with _lock:
         found = _running.get((id(access), job_name))
-    if found is None or not found.fresh:
+    if found is None or not found.alive or not found.ready(READY_SECONDS):
         return None
     found.ask()
     return found

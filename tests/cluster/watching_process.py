@@ -1,0 +1,62 @@
+"""A process that watches a job for a while and then says what that cost: python -m tests.cluster.watching_process NAME.
+
+Before anything is imported that could connect, every request to the API is counted where it is made.
+"""
+
+import contextlib
+import io
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from urllib.parse import urlsplit
+
+import psutil
+
+from train_func import Cluster, attach
+from train_func.client.cluster.access import connect
+
+WARM_SECONDS, SECONDS = 15.0, 30.0
+
+
+def main(name: str) -> None:
+    access, asked = connect(None, os.environ["TRAIN_FUNC_NAMESPACE"]), Counter()  # the one that Cluster() uses
+    unheard = access.client.call_api
+
+    def counted(path, method, *arguments, **options):
+        query = dict(options.get("query_params") or (arguments[1] if len(arguments) > 1 else None) or [])
+        kind = "watch" if query.get("watch") == "true" else "log" if path.endswith("/log") else "other"
+        asked[f"{kind} {path.split('/')[-1] if kind == 'watch' else ''}".strip()] += 1
+        return unheard(path, method, *arguments, **options)
+
+    access.client.call_api = counted
+    server = urlsplit(access.client.configuration.host)
+    job = attach(name, on=Cluster())
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        threading.Thread(target=job.watch, daemon=True).start()
+        time.sleep(WARM_SECONDS)
+        begun, before = time.process_time(), Counter(asked)
+        connections = []
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            time.sleep(1)
+            mine = psutil.Process().net_connections("tcp")
+            connections.append(sum(c.status == "ESTABLISHED" and c.raddr.port == server.port for c in mine))
+        cpu = (time.process_time() - begun) / SECONDS
+    changes = len(Cluster().pods(job.record.job_name))
+    found = {
+        "cpu": cpu,
+        "connections": max(connections),
+        "asked_at_first": before,
+        "asked_meanwhile": asked - before,
+        "pods": changes,
+        "state": job.state,
+        "shown": shown.getvalue(),
+    }
+    print(json.dumps(found))
+
+
+main(sys.argv[1])
