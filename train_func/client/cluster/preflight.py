@@ -30,6 +30,8 @@ CHECKS = (
 # Who is silent when the others have told the same better: admission stops at the first thing that it refuses.
 ECHOES = (
     (checks.webhook, "quota", (checks.quotas,)),
+    (checks.secrets, None, (checks.namespace,)),
+    (checks.account, None, (checks.namespace,)),
     (checks.admission, None, (checks.limits, checks.account, checks.priority)),
 )
 # What it means that one of these may not be asked.
@@ -136,14 +138,3 @@ def _unanswered(error: Exception, access: Access) -> Finding:
     if not faults.known(error):
         raise error
     return Finding(faults.cause_of(error), faults.api_fault(error, "create", "selfsubjectrulesreviews", access))
-
-
-def findings(access: Access, manifest: Json) -> list[tuple[Any, str]]:
-    """As ``check``, for callers that raise by themselves; prints the notes."""
-    try:
-        notes = check(access, manifest)
-    except InvalidInput as error:
-        return [(error.cause, fault) for fault in error.faults]
-    for note in notes:
-        print(f"note: {note}")
-    return []

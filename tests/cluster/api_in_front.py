@@ -1,0 +1,82 @@
+"""The real API server seen through one that hides some paths, as a cluster would answer that does not serve them."""
+
+import contextlib
+import json
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def hiding(group: str, kubeconfig: Path, folder: Path) -> Iterator[Path]:
+    """A kubeconfig whose server knows nothing of an API group, and otherwise asks the one of ``kubeconfig``."""
+    config = json.loads(kubeconfig.read_text())
+    cluster = config["clusters"][0]["cluster"]
+    handler = type(
+        "Handler", (_Handler,), {"server_url": cluster["server"], "group": group, "context": _trust(cluster)}
+    )
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{server.server_port}"}
+    path = folder / "in-front.kubeconfig"
+    path.write_text(json.dumps(config))
+    try:
+        yield path
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _trust(cluster: dict[str, Any]) -> ssl.SSLContext:
+    import base64
+
+    return ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_url: str
+    group: str
+    context: ssl.SSLContext
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def _answer(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length) if length else None
+        if self.path.startswith(f"/apis/{self.group}/"):
+            self._say(404, b"404 page not found\n", "text/plain; charset=utf-8")
+            return
+        request = urllib.request.Request(self.server_url + self.path, data=body, method=self.command)
+        for name in ("Authorization", "Content-Type", "Accept"):
+            if value := self.headers.get(name):
+                request.add_header(name, value)
+        try:
+            with urllib.request.urlopen(request, context=self.context, timeout=10) as answer:
+                status, found = answer.status, answer.read()
+        except urllib.error.HTTPError as refused:
+            status, found = refused.code, refused.read()
+        if self.path == "/apis":
+            groups = json.loads(found)
+            groups["groups"] = [entry for entry in groups["groups"] if entry["name"] != self.group]
+            found = json.dumps(groups).encode()
+        self._say(status, found, "application/json")
+
+    def _say(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)

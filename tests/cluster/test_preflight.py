@@ -1,0 +1,241 @@
+"""What cannot run on a cluster is refused before anything is created, with all causes at once, within seconds."""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import api_in_front, training_operator
+from tests.cluster.kubectl import Kubectl, until
+from train_func import Cluster, InvalidInput, Run
+
+SECONDS = 5.0
+RUN = Run(model="m", dataset="d", workers=2)
+SMALL: dict[str, Any] = {"cpu": "100m", "memory": "64Mi"}
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[list[str]]:
+    """Rows of what was refused, when, with which words."""
+    rows: list[str] = []
+    yield rows
+
+
+@pytest.fixture
+def refused(table: list[str], request: pytest.FixtureRequest) -> Callable[..., InvalidInput]:
+    """The refusal of ``Cluster(**options)``, which came in time."""
+
+    def ask(run: Run = RUN, **options: Any) -> InvalidInput:
+        place = Cluster(**{**SMALL, **options})
+        begun = time.monotonic()
+        with pytest.raises(InvalidInput) as caught:
+            place.preflight(run)
+        seconds = time.monotonic() - begun
+        title = request.node.name.removeprefix("test_")
+        table.append(f"{title[:60]:<60} {seconds:4.1f} s  {caught.value.cause:<10} {caught.value.faults[0][:120]}")
+        assert seconds < SECONDS
+        return caught.value
+
+    return ask
+
+
+@pytest.fixture
+def as_who(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, notebook: Kubectl) -> Callable[..., Path]:
+    """A kubeconfig like the notebook's, changed, and used from now on."""
+
+    def use(change: Callable[[dict[str, Any]], object], of: Path = notebook.kubeconfig) -> Path:
+        config = json.loads(of.read_text())
+        change(config)
+        path = tmp_path / "changed.kubeconfig"
+        path.write_text(json.dumps(config))
+        monkeypatch.setenv("KUBECONFIG", str(path))
+        return path
+
+    return use
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kubernetes_is_loaded(as_notebook: None) -> None:
+    """Importing its client takes a second or more, once for each process, before anything is asked."""
+    Cluster(**SMALL).pods("nobody")
+
+
+def server(url: str, **more: str) -> Callable[[dict[str, Any]], object]:
+    def change(config: dict[str, Any]) -> None:
+        config["clusters"][0]["cluster"] |= {"server": url, **more}
+
+    return change
+
+
+def test_a_job_that_can_run_is_let_pass_and_what_is_not_known_is_said(capsys):
+    Cluster(**SMALL).preflight(RUN)
+    said = capsys.readouterr().out
+    assert "note: not known beforehand, for want of the right to look: whether a node could hold a worker" in said
+
+
+def test_the_admin_is_told_no_more_than_the_namespace_lacks(admin, namespace, monkeypatch, capsys):
+    monkeypatch.setenv("KUBECONFIG", str(admin.kubeconfig))
+    Cluster(**SMALL, namespace=namespace).preflight(RUN)
+    assert "not known" not in capsys.readouterr().out
+
+
+def test_a_server_where_nothing_listens(refused, as_who):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        as_who(server(f"https://127.0.0.1:{taken.getsockname()[1]}"))
+        error = refused()
+    assert error.cause == "cluster"
+    assert "cannot be reached: nothing listens there" in str(error)
+    assert "https://127.0.0.1" in str(error)
+
+
+def test_a_server_that_never_answers(refused, as_who):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        as_who(server(f"https://127.0.0.1:{silent.getsockname()[1]}"))
+        error = refused()
+    assert error.cause == "cluster"
+    assert "did not answer within" in str(error) or "no answer in time" in str(error)
+
+
+def test_a_server_of_an_unknown_name(refused, as_who):
+    as_who(server("https://no-such-cluster.invalid:6443"))
+    error = refused()
+    assert error.cause == "cluster"
+    assert "its name is not known" in str(error)
+
+
+def test_a_server_with_another_certificate(refused, as_who):
+    as_who(lambda config: config["clusters"][0]["cluster"].pop("certificate-authority-data"))
+    error = refused()
+    assert error.cause == "cluster"
+    assert "its certificate is not one that the kubeconfig's certificate-authority has signed" in str(error)
+
+
+def test_a_token_that_is_not_accepted(refused, as_who):
+    as_who(lambda config: config["users"][0].update(user={"token": "expired"}))
+    error = refused()
+    assert error.cause == "permission"
+    assert "does not accept the credentials" in str(error)
+
+
+def test_an_account_without_rights_is_told_the_role(refused, as_who, admin, namespace):
+    token = admin("create", "token", "default", f"--namespace={namespace}").strip()
+    as_who(lambda config: config["users"][0].update(user={"token": token}))
+    error = refused()
+    assert error.cause == "permission"
+    assert "you may not get, list, watch, create, delete, patch pytorchjobs.kubeflow.org" in str(error)
+    assert "kind: Role" in str(error)
+    assert f"namespace: {namespace}" in str(error)
+
+
+def test_a_namespace_that_is_not_there(refused, admin, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", str(admin.kubeconfig))
+    error = refused(namespace="no-such-namespace")
+    assert len(error.faults) == 1
+    assert "has no such namespace" in str(error)
+
+
+def test_a_cluster_without_the_operator(refused, notebook, tmp_path, monkeypatch):
+    with api_in_front.hiding("kubeflow.org", notebook.kubeconfig, tmp_path) as kubeconfig:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        error = refused()
+    assert error.cause == "cluster"
+    assert "Training Operator is not installed" in str(error)
+    assert "kubectl apply --server-side" in str(error)
+
+
+def test_an_operator_that_does_not_answer(refused, admin):
+    operator = ("deployment/training-operator", "--namespace=kubeflow")
+    admin("scale", *operator, "--replicas=0")
+    try:
+        gone = ("get", "endpoints", "training-operator", "--namespace=kubeflow", "--output=jsonpath={.subsets}")
+        until(lambda: not admin(*gone).strip(), "the operator is gone")
+        error = refused()
+        assert error.cause == "cluster"
+        assert "the Training Operator does not answer" in str(error)
+    finally:
+        admin("scale", *operator, "--replicas=1")
+        training_operator.ensure(admin)
+
+
+def test_an_image_that_cannot_be_called_so(refused):
+    assert refused(image="Team/Image").cause == "image"
+
+
+def test_workers_that_no_node_could_hold(refused, nodes_visible):
+    error = refused(cpu=1000)
+    assert error.cause == "scheduling"
+    assert "cpu: 1000 asked for" in str(error)
+
+
+def test_more_workers_than_all_nodes_together_could_hold(refused, nodes_visible):
+    error = refused(Run(model="m", dataset="d", workers=1000), memory="1Gi")
+    assert error.cause == "scheduling"
+    assert "1000 workers" in str(error)
+
+
+def test_a_quota_that_the_workers_exceed_together(refused, admin, namespace):
+    quota = {"hard": {"count/pytorchjobs.kubeflow.org": "0"}}
+    about = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": namespace}}
+    admin.apply({**about, "spec": quota})
+    try:
+        error = refused()
+    finally:
+        admin("delete", "resourcequota", "none", f"--namespace={namespace}")
+    assert error.cause == "quota"
+    assert "quota 'none' allows 0 count/pytorchjobs.kubeflow.org; the job asks for 1" in str(error)
+
+
+def test_a_limit_range_that_a_worker_exceeds(refused, admin, namespace):
+    limits = {"limits": [{"type": "Container", "max": {"memory": "8Gi"}}]}
+    about = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "most", "namespace": namespace}}
+    admin.apply({**about, "spec": limits})
+    try:
+        error = refused(memory="9Gi")
+    finally:
+        admin("delete", "limitrange", "most", f"--namespace={namespace}")
+    assert error.cause == "quota"
+    assert "limit range 'most' allows each container at most 8Gi memory; a worker asks for 9Gi" in str(error)
+
+
+def test_secrets_accounts_and_classes_that_are_missing_are_told_at_once(refused, admin, namespace, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", str(admin.kubeconfig))
+    error = refused(
+        namespace=namespace, store_secret="nowhere", service_account="nobody", priority_class="none", queue="none"
+    )
+    told = str(error)
+    assert len(error.faults) == 4
+    assert "Secret 'nowhere' is not in namespace" in told
+    assert "--from-literal=rootUser=" in told
+    assert "service_account='nobody': " in told
+    assert "priority_class='none': " in told
+    assert "has no Kueue" in told
+
+
+def test_a_secret_without_the_key_that_is_wanted(refused, admin, namespace, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", str(admin.kubeconfig))
+    about = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "partly", "namespace": namespace}}
+    admin.apply({**about, "stringData": {"rootUser": "x"}})
+    error = refused(namespace=namespace, store_secret="partly")
+    assert error.cause == "permission"
+    assert "has no rootPassword; it has rootUser" in str(error)
+
+
+def test_options_and_the_cluster_are_judged_together(refused, nodes_visible, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_STORE", "file:///here")
+    monkeypatch.setenv("TRAIN_FUNC_S3_ENDPOINT", "http://localhost:9000")
+    told = str(refused(cpu=1000, image="Team/Image"))
+    assert "the pods of a cluster do not see this machine's folders" in told
+    assert "in a pod that is the pod itself" in told
+    assert "no image can be called so" in told
+    assert "cpu: 1000 asked for" in told
+
+
+def test_the_table_of_refusals(table, capsys):
+    with capsys.disabled():
+        print("\nrefused beforehand\n" + "\n".join(table))
+    assert table

@@ -1,0 +1,84 @@
+"""A job that has ended without its result is explained from what is left of it, also when the store is away."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.recorded_jobs import RecordedPlace, a_record
+from train_func.client.explain import explain
+from train_func.storage import open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    return open_store(f"file://{tmp_path / 'store'}")
+
+
+@pytest.fixture
+def ended(store) -> Callable[..., None]:
+    """Puts the end record of worker 0 in the store."""
+
+    def put(attempt: int = 1, **fields: object) -> None:
+        end = {"worker": 0, "attempt": attempt, "ended": f"{attempt}", "exit_code": 1, "ranks": [], **fields}
+        store.put(f"job-a/attempts/{attempt}/worker-0.json", json.dumps(end).encode())
+
+    return put
+
+
+def test_a_worker_that_left_no_record_is_told_by_its_exit_code_and_last_words(store):
+    error = explain(a_record(), RecordedPlace("exit_1"), store)
+    assert error.cause == "unknown"
+    assert "worker 0 ended with exit code 1. hello from the log own words" in str(error)
+
+
+def test_what_the_supervisor_wrote_as_termination_message_is_read(store):
+    place = RecordedPlace("exit_1")
+    said = {"attempt": None, "exit_code": 77, "cause": "storage", "message": "the keys are wrong"}
+    (status,) = place.job["pods"][0]["status"]["containerStatuses"]
+    status["state"]["terminated"] |= {"exitCode": 77, "message": json.dumps(said)}
+    error = explain(a_record(), place, store)
+    assert error.cause == "storage"
+    assert "worker 0 ended with exit code 77. the keys are wrong" in str(error)
+
+
+def test_the_deadline_is_told_with_what_kept_the_workers_from_starting(store):
+    assert explain(a_record(), RecordedPlace("deadline"), store).cause == "deadline"
+    place = RecordedPlace("unschedulable")
+    place.job["job"] = RecordedPlace("deadline").job["job"]
+    error = explain(a_record(), place, store)
+    assert error.cause == "deadline"
+    assert "worker 0: no node takes it: 0/1 nodes are available: 1 Insufficient cpu" in str(error)
+
+
+def test_a_worker_over_its_memory_is_told_even_when_its_pod_is_gone(store):
+    error = explain(a_record(), RecordedPlace("out_of_memory").without(pods=True), store)
+    assert error.cause == "memory"
+    assert "more memory" in str(error)
+
+
+def test_a_child_over_the_memory_of_its_worker_is_told(store):
+    assert explain(a_record(), RecordedPlace("child_out_of_memory"), store).cause == "memory"
+
+
+def test_a_worker_that_was_taken_away_is_told(store):
+    assert explain(a_record(), RecordedPlace("evicted"), store).cause == "preemption"
+
+
+def test_an_exception_on_record_comes_before_everything_else(store, ended):
+    error = {"type": "KeyError", "message": "'x'", "time": "1", "traceback": ""}
+    ended(cause="code", message="rank 0: KeyError: 'x'", ranks=[{"rank": 0, "error": error}])
+    told = explain(a_record(), RecordedPlace("out_of_memory"), store)
+    assert told.cause == "code"
+    assert "KeyError: 'x'" in str(told)
+
+
+def test_a_store_that_is_away_hides_neither_the_cause_nor_itself(tmp_path):
+    folder = tmp_path / "store"
+    store = open_store(f"file://{folder}")
+    folder.rmdir() if folder.exists() else None
+    folder.write_text("no folder any more")
+    error = explain(a_record(), RecordedPlace("child_out_of_memory"), store)
+    assert error.cause == "memory"
+    assert "the store could not be asked" in str(error)
