@@ -156,7 +156,8 @@ def test_an_operator_that_does_not_answer(refused, admin):
         until(lambda: not admin(*gone).strip(), "the operator is gone")
         error = refused()
         assert error.cause == "cluster"
-        assert "the Training Operator does not answer" in str(error)
+        assert "the Training Operator of context" in str(error)
+        assert "does not answer" in str(error)
     finally:
         admin("scale", *operator, "--replicas=1")
         training_operator.ensure(admin)

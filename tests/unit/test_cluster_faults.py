@@ -54,7 +54,7 @@ ANSWERS = [
     (
         answer(500, WEBHOOK),
         "cluster",
-        ("the Training Operator does not answer", "connection refused", "kubectl -n kubeflow"),
+        ("the Training Operator of context", "does not answer", "connection refused", "kubectl -n kubeflow"),
     ),
     (answer(503, "the server is currently unable"), "cluster", ("status 503",)),
 ]

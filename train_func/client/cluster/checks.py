@@ -13,6 +13,7 @@ from train_func.errors import Cause
 
 GROUP, VERSION, PLURAL = "kubeflow.org", "v1", "pytorchjobs"
 KUEUE, QUEUE_LABEL = "kueue.x-k8s.io", "kueue.x-k8s.io/queue-name"
+WEBHOOK_SECONDS = 3.0  # it answers within milliseconds; without a pod behind it the API server tries for ten seconds
 RIGHTS_SECONDS = 1.5  # for rights that the review did not show, all asked at once
 
 Json = Mapping[str, Any]
@@ -70,13 +71,14 @@ def webhook(access: Access, manifest: Json) -> Said:
     """Whether the operator's webhook answers, and takes the job."""
     path = f"/apis/{GROUP}/{VERSION}/namespaces/{access.namespace}/{PLURAL}"
     try:
-        asking.post(access, path, manifest, dryRun="All")
+        asking.post(access, path, manifest, seconds=WEBHOOK_SECONDS, dryRun="All")
     except Exception as error:
-        status = faults.status_of(error)
+        if faults.timed_out(error):  # the API server itself answers: this was not the first question
+            why = f"its webhook did not look at a job within {WEBHOOK_SECONDS:.0f} s"
+            yield Finding("cluster", faults.silent_operator(access.where, why))
         # A missing API, namespace or right is told by those who ask for that; a job that is there is the client's.
-        if status not in (404, 409) and not faults.forbidden(error):
+        elif faults.status_of(error) not in (404, 409) and not faults.forbidden(error):
             raise
-    return iter(())
 
 
 def admission(access: Access, manifest: Json) -> Said:

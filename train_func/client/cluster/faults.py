@@ -36,6 +36,14 @@ def forbidden(error: BaseException) -> bool:
     return status_of(error) == 403 and bool(_RBAC.search(said(error)))
 
 
+def timed_out(error: BaseException) -> bool:
+    """Whether it took too long, and nothing else is known."""
+    from urllib3.exceptions import TimeoutError as NoAnswer
+
+    reason = getattr(error, "reason", None)
+    return isinstance(error, (TimeoutError, NoAnswer)) or isinstance(reason, NoAnswer) or status_of(error) == 504
+
+
 def failed(error: BaseException, verb: str, resource: str, access: "Access") -> InvalidInput:
     """The error to raise for one of the API's."""
     return InvalidInput(api_fault(error, verb, resource, access), cause=cause_of(error))
@@ -85,7 +93,7 @@ def api_fault(error: BaseException, verb: str, resource: str, access: "Access") 
         case 400 | 422:
             return f"{asked}: the cluster does not take what was asked: {words}"
         case status:
-            return _broken(asked, status, words)
+            return _broken(asked, status, words, access.where)
 
 
 def _refusal(asked: str, words: str, access: "Access") -> str:
@@ -119,12 +127,17 @@ def no_operator(where: str) -> str:
     )
 
 
-def _broken(asked: str, status: int, words: str) -> str:
+def silent_operator(where: str, why: str) -> str:
+    """What to do about an operator whose webhook cannot be called."""
+    return (
+        f"the Training Operator of {where} does not answer: {why}. It starts within a minute or so; otherwise have "
+        f"whoever runs the cluster look: {OPERATOR_LOG}"
+    )
+
+
+def _broken(asked: str, status: int, words: str, where: str) -> str:
     if found := _WEBHOOK.search(words):
-        return (
-            f"{asked}: the Training Operator does not answer: its webhook {found['name']} cannot be called: "
-            f"{words.rpartition(': ')[2]}. It starts within a minute or so; otherwise look: {OPERATOR_LOG}"
-        )
+        return silent_operator(where, f"its webhook {found['name']} cannot be called: {words.rpartition(': ')[2]}")
     return f"{asked}: the API server failed with status {status}: {words}; submit again when it is well"
 
 

@@ -11,7 +11,7 @@ from train_func.client.cluster.checks import Finding, Note
 from train_func.errors import InvalidInput
 
 REACH_SECONDS = 2.5  # for the first answer; without it nothing else can be known
-SECONDS = 4.5  # for everything
+SECONDS = 4.5  # for everything, one slow first answer included
 REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 # In the order in which findings are told; beside each, what it asks about.
 CHECKS = (
@@ -124,7 +124,7 @@ def _taken(
     """What a check said, or what its failing says."""
     if not isinstance(answer, Exception):
         return answer
-    if isinstance(answer, TimeoutError):
+    if faults.timed_out(answer):
         return [Note(f"{verb} {resource}: {access.where} did not answer in time; it was not waited for")]
     if not faults.known(answer):
         raise answer
