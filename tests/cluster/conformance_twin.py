@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from tests.cluster.conformance import Json, Record, SeenPod
-from tests.twin_jobs import processes
+from tests.twin_jobs import links_into, processes
 from train_func.client import manifest
 from train_func.client.twin import Local
 from train_func.client.twin.folder import JobFolder
