@@ -71,11 +71,9 @@ class TwinStage:
         self.place.delete(job)
 
     def left(self, job: str) -> list[str]:
-        left = [f"process {pid}" for pid in processes(TRAIN_FUNC_HOME=str(self.home), TRAIN_FUNC_JOB=job)]
-        links = [
-            link for link in LINKS.glob("train-func-*") if str(link.readlink()).startswith(f"{self._folder(job)}/")
-        ]
-        return [*left, *map(str, links), *([str(self._folder(job))] if self._folder(job).exists() else [])]
+        folder = self._folder(job)
+        running = [f"process {pid}" for pid in processes(TRAIN_FUNC_HOME=str(self.home), TRAIN_FUNC_JOB=job)]
+        return [*running, *map(str, links_into(folder)), *([str(folder)] if folder.exists() else [])]
 
     def _folder(self, job: str) -> Path:
         return self.home / "jobs" / job
