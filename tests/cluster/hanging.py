@@ -65,9 +65,11 @@ def hanging(title: str, edit: Edit = lambda *_: None, **options: Any) -> Hanging
     manifest = place.render(record, ["run.json"])
     pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     edit(manifest, pod, pod["containers"][0])
+    store, files = open_store(place.store_address()), {"run.json": json.dumps(record.to_dict()).encode()}
+    store.put(f"{record.prefix}/run.json", files["run.json"])
     begun = time.monotonic()
-    place.create(record.job_name, manifest, {"run.json": json.dumps(record.to_dict()).encode()})
-    return Hanging(title, Job(record, place, open_store(place.store_address())), begun)
+    place.create(record.job_name, manifest, files)
+    return Hanging(title, Job(record, place, store), begun)
 
 
 def wait_for_all(jobs: dict[Hanging, float]) -> None:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from tests.cluster.hanging import EATS, SLEEPS, Hanging, hanging, runs, wait_for
 from tests.cluster.kubectl import Kubectl, until
 from tests.tiny_model import write_tiny_model
 from train_func import Cluster, JobFailed, Run, submit
+from train_func.client.cluster import capacity
 
 NAMED_SECONDS = 30.0  # from the appearance of a trouble until it is told
 LIMIT_SECONDS = 180.0
 SMALL = {"cpu": "200m", "memory": "1Gi"}
-LOW, HIGHER = "train-func-tests-low", "train-func-tests-higher"  # below 0, so that no other pod can be pushed aside
+# Below 0, so that nobody else's pod can be pushed aside; for the first there is a quota.
+LOW, LOWEST, HIGHER = "train-func-tests-low", "train-func-tests-lowest", "train-func-tests-higher"
 
 
 def other_image(tag: str):
@@ -76,7 +79,7 @@ def prepared(admin: Kubectl, namespace: str) -> Iterator[None]:
     """A Secret without a key, and a quota that counts only pods of a priority class of its own."""
     classes = [
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
-        for name, value in ((LOW, -20), (HIGHER, -10))
+        for name, value in ((LOW, -20), (LOWEST, -30), (HIGHER, -10))
     ]
     where = {"namespace": namespace}
     select = {"operator": "In", "scopeName": "PriorityClass", "values": [LOW]}
@@ -88,7 +91,7 @@ def prepared(admin: Kubectl, namespace: str) -> Iterator[None]:
     )
     yield
     admin("delete", "resourcequota", "tests", f"--namespace={namespace}", "--ignore-not-found")
-    admin("delete", "priorityclass", LOW, HIGHER)
+    admin("delete", "priorityclass", LOW, LOWEST, HIGHER)
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +168,31 @@ def test_an_evicted_worker_is_told_and_the_job_goes_on(admin, namespace):
         assert any("worker 0 was evicted" in words for _, words in found.told), found.told
     finally:
         found.job.delete()
+
+
+def test_a_preempted_worker_is_told_and_the_job_goes_on(admin, prepared):
+    nodes, pods = (admin.json("get", *what)["items"] for what in (("nodes",), ("pods", "--all-namespaces")))
+    ask = capacity.Ask({"cpu": Decimal("0.1")}, 1, {}, ())
+    room = max(
+        (room for room in capacity.rooms(ask, nodes, pods) if not room.never and not room.now),
+        key=lambda room: room.free["cpu"],
+    )
+    most = {"cpu": f"{int(room.free['cpu'] * 600)}m", "node_selector": {"kubernetes.io/hostname": room.node}}
+    found = running(hanging("preempted", runs(SLEEPS), priority_class=LOWEST, **most))
+    found.begun = time.monotonic()
+    other = hanging("preempts", runs(SLEEPS), priority_class=HIGHER, **most)
+    try:
+        wait_for_all({found: 8})
+        assert found.failure is None
+        assert any("worker 0 was preempted" in words for _, words in found.told), found.told
+    finally:
+        other.job.delete()
+        found.job.delete()
+
+
+def test_watching_a_job_that_hangs_ends_with_what_hinders_it(hung, capsys):
+    assert hung["secret-missing"].job.watch() == "Created"
+    assert 'secret "no-such-secret" not found' in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
