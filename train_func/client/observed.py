@@ -161,9 +161,7 @@ class Place(Protocol):
         """All events, oldest first."""
         ...
 
-    def log_lines(
-        self, job_name: str, *, follow: bool, worker: int | None = None
-    ) -> "Iterator[LogLine | LogCut]":
+    def log_lines(self, job_name: str, *, follow: bool, worker: int | None = None) -> "Iterator[LogLine | LogCut]":
         """Lines of the pods there are from their first; with ``follow`` until the job has ended and all was read.
 
         A large job may show some of its workers only while it is followed; ``worker`` asks for one of them alone.
