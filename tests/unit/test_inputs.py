@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -12,13 +13,18 @@ from tests.s3_servers import only_these, s3_server
 from tests.tiny_model import write_tiny_model
 from train_func import Run
 from train_func.client.cluster import inputs
-from train_func.client.preflight import check
+from train_func.client.preflight import Check
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 from train_func.worker.data.division import divide
 from train_func.worker.model.source import find_model
 
 ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 5 + 1}\n" for i in range(101))
+
+
+def check(run, store):
+    with Check(run, store) as begun:
+        return begun.facts()
 
 
 @pytest.fixture
@@ -147,3 +153,11 @@ def test_what_lies_in_an_s3_store_stays_where_it_is(run, tmp_path, monkeypatch):
     assert carried.dataset == f"s3://{server.bucket}/runs/inputs/{here.data_fingerprint}/reviews.csv"
     assert there.inputs == {}
     assert (there.data_fingerprint, there.model_fingerprint) == (here.data_fingerprint, here.model_fingerprint)
+
+
+def test_a_check_that_nobody_waits_for_any_more_ends(tmp_path):
+    (tmp_path / "rows.csv").write_text(ROWS)
+    with Check(Run(model=str(tmp_path), dataset=str(tmp_path / "rows.csv")), "file:///tmp") as begun:
+        process = begun._process
+        assert process.poll() is None
+    assert process.returncode == -signal.SIGKILL

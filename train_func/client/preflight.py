@@ -1,16 +1,17 @@
 """Finds what cannot work before anything starts: data, model and store, all faults at once.
 
 The check runs in a process of its own (``python -m train_func.worker check``), so that the notebook's
-process needs neither torch nor datasets for it.
+process needs neither torch nor datasets for it, and can ask other things meanwhile.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from train_func.client.observed import Input
 from train_func.errors import CAUSES, Cause, InvalidInput
@@ -35,23 +36,63 @@ class Facts:
     """Files of this machine that the run reads, by the field that names them."""
 
 
-def check(run: Run, store: str) -> Facts:
-    """Raises InvalidInput with every fault of the run's data, model and store address."""
-    report = _report({"run": run.to_dict(), "store": store})
-    faults = report["faults"]
-    if faults:
-        raise InvalidInput([fault["message"] for fault in faults], cause=_cause(faults[0]["cause"]))
-    facts = report["facts"]
-    return Facts(
-        data_fingerprint=facts["data_fingerprint"],
-        model_fingerprint=facts["model_fingerprint"],
-        notes=tuple(report["notes"]),
-        num_train=facts["num_train"],
-        num_held_out=facts["num_held_out"],
-        labels=tuple(facts["labels"]),
-        guessing=facts["guessing"],
-        inputs={field: _input(found) for field, found in report["inputs"].items()},
-    )
+class Check:
+    """The check of a run's data, model and store address, begun when this is made; leaving ``with`` ends it."""
+
+    def __init__(self, run: Run, store: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "train_func.worker", "check"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its exit code and its words tell why
+            self._process.stdin.write(json.dumps({"run": run.to_dict(), "store": store}) + "\n")
+            self._process.stdin.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def facts(self) -> Facts:
+        """Waits for its end; raises InvalidInput with every fault."""
+        report = self._report()
+        faults = report["faults"]
+        if faults:
+            raise InvalidInput([fault["message"] for fault in faults], cause=_cause(faults[0]["cause"]))
+        facts = report["facts"]
+        return Facts(
+            data_fingerprint=facts["data_fingerprint"],
+            model_fingerprint=facts["model_fingerprint"],
+            notes=tuple(report["notes"]),
+            num_train=facts["num_train"],
+            num_held_out=facts["num_held_out"],
+            labels=tuple(facts["labels"]),
+            guessing=facts["guessing"],
+            inputs={field: _input(found) for field, found in report["inputs"].items()},
+        )
+
+    def _report(self) -> dict[str, Any]:
+        try:
+            out, err = self._process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise InvalidInput(
+                f"the check of data and model did not end within {LIMIT_SECONDS} s; "
+                "download the data and the model first, and name their folders",
+                cause="data",
+            ) from None
+        lines = out.strip().splitlines()
+        if self._process.returncode != 0 or not lines:
+            evidence = "\n".join((err.strip() or out.strip()).splitlines()[-15:])
+            code = self._process.returncode
+            raise InvalidInput(f"the check of data and model itself failed (exit code {code}):\n{evidence}")
+        report: dict[str, Any] = json.loads(lines[-1])
+        return report
 
 
 def _input(found: Mapping[str, Any]) -> Input:
@@ -60,23 +101,3 @@ def _input(found: Mapping[str, Any]) -> Input:
 
 def _cause(name: str) -> Cause:
     return next((cause for cause in CAUSES if cause == name), "input")
-
-
-def _report(request: dict[str, Any]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "train_func.worker", "check"]
-    try:
-        done = subprocess.run(
-            command, input=json.dumps(request), capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise InvalidInput(
-            f"the check of data and model did not end within {LIMIT_SECONDS} s; "
-            "download the data and the model first, and name their folders",
-            cause="data",
-        ) from None
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not lines:
-        evidence = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-15:])
-        raise InvalidInput(f"the check of data and model itself failed (exit code {done.returncode}):\n{evidence}")
-    report: dict[str, Any] = json.loads(lines[-1])
-    return report

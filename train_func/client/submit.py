@@ -11,7 +11,7 @@ from typing import Any
 from train_func import __version__
 from train_func.client.job import CANCELLED, FINISHED, Job
 from train_func.client.observed import Place
-from train_func.client.preflight import Facts, check
+from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
 from train_func.client.twin import Local
 from train_func.errors import InvalidInput, JobNotFound
@@ -42,10 +42,7 @@ def submit(
     if not isinstance(run, Run):
         raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(model=..., dataset=...) is wanted")
     source = pack(function)
-    place.preflight(run)
-    store = open_store(place.store_address())
-    store.probe("probes")
-    facts = check(_placed(run), store.address)
+    store, facts = _checked(place, run)
     record = _record(run, source, facts, store, fresh=fresh)
     job = Job(record, place, store)
     state = job.state
@@ -61,6 +58,20 @@ def submit(
     _start(record, source, place, store)
     print(f"{record.name}: submitted, {run.workers} workers, {_told(facts)}")
     return Job(record, place, store)
+
+
+def _checked(place: Place, run: Run) -> tuple[Store, Facts]:
+    """The store, and what is known of data and model, which takes a process of its own seconds to find out."""
+    try:
+        address = place.store_address()
+    except InvalidInput:
+        place.preflight(run)  # tells this together with everything else
+        raise
+    with Check(_placed(run), address) as check:
+        place.preflight(run)
+        store = open_store(address)
+        store.probe("probes")
+        return store, check.facts()
 
 
 def attach(name: str, *, on: Place | None = None) -> Job:

@@ -1,6 +1,6 @@
 """python -m train_func.worker check: all that can be known of a run before any worker starts, all faults at once.
 
-Reads ``{"run": {...}, "store": address or null}`` from stdin and prints one JSON line, the last on stdout:
+Reads the line ``{"run": {...}, "store": address or null}`` from stdin and prints one JSON line, the last on stdout:
 ``{"faults": [{"cause", "message"}], "notes": [...], "facts": {...}, "inputs": {...}}``. It judges with the code that
 the workers load with, imports no torch, and needs seconds; only a Hub data set is downloaded, with its own cache.
 """
@@ -29,7 +29,7 @@ COPIES = 2  # of the model that must fit beside what is there: one being written
 
 def main() -> int:
     """Reads the request from stdin, prints the report; 0 also when it holds faults."""
-    request = json.load(sys.stdin)
+    request = json.loads(sys.stdin.readline())
     report = report_of(request["run"], request["store"], machine_cache(os.environ))
     print(json.dumps(report), flush=True)
     return os.EX_OK
