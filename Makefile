@@ -1,4 +1,5 @@
 # make run            sets up and does the main job: notebook 01, headless
+# make cancel         stops a job of this machine: JOB=its name
 # make test           sets up and passes the tests that need no cluster
 # make check          the quick checks: style, types, arrows, shell
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
@@ -8,12 +9,9 @@ SHELL := bash
 .SHELLFLAGS := -Eeuo pipefail -c
 .ONESHELL:
 .SILENT:
-.PHONY: run known setup test check image test-cluster lock
+.PHONY: run cancel known setup test check image test-cluster lock
 
 BIN := .venv/bin
-NOTEBOOK := 01_finetune
-EXECUTED := build/$(NOTEBOOK).ipynb
-LOG := build/$(NOTEBOOK).log
 
 # Where this checkout keeps jobs, cache and, unless STORE says otherwise, the store.
 export TRAIN_FUNC_HOME ?= $(CURDIR)/.train_func
@@ -21,35 +19,21 @@ ifdef STORE
 export TRAIN_FUNC_STORE := $(STORE)
 endif
 
-# A file named from here is found by the notebook too, whose folder is notebooks/.
-found = $(if $(wildcard $(1)),$(abspath $(1)),$(1))
-parameter = $(if $(2),-p $(1) '$(2)')
-PARAMETERS = $(call parameter,where,$(WHERE)) \
-	$(call parameter,model,$(call found,$(MODEL))) $(call parameter,dataset,$(call found,$(DATASET))) \
-	$(call parameter,text,$(TEXT)) $(call parameter,label,$(LABEL)) $(call parameter,labels,$(LABELS)) \
-	$(call parameter,held_out,$(HELD_OUT)) $(call parameter,samples,$(SAMPLES)) \
-	$(call parameter,workers,$(WORKERS)) $(call parameter,epochs,$(EPOCHS)) \
-	$(call parameter,batch_size,$(BATCH_SIZE)) $(call parameter,learning_rate,$(LEARNING_RATE)) \
-	$(call parameter,seed,$(SEED)) $(if $(FRESH),-p fresh True)
+# What the workers of make run WHERE=Cluster are made of, and what make image builds.
+ifdef IMAGE
+export TRAIN_FUNC_IMAGE := $(IMAGE)
+endif
 
 KNOWN := WHERE MODEL DATASET TEXT LABEL LABELS HELD_OUT SAMPLES WORKERS EPOCHS BATCH_SIZE LEARNING_RATE SEED STORE \
-	FRESH PYTHON TESTS TRAIN_FUNC_HOME IMAGE REQUIREMENTS BUILDER KUBECONFIG \
+	FRESH JOB PYTHON TESTS TRAIN_FUNC_HOME IMAGE REQUIREMENTS BUILDER KUBECONFIG \
 	TRAIN_FUNC_TEST_MINIO_IMAGE
 GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 
-# What the cells print goes to the screen; what papermill says, to a file, whose end explains a failure.
 run: known setup
-	mkdir -p build
-	echo "notebook $(NOTEBOOK) runs; training begins about 30 s after its first lines"
-	if ! $(BIN)/papermill notebooks/$(NOTEBOOK).ipynb $(EXECUTED) --cwd notebooks --kernel python3 \
-		--no-progress-bar --stdout-file /dev/stdout $(PARAMETERS) 2>$(LOG); then
-		awk '/^(InvalidInput|SourceRefused|StorageFailed|JobFailed|JobNotFound): / { told = 1 } told' $(LOG) >&2
-		grep -qE '^(InvalidInput|SourceRefused|StorageFailed|JobFailed|JobNotFound): ' $(LOG) \
-			|| sed -n '/^Exception encountered/,$$p' $(LOG) >&2
-		echo "the notebook as far as it came: $(EXECUTED)" >&2
-		exit 1
-	fi
-	echo "the executed notebook: $(EXECUTED)"
+	infra/notebook.sh
+
+cancel: known setup
+	$(BIN)/python -c 'import sys; from train_func import attach; attach(sys.argv[1]).cancel()' "$${JOB:?is wanted: the name of a job}"
 
 # A misspelt parameter would otherwise train something else without a word.
 known:
@@ -67,7 +51,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/shellcheck infra/environment.sh infra/image.sh infra/test_cluster.sh .ci/run
+	$(BIN)/shellcheck infra/*.sh .ci/run
 	$(BIN)/python -m pytest -q tests/contracts
 
 image: known

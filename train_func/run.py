@@ -6,11 +6,13 @@ A Run that exists is valid. Where it executes, and on what hardware, belongs to 
 import dataclasses
 import difflib
 import hashlib
+import inspect
 import json
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 from train_func.errors import InvalidInput
@@ -92,6 +94,10 @@ class Run:
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Raises InvalidInput when a field is unknown or invalid."""
         return cls(**{**plain, "labels": tuple(plain.get("labels", ()))})
+
+
+# Editors and help() would otherwise show the signature of __new__, which takes anything.
+Run.__signature__ = inspect.signature(partial(Run.__init__, None))  # type: ignore[attr-defined, arg-type]
 
 
 def field_names() -> tuple[str, ...]:

@@ -4,13 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.jobs import functions
 from tests.jobs.conftest import processes_of, until
-from train_func import JobFailed, JobNotFound, Local, attach, submit
+from train_func import InvalidInput, JobFailed, JobNotFound, Local, attach, submit
 
 LIMIT = 120
 
@@ -128,6 +129,29 @@ def test_cancel_stops_the_workers_and_a_new_submission_goes_on(home, a_run, tmp_
     assert again.name == job.name
     again.delete()
     assert again.state == "Succeeded"
+
+
+def test_a_fresh_one_is_refused_while_the_one_before_it_trains(home, a_run, tmp_path):
+    asked = a_run(parameters={"file": str(tmp_path / "go")})
+    job = submit(functions.waits_for_a_file, asked, on=Local())
+    until(lambda: any("waiting" in line for line in job.logs()))
+    with pytest.raises(InvalidInput, match=rf"generation 1 of {job.name} is Running; .*attach\('{job.name}'\).cancel"):
+        submit(functions.waits_for_a_file, asked, on=Local(), fresh=True)
+    job.cancel()
+    assert attach(job.name).record.generation == 1
+
+
+def test_an_interrupt_ends_the_watching_and_not_the_job(home, a_run, tmp_path, capsys):
+    file = tmp_path / "go"
+    job = submit(functions.waits_for_a_file, a_run(parameters={"file": str(file)}), on=Local())
+    until(lambda: any("waiting" in line for line in job.logs()))
+    alarm = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+    alarm.start()
+    with pytest.raises(KeyboardInterrupt):
+        job.watch()
+    assert f"it goes on: attach('{job.name}').watch() shows it again, .cancel() stops it" in capsys.readouterr().out
+    file.touch()
+    assert job.wait(LIMIT) == "Succeeded"
 
 
 def test_the_death_of_the_controller_leaves_no_orphan_and_reads_as_interrupted(home, a_run, tmp_path):

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 import json
 import pickle
 import random
@@ -113,6 +114,10 @@ def test_an_unknown_field_is_refused_with_the_one_that_was_meant_or_all(make):
         make({**VALID, "epoch": 3, "zzz": 1})
     assert "Run has no field 'epoch': did you mean 'epochs'?" in caught.value.faults[0]
     assert "Run has no field 'zzz': its fields are model, dataset" in caught.value.faults[1]
+
+
+def test_help_shows_the_fields_of_a_run():
+    assert tuple(inspect.signature(Run).parameters) == field_names()
 
 
 def test_a_run_can_be_copied_and_pickled():

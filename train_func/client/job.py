@@ -27,7 +27,7 @@ CANCELLED = "cancelled.json"  # in the store, because a cluster keeps nothing of
 WAY = {
     **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
     "Suspended": "it goes on when whoever suspended it resumes it",
-    **dict.fromkeys(("Cancelled", "Interrupted", "Absent"), "submit the same again to go on"),
+    **dict.fromkeys(("Cancelled", "Interrupted", "Absent"), "submit the same again: it starts from the beginning"),
     "Failed": "result() tells why",
     "Succeeded": "its function called no session.publish(trainer)",
 }
@@ -42,7 +42,8 @@ class Job:
         self._store = store
 
     def __repr__(self) -> str:
-        return f"Job({self.name!r}, {self.state})"
+        generation = "" if self.record.generation == 1 else f", generation {self.record.generation}"
+        return f"Job({self.name!r}{generation}, {self.state})"
 
     @property
     def name(self) -> str:
@@ -143,6 +144,8 @@ class Job:
             JobFailed: naming the cause, the worker and the line of the cell.
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
+        if (state := self.state) not in (*FINISHED, "Absent"):
+            print(f"{self.name} is {state}: waiting for its end; watch() shows how far it is")
         if self.wait(timeout) != "Succeeded":
             raise explain(self.record, self._place, self._store)
         published = self._final_manifest()
@@ -182,7 +185,7 @@ class Job:
         return pipeline("text-classification", model=str(folder), truncation=True)
 
     def cancel(self) -> None:
-        """Stops the workers; submitting the same again goes on with the run.
+        """Stops the workers; submitting the same again starts from the beginning.
 
         Raises:
             JobNotFound: there is no such job any more.

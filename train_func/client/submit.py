@@ -45,6 +45,8 @@ def submit(
     store, facts = _checked(place, run)
     record = _record(run, source, facts, store, fresh=fresh)
     job = Job(record, place, store)
+    if fresh and record.generation > 1:
+        _refuse_beside(Job(replace(record, generation=record.generation - 1), place, store))
     state = job.state
     if not fresh and state not in ("Absent", *FINISHED[1:]):
         done = "it was already done" if state == "Succeeded" else f"it is {state}"
@@ -58,6 +60,15 @@ def submit(
     _start(record, source, place, store)
     print(f"{record.name}: submitted, {run.workers} workers, {_told(facts)}")
     return Job(record, place, store)
+
+
+def _refuse_beside(earlier: Job) -> None:
+    """A handle finds one generation by name: of two that train at once nobody could stop the older one."""
+    if (state := earlier.state) not in (*FINISHED, "Absent"):
+        raise InvalidInput(
+            f"fresh=True: generation {earlier.record.generation} of {earlier.name} is {state}; wait for it, or stop it "
+            f"first: attach({earlier.name!r}).cancel()"
+        )
 
 
 def _checked(place: Place, run: Run) -> tuple[Store, Facts]:

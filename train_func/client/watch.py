@@ -25,7 +25,7 @@ LOADING = "the group is complete; its ranks load their libraries (about 15 s)"
 
 
 def watch(job: "Job", lines: Iterator[Told], submitted: str, lookout: Lookout) -> str:
-    """Prints until the job has finished or hangs for good; an interrupt ends the watching, not the job.
+    """Prints until the job has finished or hangs for good; an interrupt ends the watching, and the cells after it.
 
     Args:
         lines: what the workers say, followed.
@@ -41,7 +41,9 @@ def watch(job: "Job", lines: Iterator[Told], submitted: str, lookout: Lookout) -
                 display.tell(line)
         display.finish(job.name, job.state if lookout.failure() else job.wait())
     except KeyboardInterrupt:
-        print(f"{job.name}: no longer watched; it goes on")
+        name = job.name
+        print(f"{name}: no longer watched; it goes on: attach({name!r}).watch() shows it again, .cancel() stops it")
+        raise
     return job.state
 
 

@@ -86,6 +86,11 @@ class Local:
         gpus = len(machine.gpus)
         if self.gpu is None and 0 < gpus < run.workers:
             print(f"note: {gpus} GPUs for {run.workers} workers: none is used; workers={gpus} would use all of them")
+        if run.workers > machine.cores:
+            print(
+                f"note: {run.workers} workers share the {machine.cores} cores of this machine, and each takes more "
+                f"than 1 GB of memory: workers={machine.cores} trains as fast"
+            )
 
     def carry(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
         """The run as it is: the workers read this machine's files where they lie."""

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Runs notebook 01 headless, with parameters from the environment: infra/notebook.sh   (make run)
+#   WHERE MODEL DATASET TEXT LABEL LABELS HELD_OUT SAMPLES WORKERS EPOCHS BATCH_SIZE LEARNING_RATE SEED
+#             as the notebook's first cell has them; what is not given stays as it is there
+#   FRESH=1   train again although it was done before
+# What the cells print goes to the screen; what papermill says, to a file, whose end explains a failure.
+set -Eeuo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+NAME=01_finetune
+EXECUTED=build/$NAME.ipynb
+LOG=build/$NAME.log
+OURS='^(InvalidInput|SourceRefused|StorageFailed|JobFailed|JobNotFound): '
+GIVEN=()
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+    say "$*"
+    exit 1
+}
+
+# A file named from here is found by the notebook too, whose folder is another one, and missed by its full name.
+from_here() {
+    case $1 in
+        *://*) printf '%s\n' "$1" ;;
+        *.csv | *.tsv | *.json | *.jsonl | *.parquet | ./* | ../*) realpath -ms -- "$1" ;;
+        *) if [[ -e $1 ]]; then realpath -s -- "$1"; else printf '%s\n' "$1"; fi ;;
+    esac
+}
+
+fresh() {
+    case ${FRESH:-} in
+        1 | yes | true | True) GIVEN+=(-p fresh True) ;;
+        '' | 0 | no | false | False) ;;
+        *) die "FRESH=$FRESH: 1 or 0 is wanted" ;;
+    esac
+}
+
+parameters() {
+    local name value
+    for name in WHERE MODEL DATASET TEXT LABEL LABELS HELD_OUT SAMPLES WORKERS EPOCHS BATCH_SIZE LEARNING_RATE SEED; do
+        value=${!name:-}
+        [[ -n $value ]] || continue
+        [[ $name != MODEL && $name != DATASET ]] || value=$(from_here "$value")
+        GIVEN+=(-p "${name,,}" "$value")
+    done
+    fresh
+}
+
+explain() {
+    if grep -qE "$OURS" "$LOG"; then
+        awk -v ours="$OURS" '$0 ~ ours { told = 1 } told' "$LOG" >&2
+    else
+        sed -n '/^Exception encountered/,$p' "$LOG" >&2
+    fi
+    say "the notebook as far as it came: $EXECUTED"
+}
+
+interrupted() {
+    say "interrupted. A job that was submitted goes on: make run with the same parameters shows it again," \
+        "make cancel JOB=its-name stops it"
+    exit 130
+}
+
+main() {
+    cd "$ROOT"
+    mkdir -p build
+    parameters
+    trap interrupted INT
+    echo "notebook $NAME runs; its first words come after about 5 s"
+    # By a pipe: papermill would begin the file anew that somebody sends all of this to.
+    if ! .venv/bin/papermill "notebooks/$NAME.ipynb" "$EXECUTED" --cwd notebooks --kernel python3 --no-progress-bar \
+        --stdout-file /dev/stdout "${GIVEN[@]}" 2>"$LOG" | cat; then
+        explain
+        exit 1
+    fi
+    echo "the executed notebook: $EXECUTED"
+}
+main "$@"

@@ -1,0 +1,101 @@
+"""make run: what is given reaches the notebook as it was written, and a failure is told in its own words."""
+
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STUB = """#!/usr/bin/env bash
+printf '%s\\0' "$@" >"$TOLD"
+echo 'what a cell prints' >/dev/stdout
+echo "$SAYS" >&2
+exit "$CODE"
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a copy of infra/notebook.sh beside a papermill that only keeps its arguments: (arguments, process)."""
+    checkout = tmp_path / "checkout"
+    (checkout / ".venv/bin").mkdir(parents=True)
+    (checkout / "infra").mkdir()
+    shutil.copy(ROOT / "infra/notebook.sh", checkout / "infra")
+    stub = checkout / ".venv/bin/papermill"
+    stub.write_text(STUB)
+    stub.chmod(stub.stat().st_mode | stat.S_IXUSR)
+
+    def run(*, says="", code=0, **given):
+        told = tmp_path / "told"
+        environment = {"PATH": os.environ["PATH"], "TOLD": str(told), "SAYS": says, "CODE": str(code), **given}
+        done = subprocess.run(
+            [checkout / "infra/notebook.sh"], env=environment, capture_output=True, text=True, timeout=30, check=False
+        )
+        arguments = told.read_text().split("\0") if told.exists() else []
+        pairs = {arguments[i + 1]: arguments[i + 2] for i, word in enumerate(arguments) if word == "-p"}
+        return pairs, done
+
+    run.checkout = checkout
+    return run
+
+
+def test_values_arrive_as_they_were_written(run):
+    written = {"TEXT": 'guest\'s "words" $HOME', "LABELS": "not good,good", "WORKERS": "3"}
+    pairs, done = run(**written)
+    assert done.returncode == 0
+    assert pairs == {"text": written["TEXT"], "labels": written["LABELS"], "workers": "3"}
+
+
+@pytest.mark.parametrize(
+    ("given", "arrives"),
+    [
+        ("my reviews.csv", "{root}/my reviews.csv"),
+        ("folder", "{root}/folder"),
+        ("missing.csv", "{root}/missing.csv"),
+        ("yelp_review_full", "yelp_review_full"),
+        ("owner/name", "owner/name"),
+        ("s3://bucket/rows.csv", "s3://bucket/rows.csv"),
+        ("package://some_package/rows.csv", "package://some_package/rows.csv"),
+    ],
+)
+def test_files_are_named_from_where_make_runs_and_ids_stay(run, given, arrives):
+    (run.checkout / "my reviews.csv").touch()
+    (run.checkout / "folder").mkdir()
+    pairs, _ = run(DATASET=given)
+    assert pairs == {"dataset": arrives.format(root=run.checkout)}
+
+
+@pytest.mark.parametrize(
+    ("given", "arrives"), [("1", {"fresh": "True"}), ("yes", {"fresh": "True"}), ("0", {}), ("no", {})]
+)
+def test_fresh_is_a_yes_or_a_no(run, given, arrives):
+    pairs, done = run(FRESH=given)
+    assert (pairs, done.returncode) == (arrives, 0)
+
+
+def test_fresh_that_is_neither_is_refused(run):
+    pairs, done = run(FRESH="perhaps")
+    assert (pairs, done.returncode) == ({}, 1)
+    assert done.stderr == "FRESH=perhaps: 1 or 0 is wanted\n"
+
+
+def test_a_file_that_takes_the_output_keeps_its_first_lines(run, tmp_path):
+    script = run.checkout / "infra/notebook.sh"
+    environment = {"PATH": os.environ["PATH"], "TOLD": str(tmp_path / "told"), "SAYS": "", "CODE": "0"}
+    with (tmp_path / "log").open("w") as log:
+        subprocess.run([script], env=environment, stdout=log, timeout=30, check=True)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[0].startswith("notebook 01_finetune runs")
+    assert lines[1:] == ["what a cell prints", "the executed notebook: build/01_finetune.ipynb"]
+
+
+def test_an_error_of_ours_is_told_without_the_rest(run):
+    _, done = run(code=1, says="Traceback\n  a frame\nInvalidInput: workers=0: a whole number is wanted")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "InvalidInput: workers=0: a whole number is wanted",
+        "the notebook as far as it came: build/01_finetune.ipynb",
+    ]
