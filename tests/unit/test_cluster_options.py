@@ -1,6 +1,7 @@
 """Cluster's options: what they default to, what is refused, and that everything wrong is told at once."""
 
 import re
+import traceback
 
 import pytest
 import yaml
@@ -225,6 +226,13 @@ def test_a_kubeconfig_that_is_none_is_refused_with_what_to_do(surroundings, text
     (fault,) = faults(connect)
     assert str(surroundings) in fault
     assert "KUBECONFIG" in fault
+
+
+def test_no_traceback_of_the_client_stands_above_what_is_to_be_done(surroundings):
+    surroundings.unlink()
+    with pytest.raises(InvalidInput) as caught:
+        connect()
+    assert "".join(traceback.format_exception(caught.value)).count("Traceback") == 1
 
 
 def test_a_kubeconfig_that_was_written_again_is_read_again(surroundings):

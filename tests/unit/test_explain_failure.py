@@ -27,10 +27,42 @@ def ended(store) -> Callable[..., None]:
     return put
 
 
-def test_a_worker_that_left_no_record_is_told_by_its_exit_code_and_last_words(store):
+def test_a_worker_that_left_no_record_is_told_by_its_exit_code_and_not_by_its_log(store):
     error = explain(a_record(), RecordedPlace("exit_1"), store)
     assert error.cause == "unknown"
-    assert "worker 0 ended with exit code 1. hello from the log own words" in str(error)
+    assert "worker 0 ended with exit code 1\n" in str(error)
+    assert "hello from the log" not in str(error)
+
+
+KILLED_LOG = "worker 1 of 2 starts in job-a-worker-1\nworker 1 meets the others\n[rank 1] slow 0\n[rank 1] slow 1\n"
+ENDS = [
+    (137, KILLED_LOG, "killed", "worker 0 was killed by SIGKILL"),
+    (139, KILLED_LOG, "unknown", "worker 0 was killed by SIGSEGV"),
+    (147, KILLED_LOG, "unknown", "worker 0 ended with exit code 147"),
+    (1, f"{KILLED_LOG}ImportError: no torch\n", "unknown", "worker 0 ended with exit code 1: ImportError: no torch"),
+]
+
+
+@pytest.mark.parametrize(("code", "log", "cause", "words"), ENDS)
+def test_a_worker_that_could_say_nothing_is_told_by_signal_or_code_without_its_log(store, code, log, cause, words):
+    place = RecordedPlace("exit_1")
+    (status,) = place.job["pods"][0]["status"]["containerStatuses"]
+    status["state"]["terminated"] |= {"exitCode": code, "message": log}
+    (event,) = (found for found in place.job["events"] if "exitCode: 1" in found["message"])
+    event["message"] = f"Error pod job-a-worker-0 container pytorch exitCode: {code} terminated message: {log}"
+    error = explain(a_record(), place, store)
+    assert error.cause == cause
+    assert f"{words}\n" in str(error)
+    assert "slow" not in str(error)
+
+
+def test_a_cancelled_run_is_not_promised_to_go_on(store):
+    place = RecordedPlace("exit_1")
+    for condition in place.job["job"]["status"]["conditions"]:
+        condition["reason"] = "Cancelled" if condition["type"] == "Failed" else condition["reason"]
+    assert "next: submit again: it starts from the beginning (no checkpoints yet)" in str(
+        explain(a_record(), place, store)
+    )
 
 
 def test_what_the_supervisor_wrote_as_termination_message_is_read(store):
@@ -40,7 +72,7 @@ def test_what_the_supervisor_wrote_as_termination_message_is_read(store):
     status["state"]["terminated"] |= {"exitCode": 77, "message": json.dumps(said)}
     error = explain(a_record(), place, store)
     assert error.cause == "storage"
-    assert "worker 0 ended with exit code 77. the keys are wrong" in str(error)
+    assert "worker 0 ended with exit code 77: the keys are wrong" in str(error)
 
 
 def test_the_deadline_is_told_with_what_kept_the_workers_from_starting(store):

@@ -129,6 +129,16 @@ def test_a_worker_that_is_taken_away_is_told_once_and_the_job_goes_on(name, word
     assert given_up is None
 
 
+def test_a_worker_that_was_killed_is_told_by_the_signal_and_not_by_the_end_of_its_log():
+    place = RecordedPlace("out_of_memory")
+    for event in place.job["events"]:
+        if event["reason"] == "OOMKilled":
+            event |= {"reason": "Error", "message": f"{event['message']}worker 0 meets the others\n[rank 0] slow 0\n"}
+    told, _, _ = looked(place)
+    assert [str(trouble) for trouble in told] == ["worker 0 was killed by SIGKILL\n  next: it is started again"]
+    assert told[0].cause == "killed"
+
+
 def test_a_job_that_nobody_looks_after_means_that_the_operator_does_not_run():
     place = RecordedPlace("pod_security").without(pods=True, events=True, conditions=True)
     told, lookout, given_up = looked(place)

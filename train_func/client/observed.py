@@ -83,6 +83,11 @@ class Event:
     since: datetime | None = None
     """When it happened first, if that is another time."""
 
+    def __str__(self) -> str:
+        times = f" ({self.count}x)" if self.count > 1 else ""
+        what = f"{self.reason}{times}: {' '.join(self.message.split())}"
+        return f"{self.time:%H:%M:%S}  {self.type}  {self.object}  {what}"
+
 
 @dataclass(frozen=True)
 class LogLine:

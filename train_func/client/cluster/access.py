@@ -53,7 +53,7 @@ class Access:
         except Exception as error:
             if faults.status_of(error) in (404, 409) or not faults.known(error):
                 raise
-            raise faults.failed(error, verb, resource, self) from error
+            raise faults.failed(error, verb, resource, self) from None
 
     def read(self, verb: str, resource: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Json:
         """As ``ask``, for a method of ``core``: the answer as plain JSON, spared the client's slow models."""
@@ -140,5 +140,5 @@ def _load(configuration: Any, kubeconfig: str, context: str | None) -> tuple[str
             f"no cluster is named: {error} ({kubeconfig}). Name a kubeconfig by KUBECONFIG and one of its contexts "
             "by Cluster(context=...) (`kubectl config get-contexts` lists them), or run inside a pod that has a "
             "service account's token. Local() trains on this machine"
-        ) from error
+        ) from None
     return f"context {chosen['name']!r} ({configuration.host})", chosen["context"].get("namespace") or "default"

@@ -115,8 +115,8 @@ def _create_job(access: Access, manifest: Mapping[str, Any]) -> None:
     except (RuntimeError, TimeoutError) as error:
         cause = error.__cause__ or error.__context__ or error
         if faults.status_of(cause) == 409:
-            raise _runs(access, metadata["name"]) from error
-        raise faults.failed(cause, "create", PLURAL, access) from error
+            raise _runs(access, metadata["name"]) from None
+        raise faults.failed(cause, "create", PLURAL, access) from None
 
 
 def _replace_config_map(access: Access, config_map: Mapping[str, Any], run: str) -> None:
@@ -165,7 +165,7 @@ def _delete_job(access: Access, job: Mapping[str, Any]) -> None:
         )
     except Exception as error:
         if faults.status_of(error) == 409:  # another job of that name by now: somebody submitted it again
-            raise _runs(access, name) from error
+            raise _runs(access, name) from None
         raise
 
 

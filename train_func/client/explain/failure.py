@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from train_func.client.explain import termination
-from train_func.client.explain.incidents import TAKEN_AWAY, incidents
+from train_func.client.explain.incidents import TAKEN_AWAY, brief, incidents
 from train_func.client.explain.lookout import waits
 from train_func.client.explain.refusals import refusals
 from train_func.client.explain.trouble import Trouble
@@ -25,23 +25,24 @@ DEADLINE = "longer than specified deadline"  # the operator's words; its reason 
 
 # Of a worker that left no record, by its exit code: what the supervisor means by it.
 _EXITS: dict[int, Cause] = {64: "input", 65: "data", 66: "model", 69: "storage", 70: "code", 74: "storage"}
-_EXITS |= {77: "permission", 144: "storage"}
+_EXITS |= {77: "permission", 137: "killed", 144: "storage"}
 
+AGAIN = "submit again: it starts from the beginning (no checkpoints yet)"
 NEXT: dict[Cause, str] = {
     "code": "mend the cell and submit again",
     "data": "mend the data or the Run and submit again",
     "model": "mend the model's address or files and submit again",
     "memory": "give each worker more memory=..., or lower micro_batch_size or max_length",
-    "storage": "look after the store, then submit again: the run goes on",
+    "storage": f"look after the store, then {AGAIN}",
     "permission": "give the worker the credentials or rights named above, then submit again",
     "killed": "look for who sent the signal (the kernel's out-of-memory killer, a person); then submit again",
     "deadline": "raise deadline=... in the Run, or train less",
-    "cancelled": "submit again to go on with the run",
-    "interrupted": "submit again to go on with the run",
+    "cancelled": AGAIN,
+    "interrupted": AGAIN,
     "scheduling": "ask for less cpu, memory or gpu, or for fewer workers",
     "quota": "ask for less, or for fewer workers, or have the quota raised",
     "image": "mend image=..., then submit again",
-    "preemption": "submit again: the run goes on",
+    "preemption": AGAIN,
     "cluster": "have whoever runs the cluster look; then submit again",
 }
 
@@ -148,11 +149,9 @@ def _of_pods(evidence: Evidence) -> tuple[Cause, str]:
     if last is None:
         told = [found.trouble for found in incidents([], evidence.events)]
         return (told[-1].cause, told[-1].what) if told else ("unknown", "")
-    cause, words = termination.read(last.message)
-    if last.exit_code == 137 and cause is None:
-        return "killed", f"worker {last.worker} was killed by SIGKILL"
-    what = f"worker {last.worker} ended with exit code {last.exit_code}. {words}".strip()
-    return cause or _EXITS.get(last.exit_code or 0, "unknown"), what
+    code, cause = last.exit_code or 0, termination.read(last.message)[0]
+    what = f"worker {last.worker} {termination.ending(code, last.reason, last.message)}"
+    return cause or _EXITS.get(code, "unknown"), what
 
 
 def _own_ends(ends: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -183,7 +182,7 @@ def _error(record: RunRecord, cause: Cause, what: str, evidence: Evidence) -> Jo
     lines = [f"{record.name}: {what}"]
     warnings = [event for event in evidence.events if event.type == "Warning"][-LAST_EVENTS:]
     if cause in TOLD_BY_EVENTS:
-        lines += [f"  event: {event.reason}: {' '.join(event.message.split())}" for event in warnings]
+        lines += [f"  event: {brief(event)}" for event in warnings]
     if evidence.away is not None:
         lines.append(f"  what the workers wrote down is not known, the store could not be asked: {evidence.away}")
     if advice := NEXT.get(cause):

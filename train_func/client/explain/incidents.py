@@ -58,6 +58,12 @@ def incidents(pods: Sequence[Pod], events: Iterable[Event]) -> list[Incident]:
     return found + [told for pod in pods if (told := _of_pod(pod))]
 
 
+def brief(event: Event) -> str:
+    """An event in one line, without the end of the log that one of a container's end may carry."""
+    ended = _ENDED.match(event.message)
+    return f"{event.reason}: {' '.join((_ending(event, ended) if ended else event.message).split())}"
+
+
 def _of_pod(pod: Pod) -> Incident | None:
     if pod.reason not in TAKEN_AWAY:
         return None
@@ -82,7 +88,9 @@ def _taken(worker: int, how: str, message: str) -> Trouble:
     what = f"worker {worker} {how}: {' '.join(message.split())}"
     if any(sign in message for sign in _OVER_DISK):
         return Trouble("storage", what, "give workers more disk=..., or keep less in the working folder and the cache")
-    return Trouble("preemption", what, "nothing: it is started again elsewhere, and the run goes on")
+    return Trouble(
+        "preemption", what, "nothing: it is started again elsewhere, from the beginning (no checkpoints yet)"
+    )
 
 
 def _of_end(event: Event, ended: "re.Match[str]") -> Trouble:
@@ -91,13 +99,18 @@ def _of_end(event: Event, ended: "re.Match[str]") -> Trouble:
     worker = worker_of(ended["pod"])
     hopeless = event.count >= CRASHES and _pace(event) < SHORT_LIFE
     if event.reason == "StartError":
-        what = f"worker {worker}: its image cannot run the workers' program: {message}"
+        words = " ".join(ended["message"].split())
+        what = f"worker {worker}: its image cannot run the workers' program: {words}"
         return Trouble("image", what, _IMAGE, permanent=event.count >= CRASHES)
     if event.reason == "OOMKilled":
         what = f"worker {worker} needed more than its memory limit and was killed (exit code {code}). {message}".strip()
         return Trouble("memory", what, _MEMORY, permanent=hopeless)
-    what = f"worker {worker} ended with exit code {code}: {message or 'no word'}"
-    return Trouble(cause or _CAUSES.get(code, "unknown"), what, "it is started again")
+    return Trouble(cause or _CAUSES.get(code, "unknown"), _ending(event, ended), "it is started again")
+
+
+def _ending(event: Event, ended: "re.Match[str]") -> str:
+    how = termination.ending(int(ended["code"]), event.reason, ended["message"])
+    return f"worker {worker_of(ended['pod'])} {how}"
 
 
 _IMAGE = "job.cancel(), give an image built by `make image` (image=...) and submit again"
