@@ -117,7 +117,7 @@ class Cluster:
             access = self._access()
             placement = self._placement(self._image() or UNNAMED, access.namespace)
         except InvalidInput as found:
-            raise InvalidInput([*faults, *found.faults]) from found
+            raise InvalidInput([*faults, *found.faults]) from None
         address = UNNAMED_STORE if _store_faults(self._store()) else self.store_address()
         manifest = manifests.render(manifests.provisional(run, address), placement, manifests.FILES)
         for note in preflight.check(access, manifest, also=faults):
