@@ -1,6 +1,7 @@
 """Recognises credentials in text, so that none travels in a Run, a parameter or a source."""
 
 import re
+from collections.abc import Iterator
 
 # Published shapes of keys and tokens: the issuer, words one of which every match contains (in lower case; looking for
 # a word is far quicker than for a pattern, and sources are long), and the pattern. A match never shows its value.
@@ -26,6 +27,16 @@ _NAME = re.compile(
     r"(?i)(?:^|_)(?:password|passwd|secret|secret_?key|secret_?access_?key|api_?key|access_?key|auth_?token"
     r"|access_?token|token)$"
 )
+# A name with its value inside a longer text: `NAME=value`, `name: "value"`, `"name": "value"`, `name: str = "value"`.
+_PAIR = re.compile(
+    r"""(?i:(?<!\w)(?P<name>\w{0,80}(?:passw(?:or)?d|secret|key|token)))['"]?"""
+    r"""(?:[ \t]*:[ \t]*str(?:[ \t]*\|[ \t]*None)?(?=[ \t]*=))?"""
+    r"""[ \t]*(?::?=(?![=>])|:(?![:=]))[ \t]*"""
+    r"""(?:[bruBRU]{0,2}(?P<quote>["'])(?P<literal>[^"'\r\n]*)(?P=quote)|(?P<bare>[^\s"'&,;]+))"""
+)
+_RUN = re.compile(r"[^\W_]+")
+# What a name is followed by in prose and in code: words, short numbers, and both as in bfloat16, sha256, word2vec, 7b.
+_WORD = re.compile(r"[^\W\d_]+\d{0,2}|[^\W\d_]{1,3}\d{1,3}|[^\W\d_]{1,4}2[^\W\d_]{3}|\d{1,7}[^\W\d_]{0,2}")
 _PLACEHOLDER = re.compile(r"(?i)^(?:|x+|\*+|<.*>|\[.*\]|\$\{?\w+\}?|changeme|your[ _-].*|none|null|\.\.\.)$")
 _ENVIRONMENT = re.compile(r"^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$")  # the name of a variable that holds one
 _OF_A_TOKENIZER = re.compile(r"(?i)(?:^|_)(?:pad|eos|bos|cls|sep|mask|unk|start|end|stop|special|image|audio)_token$")
@@ -47,3 +58,21 @@ def secret_under(name: str, value: str) -> str | None:
     if _NAME.search(name) and len(value) >= 8 and " " not in value:
         return f"a literal under the name {name!r}"
     return None
+
+
+def secret_pairs(text: str) -> Iterator[tuple[str, str]]:
+    """What kind of credential it is, and its value, for each that ``text`` itself puts under a name: HF_TOKEN=..."""
+    for pair in _PAIR.finditer(text):
+        name, literal = pair["name"], pair["literal"]
+        if not _NAME.search(name):
+            continue
+        value = pair["bare"].rstrip(").]}:!?`") if literal is None else literal
+        if not _is_ordinary(value, quoted=literal is not None) and (what := secret_under(name, value)):
+            yield what, value
+
+
+def _is_ordinary(value: str, *, quoted: bool) -> bool:
+    """Whether it reads as prose, code or a template; a quoted word is none of them."""
+    if quoted and not any(sign in value for sign in (*"{}<>()[]$%…", "...")):
+        return False
+    return all(_WORD.fullmatch(run) for run in _RUN.findall(value))

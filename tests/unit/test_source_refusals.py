@@ -150,6 +150,9 @@ REFUSED = {
     "key in a literal": (f"def train_func(p):\n    return '{KEY}'\n", 2, "an OpenAI or Anthropic key"),
     "key in a comment": (f"def train_func(p):\n    return 1  # {KEY}\n", 2, "an OpenAI or Anthropic key"),
     "key in a docstring": (f"def train_func(p):\n    '''one\n    {KEY}'''\n", 3, "an OpenAI or Anthropic key"),
+    "password in a comment": ("def train_func(p):\n  x = '#'\n  return x  # HF_TOKEN=ab12cd34ef56\n", 3, "'HF_TOKEN'"),
+    "password in a docstring": ("def train_func(p):\n    '''one\n    password: ab12cd34ef56'''\n", 3, "'password'"),
+    "password in a text": ("def train_func(p):\n    return ('a'\n        ' token=ab12cd34ef56')\n", 3, "'token'"),
     "key in an f-string": (f"def train_func(p):\n    return f'{KEY} {{p}}'\n", 2, "an OpenAI or Anthropic key"),
     "key in pieces": (f"def train_func(p):\n    return ('sk-'\n      '{KEY[3:]}')\n", 2, "an OpenAI or Anthropic key"),
     "key in a constant": (f"K = ['{KEY}']\ndef train_func(p): return K\n", 1, "an OpenAI or Anthropic key"),
@@ -191,6 +194,15 @@ def test_what_cannot_travel_is_refused_with_its_line(text, line, words, tmp_path
     assert len(refused.value.faults) == 1
     assert seconds < 1
     assert KEY not in str(refused.value)
+
+
+def test_prose_and_code_that_speak_of_credentials_travel(tmp_path):
+    text = """def train_func(p):
+        '''token: identifier of a word'''
+        token = p["first_token_1a2b3c4d"]  # password: see the wiki, or token=os.environ["X"]
+        return f"Bearer {token}", "# token={token_value}", dict(max_tokens=512), sorted(p, key=len)\n"""
+    with imported(tmp_path, text) as module:
+        assert pack(module.train_func).text
 
 
 def test_all_faults_are_reported_at_once(tmp_path):

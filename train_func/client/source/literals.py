@@ -1,16 +1,17 @@
 """Credentials written into code: refused with their line, because the text goes to the store and the cluster."""
 
 import ast
+import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from train_func.client.source.statements import Text
-from train_func.secret import secret_in, secret_under
+from train_func.secret import secret_in, secret_pairs, secret_under
 
 
 @dataclass(frozen=True)
 class Secret:
-    """A credential in a line of code; ``value`` is empty when it stands in a comment."""
+    """A credential in a line of code; ``value`` is empty when only its line is known."""
 
     what: str
     place: str
@@ -43,10 +44,33 @@ def secrets_in(tree: ast.AST, text: Text, first: int, last: int) -> list[Secret]
         for name, value in _named(node):
             if isinstance(value, ast.Constant) and (what := secret_under(name, _text(value))):
                 found.setdefault(value.lineno, (what, _text(value)))
+    for number, what, told in [*_told_in_comments(text, first, last), *_told_in_literals(tree, text)]:
+        found.setdefault(number, (what, told))
     return [
         Secret(what, f"{text.origin}, line {text.line + line - 1}", text.place(line), value)
         for line, (what, value) in sorted(found.items())
     ]
+
+
+def _told_in_comments(text: Text, first: int, last: int) -> Iterator[tuple[int, str, str]]:
+    """Line, kind and value of every credential that a comment names; `#` in a literal begins none."""
+    lines = text.lines[first - 1 : last]
+    if not any(True for line in lines for _ in secret_pairs(line.partition("#")[2])):
+        return  # tokens are slow, and lines many
+    try:
+        for token in tokenize.generate_tokens(iter([*lines, ""]).__next__):
+            if token.type == tokenize.COMMENT:
+                yield from ((first + token.start[0] - 1, *pair) for pair in secret_pairs(token.string))
+    except (tokenize.TokenError, SyntaxError):
+        return  # another statement begins in the last line
+
+
+def _told_in_literals(tree: ast.AST, text: Text) -> Iterator[tuple[int, str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            for what, value in secret_pairs(_text(node)):
+                numbers = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+                yield next((n for n in numbers if value in text.lines[n - 1]), node.lineno), what, value
 
 
 def _is_within(node: ast.Constant, lines: Iterable[int]) -> bool:
