@@ -99,6 +99,33 @@ def test_rows_of_a_ragged_file_are_counted_as_rows_and_not_as_lines(tmp_path):
     assert "row 3 has 3 fields" in refusal(write(tmp_path, "a.csv", 'text,label\n"two\nlines",1\na,b,1\n'))
 
 
+@pytest.mark.parametrize(
+    ("content", "separator", "header"),
+    [
+        ("text;label\ngood, and cheap;1\nbad;0\n", ";", "text;label"),
+        ('\ufeff"text";"label"\r\n"good, and cheap";1\r\n', ";", '"text";"label"'),
+        ("\nid|text|label\n1|good|1\n", "|", "id|text|label"),
+    ],
+)
+def test_a_csv_with_another_separator_is_told_which(tmp_path, content, separator, header):
+    said = refusal(path := write(tmp_path, "a.csv", content))
+    assert said.endswith(
+        f"{path}: the separator looks like {separator!r}: the header is {header!r}; a csv has commas: "
+        "save it with commas"
+    )
+
+
+def test_a_csv_with_tabs_may_be_named_tsv(tmp_path):
+    said = refusal(write(tmp_path, "a.csv", "text\tlabel\ngood, and cheap\t1\n"))
+    assert r"the separator looks like '\t': the header is 'text\tlabel'" in said
+    assert said.endswith("save it with commas, or name it .tsv")
+
+
+def test_a_separator_within_a_name_of_a_csv_is_no_fault(tmp_path):
+    assert read(write(tmp_path, "a.csv", "text;note,label\na;b,1\n")).column_names == ["text;note", "label"]
+    assert read(write(tmp_path, "b.csv", '"text;note"\na;b\n')).column_names == ["text;note"]
+
+
 def test_a_tab_within_a_text_is_a_ragged_row(tmp_path):
     said = refusal(write(tmp_path, "a.tsv", "text\tlabel\na\tb\t1\n"))
     assert "row 2 has 3 fields, wanted 2" in said

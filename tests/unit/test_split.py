@@ -185,6 +185,15 @@ def test_too_few_rows_for_the_classes_are_refused(rows, refusal, tmp_path):
     assert "give samples=202 or more" in said
 
 
+def test_where_no_range_of_shares_is_left_the_rows_wanted_are_named(rows, refusal, prepared):
+    path = rows(101, num_classes=5)
+    assert "2 of 10 rows held out, 8 to train on" in (said := refusal(path, samples=10))
+    assert "wanted on both sides: give samples=23 or more" in said
+    assert "give samples=23 or more" in refusal(path, samples=10, held_out=0.8)
+    assert prepared(path, samples=23).held_out.num_rows == 5
+    assert "with this share 23 rows or more are wanted, and there are 10" in refusal(rows(10, num_classes=5))
+
+
 def test_the_least_share_and_the_least_samples_that_are_named_work(rows, prepared, tmp_path):
     assert prepared(rows(101, num_classes=5), held_out=0.05).held_out.num_rows == 5
     splits = save_splits(tmp_path / "saved", train=400, test=4)
@@ -226,8 +235,8 @@ def test_a_missing_column_is_named_with_the_likely_one(tmp_path, refusal):
 @pytest.mark.parametrize(
     ("name", "content", "hint"),
     [
-        ("a.csv", "text;label\na;1\n", "the header looks separated by semicolons: save it with commas"),
-        ("a.csv", "text\tlabel\na\t1\n", "the header looks separated by tabs: name the file .tsv"),
+        ("a.csv", "text;label\na;1\n", "the separator looks like ';'"),
+        ("a.csv", "text\tlabel\na\t1\n", "save it with commas, or name it .tsv"),
         ("a.tsv", "text,label\na,1\n", "the header looks separated by commas: name the file .csv"),
         ("a.tsv", "Wow... Loved this place.\t1\nCrust is not good.\t0\n", "the first row looks like data"),
     ],

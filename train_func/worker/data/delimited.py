@@ -4,6 +4,7 @@ csv follows RFC 4180 (quoted fields may hold commas and line breaks); tsv has no
 """
 
 import csv
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from train_func.errors import InvalidInput
 
 MAX_SHOWN = 5
 BLOCK = 16 << 20  # bytes; no row may be longer
+OTHER_SEPARATORS = (";", "\t", "|")
+_ONE_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,13 @@ def read_delimited(path: Path, delimiter: str) -> pa.Table:
     """The table of a UTF-8 file whose first row is the header; a field that is empty in a number column is null.
 
     Raises:
-        InvalidInput: empty file, doubled column names, or rows with another number of fields than the header, the
-            first five with their row number (the header is row 1) and the number of all.
+        InvalidInput: empty file, a csv without commas, doubled column names, or rows with another number of fields than
+            the header, the first five with their row number (the header is row 1) and the number of all.
     """
     if path.stat().st_size == 0:
         raise InvalidInput(f"{path}: the file is empty (0 bytes); a header and rows are wanted", cause="data")
+    if delimiter == ",":
+        _refuse_other_separators(path)
     ragged: list[Any] = []
     try:
         table = _parse(path, delimiter, ragged, in_order=False)
@@ -54,6 +59,20 @@ def read_delimited(path: Path, delimiter: str) -> pa.Table:
             cause="data",
         )
     return table
+
+
+def _refuse_other_separators(path: Path) -> None:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        header = next((line for line in iter(lambda: file.readline(BLOCK), "") if line.strip()), "").rstrip("\n")
+    likely = max(OTHER_SEPARATORS, key=header.count)
+    if "," in header or likely not in header or _ONE_QUOTED.fullmatch(header.strip()):
+        return
+    rename = ", or name it .tsv" if likely == "\t" else ""
+    raise InvalidInput(
+        f"{path}: the separator looks like {likely!r}: the header is {_shortened(header)!r}; a csv has commas: "
+        f"save it with commas{rename}",
+        cause="data",
+    )
 
 
 def _parse(path: Path, delimiter: str, ragged: list[Any], *, in_order: bool) -> pa.Table:

@@ -114,15 +114,28 @@ def _chosen(run: Run, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
             cause="data",
         )
     if not num_classes <= num_held <= len(used) - num_classes:
-        low, high = num_classes / len(used), 1 - num_classes / len(used)
         raise InvalidInput(
             f"held_out={run.held_out}: {num_held} of {len(used)} rows held out, {len(used) - num_held} to train on; "
-            f"one row of each of the {num_classes} classes is wanted on both sides: give a share from "
-            f"{math.ceil(low * 1000) / 1000} to {math.floor(high * 1000) / 1000}",
+            f"one row of each of the {num_classes} classes is wanted on both sides: "
+            f"{_remedy(run.held_out, num_classes, len(used), len(codes))}",
             cause="data",
         )
     held = draw(codes[used], num_held, seed=run.seed, stream=_HOLD_OUT, leave=1)
     return np.delete(used, held), used[held]
+
+
+def _remedy(share: float, num_classes: int, num_used: int, num_rows: int) -> str:
+    """The shares that hold out and leave enough rows; where hardly one does, the rows that ``share`` needs."""
+    low = math.ceil(num_classes / num_used * 1000) / 1000
+    high = math.floor((1 - num_classes / num_used) * 1000) / 1000
+    if low < high:
+        return f"give a share from {low} to {high}"
+    wanted = max(2 * num_classes, int((num_classes - 1) / min(share, 1 - share)))
+    while not num_classes <= round(wanted * share) <= wanted - num_classes:
+        wanted += 1
+    if wanted <= num_rows:
+        return f"give samples={wanted} or more"
+    return f"with this share {wanted} rows or more are wanted, and there are {num_rows}"
 
 
 def _sampled(run: Run, train: np.ndarray, held_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
