@@ -81,7 +81,7 @@ def submit_stock(function, dataset, number):
         name=name,
         base_image=os.environ["TRAIN_FUNC_IMAGE"],
         train_func=function,
-        parameters={**FIELDS, "dataset": dataset, "round": number},
+        parameters=Run(dataset=dataset, parameters={"round": number}, **FIELDS).to_dict(),
         num_workers=FIELDS["workers"],
         num_procs_per_worker=1,
         resources_per_worker=dict(LIMITS),

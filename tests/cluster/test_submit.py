@@ -171,16 +171,21 @@ submit(says_hello, Run(**json.loads(sys.argv[2])), on=Cluster(**SMALL), fresh=Tr
 """
 
 
+def config_maps(notebook):
+    """Those of all runs, also of other tests."""
+    return set(notebook("get", "configmaps", "--selector=train-func/run", "--output=name").split())
+
+
 def test_a_client_that_dies_halfway_leaves_nothing_that_runs_or_stands_in_the_way(run, jobs, objects_of, notebook):
     root = str(Path(__file__).parents[2])
+    before = config_maps(notebook)
     given = json.dumps({"model": run.model, "dataset": run.dataset, "workers": 1})
     command = [sys.executable, "-c", DIES_AFTER_THE_CONFIG_MAP, root, given]
     assert subprocess.run(command, cwd=root, check=False, capture_output=True, timeout=120).returncode == 9
-    left = notebook("get", "configmaps", "--selector=train-func/run", "--output=name").split()
-    assert left
+    (left,) = config_maps(notebook) - before
     job = submit(says_hello, run, on=Cluster(**SMALL))
     jobs.append(job)
-    assert job.record.job_name == left[0].partition("/")[2]
+    assert job.record.job_name == left.partition("/")[2]
     assert job.wait(LIMIT_SECONDS) == "Succeeded"
     job.delete()
     assert objects_of(job) == []
