@@ -15,6 +15,7 @@ from train_func.client import manifest
 from train_func.client.observed import JobStatus
 from train_func.client.placement import Placement, SecretKey
 from train_func.client.twin import Local
+from train_func.client.twin.folder import JobFolder
 from train_func.run import Run, RunRecord
 
 LIMIT_SECONDS = 30.0
@@ -108,7 +109,9 @@ class Jobs:
 
     def ended(self, name: str = "job-a", seconds: float = LIMIT_SECONDS) -> JobStatus:
         """Waits until the job has finished and its controller is gone."""
-        until(lambda: not self.processes(name), f"end of {name}\n{self.controller_log(name)}", seconds)
+        folder = JobFolder(self.home, name)  # a process has no environment any more before it lets go of its lock
+        what = f"end of {name}\n{self.controller_log(name)}"
+        until(lambda: not self.processes(name) and not folder.controlled(), what, seconds)
         status = self.place.status(name)
         assert status is not None
         assert status.finished, self.controller_log(name)

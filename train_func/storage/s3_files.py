@@ -9,7 +9,7 @@ import base64
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -96,12 +96,23 @@ class _Multipart:
         answer = server.ask("upload", key, lambda client: client.create_multipart_upload(**begin))
         self._upload = {**server.object(key), "UploadId": answer["UploadId"]}
         try:
-            with ThreadPoolExecutor(SENDERS) as pool:
-                parts = list(pool.map(self._send_part, range(len(self._known.parts))))
-            self._complete(parts)
+            self._complete(self._send_parts())
         except BaseException:
             self._abort()
             raise
+
+    def _send_parts(self) -> list[dict[str, Any]]:
+        pool = ThreadPoolExecutor(SENDERS)
+        try:
+            sending = [pool.submit(self._send_part, index) for index in range(len(self._known.parts))]
+            wait(sending, return_when=FIRST_EXCEPTION)
+        finally:
+            pool.shutdown(cancel_futures=True)
+        failures = [fault for part in sending if not part.cancelled() and (fault := part.exception())]
+        if failures:
+            # A full server may drop the whole upload: what it says of the other parts is only that it is gone.
+            raise min(failures, key=lambda fault: getattr(fault, "reason", "") == "absent")
+        return [part.result() for part in sending]
 
     def _send_part(self, index: int) -> dict[str, Any]:
         asked = f"upload of {self._path} to {self._key!r} in {self._server.address}"
