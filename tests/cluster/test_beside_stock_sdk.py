@@ -77,7 +77,8 @@ def submit_stock(function, dataset, number):
         return V1EnvVar(name=variable, value_from=V1EnvVarSource(secret_key_ref=reference))
 
     name = f"stock-{function.__name__.replace('_', '-')}-{number}"
-    TrainingClient(namespace=os.environ["TRAIN_FUNC_NAMESPACE"]).create_job(
+    place = {"config_file": os.environ["KUBECONFIG"], "namespace": os.environ["TRAIN_FUNC_NAMESPACE"]}
+    TrainingClient(**place).create_job(
         name=name,
         base_image=os.environ["TRAIN_FUNC_IMAGE"],
         train_func=function,

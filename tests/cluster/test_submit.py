@@ -144,6 +144,7 @@ def test_an_object_of_that_name_that_is_not_ours_is_refused_and_left_alone(run, 
     job = submit(says_good_bye, run, on=Cluster(**SMALL), fresh=True)
     jobs.append(job)
     manifest = job.manifest
+    job.cancel()  # beside a job that still trains a fresh one is refused
     name = f"{job.name}-g{job.record.generation + 1}"
     foreign = {"metadata": {"name": name, "namespace": namespace, "labels": {"of": "somebody-else"}}}
     if kind == "configmap":

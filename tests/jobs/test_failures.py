@@ -145,10 +145,13 @@ def test_an_interrupt_ends_the_watching_and_not_the_job(home, a_run, tmp_path, c
     file = tmp_path / "go"
     job = submit(functions.waits_for_a_file, a_run(parameters={"file": str(file)}), on=Local())
     until(lambda: any("waiting" in line for line in job.logs()))
-    alarm = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
-    alarm.start()
-    with pytest.raises(KeyboardInterrupt):
-        job.watch()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            job.watch()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert f"it goes on: attach('{job.name}').watch() shows it again, .cancel() stops it" in capsys.readouterr().out
     file.touch()
     assert job.wait(LIMIT) == "Succeeded"

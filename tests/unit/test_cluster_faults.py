@@ -45,7 +45,7 @@ ANSWERS = [
         ("Training Operator is not installed", "kubectl apply --server-side"),
     ),
     (answer(404, 'namespaces "lab" not found'), "input", ("has no such namespace",)),
-    (answer(409, 'pytorchjobs.kubeflow.org "a" already exists'), "input", ("fresh=True",)),
+    (answer(409, 'pytorchjobs.kubeflow.org "a" already exists'), "input", ("delete it first",)),
     (
         answer(422, 'PyTorchJob "a" is invalid: spec.replicas: Invalid value'),
         "input",

@@ -89,7 +89,7 @@ def api_fault(error: BaseException, verb: str, resource: str, access: "Access") 
         case 404:
             return _missing(asked, words, resource, access)
         case 409:
-            return f"{asked}: it is there already: {words}; attach to it, delete it, or submit with fresh=True"
+            return f"{asked}: it is there already: {words}; attach to it, or delete it first"
         case 400 | 422:
             return f"{asked}: the cluster does not take what was asked: {words}"
         case status:

@@ -217,6 +217,5 @@ def _refuse(access: Access, found: Mapping[str, Any], what: str, run: str) -> No
 
 def _runs(access: Access, name: str) -> InvalidInput:
     return InvalidInput(
-        f"job {name} runs already in namespace {access.namespace} of {access.where}: attach to it, cancel it, or "
-        "submit with fresh=True"
+        f"job {name} runs already in namespace {access.namespace} of {access.where}: attach to it, or cancel it first"
     )

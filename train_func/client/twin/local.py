@@ -117,7 +117,7 @@ class Local:
             if folder.controlled():
                 raise InvalidInput(
                     f"job {job_name} runs already, controlled by process {folder.pid.read_text()}: "
-                    f"attach to it, cancel it, or submit with fresh=True"
+                    f"attach to it, or cancel it first"
                 )
             start_and_end.sweep(folder)
             folder.prepare(manifest, files, asdict(machine))
