@@ -82,7 +82,16 @@ def test_gpus_that_are_too_few_to_be_used_are_told_of(jobs, monkeypatch, capsys,
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     Local(cpu=1).preflight(Run(model="m", dataset="d", workers=workers))
     said = "note: 2 GPUs for 3 workers: none is used; workers=2 would use all of them\n"
-    assert capsys.readouterr().out == (said if told else "")
+    assert (said in capsys.readouterr().out) == told
+
+
+@pytest.mark.parametrize(("more", "told"), [(0, False), (1, True)])
+def test_more_workers_than_cores_are_told_of(jobs, monkeypatch, capsys, more, told):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    cores = Machine.look({}).cores
+    Local(cpu=1).preflight(Run(model="m", dataset="d", workers=cores + more))
+    said = f"note: {cores + 1} workers share the {cores} cores of this machine, and each takes more than 1 GB of memory"
+    assert (said in capsys.readouterr().out) == told
 
 
 def test_more_than_the_machine_has_is_refused_with_what_was_asked_and_what_is_there(jobs, monkeypatch):
