@@ -103,10 +103,13 @@ def test_a_file_that_has_just_changed_is_not_remembered(tmp_path, large):
 
 
 def test_the_fingerprint_of_files_follows_names_and_bytes(tmp_path):
+    def of_both(names):
+        return fingerprint.together(fingerprint.of_each(tmp_path, names, tmp_path / "cache"))
+
     (tmp_path / "a").write_text("1")
     (tmp_path / "b").write_text("2")
-    first = fingerprint.of_files(tmp_path, ["a", "b"], tmp_path / "cache")
-    assert first == fingerprint.of_files(tmp_path, ["b", "a"], tmp_path / "cache")
+    first = of_both(["a", "b"])
+    assert first == of_both(["b", "a"])
     (tmp_path / "a").write_text("2")
     (tmp_path / "b").write_text("1")
-    assert first != fingerprint.of_files(tmp_path, ["a", "b"], tmp_path / "cache")
+    assert first != of_both(["a", "b"])

@@ -30,7 +30,7 @@ POD = {
 def test_the_contract_is_read():
     found = read_environment(POD)
     assert (found.worker, found.num_workers, found.num_ranks, found.num_threads) == (1, 3, 2, 3)
-    assert (found.temporary_dir, found.termination_file) == (Path("/workspace/tmp"), None)
+    assert found.temporary_dir == Path("/workspace/tmp")
     assert found.rendezvous == {"join_timeout": "900", "read_timeout": "20"}
     assert found.grace == 30.0
 

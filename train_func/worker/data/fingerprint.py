@@ -28,11 +28,6 @@ def of_file(path: Path, cache: Path) -> str:
     return found
 
 
-def of_files(folder: Path, names: Iterable[str], cache: Path) -> str:
-    """SHA-256 (hex) over the names and the bytes of files of ``folder``, in the order of their names."""
-    return together(of_each(folder, names, cache))
-
-
 def of_each(folder: Path, names: Iterable[str], cache: Path) -> dict[str, str]:
     """SHA-256 (hex) of files of ``folder``, by name."""
     return {name: of_file(folder / name, cache) for name in names}

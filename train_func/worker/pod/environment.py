@@ -15,7 +15,6 @@ class Environment:
     job_dir: Path
     work_dir: Path
     temporary_dir: Path
-    termination_file: Path | None
     store: str
     worker: int
     pod: str
@@ -46,7 +45,6 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         job_dir=Path(read.text("TRAIN_FUNC_JOB_DIR")),
         work_dir=work_dir,
         temporary_dir=Path(environ.get("TMPDIR") or work_dir / "tmp"),
-        termination_file=Path(name) if (name := environ.get("TRAIN_FUNC_TERMINATION_FILE")) else None,
         store=environ.get("TRAIN_FUNC_STORE", ""),
         worker=read.whole("TRAIN_FUNC_WORKER", low=0),
         pod=environ.get("TRAIN_FUNC_POD") or socket.gethostname(),
