@@ -1,5 +1,6 @@
 """The worker's three programs: ``run`` (the supervisor of a pod), ``rank`` (one of its ranks), ``check``."""
 
+import gc
 import os
 import sys
 
@@ -13,6 +14,7 @@ USAGE = """usage: python -u -m train_func.worker run     supervise the ranks of 
 
 def main(arguments: list[str]) -> int:
     """The exit code."""
+    gc.set_threshold(700, 10, 100)  # else a sixth of a start goes into searching what the imports made, and which stays
     if arguments == ["run"]:
         stop = Stop()
         stop.install()  # before anything slow is imported

@@ -4,7 +4,12 @@ import socket
 import time
 from typing import cast
 
-from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousInfo, RendezvousParameters
+from torch.distributed.elastic.rendezvous import (
+    RendezvousError,
+    RendezvousInfo,
+    RendezvousParameters,
+    dynamic_rendezvous,
+)
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, create_handler
 
@@ -17,6 +22,7 @@ STORE_SECONDS = 30  # longest wait for one answer of the store, and for its host
 CHECK_IN_SECONDS = 10.0  # every worker answers within this, or one of the group died while it formed
 RETRY_SECONDS = 1.0
 TELL_SECONDS = 15.0  # between two lines that say what is waited for
+LOOK_SECONDS = 0.1  # between two looks at the state of the rendezvous
 
 
 class Rendezvous:
@@ -99,7 +105,17 @@ def _connect(environment: Environment) -> DynamicRendezvousHandler:
         **{"read_timeout": STORE_SECONDS, **environment.rendezvous, "is_host": environment.worker == 0},
     )
     backend, store = create_backend(parameters)
-    return create_handler(store, backend, parameters)
+    return _prompt(create_handler(store, backend, parameters))
+
+
+def _prompt(handler: DynamicRendezvousHandler) -> DynamicRendezvousHandler:
+    """Makes it notice at once that the group is complete; by itself it looks only once a second, which is not settable.
+
+    https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py#L685
+    """
+    dynamic_rendezvous._delay = lambda seconds: time.sleep(LOOK_SECONDS)  # type: ignore[attr-defined]
+    handler._state_holder._cache_duration = 0  # type: ignore[attr-defined]
+    return handler
 
 
 def own_address(endpoint: str) -> str:
