@@ -1,4 +1,4 @@
-"""The real API server seen through one that hides some paths, as a cluster would answer that does not serve them."""
+"""The real API server seen through one that hides what a cluster may not serve, or loses an answer on its way."""
 
 import contextlib
 import json
@@ -6,20 +6,31 @@ import ssl
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+
+def hiding(group: str, kubeconfig: Path, folder: Path) -> contextlib.AbstractContextManager[Path]:
+    """A kubeconfig whose server knows nothing of an API group, and otherwise asks the one of ``kubeconfig``."""
+    return _in_front(kubeconfig, folder, group=group)
 
 
 @contextlib.contextmanager
-def hiding(group: str, kubeconfig: Path, folder: Path) -> Iterator[Path]:
-    """A kubeconfig whose server knows nothing of an API group, and otherwise asks the one of ``kubeconfig``."""
+def losing_the_answer(to: str, kubeconfig: Path, folder: Path) -> Iterator[Path]:
+    """A kubeconfig whose server carries out the first such request, "POST /path", and hangs up without an answer."""
+    to_lose = [to]
+    with _in_front(kubeconfig, folder, to_lose=to_lose) as path:
+        yield path
+    assert not to_lose, f"nobody asked for {to}"
+
+
+@contextlib.contextmanager
+def _in_front(kubeconfig: Path, folder: Path, **what: Any) -> Iterator[Path]:
     config = json.loads(kubeconfig.read_text())
     cluster = config["clusters"][0]["cluster"]
-    handler = type(
-        "Handler", (_Handler,), {"server_url": cluster["server"], "group": group, "context": _trust(cluster)}
-    )
+    handler = type("Handler", (_Handler,), {"server_url": cluster["server"], "context": _trust(cluster), **what})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{server.server_port}"}
@@ -40,8 +51,9 @@ def _trust(cluster: dict[str, Any]) -> ssl.SSLContext:
 
 class _Handler(BaseHTTPRequestHandler):
     server_url: str
-    group: str
     context: ssl.SSLContext
+    group: str | None = None
+    to_lose: Sequence[str] = ()
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -50,13 +62,19 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
+    def do_PATCH(self) -> None:
+        self._answer()
+
+    def do_DELETE(self) -> None:
+        self._answer()
+
     def log_message(self, *arguments: object) -> None:
         pass
 
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if length else None
-        if self.path.startswith(f"/apis/{self.group}/"):
+        if self.group and self.path.startswith(f"/apis/{self.group}/"):
             self._say(404, b"404 page not found\n", "text/plain; charset=utf-8")
             return
         request = urllib.request.Request(self.server_url + self.path, data=body, method=self.command)
@@ -68,7 +86,11 @@ class _Handler(BaseHTTPRequestHandler):
                 status, found = answer.status, answer.read()
         except urllib.error.HTTPError as refused:
             status, found = refused.code, refused.read()
-        if self.path == "/apis":
+        if (asked := f"{self.command} {self.path}") in self.to_lose:
+            cast(list[str], self.to_lose).remove(asked)
+            self.close_connection = True
+            return
+        if self.group and self.path == "/apis":
             groups = json.loads(found)
             groups["groups"] = [entry for entry in groups["groups"] if entry["name"] != self.group]
             found = json.dumps(groups).encode()

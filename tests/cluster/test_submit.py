@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import api_in_front
 from tests.cluster.kept import everything_in, kinds, of_kind
 from tests.cluster.kubectl import Kubectl, until
 from tests.tiny_model import write_tiny_model
@@ -203,6 +205,17 @@ def test_a_refused_job_leaves_no_config_map(run, objects_of, namespace):
     assert objects_of(job) == []
 
 
+def test_a_job_whose_answer_was_lost_is_found_and_owns_its_config_map(run, jobs, notebook, namespace, tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        created = f"POST /apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs"
+        with api_in_front.losing_the_answer(created, Path(os.environ["KUBECONFIG"]), tmp_path) as kubeconfig:
+            patch.setenv("KUBECONFIG", str(kubeconfig))
+            job = submit(says_hello, run, on=Cluster(**SMALL))
+    jobs.append(job)
+    config_map = notebook.json("get", "configmap", job.record.job_name)
+    assert [owner["uid"] for owner in config_map["metadata"]["ownerReferences"]] == [uid_of(notebook, job)]
+
+
 def test_secrets_by_reference_reach_the_worker_and_are_kept_nowhere_else(run, jobs, admin, namespace, object_store):
     values = {"OF_MINE": secrets.token_hex(20), "HF_TOKEN": f"hf_{secrets.token_hex(20)}"}
     admin.apply(
@@ -228,3 +241,19 @@ def test_secrets_by_reference_reach_the_worker_and_are_kept_nowhere_else(run, jo
 def secret(namespace: str, name: str, values: dict[str, str]) -> dict:
     metadata = {"name": name, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values}
+
+
+def test_whoever_is_overtaken_by_the_same_submission_attaches_to_its_job(run, jobs, objects_of, notebook, capsys):
+    class Overtaken(Cluster):
+        def create(self, *arguments):
+            jobs.append(submit(waits, run, on=Cluster(**SMALL, grace_seconds=1)))
+            first.append(uid_of(notebook, jobs[-1]))
+            super().create(*arguments)
+
+    first: list[str] = []
+    job = submit(waits, run, on=Overtaken(**SMALL, grace_seconds=1))
+    assert "somebody else submitted the same at the same moment" in capsys.readouterr().out
+    assert job.name == jobs[-1].name
+    assert first == [uid_of(notebook, job)]
+    jobs[-1].delete()
+    assert objects_of(job) == []

@@ -5,6 +5,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.jobs.conftest import processes_of, until
 from tests.jobs.functions import fine_tunes, only_meets
 from train_func import Local, attach, submit
@@ -68,6 +70,24 @@ def test_a_damaged_file_is_never_handed_over(home, a_run, tmp_path):
     else:
         raise AssertionError("a damaged model was handed over")
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("moment", ["carry", "create"])  # before it is decided whose job it is, and after
+def test_whoever_is_overtaken_by_the_same_submission_attaches_to_its_job(home, a_run, moment, capsys):
+    class Overtaken(Local):
+        pass
+
+    def overtaken(place, *arguments):
+        other.append(submit(only_meets, a_run(workers=1), on=Local()))
+        return getattr(Local, moment)(place, *arguments)
+
+    other = []
+    setattr(Overtaken, moment, overtaken)
+    job = submit(only_meets, a_run(workers=1), on=Overtaken())
+    assert "somebody else submitted the same at the same moment" in capsys.readouterr().out
+    assert job.record == attach(other[0].name).record
+    assert job.wait(LIMIT) == "Succeeded"
+    assert [pod.name for pod in Local().pods(job.record.job_name)] == [f"{job.record.job_name}-worker-0"]
 
 
 def test_two_jobs_side_by_side_do_not_meet(home, a_run):

@@ -1,10 +1,12 @@
 """What a place reports about a job, and what every place can do: one shape for this machine and for a cluster."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from train_func.errors import InvalidInput
 
 if TYPE_CHECKING:
     from train_func.run import Run, RunRecord
@@ -35,6 +37,8 @@ class JobStatus:
     """Absent after a permanent exit code: the operator sets it for success, deadline and backoff limit only."""
     interrupted: bool
     """Not finished, and nobody controls it any more: its controller or its machine died."""
+    created: datetime | None = None
+    """By the place's clock; what happened before befell an earlier job of that name. None where that cannot be."""
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type if it holds now."""
@@ -82,6 +86,8 @@ class Event:
     """Times it has happened; ``time`` is the last."""
     since: datetime | None = None
     """When it happened first, if that is another time."""
+    uid: str = ""
+    """Of the object it is about, where the place says so: a name is used again."""
 
     def __str__(self) -> str:
         times = f" ({self.count}x)" if self.count > 1 else ""
@@ -127,6 +133,10 @@ class Input:
     """Of all their names and bytes."""
 
 
+class RunsAlready(InvalidInput):
+    """There is a job of that name, made at the same moment by somebody else."""
+
+
 class Place(Protocol):
     """Where jobs execute. Credentials and environment stay inside the place."""
 
@@ -151,7 +161,7 @@ class Place(Protocol):
         ...
 
     def create(self, job_name: str, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-        """Start a job; raises InvalidInput when it cannot run here or runs already."""
+        """Start a job; raises InvalidInput when it cannot run here, RunsAlready when it runs."""
         ...
 
     def status(self, job_name: str) -> JobStatus | None:
@@ -166,11 +176,22 @@ class Place(Protocol):
         """All events, oldest first."""
         ...
 
-    def log_lines(self, job_name: str, *, follow: bool, worker: int | None = None) -> "Iterator[LogLine | LogCut]":
+    def log_lines(
+        self, job_name: str, *, follow: bool, worker: int | None = None, note: Callable[[str], object]
+    ) -> "Iterator[LogLine | LogCut]":
         """Lines of the pods there are from their first; with ``follow`` until the job has ended and all was read.
 
         A large job may show some of its workers only while it is followed; ``worker`` asks for one of them alone.
+        ``note`` is told in words what is left out, and that nothing comes because the place is away.
         """
+        ...
+
+    def last_lines(self, job_name: str, pods: Sequence[Pod]) -> Mapping[str, str]:
+        """The last line that each of these running pods has written, by its uid; without those that are not known."""
+        ...
+
+    def unheard(self, job_name: str) -> "InvalidInput | None":
+        """Why nothing new is heard of the job, though it is asked for; None while that is not so."""
         ...
 
     def await_change(self, job_name: str, seconds: float) -> None:

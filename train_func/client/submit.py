@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,16 +11,18 @@ from typing import Any
 
 from train_func import __version__
 from train_func.client.job import CANCELLED, FINISHED, Job
-from train_func.client.observed import Place
+from train_func.client.observed import Place, RunsAlready
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
 from train_func.client.twin import Local
-from train_func.errors import InvalidInput, JobNotFound
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run, RunRecord, name_of
 from train_func.storage import Store, open_store
 
 MOST_CLASSES = 8  # shown by name
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
+OTHER_SECONDS = 60.0  # longest wait for the job of somebody who submitted the same at the same moment
+LOOK_SECONDS = 0.2
 
 
 def submit(
@@ -44,6 +47,7 @@ def submit(
     source = pack(function)
     store, facts = _checked(place, run)
     record = _record(run, source, facts, store, fresh=fresh)
+    seen = _version(store, record)
     job = Job(record, place, store)
     if fresh and record.generation > 1:
         _refuse_beside(Job(replace(record, generation=record.generation - 1), place, store))
@@ -57,7 +61,8 @@ def submit(
     for note in facts.notes:
         print(f"note: {note}")
     record = replace(record, run=place.carry(record.run, facts.inputs, store))
-    _start(record, source, place, store)
+    if not _start(record, source, place, store, seen):
+        return _of_other(Job(_stored(store, record.name, record.generation), place, store))
     print(f"{record.name}: submitted, {run.workers} workers, {_told(facts)}")
     return Job(record, place, store)
 
@@ -169,21 +174,47 @@ def _record(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bool
     )
 
 
-def _start(record: RunRecord, source: Source, place: Place, store: Store) -> None:
-    record = replace(record, submitted=datetime.now(UTC).isoformat(timespec="seconds"))
+def _version(store: Store, record: RunRecord) -> str | None:
+    """The version of the run's record in the store, None when there is none; whoever replaces it may start the job."""
+    try:
+        return store.get(f"{record.prefix}/run.json").version
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+        return None
+
+
+def _start(record: RunRecord, source: Source, place: Place, store: Store, seen: str | None) -> bool:
+    """Whether the job was started; False when somebody else is about to, who submitted the same at this moment."""
+    record = replace(record, submitted=datetime.now(UTC).isoformat(timespec="milliseconds"))
     files = _files(record, source)
-    for key, data in {
-        "run.json": files["run.json"],
-        "source/source.py": source.text.encode(),
-        "source/cells.json": files["cells.json"],
-    }.items():
-        store.put(f"{record.prefix}/{key}", data)
+    try:
+        store.put(f"{record.prefix}/run.json", files["run.json"], if_absent=seen is None, if_version=seen)
+    except StorageFailed as failure:
+        if failure.reason != "conflict":
+            raise
+        return False
+    store.put(f"{record.prefix}/source/source.py", source.text.encode())
+    store.put(f"{record.prefix}/source/cells.json", files["cells.json"])
     if sum(map(len, files.values())) > LARGEST_CONFIG_MAP:
         del files["source.py"]
     manifest = place.render(record, list(files))
     store.put(f"{record.prefix}/manifest.json", _dump(manifest))
     store.delete(f"{record.prefix}/{CANCELLED}")
-    place.create(record.job_name, manifest, files)
+    try:
+        place.create(record.job_name, manifest, files)
+    except RunsAlready:
+        return False
+    return True
+
+
+def _of_other(job: Job) -> Job:
+    """The handle on the job of whoever was quicker, as soon as there is one."""
+    end = time.monotonic() + OTHER_SECONDS
+    while (state := job.state) in ("Absent", *FINISHED[1:]) and time.monotonic() < end:
+        time.sleep(LOOK_SECONDS)
+    print(f"{job.name}: somebody else submitted the same at the same moment, it is {state}; attached to it")
+    return job
 
 
 def _files(record: RunRecord, source: Source) -> dict[str, bytes]:

@@ -5,7 +5,7 @@ What is not given is taken from the environment, read with each call.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,8 @@ class Cluster:
         """Creates the job; a finished one of that name is removed first.
 
         Raises:
-            InvalidInput: the cluster refuses, or the job runs already.
+            InvalidInput: the cluster refuses.
+            RunsAlready: somebody else was quicker.
         """
         objects.create(self._access(), manifest, manifests.config_map(manifest, files))
         observer.forget(self._access(), job_name)
@@ -148,13 +149,24 @@ class Cluster:
         """All events, oldest first."""
         return looking.events(self._access(), job_name)
 
-    def log_lines(self, job_name: str, *, follow: bool, worker: int | None = None) -> Iterator[LogLine | LogCut]:
+    def log_lines(
+        self, job_name: str, *, follow: bool, worker: int | None = None, note: Callable[[str], object]
+    ) -> Iterator[LogLine | LogCut]:
         """Lines of every pod there is from its first; with ``follow`` until the job has ended and all was read.
 
         Args:
             worker: only of this one; more than 16 workers are followed only one by one, or when they fail.
+            note: is told in words what is left out, and that nothing comes because the cluster is away.
         """
-        return logs.lines(self._access(), job_name, follow=follow, worker=worker)
+        return logs.lines(self._access(), job_name, follow=follow, worker=worker, note=note)
+
+    def last_lines(self, job_name: str, pods: Sequence[Pod]) -> Mapping[str, str]:
+        """The last line that each of these running pods has written, by its uid."""
+        return logs.last_lines(self._access(), pods)
+
+    def unheard(self, job_name: str) -> InvalidInput | None:
+        """Why nothing new is heard of the job by whoever waits for it: the API is away, or refuses by now."""
+        return looking.unheard(self._access(), job_name)
 
     def await_change(self, job_name: str, seconds: float) -> None:
         """Returns when something about the job may have changed, or after so many seconds."""

@@ -12,7 +12,7 @@ from typing import Any
 from train_func.client.cluster import faults, reading
 from train_func.client.cluster.access import Access, Json
 from train_func.client.manifest import RUN_LABEL
-from train_func.client.observed import Event, JobStatus, Pod
+from train_func.client.observed import Event, JobStatus, Pod, RunsAlready
 from train_func.errors import InvalidInput, JobFailed
 
 API = ("kubeflow.org", "v1")
@@ -25,7 +25,8 @@ def create(access: Access, manifest: Mapping[str, Any], config_map: Mapping[str,
     """Creates the ConfigMap and the PyTorchJob that owns it; a finished job of that run is removed first.
 
     Raises:
-        InvalidInput: the name is taken by something else, the job runs already, or the cluster refuses.
+        InvalidInput: the name is taken by something else, or the cluster refuses.
+        RunsAlready: somebody else was quicker.
         JobFailed: the finished job does not go away.
     """
     name, run = manifest["metadata"]["name"], manifest["metadata"]["labels"][RUN_LABEL]
@@ -215,7 +216,7 @@ def _refuse(access: Access, found: Mapping[str, Any], what: str, run: str) -> No
         )
 
 
-def _runs(access: Access, name: str) -> InvalidInput:
-    return InvalidInput(
+def _runs(access: Access, name: str) -> RunsAlready:
+    return RunsAlready(
         f"job {name} runs already in namespace {access.namespace} of {access.where}: attach to it, or cancel it first"
     )

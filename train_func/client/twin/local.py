@@ -7,14 +7,14 @@ sees the same. The environment is read here, once per call, and handed on.
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from train_func.client import manifest as manifests
 from train_func.client.home import home
-from train_func.client.observed import Condition, Event, Input, JobStatus, LogLine, Pod, WhyNot
+from train_func.client.observed import Condition, Event, Input, JobStatus, LogLine, Pod, RunsAlready, WhyNot
 from train_func.client.placement import Placement, memory_fault, whole_fault
 from train_func.client.twin import admission, lock, logs, rules, start_and_end
 from train_func.client.twin.folder import JobFolder
@@ -103,7 +103,8 @@ class Local:
             files: contents of the ConfigMap that is named like the job.
 
         Raises:
-            InvalidInput: the manifest cannot be executed here, or the job runs already.
+            InvalidInput: the manifest cannot be executed here.
+            RunsAlready: somebody else was quicker.
         """
         machine = Machine.look(os.environ)
         _refuse(manifest, machine)
@@ -115,7 +116,7 @@ class Local:
         folder.root.mkdir(parents=True, exist_ok=True)
         with lock.hold(folder.root.parent / ".lock"):
             if folder.controlled():
-                raise InvalidInput(
+                raise RunsAlready(
                     f"job {job_name} runs already, controlled by process {folder.pid.read_text()}: "
                     f"attach to it, or cancel it first"
                 )
@@ -147,13 +148,24 @@ class Local:
         """All events, oldest first."""
         return [_event(found) for found in _known(job_name).events()]
 
-    def log_lines(self, job_name: str, *, follow: bool, worker: int | None = None) -> Iterator[LogLine]:
+    def log_lines(
+        self, job_name: str, *, follow: bool, worker: int | None = None, note: Callable[[str], object] = print
+    ) -> Iterator[LogLine]:
         """Lines of every incarnation from its first; with ``follow`` until the job has ended and all was read.
 
         Args:
             worker: only of this one.
+            note: is never told anything: all workers of this machine are followed.
         """
         return logs.lines(_known(job_name), follow=follow, worker=worker)
+
+    def last_lines(self, job_name: str, pods: Sequence[Pod]) -> Mapping[str, str]:
+        """The last line that each of these running pods has written, by its uid."""
+        return logs.last_lines(_known(job_name), {pod.uid for pod in pods})
+
+    def unheard(self, job_name: str) -> InvalidInput | None:
+        """Nothing: this machine can always be asked."""
+        return None
 
     def await_change(self, job_name: str, seconds: float) -> None:
         """Returns when something about the job may have changed, or after so many seconds."""
