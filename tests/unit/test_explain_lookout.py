@@ -109,6 +109,19 @@ def test_an_image_is_tried_more_than_once_before_it_is_given_up():
     assert given_up is None
 
 
+def test_the_pulling_of_an_image_is_told_and_waited_for():
+    place = RecordedPlace("image_not_found")
+    for pod in place.job["pods"]:
+        for container in pod["status"]["containerStatuses"]:
+            container["state"] = {"waiting": {"reason": "ContainerCreating"}}
+    place.job["events"] = [event for event in place.job["events"] if event["reason"] in ("Scheduled", "Pulling")]
+    told, _, given_up = looked(place)
+    assert [str(trouble).splitlines()[0] for trouble in told] == [
+        'worker 0: its node is pulling image "localhost:5000/nosuch:1"'
+    ]
+    assert given_up is None
+
+
 def test_a_trouble_that_passes_within_moments_is_not_given_up():
     place = RecordedPlace("secret_missing")
     clock = Clock()

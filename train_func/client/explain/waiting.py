@@ -23,7 +23,8 @@ TRIES = 3  # of anything else that the kubelet or the operator tries again
 
 def waiting(pod: Pod, events: Iterable[Event]) -> Trouble | None:
     """What keeps this pod from running; None when it runs, has ended, or merely takes its time."""
-    own = [event for event in events if event.object == f"Pod/{pod.name}" and event.type == "Warning"]
+    all_own = [event for event in events if event.object == f"Pod/{pod.name}"]
+    own = [event for event in all_own if event.type == "Warning"]
     if pod.reason in UNPULLABLE:
         return Trouble("image", f"cannot pull its image: {_brief(pod.message)}", _OTHER_IMAGE, permanent=True)
     if pod.reason in PULLING:
@@ -35,7 +36,7 @@ def waiting(pod: Pod, events: Iterable[Event]) -> Trouble | None:
     if pod.reason == "SchedulingGated":
         return Trouble("quota", f"waits to be let in by its queue: {pod.message}", "it starts when its turn comes")
     if pod.phase == "Pending" and pod.reason in ("", "ContainerCreating", "PodInitializing"):
-        return _mounting(own)
+        return _mounting(own) or _loading(all_own)
     return None
 
 
@@ -73,6 +74,14 @@ def _mounting(events: Sequence[Event]) -> Trouble | None:
     if last.reason in ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox") and last.count >= TRIES:
         return Trouble("cluster", f"cannot be set up on its node: {_brief(last.message)}", "it is tried again")
     return None
+
+
+def _loading(events: Sequence[Event]) -> Trouble | None:
+    """A node that has the image already says so instead."""
+    last = max(events, key=lambda event: event.time, default=None)
+    if last is None or last.reason != "Pulling":
+        return None
+    return Trouble("image", f"its node is {last.message[:1].lower()}{last.message[1:]}", "it starts when that is done")
 
 
 def _brief(message: str) -> str:
