@@ -51,7 +51,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/shellcheck infra/*.sh .ci/run
+	$(BIN)/shellcheck -x install.sh infra/*.sh infra/*/*.sh .ci/run
 	$(BIN)/python -m pytest -q tests/contracts
 
 image: known

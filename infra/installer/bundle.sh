@@ -1,0 +1,94 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# What others publish and this repository does not hold: the operator's manifests and the charts, with checksums.
+
+# Everything for a site without the internet, in $BUNDLE; what is there already is kept.
+collect_bundle() {
+    settle false
+    mkdir -p "$BUNDLE/charts"
+    fetch_operator "$BUNDLE"
+    fetch_chart "$BUNDLE" openebs "$OPENEBS_CHARTS" "$OPENEBS_CHART"
+    fetch_chart "$BUNDLE" jupyterhub "$JUPYTERHUB_CHARTS" "$JUPYTERHUB_CHART"
+    cp "$ROOT/infra/versions.env" "$BUNDLE/"
+    images_of_all >"$BUNDLE/images.txt"
+    save_images
+    # shellcheck disable=SC2094
+    (cd "$BUNDLE" && find . -type f ! -name SHA256SUMS -print0 | sort -z | xargs -0 sha256sum >SHA256SUMS)
+    say "bundle: $BUNDLE is complete; there: install.sh install --bundle DIR, after pushing images/ to a registry the nodes reach"
+}
+
+fetch_operator() { # fetch_operator FOLDER
+    [[ ! -d $1/operator ]] || return 0
+    say "bundle: the Training Operator's manifests $OPERATOR_VERSION"
+    command -v git >/dev/null || die "$PREREQUISITE" "git is not installed; it fetches the operator's manifests"
+    git -C "$WORK" init --quiet operator
+    git -C "$WORK/operator" fetch --quiet --depth 1 "$OPERATOR_REPOSITORY" "$OPERATOR_COMMIT" ||
+        die "$PREREQUISITE" "$OPERATOR_REPOSITORY cannot be reached; use --bundle DIR, collected where it can"
+    git -C "$WORK/operator" archive "$OPERATOR_COMMIT" manifests | tar -x -C "$WORK"
+    mv "$WORK/manifests" "$1/operator"
+}
+
+fetch_chart() { # fetch_chart FOLDER NAME REPOSITORY VERSION
+    [[ ! -f $1/charts/$2-$4.tgz ]] || return 0
+    say "bundle: chart $2 $4"
+    command -v helm >/dev/null || die "$PREREQUISITE" "helm is not installed; it fetches the charts"
+    helm pull "$2" --repo "$3" --version "$4" --destination "$1/charts" >&2 ||
+        die "$PREREQUISITE" "chart $2 $4 cannot be had from $3; use --bundle DIR, or --skip the component that needs it"
+}
+
+images_of_all() {
+    local component
+    for component in "${COMPONENTS[@]}"; do
+        if wanted "$component"; then
+            "images_of_$component"
+        fi
+    done | sort -u
+}
+
+# As archives that docker, skopeo and ctr load.
+save_images() {
+    local image file
+    if ! command -v skopeo >/dev/null; then
+        say "bundle: skopeo is not installed: the images of images.txt were NOT saved; pull, save and push them yourself"
+        return
+    fi
+    mkdir -p "$BUNDLE/images"
+    while read -r image; do
+        file=$BUNDLE/images/$(tr '/:@' '___' <<<"$image").tar
+        [[ -f $file ]] || skopeo copy --quiet "docker://$image" "docker-archive:$file:$image" ||
+            say "bundle: $image could NOT be saved; pull, save and push it yourself"
+    done <"$BUNDLE/images.txt"
+}
+
+# The folder with charts and manifests: --bundle, else a cache that is filled once.
+bundle_folder() {
+    if [[ -n $BUNDLE ]]; then
+        printf '%s\n' "$BUNDLE"
+    else
+        printf '%s\n' "${XDG_CACHE_HOME:-$HOME/.cache}/train_func/bundle"
+    fi
+}
+
+# chart_of NAME VERSION: its file, fetched when there is no --bundle
+chart_of() {
+    local name=$1 version=$2 repository=$3 folder
+    folder=$(bundle_folder)
+    if [[ -z $BUNDLE ]]; then
+        mkdir -p "$folder/charts"
+        fetch_chart "$folder" "$name" "$repository" "$version"
+    fi
+    [[ -f $folder/charts/$name-$version.tgz ]] ||
+        die "$PREREQUISITE" "$folder/charts/$name-$version.tgz is not in the bundle; collect it with: install.sh bundle"
+    printf '%s\n' "$folder/charts/$name-$version.tgz"
+}
+
+operator_manifests() {
+    local folder
+    folder=$(bundle_folder)
+    if [[ -z $BUNDLE ]]; then
+        mkdir -p "$folder"
+        fetch_operator "$folder"
+    fi
+    [[ -d $folder/operator/overlays/standalone ]] ||
+        die "$PREREQUISITE" "$folder/operator is not in the bundle; collect it with: install.sh bundle"
+    printf '%s\n' "$folder/operator"
+}

@@ -1,0 +1,60 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Which cluster is meant, and how it is asked: never guessed, never without a time limit.
+readonly REQUEST_LIMIT=30s
+
+k() { kubectl --context "$CONTEXT" --request-timeout "$REQUEST_LIMIT" "$@"; }
+h() { helm --kube-context "$CONTEXT" "$@"; }
+
+# The context, or why there is none.
+choose_cluster() {
+    local contexts
+    command -v kubectl >/dev/null || die "$PREREQUISITE" "kubectl is not installed; $KUBECTL_AT_LEAST or newer is wanted"
+    mapfile -t contexts < <(kubectl config get-contexts --output name 2>/dev/null)
+    [[ ${#contexts[@]} -gt 0 ]] ||
+        die "$PREREQUISITE" "KUBECONFIG=${KUBECONFIG:-~/.kube/config} names no cluster; let it name the file of one"
+    if [[ -z $CONTEXT ]]; then
+        [[ ${#contexts[@]} -eq 1 ]] ||
+            die "$USAGE" "the kubeconfig has several contexts; name one: --context $(printf '%s ' "${contexts[@]}")"
+        CONTEXT=${contexts[0]}
+    fi
+    one_of --context "$CONTEXT" "${contexts[@]}"
+    [[ ${#FAULTS[@]} -eq 0 ]] || die "$USAGE" "${FAULTS[0]}"
+}
+
+server_of_context() {
+    kubectl config view --minify --context "$CONTEXT" --output 'jsonpath={.clusters[0].cluster.server}'
+}
+
+user_of_context() {
+    kubectl config view --minify --context "$CONTEXT" --output 'jsonpath={.contexts[0].context.user}'
+}
+
+# confirm WHAT: goes on only when somebody agrees to do that to this cluster
+confirm() {
+    local answer
+    say "$1 on context $CONTEXT, server $(server_of_context), user $(user_of_context)"
+    if [[ $YES == true || $DRY_RUN == true ]]; then
+        return
+    fi
+    [[ -t 0 ]] || die "$USAGE" "nobody is there to agree; --yes does"
+    read -rp "go on? [y/N] " answer
+    [[ $answer == [yY]* ]] || die "$USAGE" "not agreed; nothing was changed"
+}
+
+# exists KIND NAME [NAMESPACE]
+exists() {
+    [[ -n $(k get "$1" "$2" ${3:+--namespace "$3"} --ignore-not-found --output name 2>/dev/null) ]]
+}
+
+# The storage class marked as default, if there is one.
+default_class() {
+    local field='.metadata.annotations.storageclass\.kubernetes\.io/is-default-class'
+    k get storageclasses --output "jsonpath={range .items[?($field==\"true\")]}{.metadata.name}{'\n'}{end}" | head -n 1
+}
+
+# Where the API server really listens, as network policies see it: "address port" a line.
+api_addresses() {
+    k --namespace default get endpointslices --selector kubernetes.io/service-name=kubernetes --output \
+        'jsonpath={range .items[*]}{range .endpoints[*]}{.addresses[0]} {end}{.ports[0].port}{"\n"}{end}' |
+        awk '{ for (i = 1; i < NF; i++) print $i, $NF }'
+}

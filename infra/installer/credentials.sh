@@ -1,0 +1,63 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Keys and passwords: made once, never overwritten, never printed, never in an argument list.
+
+# Letters and digits, so that they need no quoting anywhere.
+random() { # random LENGTH
+    local found=""
+    while [[ ${#found} -lt $1 ]]; do
+        found+=$(head -c 64 /dev/urandom | base64 | tr -dc 'A-Za-z0-9')
+    done
+    printf '%s' "${found:0:$1}"
+}
+
+# keep_secret COMPONENT NAMESPACE NAME KEY VALUE [KEY VALUE]...: created when there is none
+keep_secret() {
+    local component=$1 namespace=$2 name=$3 pairs=()
+    if exists secret "$name" "$namespace"; then
+        return
+    fi
+    shift 3
+    if [[ $DRY_RUN == true ]]; then
+        say "  would be created: Secret $namespace/$name"
+        return
+    fi
+    while [[ $# -gt 0 ]]; do
+        pairs+=("\"$1\": \"$2\"")
+        shift 2
+    done
+    secret_json "$component" "$namespace" "$name" "${pairs[@]}" | k create --filename - >/dev/null
+    say "  created Secret $namespace/$name"
+    CHANGED+=("$component")
+}
+
+secret_json() { # secret_json COMPONENT NAMESPACE NAME PAIR...
+    local component=$1 namespace=$2 name=$3 IFS=,
+    shift 3
+    printf '{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "%s", "namespace": "%s", "labels": {%s}}, ' \
+        "$name" "$namespace" \
+        "\"app.kubernetes.io/managed-by\": \"train-func-install\", \"app.kubernetes.io/component\": \"$component\""
+    printf '"stringData": {%s}}\n' "$*"
+}
+
+# secret_value NAMESPACE NAME KEY, for a pipe or a variable; never for the screen
+secret_value() {
+    k get secret "$2" --namespace "$1" --output "jsonpath={.data.$3}" | base64 --decode
+}
+
+# How to read them, for whoever may.
+tell_credentials() {
+    choose_cluster
+    settle true
+    local read="kubectl --context $CONTEXT"
+    cat <<TEXT
+The store's root key (Secret kubeflow/myminio; keep it to yourself):
+  $read -n kubeflow get secret myminio -o jsonpath='{.data.rootUser}' | base64 -d
+  $read -n kubeflow get secret myminio -o jsonpath='{.data.rootPassword}' | base64 -d
+The key of jobs and notebooks, for the bucket kubeflow-examples alone (Secret train-func/myminio):
+  $read -n train-func get secret myminio -o jsonpath='{.data.rootUser}' | base64 -d
+  $read -n train-func get secret myminio -o jsonpath='{.data.rootPassword}' | base64 -d
+JupyterHub (Secret kubeflow/my-jupyter-login):
+  $read -n kubeflow get secret my-jupyter-login -o jsonpath='{.data.user_password}' | base64 -d
+  $read -n kubeflow get secret my-jupyter-login -o jsonpath='{.data.admin_password}' | base64 -d
+TEXT
+}

@@ -1,0 +1,70 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# What was decided when the cluster was installed: kept there, so that every later command knows it.
+readonly STATE_NAMESPACE=kubeflow STATE_NAME=train-func-install
+readonly MANAGED=app.kubernetes.io/managed-by=train-func-install
+readonly OWNER=train-func-install # of the fields in server-side apply
+
+# recorded KEY: what was decided, or nothing
+recorded() {
+    k get configmap "$STATE_NAME" --namespace "$STATE_NAMESPACE" --ignore-not-found --output "jsonpath={.data.$1}" \
+        2>/dev/null
+}
+
+# Given options, else recorded ones, else those of the profile.
+settle() {
+    local online=$1 was=""
+    if [[ $online == true ]]; then
+        : "${PROFILE:=$(recorded profile)}"
+        was=$(recorded s3)
+        [[ -z $S3 || -z $was || $S3 == "$was" ]] ||
+            die "$USAGE" "--s3 $S3: this cluster has $was, whose data it would not find; uninstall first, or leave --s3 out"
+        : "${S3:=$was}" "${STORAGE:=$(recorded storage)}"
+        : "${TRAIN_FUNC_IMAGE:=$(recorded image)}" "${MINIO_IMAGE:=$(recorded minio_image)}"
+        : "${AWS_ENDPOINT_URL_S3:=$(recorded endpoint)}"
+    fi
+    : "${PROFILE:=generic}"
+    # shellcheck source=/dev/null
+    source "$ROOT/infra/profiles/$PROFILE.env"
+    : "${S3:=$PROFILE_S3}" "${STORAGE:=$PROFILE_STORAGE}"
+    settle_storage "$online"
+}
+
+# STORAGE_CLASS: what volumes ask for; empty when nothing is to last.
+settle_storage() {
+    local found=""
+    if [[ $STORAGE == auto ]]; then
+        if [[ $1 == true ]]; then
+            found=$(default_class)
+        fi
+        # Found again after OpenEBS was made the default by the first run.
+        if [[ -n $found && $found != "$OPENEBS_CLASS" ]]; then
+            STORAGE=existing:$found
+        else
+            STORAGE=openebs
+        fi
+    fi
+    case $STORAGE in
+        openebs) STORAGE_CLASS=$OPENEBS_CLASS ;;
+        existing:*) STORAGE_CLASS=${STORAGE#existing:} ;;
+        none) STORAGE_CLASS="" ;;
+    esac
+}
+
+render_state() {
+    cat <<YAML
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: $STATE_NAME
+  namespace: $STATE_NAMESPACE
+  labels:
+    app.kubernetes.io/managed-by: train-func-install
+data:
+  profile: "$PROFILE"
+  s3: "$S3"
+  storage: "$STORAGE"
+  image: "${TRAIN_FUNC_IMAGE:-}"
+  minio_image: "${MINIO_IMAGE:-}"
+  endpoint: "$([[ $S3 != external ]] || printf '%s' "${AWS_ENDPOINT_URL_S3:-}")"
+YAML
+}

@@ -1,0 +1,106 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# The steps of install and upgrade, in their order; each can be repeated, and goes on where it is needed.
+SKIPPED=()
+
+install_all() {
+    choose_cluster
+    settle true
+    if [[ $COMMAND == upgrade && -z $(recorded profile) ]]; then
+        die "$USAGE" "nothing is installed on context $CONTEXT; install.sh install does that"
+    fi
+    prerequisites || die "$PREREQUISITE" "nothing was changed; mend what is marked FAIL above and try again"
+    confirm "$COMMAND, profile $PROFILE, store $S3, volumes ${STORAGE_CLASS:-none}"
+    local number=0 component why total=$((${#COMPONENTS[@]} + 2))
+    step "$((++number))/$total" namespaces
+    install_namespaces
+    for component in "${COMPONENTS[@]}"; do
+        step "$((++number))/$total" "$component"
+        if why=$(not_wanted "$component"); then
+            say "  skipped: $why"
+            SKIPPED+=("$component")
+        else
+            "install_$component"
+        fi
+    done
+    step "$number/$total" verify
+    verify
+    summary
+}
+
+# not_wanted COMPONENT: says why it is left out; fails when it is wanted
+not_wanted() {
+    local why
+    if ! wanted "$1"; then
+        printf 'by --only or --skip\n'
+        return
+    fi
+    why=$("not_needed_$1")
+    [[ -n $why ]] && printf '%s\n' "$why"
+}
+
+install_namespaces() {
+    render_namespaces >"$WORK/namespaces.yaml"
+    apply namespaces "$WORK/namespaces.yaml"
+    if [[ $DRY_RUN == false ]] || exists namespace "$STATE_NAMESPACE"; then
+        render_state >"$WORK/state.yaml"
+        apply "what was decided" "$WORK/state.yaml"
+    fi
+}
+
+# Those that are not there already as somebody else's.
+render_namespaces() {
+    local name
+    for name in kubeflow train-func; do
+        if ! exists namespace "$name" || [[ $(k get namespace "$name" --output \
+            'jsonpath={.metadata.labels.app\.kubernetes\.io/managed-by}') == "$OWNER" ]]; then
+            printf -- '---\n'
+            namespace_yaml "$name" restricted
+        fi
+    done
+}
+
+verify() {
+    local component
+    [[ $DRY_RUN == false ]] || return 0
+    for component in "${COMPONENTS[@]}"; do
+        if ! not_wanted "$component" >/dev/null; then
+            "verify_$component"
+            say "  $component is well"
+        fi
+    done
+}
+
+summary() {
+    [[ $DRY_RUN == false ]] || return 0
+    if [[ ${#CHANGED[@]} -eq 0 ]]; then
+        say "everything was there already: nothing was changed"
+    else
+        say "changed: $(printf '%s\n' "${CHANGED[@]}" | sort -u | paste -sd' ')"
+    fi
+    [[ ${#SKIPPED[@]} -eq 0 ]] || say "skipped: ${SKIPPED[*]}"
+    say "next: install.sh status tells how to reach it, install.sh credentials how to read the keys"
+}
+
+# What runs, and how to reach it.
+status() {
+    local component
+    choose_cluster
+    settle true
+    [[ -n $(recorded profile) ]] || die "$PREREQUISITE" "nothing is installed on context $CONTEXT; install.sh install does that"
+    printf 'context %s: profile %s, store %s, volumes %s\n' "$CONTEXT" "$PROFILE" "$S3" "${STORAGE_CLASS:-none}"
+    for component in "${COMPONENTS[@]}"; do
+        printf '%-12s%s\n' "$component" "$("status_of_$component")"
+    done
+    cat <<TEXT
+the store from here:    kubectl --context $CONTEXT -n kubeflow port-forward svc/myminio 9000
+JupyterHub from here:   kubectl --context $CONTEXT -n kubeflow port-forward svc/proxy-public 8000:http
+TEXT
+}
+
+# rollout_of NAMESPACE KIND/NAME: in a word or two
+rollout_of() {
+    local found
+    found=$(k get "$2" --namespace "$1" --ignore-not-found --output \
+        'jsonpath={.status.readyReplicas}/{.spec.replicas} {.spec.template.spec.containers[0].image}' 2>/dev/null)
+    printf '%s\n' "${found:-missing}"
+}

@@ -1,0 +1,131 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# The store: one contract, four engines. Service myminio:9000, Secret myminio (rootUser, rootPassword), bucket
+# kubeflow-examples; Secret myminio-jobs has the same two names for a key that opens this bucket alone.
+readonly BUCKET=kubeflow-examples
+
+images_of_s3() {
+    case $S3 in
+        minio) printf '%s\n' "${MINIO_IMAGE:-}" ;;
+        seaweedfs) printf '%s\n' "$SEAWEEDFS_IMAGE" ;;
+        versitygw) printf '%s\n' "$VERSITYGW_IMAGE" ;;
+    esac
+    printf '%s\n' "${TRAIN_FUNC_IMAGE:-registry/train-func:1}"
+}
+
+not_needed_s3() { :; }
+
+store_endpoint() {
+    if [[ $S3 == external ]]; then
+        printf '%s\n' "${AWS_ENDPOINT_URL_S3:-}"
+    else
+        printf 'http://myminio.kubeflow.svc.cluster.local:9000\n'
+    fi
+}
+
+# The engine with its volume, and the Job that makes the bucket and the key of jobs.
+render_s3() {
+    [[ $S3 != minio || -n ${MINIO_IMAGE:-} ]] || die "$PREREQUISITE" \
+        "--s3 minio: MINIO_IMAGE=registry/minio:tag is wanted, as nobody publishes one; or take --s3 seaweedfs"
+    cp -r "$ROOT/infra/s3" "$WORK/"
+    s3_resources >"$WORK/s3/kustomization.yaml"
+    s3_kustomization | kustomized s3 kubeflow
+}
+
+s3_kustomization() {
+    printf 'images:\n'
+    kustomize_image train-func "${TRAIN_FUNC_IMAGE:-registry/train-func:1}"
+    [[ $S3 == external ]] || kustomize_image engine "$(images_of_s3 | head -n 1)"
+    printf 'patches:\n'
+    setup_patch
+    [[ $S3 != external ]] || return 0
+    headless
+    volume_patch
+    if [[ $PROBES == false ]]; then
+        no_probes StatefulSet myminio readinessProbe
+    fi
+}
+
+# What is in s3/kustomization.yaml depends on the engine: written here, beside the copies.
+s3_resources() {
+    printf 'apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n'
+    if [[ $S3 != external ]]; then
+        printf -- '  - %s.yaml\n' "$S3" service
+        if [[ $NETWORK_POLICIES == true ]]; then
+            printf -- '  - policy.yaml\n'
+        fi
+    fi
+    printf -- '  - setup.yaml\n'
+    printf 'configMapGenerator:\n  - {name: myminio-setup, files: [setup.py], options: {disableNameSuffixHash: true}}\n'
+}
+
+# A Job cannot be changed: what it does and with what is in its name.
+setup_name() {
+    local made_of
+    made_of=$(cat "$ROOT/infra/s3/setup.py" "$ROOT/infra/s3/setup.yaml" - <<<"$S3 $(store_endpoint) ${TRAIN_FUNC_IMAGE:-}" | sha256sum)
+    printf 'myminio-setup-%s\n' "${made_of:0:8}"
+}
+
+setup_patch() {
+    cat <<YAML
+  - target: {kind: Job, name: myminio-setup}
+    patch: |
+      - {op: replace, path: /metadata/name, value: $(setup_name)}
+      - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: ENGINE, value: $S3}}
+      - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: ENDPOINT, value: "$(store_endpoint)"}}
+      - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: BUCKET, value: $BUCKET}}
+YAML
+}
+
+volume_patch() {
+    printf '  - target: {kind: StatefulSet, name: myminio}\n    patch: |\n'
+    if [[ -n $STORAGE_CLASS ]]; then
+        printf '      - {op: add, path: /spec/volumeClaimTemplates/0/spec/storageClassName, value: %s}\n' "$STORAGE_CLASS"
+    else
+        printf '      - {op: remove, path: /spec/volumeClaimTemplates}\n'
+        printf '      - {op: add, path: /spec/template/spec/volumes/-, value: {name: data, emptyDir: {}}}\n'
+    fi
+}
+
+install_s3() {
+    make_keys
+    render_s3 >"$WORK/s3.yaml"
+    apply s3 "$WORK/s3.yaml"
+    [[ $DRY_RUN == false ]] || return 0
+    [[ $S3 == external ]] || ready kubeflow statefulset/myminio
+    await_setup
+    k delete jobs --namespace kubeflow --selector "$MANAGED,app.kubernetes.io/component=s3" \
+        --field-selector "metadata.name!=$(setup_name)" >/dev/null
+}
+
+# Root key and key of jobs; an external store has the given key for both.
+make_keys() {
+    if [[ $S3 == external ]]; then
+        : "${AWS_ACCESS_KEY_ID:?--s3 external wants it}" "${AWS_SECRET_ACCESS_KEY:?--s3 external wants it}"
+        keep_secret s3 kubeflow myminio rootUser "$AWS_ACCESS_KEY_ID" rootPassword "$AWS_SECRET_ACCESS_KEY"
+        keep_secret s3 kubeflow myminio-jobs rootUser "$AWS_ACCESS_KEY_ID" rootPassword "$AWS_SECRET_ACCESS_KEY"
+    else
+        keep_secret s3 kubeflow myminio rootUser "$(random 20)" rootPassword "$(random 40)"
+        keep_secret s3 kubeflow myminio-jobs rootUser "$(random 20)" rootPassword "$(random 40)"
+    fi
+}
+
+await_setup() {
+    if ! k wait "job/$(setup_name)" --namespace kubeflow --for condition=Complete --timeout "$TIMEOUT" \
+        --request-timeout 0 >/dev/null 2>&1; then
+        evidence kubeflow
+        die "$TIMED_OUT" "the bucket was not made within $TIMEOUT; what is known stands above"
+    fi
+}
+
+verify_s3() {
+    [[ $S3 == external ]] || k rollout status statefulset/myminio --namespace kubeflow --timeout 30s >/dev/null
+    [[ $(k get "job/$(setup_name)" --namespace kubeflow --output 'jsonpath={.status.succeeded}') == 1 ]]
+}
+
+status_of_s3() {
+    if [[ $S3 == external ]]; then
+        printf 'external: %s\n' "$(store_endpoint)"
+    else
+        printf '%s %s\n' "$S3" "$(rollout_of kubeflow statefulset/myminio)"
+    fi
+}

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Makes a bare Kubernetes cluster ready for train_func, keeps it so, and takes it down again.
+#
+#   TRAIN_FUNC_IMAGE=registry/train-func:1 ./install.sh install --profile kind
+#
+# Commands
+#   install      brings every component up; run again it changes nothing and says so
+#   upgrade      the same with the versions of this checkout, on a cluster that was installed before
+#   status       what runs and how to reach it
+#   doctor       every prerequisite with its finding and its remedy; changes nothing
+#   render       prints what would be applied, every component
+#   bundle       collects charts, manifests and the list of images in --bundle DIR, for a site without the internet
+#   credentials  how to read the keys and passwords (they are never printed)
+#   uninstall    removes what install made; keeps volumes, and with them the keys of the store; refuses while jobs run
+#
+# Components, in their order
+#   openebs      volumes on folders of the nodes, where the cluster has no storage class
+#   s3           the store: Service myminio:9000 and Secret myminio in the namespace kubeflow, bucket kubeflow-examples
+#   operator     the Training Operator 1.9.4
+#   jobs         namespace train-func: where jobs run, who may submit them, a key for that bucket alone
+#   jupyterhub   notebooks with the image and the environment that train_func wants: release my-jupyter
+#
+# Options
+#   --profile kind|generic|aks|hpk|testbed   what kind of cluster it is; generic
+#   --only A,B   --skip A,B                  components to work on
+#   --storage auto|openebs|existing:CLASS|none
+#                                            auto: the default class if there is one, else OpenEBS; none: nothing lasts
+#   --s3 seaweedfs|minio|versitygw|external  seaweedfs. Nobody publishes MinIO's images any more: MINIO_IMAGE= names one.
+#                                            versitygw: two writers at once can both win a conditional put on a folder,
+#                                            so that two jobs of one run are not kept apart; fine for one at a time.
+#                                            external: AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
+#   --bundle DIR   take charts and manifests from there (made by: install.sh bundle --bundle DIR)
+#   --context NAME   wanted when the kubeconfig has several
+#   --timeout 10m    longest wait for each component
+#   --dry-run        say what would be done, and print it
+#   --yes            do not ask
+#   --purge          with uninstall: the volumes, their keys and the namespaces too; asks for the name of the context
+#
+# Environment
+#   TRAIN_FUNC_IMAGE   image of notebooks and workers, which the nodes can pull: make image
+#   MINIO_IMAGE        image of a MinIO server, for --s3 minio
+#   KUBECONFIG         as for kubectl
+#
+# Exit codes: 0 done, 2 wrong usage, 3 a prerequisite is missing (nothing was changed), 4 failed, 5 timed out.
+# Needs bash 4.4, kubectl 1.30, diff, and for the charts helm 3.18 or 4.
+set -Eeuo pipefail
+umask 077
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=infra/versions.env
+source "$ROOT/infra/versions.env"
+for part in report options cluster state bundle render apply credentials doctor steps uninstall; do
+    # shellcheck source=/dev/null
+    source "$ROOT/infra/installer/$part.sh"
+done
+for component in "${COMPONENTS[@]}"; do
+    # shellcheck source=/dev/null
+    source "$ROOT/infra/$component/component.sh"
+done
+
+main() {
+    read_options "$@"
+    begin_work
+    case $COMMAND in
+        render) render_all ;;
+        bundle) collect_bundle ;;
+        doctor) doctor ;;
+        status) status ;;
+        credentials) tell_credentials ;;
+        install | upgrade) install_all ;;
+        uninstall) uninstall_all ;;
+    esac
+}
+
+main "$@"
