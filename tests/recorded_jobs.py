@@ -5,6 +5,7 @@ from pathlib import Path
 
 from train_func.client.cluster import reading
 from train_func.client.observed import WhyNot
+from train_func.errors import InvalidInput
 from train_func.run import Run, RunRecord
 
 FOLDER = Path(__file__).parent / "recorded"
@@ -17,6 +18,8 @@ class RecordedPlace:
         self.job = json.loads((FOLDER / f"{name}.json").read_text())
         self.room: WhyNot | None = None
         self.asked_for_room = 0
+        self.last_line = ""
+        self.silence: InvalidInput | None = None
 
     def status(self, job_name):
         return reading.job_status(self.job["job"])
@@ -30,6 +33,12 @@ class RecordedPlace:
     def why_not(self, job_name):
         self.asked_for_room += 1
         return self.room
+
+    def unheard(self, job_name):
+        return self.silence
+
+    def last_lines(self, job_name, pods):
+        return {pod.uid: self.last_line for pod in pods}
 
     def without(self, *, pods=False, events=False, conditions=False) -> "RecordedPlace":
         self.job["pods"] = [] if pods else self.job["pods"]

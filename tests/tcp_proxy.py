@@ -20,10 +20,10 @@ class TcpProxy:
     ``on_reply`` also gets the beginning of the request that is being answered.
     """
 
-    def __init__(self, upstream: int) -> None:
+    def __init__(self, upstream: int, host: str = "127.0.0.1") -> None:
         self.on_request: Callable[[bytes], bytes] = lambda data: data
         self.on_reply: Callable[[bytes, bytes], bytes] = lambda data, request: data
-        self._upstream = upstream
+        self._upstream = host, upstream
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
 
@@ -40,14 +40,21 @@ class TcpProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._upstream))
+                server = socket.create_connection(self._upstream)
                 self._open += [client, server]
                 _Connection(self, client, server).start()
 
-    def close(self) -> None:
-        for opened in [self._listener, *self._open]:
+    def cut_all(self) -> None:
+        """Ends every connection that is open; new ones are accepted."""
+        for opened in self._open:
             with contextlib.suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.cut_all()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        for opened in [self._listener, *self._open]:
             opened.close()
 
 
@@ -85,9 +92,9 @@ class _Connection:
 
 
 @contextlib.contextmanager
-def tcp_proxy(upstream: int) -> Iterator[TcpProxy]:
-    """A running proxy before the port ``upstream`` of this machine."""
-    proxy = TcpProxy(upstream)
+def tcp_proxy(upstream: int, host: str = "127.0.0.1") -> Iterator[TcpProxy]:
+    """A running proxy before the port ``upstream`` of a machine, by default this one."""
+    proxy = TcpProxy(upstream, host)
     threading.Thread(target=proxy.serve, daemon=True).start()
     try:
         yield proxy

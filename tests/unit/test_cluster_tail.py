@@ -82,7 +82,7 @@ def test_a_pod_has_a_log_when_its_container_has_started():
 
 
 def chosen(pods, tails=(), failed=(), large=True):
-    following = _Following(None, None, None)
+    following = _Following(None, None, None, print)
     following._tails = dict.fromkeys(tails)
     following._failed = set(failed)
     return [found.uid for found in following._chosen(pods, large)]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train_func.client.explain import Lookout, explain
+from train_func.client.explain import Lookout, explain, patiently
 from train_func.client.fetch import fetch
 from train_func.client.logs import Kept, Told, headed, joined
 from train_func.client.observed import Event, JobStatus, Place
@@ -72,8 +72,8 @@ class Job:
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        lookout = Lookout(self.record, self._place)
-        while (state := self.state) not in FINISHED:
+        lookout, state = Lookout(self.record, self._place), self.state
+        while state not in FINISHED:
             if state == "Absent":
                 raise self._absent()
             for trouble in lookout.look():
@@ -85,17 +85,20 @@ class Job:
                 raise TimeoutError(f"{self.name} is {state} after {timeout} s{why}; wait again, or cancel()")
             left = LONGEST_WAIT if end is None else max(0.0, end - time.monotonic())
             self._place.await_change(self.record.job_name, min(left, lookout.patience))
+            state = patiently(lambda: self.state, state)
         return state
 
     def watch(self) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state."""
-        return watch(self, self._told(follow=True), self._submitted(), Lookout(self.record, self._place))
+        told = self._told(follow=True, note=lambda words: None)  # the lookout tells what matters here
+        return watch(self, told, self._submitted(), Lookout(self.record, self._place))
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> Iterator[str]:
         """Lines of all workers from the first one on, each behind its worker; a line before those of each attempt.
 
         Args:
-            follow: go on until the job, or the attempt asked for, has finished.
+            follow: go on until the job, or the attempt asked for, has finished; of more than 16 workers of a cluster
+                only worker 0 and those that fail, unless one is asked for.
             worker: only of this one.
             attempt: only of this one, by the number in the line before its lines.
 
@@ -121,13 +124,18 @@ class Job:
             has = f"it has the attempts 1 to {newest}" if newest else "none has begun"
             raise JobNotFound(f"{self.name} has no attempt {attempt} with a log: {has}")
 
-    def _told(self, *, follow: bool, worker: int | None = None) -> Iterator[Told]:
-        """What the workers say, with the attempts they belong to."""
-        name = self.record.job_name
+    def _told(
+        self, *, follow: bool, worker: int | None = None, note: Callable[[str], object] | None = None
+    ) -> Iterator[Told]:
+        """What the workers say, with the attempts they belong to; by default what is left out is printed."""
+        name, note = self.record.job_name, note or self._note
         there = self._place.status(name) is not None
-        lines = self._place.log_lines(name, follow=follow, worker=worker) if there else ()
+        lines = self._place.log_lines(name, follow=follow, worker=worker, note=note) if there else ()
         pods = self._place.pods(name) if there else []
         return joined(Kept(self.record, self._store), pods, lines, worker=worker)
+
+    def _note(self, words: str) -> None:
+        print(f"{self.name}: {words}", flush=True)
 
     def _submitted(self) -> str:
         """When the run was submitted last."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from train_func.client.explain import Lookout, Trouble
+from train_func.client.explain import Lookout, Trouble, patiently
 from train_func.client.logs import Attempt, Told
 
 if TYPE_CHECKING:
@@ -147,10 +147,11 @@ def _as_they_come(job: "Job", lines: Iterator[Told], display: Display, lookout: 
     """The lines, until the job has ended or hangs for good; the state and what hinders it are shown meanwhile."""
     come: queue.Queue[Told | BaseException | None] = queue.Queue()
     threading.Thread(target=_follow, args=(lines, come), daemon=True).start()
-    looked = -LOOK_SECONDS
+    looked, state = -LOOK_SECONDS, job.state
     while True:
         if time.monotonic() - looked >= LOOK_SECONDS:
-            display.state(job.name, job.state)
+            state = patiently(lambda: job.state, state)
+            display.state(job.name, state)
             display.troubles(lookout.look())
             if lookout.failure():
                 return

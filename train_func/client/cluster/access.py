@@ -15,6 +15,7 @@ from train_func.client.cluster import faults
 from train_func.errors import InvalidInput
 
 SECONDS = (3.0, 10.0)  # to connect, and between two packets of an answer
+TWICE = ("GET", "DELETE")  # once more where the server had closed a kept connection; a POST is never sent twice
 CONNECTIONS = 32  # kept open: watches, followed logs, and the requests between them
 POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 DEFAULT_KUBECONFIG = "~/.kube/config"
@@ -79,14 +80,12 @@ def connect(context: str | None = None, namespace: str | None = None) -> Access:
 @functools.lru_cache(maxsize=16)
 def _connect(kubeconfig: str, written: tuple[int, ...], context: str | None, namespace: str | None) -> Access:
     """``written``: whoever logs in again, or takes another context, is not held to what was read before."""
-    import urllib3
     from kubernetes import client
 
     configuration = client.Configuration()
     where, found = _load(configuration, kubeconfig, context)
     configuration.connection_pool_maxsize = CONNECTIONS
-    # Once more only where the server closed a kept connection; a POST is never sent twice.
-    configuration.retries = urllib3.Retry(total=1, connect=0, redirect=0, status=0, other=0)
+    configuration.retries = False  # urllib3 would write a warning about each, where nobody asked for one
     api = _Bounded.of(configuration)
     return Access(
         namespace=namespace or found,
@@ -103,12 +102,19 @@ class _Bounded:
     @staticmethod
     def of(configuration: Any) -> Any:
         from kubernetes import client
+        from urllib3.exceptions import ProtocolError
 
         api = client.ApiClient(configuration)
         unbounded = api.request
 
-        def request(*arguments: Any, _request_timeout: Any = None, **options: Any) -> Any:
-            return unbounded(*arguments, _request_timeout=_request_timeout or SECONDS, **options)
+        def request(method: str, *arguments: Any, _request_timeout: Any = None, **options: Any) -> Any:
+            limits = _request_timeout or SECONDS
+            try:
+                return unbounded(method, *arguments, _request_timeout=limits, **options)
+            except ProtocolError:
+                if method not in TWICE:
+                    raise
+                return unbounded(method, *arguments, _request_timeout=limits, **options)
 
         api.request = request
         return api

@@ -5,6 +5,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.cluster import rights
+from train_func.client.explain.refusals import DENIED, POLICY
 from train_func.errors import Cause, InvalidInput
 
 if TYPE_CHECKING:
@@ -84,14 +85,14 @@ def api_fault(error: BaseException, verb: str, resource: str, access: "Access") 
             return unreachable(error, access.where)
         case 401:
             return f"{access.where} does not accept the credentials (expired?): {words}. Log in to the cluster again"
-        case 403:
-            return _refusal(asked, words, access)
         case 404:
             return _missing(asked, words, resource, access)
         case 409:
             return f"{asked}: it is there already: {words}; attach to it, or delete it first"
-        case 400 | 422:
+        case 400 | 422 if not DENIED.search(words):
             return f"{asked}: the cluster does not take what was asked: {words}"
+        case 400 | 403 | 422:
+            return _refusal(asked, words, access)
         case status:
             return _broken(asked, status, words, access.where)
 
@@ -105,7 +106,7 @@ def _refusal(asked: str, words: str, access: "Access") -> str:
         return f"{asked}: forbidden: {words}; {rights.remedy(access.namespace)}"
     if "is being terminated" in words:
         return f"{asked}: the namespace is being deleted; wait until it is gone and made anew, or take another"
-    return f"{asked}: refused: {words}"
+    return f"{asked}: refused: {words}" + (f"; {POLICY}" if DENIED.search(words) else "")
 
 
 def _missing(asked: str, words: str, resource: str, access: "Access") -> str:

@@ -3,11 +3,13 @@
 import contextlib
 import queue
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from train_func.client.cluster import faults, objects
 from train_func.client.cluster import observer as observers
 from train_func.client.cluster.access import Access
+from train_func.client.cluster.asking import together
 from train_func.client.cluster.observer import FIRST_SECONDS, Observer
 from train_func.client.cluster.tail import Tail, ended, is_there, open_log, readable, started
 from train_func.client.observed import LogCut, LogLine, Pod
@@ -16,25 +18,47 @@ from train_func.errors import InvalidInput
 MOST_FOLLOWED = 16
 LIVING = 12  # of these in a large job; the others are for workers that have ended, which are soon read
 LOOK_SECONDS = 0.5
+LAST_SECONDS = 2.0  # for the last lines of some pods, asked for at once: a node may be away
 WAITING_LINES = 10_000  # read ahead of whoever reads them
 SETTLE_SECONDS = 3.0  # after the end of the job, for the news of its pods to arrive
 END_SECONDS = 60.0  # longest that pods of a job that has finished are still followed
 
+FEW = (
+    f"it has more than {MOST_FOLLOWED} workers: only worker 0 and those that fail are followed; "
+    "logs(follow=True, worker=1) follows any one of them"
+)
+
 _Come = LogLine | LogCut | Pod | Exception
 
 
-def lines(access: Access, job_name: str, *, follow: bool, worker: int | None = None) -> Iterator[LogLine | LogCut]:
+def lines(
+    access: Access, job_name: str, *, follow: bool, worker: int | None, note: Callable[[str], object]
+) -> Iterator[LogLine | LogCut]:
     """Every line of every pod there is from its first, and a cut where a pod is gone.
 
     Args:
         follow: until the job has ended and all was read. Of more than 16 workers only worker 0 and those that fail.
         worker: only of this one.
+        note: is told in words what is left out, and that nothing comes because the cluster is away.
     """
     if follow:
-        return _Following(access, observers.observe(access, job_name), worker).lines()
+        return _Following(access, observers.observe(access, job_name), worker, note).lines()
     found = observers.running(access, job_name)
     pods = found.pods() if found else objects.pods(access, job_name)
     return _there_now(access, [pod for pod in pods if worker in (None, pod.worker)])
+
+
+def last_lines(access: Access, pods: Sequence[Pod]) -> dict[str, str]:
+    """The last line of each pod's log, by the pod's uid, as far as its node says it within moments."""
+    answers = together([partial(_last_line, access, pod) for pod in pods], LAST_SECONDS)
+    return {pod.uid: line for pod, line in zip(pods, answers, strict=True) if isinstance(line, str)}
+
+
+def _last_line(access: Access, pod: Pod) -> str:
+    text: str = access.core.read_namespaced_pod_log(
+        pod.name, access.namespace, tail_lines=1, _request_timeout=(LAST_SECONDS, LAST_SECONDS)
+    )
+    return text.removesuffix("\n")
 
 
 def _there_now(access: Access, pods: Iterable[Pod]) -> Iterator[LogLine | LogCut]:
@@ -46,7 +70,7 @@ def _there_now(access: Access, pods: Iterable[Pod]) -> Iterator[LogLine | LogCut
             if not faults.known(error):
                 raise
             if not ended(pod) and faults.status_of(error) != 404:
-                raise faults.failed(error, "get", "pods/log", access) from error
+                raise faults.failed(error, "get", "pods/log", access) from None
             yield LogCut(pod.worker, pod.uid)  # its node is gone
 
 
@@ -69,7 +93,7 @@ def _line(pod: Pod, line: bytes) -> LogLine:
 class _Following:
     """Reads the logs of chosen pods side by side; those of one worker one after the other."""
 
-    def __init__(self, access: Access, observer: Observer, worker: int | None) -> None:
+    def __init__(self, access: Access, observer: Observer, worker: int | None, note: Callable[[str], object]) -> None:
         self._access = access
         self._observer = observer
         self._worker = worker
@@ -79,11 +103,14 @@ class _Following:
         self._failed: set[int] = set()
         self._finished: float | None = None
         self._closed = False
+        self._note = note
+        self._noted: set[str] = set()
 
     def lines(self) -> Iterator[LogLine | LogCut]:
         _await_first_listing(self._access, self._observer)
         try:
             while True:
+                self._tell_silence()
                 since = self._seconds_finished()
                 unread = self._start()
                 over = since is not None and (since > SETTLE_SECONDS or not unread)
@@ -108,6 +135,18 @@ class _Following:
                 del self._tails[come.worker]
                 return
             yield come
+
+    def _tell_silence(self) -> None:
+        """Says once that nothing can come, and forgets that when it is over."""
+        if unheard := self._observer.unheard:
+            self._note_once("away", f"{unheard}; the log goes on as soon as the cluster lets it")
+        else:
+            self._noted.discard("away")
+
+    def _note_once(self, what: str, words: str) -> None:
+        if what not in self._noted:
+            self._noted.add(what)
+            self._note(words)
 
     def _put(self, come: _Come) -> None:
         """Waits while whoever reads is slow, and not for one who has gone."""
@@ -137,7 +176,8 @@ class _Following:
         pods = [pod for pod in self._observer.pods() if self._worker in (None, pod.worker)]
         unread = [pod for pod in pods if pod.uid not in self._read]
         self._failed.update(pod.worker for pod in pods if pod.phase == "Failed" or pod.exit_code)
-        large = len({pod.worker for pod in pods}) > MOST_FOLLOWED
+        if large := len({pod.worker for pod in pods}) > MOST_FOLLOWED:
+            self._note_once("large", FEW)
         for pod in self._chosen(unread, large):
             self._read.add(pod.uid)
             tail = self._tails[pod.worker] = Tail(self._access, self._observer, pod, self._put)
@@ -162,5 +202,5 @@ def _await_first_listing(access: Access, observer: Observer) -> None:
     if observer.ready():
         return
     if (error := observer.failure or observer.trouble) and faults.known(error):
-        raise faults.failed(error, "watch", "pytorchjobs, pods and events", access) from error
+        raise faults.failed(error, "watch", "pytorchjobs, pods and events", access) from None
     raise InvalidInput(f"{access.where} has not answered within {FIRST_SECONDS:.0f} s; try again", cause="cluster")

@@ -5,6 +5,7 @@ import time
 from train_func.client.cluster import objects, observer
 from train_func.client.cluster.access import Access
 from train_func.client.observed import Event, JobStatus, Pod
+from train_func.errors import InvalidInput
 
 
 def status(access: Access, job_name: str) -> JobStatus | None:
@@ -23,6 +24,16 @@ def events(access: Access, job_name: str) -> list[Event]:
     """Events of the job and its pods, oldest first."""
     found = observer.running(access, job_name)
     return found.events() if found else objects.events(access, job_name)
+
+
+def unheard(access: Access, job_name: str) -> InvalidInput | None:
+    """Why nothing new is heard of the job, though it is observed."""
+    found = observer.newest(access, job_name)
+    if found is None:
+        return None
+    if found.alive:
+        found.ready(observer.READY_SECONDS)  # it may have begun this moment
+    return found.unheard
 
 
 def await_change(access: Access, job_name: str, seconds: float) -> None:

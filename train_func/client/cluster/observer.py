@@ -8,10 +8,11 @@ import threading
 import time
 from dataclasses import replace
 
-from train_func.client.cluster import objects, reading
+from train_func.client.cluster import faults, objects, reading
 from train_func.client.cluster.access import Access, Json
 from train_func.client.cluster.reflection import Kind, Reflection
 from train_func.client.observed import Event, JobStatus, Pod
+from train_func.errors import InvalidInput
 
 IDLE_SECONDS = 30.0
 FIRST_SECONDS = 15.0  # longest wait for the first listing
@@ -33,6 +34,12 @@ def running(access: Access, job_name: str) -> "Observer | None":
         return None
     found.ask()
     return found
+
+
+def newest(access: Access, job_name: str) -> "Observer | None":
+    """The one that runs, or has given up; to look at it does not keep it going."""
+    with _lock:
+        return _running.get((id(access), job_name))
 
 
 def observe(access: Access, job_name: str) -> "Observer":
@@ -89,6 +96,12 @@ class Observer:
     def trouble(self) -> BaseException | None:
         """Why nothing is heard at the moment, though it goes on trying."""
         return next((one.trouble for one in self._all if one.trouble), None)
+
+    @property
+    def unheard(self) -> InvalidInput | None:
+        """The same for whoever waits, once it lasts."""
+        found = ((one.resource, error) for one in self._all if (error := one.unheard) and faults.known(error))
+        return next((faults.failed(error, "watch", resource, self.access) for resource, error in found), None)
 
     def ask(self) -> None:
         """It is still needed."""

@@ -21,6 +21,7 @@ def job_status(job: Json) -> JobStatus:
         start_time=moment(status.get("startTime")),
         completion_time=moment(status.get("completionTime")),
         interrupted=False,
+        created=moment((job.get("metadata") or {}).get("creationTimestamp")),
     )
 
 
@@ -79,6 +80,7 @@ def event(found: Json) -> Event:
         object=f"{about.get('kind')}/{about.get('name')}",
         count=found.get("count") or (found.get("series") or {}).get("count") or 1,
         since=moment(found.get("firstTimestamp")),
+        uid=about.get("uid") or "",
     )
 
 

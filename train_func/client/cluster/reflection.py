@@ -20,7 +20,7 @@ LIST_SECONDS = 10.0
 WATCH_SECONDS = 300  # after which the server ends a watch, and the next one begins
 SILENCE_SECONDS = 90.0  # bookmarks come every minute; without one the connection is dead, though nobody said so
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.25, 10.0
-LOST_SECONDS = 60.0  # a server that has just started refuses what it allows later
+TROUBLE_SECONDS = 5.0  # that nothing is heard before it is a matter for whoever waits
 REFUSED = (401, 403, 404)
 GONE = 410
 _BOOKMARK = b'"type":"BOOKMARK"'
@@ -53,8 +53,7 @@ class Reflection(threading.Thread, Generic[T]):
         self._stream: Stream | None = None
         self._stopped = threading.Event()
         self._pause = SHORTEST_PAUSE
-        self._heard = time.monotonic()
-        self._watched = False
+        self._since: float | None = None  # when that began that nothing is heard
         self.items: dict[str, T] = {}
         """By uid, in the order in which they were first seen; replaced, never changed."""
         self.gone: dict[str, T] = {}
@@ -65,6 +64,11 @@ class Reflection(threading.Thread, Generic[T]):
         """Why nothing is heard at the moment."""
         self.failure: BaseException | None = None
         """Why it has given up."""
+
+    @property
+    def resource(self) -> str:
+        """What is watched."""
+        return self._kind.resource
 
     def stop(self) -> None:
         """Ends the watch and the thread."""
@@ -79,30 +83,36 @@ class Reflection(threading.Thread, Generic[T]):
                     self._list()
                 self._watch()
             except Exception as error:
-                self.trouble = error
+                self._note(error)
                 if not faults.known(error):
                     self._give_up(error)
                     raise
-                if faults.status_of(error) == GONE:
-                    self._version = ""
-                elif self._lost(error):
+                if faults.status_of(error) in REFUSED and not self.synced:
                     self._give_up(error)
                     return
+                # What may be listed and not watched is listed now and then; but a server that has just started refuses
+                # for a moment what it allows later.
+                if faults.status_of(error) == GONE or (faults.status_of(error) in REFUSED and self.unheard):
+                    self._version = ""
             self._stopped.wait(self._pause * random.uniform(0.8, 1.2))
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-    def _lost(self, error: BaseException) -> bool:
-        silent = time.monotonic() - self._heard > LOST_SECONDS
-        return faults.status_of(error) in REFUSED and (silent or not self._watched)
+    @property
+    def unheard(self) -> BaseException | None:
+        """Why nothing has been heard for a while, or will be ever."""
+        lasting = self._since is not None and time.monotonic() - self._since >= TROUBLE_SECONDS
+        return self.failure or (self.trouble if lasting else None)
+
+    def _note(self, error: BaseException) -> None:
+        self.trouble = error
+        self._since = self._since or time.monotonic()
+
+    def _hear(self) -> None:
+        self.trouble = self._since = None
 
     def _give_up(self, error: BaseException) -> None:
         self.failure, self.synced = error, False
         self._changed()
-
-    def _hear(self) -> None:
-        self._heard = time.monotonic()
-        self._pause = SHORTEST_PAUSE
-        self.trouble = None
 
     def _list(self) -> None:
         listing = get(self._access, self._kind.path, seconds=LIST_SECONDS, **dict(self._kind.query))
@@ -113,7 +123,6 @@ class Reflection(threading.Thread, Generic[T]):
         self.gone, self.items = {**self.gone, **missed}, {**kept, **found}
         self._version = listing["metadata"]["resourceVersion"]
         self.synced = True
-        self._hear()
         self._changed()
 
     def _watch(self) -> None:
@@ -125,14 +134,13 @@ class Reflection(threading.Thread, Generic[T]):
         }
         stream = Stream(self._access, self._kind.path, [*self._kind.query, *query.items()], silence=SILENCE_SECONDS)
         self._stream = stream
-        self._watched = True
-        self.trouble = None
+        self._hear()
         if self._stopped.is_set():
             stream.close()
         for line in stream.lines():
             if self._kind.concerns in line or _BOOKMARK in line[:64] or b'"ERROR"' in line[:64]:
                 self._take(json.loads(line))
-            self._hear()
+            self._pause = SHORTEST_PAUSE
 
     def _take(self, news: Json) -> None:
         kind, item = news["type"], news["object"]

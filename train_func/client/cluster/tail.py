@@ -123,7 +123,7 @@ class Tail(threading.Thread):
             whole = self._read(follow=not ended(pod))
         except Exception as error:
             if faults.forbidden(error):
-                raise faults.failed(error, "get", "pods/log", self._access) from error
+                raise faults.failed(error, "get", "pods/log", self._access) from None
             if not faults.known(error):
                 raise
             self._tries += faults.status_of(error) not in (NOT_STARTED, NOT_FOUND) or ended(pod)

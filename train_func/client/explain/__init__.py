@@ -3,5 +3,6 @@
 from train_func.client.explain.failure import explain
 from train_func.client.explain.lookout import Lookout
 from train_func.client.explain.trouble import Trouble
+from train_func.client.explain.unheard import patiently
 
-__all__ = ["Lookout", "Trouble", "explain"]
+__all__ = ["Lookout", "Trouble", "explain", "patiently"]

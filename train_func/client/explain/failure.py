@@ -4,13 +4,14 @@ For a job that has ended; what hinders one that has not is told by the lookout.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from train_func.client.explain import termination
-from train_func.client.explain.incidents import TAKEN_AWAY, brief, incidents
+from train_func.client.explain.incidents import brief, incidents, since
 from train_func.client.explain.lookout import waits
 from train_func.client.explain.refusals import refusals
+from train_func.client.explain.taken import TAKEN_AWAY, taken
 from train_func.client.explain.trouble import Trouble
 from train_func.client.observed import Event, JobStatus, Place, Pod
 from train_func.client.source import locate
@@ -19,6 +20,7 @@ from train_func.run import RunRecord
 from train_func.storage import Store
 
 FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
+KILLED = ("killed", "preemption")  # causes on record of a worker that was ended from outside
 LAST_EVENTS = 5
 TOLD_BY_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission", "cluster", "unknown")
 DEADLINE = "longer than specified deadline"  # the operator's words; its reason does not tell
@@ -62,8 +64,9 @@ class Evidence:
 
     @property
     def hindrances(self) -> list[Trouble]:
-        """What still kept workers from starting."""
-        return [*refusals(self.pods, self.events, self.num_workers), *waits(self.pods, self.events)]
+        """What still kept workers from starting, or ended them again and again."""
+        again = [found.trouble for found in incidents(self.pods, self.events) if found.trouble.permanent]
+        return [*refusals(self.pods, self.events, self.num_workers), *waits(self.pods, self.events), *again[-1:]]
 
 
 def explain(record: RunRecord, place: Place, store: Store) -> JobFailed:
@@ -72,16 +75,18 @@ def explain(record: RunRecord, place: Place, store: Store) -> JobFailed:
     status = evidence.status
     failed = next((c for c in status.conditions if c.type == "Failed" and c.status == "True"), None) if status else None
     if status is not None and failed is None and status.interrupted:
-        return _error(record, "interrupted", "the job's controller or its machine died while the workers ran", evidence)
+        what = "the job's controller or its machine died while the workers ran"
+        return _error(record, Trouble("interrupted", what), evidence)
     if failed is not None and failed.reason == "Cancelled":
-        return _error(record, "cancelled", "the job was cancelled", evidence)
+        return _error(record, Trouble("cancelled", "the job was cancelled"), evidence)
     if (failed is not None and DEADLINE in failed.message) or any(
         p.reason == "DeadlineExceeded" for p in evidence.pods
     ):
-        what = f"the job was not done after {record.run.deadline} s"
-        return _error(record, "deadline", "\n  ".join([what, *(str(h.what) for h in evidence.hindrances)]), evidence)
-    cause, what = _root(evidence)
-    return _error(record, cause, what or (failed.message if failed else "the job has no result"), evidence)
+        lines = [f"the job was not done after {record.run.deadline} s", *(h.what for h in evidence.hindrances)]
+        return _error(record, Trouble("deadline", "\n  ".join(lines)), evidence)
+    found = _root(evidence)
+    what = found.what or (failed.message if failed else "the job has no result")
+    return _error(record, replace(found, what=what), evidence)
 
 
 def _gather(record: RunRecord, place: Place, store: Store) -> Evidence:
@@ -92,10 +97,11 @@ def _gather(record: RunRecord, place: Place, store: Store) -> Evidence:
         attempts, cells = _attempts(record, store), _cells(record, store)
     except StorageFailed as failure:
         away = failure
+    status = place.status(record.job_name)
     return Evidence(
-        status=place.status(record.job_name),
+        status=status,
         pods=place.pods(record.job_name),
-        events=place.events(record.job_name),
+        events=since(status.created if status else None, place.events(record.job_name)),
         attempts=attempts,
         cells=cells,
         num_workers=record.run.workers,
@@ -118,18 +124,26 @@ def _cells(record: RunRecord, store: Store) -> dict[str, Any]:
     return cells
 
 
-def _root(evidence: Evidence) -> tuple[Cause, str]:
+def _root(evidence: Evidence) -> Trouble:
     """The failure that came first and was nobody else's consequence."""
     own = _own_ends(evidence.attempts)
     if own and any(rank["error"] for rank in own[0]["ranks"]):
         return _of_record(own[0], evidence)
     if over := _over_memory(evidence):
-        return "memory", "\n  ".join([over, *(own[0]["message"] for _ in own[:1])])
+        return Trouble("memory", "\n  ".join([over, *(own[0]["message"] for _ in own[:1])]))
+    if (full := _over_disk(evidence)) and (not own or own[0]["cause"] in KILLED):
+        return replace(full, what="\n  ".join([full.what, *(own[0]["message"] for _ in own[:1])]))
     if own:
         return _of_record(own[0], evidence)
     if hindrances := evidence.hindrances:
-        return hindrances[0].cause, "\n  ".join(trouble.what for trouble in hindrances)
+        return Trouble(hindrances[0].cause, "\n  ".join(trouble.what for trouble in hindrances))
     return _of_pods(evidence)
+
+
+def _over_disk(evidence: Evidence) -> Trouble | None:
+    """The last eviction for what a worker kept on disk; the worker itself is killed before it can say much."""
+    told = [found.trouble for found in incidents(evidence.pods, evidence.events) if found.over_disk]
+    return told[-1] if told else None
 
 
 def _over_memory(evidence: Evidence) -> str:
@@ -141,17 +155,17 @@ def _over_memory(evidence: Evidence) -> str:
     return told[-1].what if told and not evidence.attempts else ""
 
 
-def _of_pods(evidence: Evidence) -> tuple[Cause, str]:
+def _of_pods(evidence: Evidence) -> Trouble:
     """What is left when no worker came to write down why it ended."""
     last = next((pod for pod in reversed(evidence.pods) if pod.exit_code or pod.reason in TAKEN_AWAY), None)
     if last is not None and last.reason in TAKEN_AWAY:
-        return "preemption", f"worker {last.worker} {TAKEN_AWAY[last.reason]}. {last.message}".strip()
+        return replace(taken(last.worker, TAKEN_AWAY[last.reason], last.message), next="")
     if last is None:
         told = [found.trouble for found in incidents([], evidence.events)]
-        return (told[-1].cause, told[-1].what) if told else ("unknown", "")
+        return replace(told[-1], next="") if told else Trouble("unknown", "")
     code, cause = last.exit_code or 0, termination.read(last.message)[0]
     what = f"worker {last.worker} {termination.ending(code, last.reason, last.message)}"
-    return cause or _EXITS.get(code, "unknown"), what
+    return Trouble(cause or _EXITS.get(code, "unknown"), what)
 
 
 def _own_ends(ends: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -162,11 +176,11 @@ def _own_ends(ends: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [end for end in failed if end["attempt"] == newest]
 
 
-def _of_record(end: dict[str, Any], evidence: Evidence) -> tuple[Cause, str]:
+def _of_record(end: dict[str, Any], evidence: Evidence) -> Trouble:
     cause: Cause = next((cause for cause in CAUSES if cause == end["cause"]), "unknown")
     errors = [(rank["error"]["time"], rank) for rank in end["ranks"] if rank.get("error")]
     if not errors:
-        return cause, f"worker {end['worker']}, attempt {end['attempt']}: {end['message']}"
+        return Trouble(cause, f"worker {end['worker']}, attempt {end['attempt']}: {end['message']}")
     rank = min(errors, key=lambda pair: str(pair[0]))[1]
     error = rank["error"]
     where = f"worker {end['worker']}, rank {rank['rank']}, attempt {end['attempt']}"
@@ -175,17 +189,17 @@ def _of_record(end: dict[str, Any], evidence: Evidence) -> tuple[Cause, str]:
     what += "".join(f"\n  {origin}, line {line}: `{text.strip()}`" for origin, line, text in reversed(frames))
     if end["exit_code"] == 71:
         what += f"\n  {end['message']}"
-    return cause, what
+    return Trouble(cause, what)
 
 
-def _error(record: RunRecord, cause: Cause, what: str, evidence: Evidence) -> JobFailed:
-    lines = [f"{record.name}: {what}"]
+def _error(record: RunRecord, found: Trouble, evidence: Evidence) -> JobFailed:
+    lines = [f"{record.name}: {found.what}"]
     warnings = [event for event in evidence.events if event.type == "Warning"][-LAST_EVENTS:]
-    if cause in TOLD_BY_EVENTS:
+    if found.cause in TOLD_BY_EVENTS:
         lines += [f"  event: {brief(event)}" for event in warnings]
     if evidence.away is not None:
         lines.append(f"  what the workers wrote down is not known, the store could not be asked: {evidence.away}")
-    if advice := NEXT.get(cause):
+    if advice := found.next or NEXT.get(found.cause):
         lines.append(f"  next: {advice}")
     lines.append("  the whole log: print(*job.logs(), sep='\\n')")
-    return JobFailed("\n".join(lines), cause=cause)
+    return JobFailed("\n".join(lines), cause=found.cause)

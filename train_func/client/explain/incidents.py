@@ -1,43 +1,33 @@
 """What befell workers that are started again: evicted, preempted, out of memory, ended with a retryable code."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from train_func.client.explain import termination
+from train_func.client.explain.taken import TAKEN_AWAY, taken
 from train_func.client.explain.trouble import Trouble, worker_of
 from train_func.client.observed import Event, Pod
 from train_func.errors import Cause
 
-# What the cluster does to a pod on purpose, as pods and their events name it.
-TAKEN_AWAY = {
-    "Evicted": "was evicted",
-    "Preempting": "was preempted",
-    "PreemptionByScheduler": "was preempted",
-    "EvictionByEvictionAPI": "was evicted",
-    "DeletionByTaintManager": "was removed from its node",
-    "DeletionByPodGC": "was lost with its node",
-    "TerminationByKubelet": "was ended by its node",
-    "NodeLost": "was lost with its node",
-    "NodeShutdown": "was ended by its node, which shuts down",
-    "Terminated": "was ended by its node, which shuts down",
-    "Shutdown": "was ended by its node, which shuts down",
-}
 _ON_EVENT = {
     "Evicted": "was evicted",
     "Preempted": "was preempted",
     "TaintManagerEviction": "was removed from its node",
 }
-_OVER_DISK = ("ephemeral", "emptyDir", "usage of EmptyDir", "local storage")
 # The operator's copy of a termination message, when a container has ended with something else than 0.
 _ENDED = re.compile(
     r"Error pod (?P<pod>\S+) container \S+ exitCode: (?P<code>\d+) terminated message: (?P<message>.*)", re.DOTALL
 )
 _CAUSES: dict[int, Cause] = {137: "killed", 143: "preemption", 144: "storage", 147: "killed"}
+TAKEN = "taken"  # the key of what the cluster did begins so
 FOLLOWING = (145, 146)  # ends that another worker's end brings about
 FIRST_RETRYABLE = 128
 CRASHES = 4  # starts that end within SHORT_LIFE each, after which only a change can help
 SHORT_LIFE = 60.0  # seconds
+EVICTIONS = 3  # of one worker, for what it keeps on disk; after that only a change can help
 
 
 @dataclass(frozen=True)
@@ -48,14 +38,36 @@ class Incident:
     """Tells it from the next one of its kind."""
     worker: int
     trouble: Trouble
-    echo: bool = False
-    """Whether it is an event about a pod that, while it was there, told the same itself."""
+
+    @property
+    def over_disk(self) -> bool:
+        """Whether the worker was evicted for what it kept on disk."""
+        return self.key.startswith(TAKEN) and self.trouble.cause == "storage"
 
 
 def incidents(pods: Sequence[Pod], events: Iterable[Event]) -> list[Incident]:
-    """What pods and events tell, oldest first."""
+    """What events and pods tell, oldest first; what both tell is told once."""
     found = [told for event in events if (told := _of_event(event))]
-    return found + [told for pod in pods if (told := _of_pod(pod))]
+    found += [told for pod in pods if (told := _of_pod(pod))]
+    once = {told.key: told for told in found}
+    return _with_repeated(list(once.values()))
+
+
+def _with_repeated(found: Sequence[Incident]) -> list[Incident]:
+    """With those marked permanent that befall a worker again and again, because it does the same each time."""
+    times: Counter[int] = Counter()
+    marked = []
+    for told in found:
+        times[told.worker] += told.over_disk
+        if told.over_disk and times[told.worker] >= EVICTIONS:
+            told = replace(told, trouble=replace(told.trouble, permanent=True))
+        marked.append(told)
+    return marked
+
+
+def since(created: datetime | None, events: Iterable[Event]) -> list[Event]:
+    """Those of the job that was created then: a name is used again, and the cluster keeps events for an hour."""
+    return [event for event in events if created is None or event.time >= created]
 
 
 def brief(event: Event) -> str:
@@ -67,7 +79,7 @@ def brief(event: Event) -> str:
 def _of_pod(pod: Pod) -> Incident | None:
     if pod.reason not in TAKEN_AWAY:
         return None
-    return Incident(f"taken {pod.name} {pod.uid}", pod.worker, _taken(pod.worker, TAKEN_AWAY[pod.reason], pod.message))
+    return Incident(f"{TAKEN} {pod.name} {pod.uid}", pod.worker, taken(pod.worker, TAKEN_AWAY[pod.reason], pod.message))
 
 
 def _of_event(event: Event) -> Incident | None:
@@ -75,22 +87,14 @@ def _of_event(event: Event) -> Incident | None:
     at = f"{event.reason} {event.count} {event.time}"
     if kind == "Pod" and event.reason in _ON_EVENT:
         worker = worker_of(name)
-        return Incident(f"event {name} {at}", worker, _taken(worker, _ON_EVENT[event.reason], event.message), echo=True)
+        told = taken(worker, _ON_EVENT[event.reason], event.message)
+        return Incident(f"{TAKEN} {name} {event.uid or at}", worker, told)
     ended = _ENDED.match(event.message)
     if kind != "PyTorchJob" or ended is None:
         return None
     if int(ended["code"]) < FIRST_RETRYABLE or int(ended["code"]) in FOLLOWING:
         return None
     return Incident(f"end {ended['pod']} {at}", worker_of(ended["pod"]), _of_end(event, ended))
-
-
-def _taken(worker: int, how: str, message: str) -> Trouble:
-    what = f"worker {worker} {how}: {' '.join(message.split())}"
-    if any(sign in message for sign in _OVER_DISK):
-        return Trouble("storage", what, "give workers more disk=..., or keep less in the working folder and the cache")
-    return Trouble(
-        "preemption", what, "nothing: it is started again elsewhere, from the beginning (no checkpoints yet)"
-    )
 
 
 def _of_end(event: Event, ended: "re.Match[str]") -> Trouble:

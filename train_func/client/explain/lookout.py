@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from train_func.client.explain.incidents import incidents
+from train_func.client.explain.incidents import incidents, since
 from train_func.client.explain.refusals import refusals
+from train_func.client.explain.store_waits import StoreWaits
 from train_func.client.explain.trouble import Trouble, workers
+from train_func.client.explain.unheard import OF_THE_PLACE, Unheard
 from train_func.client.explain.waiting import waiting
 from train_func.client.observed import Event, JobStatus, Place, Pod, WhyNot
-from train_func.errors import Cause, JobFailed
+from train_func.errors import Cause, InvalidInput, JobFailed
 from train_func.run import RunRecord
 
 LOOK_SECONDS = 1.0  # between two looks
@@ -38,29 +40,49 @@ class Lookout:
         self._since: dict[tuple[Cause, bool], float] = {}
         self._told: dict[Cause, tuple[Trouble, float]] = {}
         self._seen: set[str] = set()
-        self._taken: set[int] = set()
         self._hopeless: tuple[Trouble, float] | None = None
         self._quiet = True
         self._room: tuple[WhyNot | None, float] | None = None
-        self.current: list[Trouble] = []
-        """What hinders the job at the moment."""
+        self._unheard = Unheard()
+        self._store_waits = StoreWaits(record.job_name, place, now)
+        self._hindering: list[Trouble] = []
 
     def look(self) -> list[Trouble]:
         """What is new since the last look; a trouble comes again when it has turned out to be permanent."""
         now = self._now()
         if self._looked is not None and now - self._looked < LOOK_SECONDS:
             return []
-        name, first, self._looked = self._record.job_name, self._looked is None, now
+        first, self._looked = self._looked is None, now
+        found: list[Trouble] = []
+        try:
+            unheard = self._place.unheard(self._record.job_name)
+            if unheard is None or unheard.cause != "cluster":
+                found = self._look(first, now)
+        except InvalidInput as error:
+            if first or error.cause not in OF_THE_PLACE:
+                raise
+            unheard = error
+        told = self._unheard.news(unheard)
+        return [*told, *found]
+
+    def _look(self, first: bool, now: float) -> list[Trouble]:
+        name = self._record.job_name
         status = self._place.status(name)
         if status is None or status.finished:
-            self.current = []
+            self._hindering = []
             return []
-        pods, events = self._place.pods(name), self._place.events(name)
+        pods, events = self._place.pods(name), since(status.created, self._place.events(name))
         befallen = self._befallen(pods, events)
-        self.current = self._settled([*self._hindrances(status, pods, events, now), *self._loop(befallen, now)], now)
+        found = [*self._hindrances(status, pods, events, now), *self._loop(befallen, now)]
+        self._hindering = self._settled(found, now)
         passing = [told for told in befallen if not told.permanent]
         # Of what happened before anybody looked only the last is news.
-        return [*(passing[-1:] if first else passing), *(told for told in self.current if self._is_news(told, now))]
+        return [*(passing[-1:] if first else passing), *(told for told in self._hindering if self._is_news(told, now))]
+
+    @property
+    def current(self) -> list[Trouble]:
+        """What hinders the job at the moment, and what hinders looking at it."""
+        return [*self._hindering, *self._unheard.current]
 
     def failure(self) -> JobFailed | None:
         """The error to raise while the job hangs for good; None while waiting may help."""
@@ -80,8 +102,7 @@ class Lookout:
         """What has befallen workers since the last look, each thing once."""
         new = [found for found in incidents(pods, events) if found.key not in self._seen]
         self._seen |= {found.key for found in new}
-        self._taken |= {found.worker for found in new if found.key.startswith("taken")}
-        return [found.trouble for found in new if not (found.echo and found.worker in self._taken)]
+        return [found.trouble for found in new]
 
     def _loop(self, befallen: Sequence[Trouble], now: float) -> list[Trouble]:
         """The end that a worker comes to again and again, as long as it does."""
@@ -96,6 +117,7 @@ class Lookout:
             return [Trouble("quota", "the job is suspended, by its queue or by somebody", "it goes on once resumed")]
         found = [*refusals(pods, events, self._record.run.workers), *waits(pods, events)]
         found = [self._with_room(told, now) if told.cause == "scheduling" else told for told in found]
+        found += self._store_waits.look(pods)
         self._quiet = silent = (
             not status.conditions and not pods and not any(e.object.startswith("PyTorchJob/") for e in events)
         )

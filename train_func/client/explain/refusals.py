@@ -14,12 +14,16 @@ _LEAD = re.compile(r'^Error creating: |\b(?:pods|Pod) "[^"]+" is (?:forbidden: )
 _QUOTA = re.compile(
     r"exceeded quota: (?P<name>\S+), requested: (?P<asked>\S+), used: (?P<used>\S+), limited: (?P<hard>\S+)"
 )
+DENIED = re.compile(  # and not by the operator's own webhook
+    r'admission webhook "(?!validator\.pytorchjob)[^"]+" denied the request|ValidatingAdmissionPolicy .* denied request'
+)
+POLICY = "a policy of this cluster refuses it: do what its words ask for, or have whoever runs the cluster allow it"
 _PASSING = ("already exists", "object has been modified", "context deadline exceeded", "etcdserver")
 
 
 def refusals(pods: Sequence[Pod], events: Iterable[Event], num_workers: int) -> list[Trouble]:
     """Why workers have no pod; refusals of pods that exist by now are past."""
-    there = {pod.name for pod in pods}
+    there = {pod.name for pod in pods if not pod.deleted}  # the next pod of a worker has the same name
     last: dict[str, Event] = {}
     for event in sorted(events, key=lambda event: event.time):
         if event.reason in (REFUSED, MADE) and (name := _name(event)):
@@ -52,8 +56,8 @@ def judge(words: str, num_workers: int) -> Trouble:
         return Trouble("input", what, todo, permanent=True)
     if "usage per" in words:
         return Trouble("quota", what, "ask for what the namespace's LimitRange allows", permanent=True)
-    if "denied the request" in words:
-        return Trouble("permission", what, "a policy of this cluster refuses the worker: see its words", permanent=True)
+    if DENIED.search(words):
+        return Trouble("permission", what, POLICY, permanent=True)
     if "is invalid" in words:
         return Trouble("input", what, "mend that option of Cluster(...)", permanent=True)
     if "being terminated" in words:

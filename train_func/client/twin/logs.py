@@ -1,7 +1,9 @@
 """Lines of all pods of a job as they come: from the first, complete, and until the last has been written."""
 
+import contextlib
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from train_func.client.observed import LogLine
 from train_func.client.twin.folder import JobFolder
@@ -9,6 +11,7 @@ from train_func.client.twin.record import PodRecord
 
 POLL_SECONDS = 0.1
 CHUNK_BYTES = 256 * 1024
+LAST_BYTES = 8 * 1024  # in which the last line is looked for
 LONGEST_LINE = 1024 * 1024  # bytes; a longer one comes in pieces
 
 
@@ -37,6 +40,18 @@ def lines(folder: JobFolder, *, follow: bool, worker: int | None = None) -> Iter
         if not (controlled and follow):
             return
         time.sleep(POLL_SECONDS)
+
+
+def last_lines(folder: JobFolder, uids: Collection[str]) -> dict[str, str]:
+    """The last whole line of each of these incarnations, as far as there is one."""
+    found: dict[str, str] = {}
+    for record in (record for record in folder.records() if record.uid in uids):
+        with contextlib.suppress(FileNotFoundError), folder.pod_log(record).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
+            *lines, _ = file.read().split(b"\n")
+            if lines:
+                found[record.uid] = lines[-1].decode(errors="replace")
+    return found
 
 
 class _Reader:

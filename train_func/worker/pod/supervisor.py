@@ -168,9 +168,9 @@ class Supervisor:
         store = self._open_store(environment.store or record.store)
         self._attempt = Attempt(environment, record, store, self._mirror, self._stop)
         self._stop.check()
+        self._attempt.prepare()  # first, because it knows within seconds why a store cannot be used
         if store is not None and patiently(lambda: complete(store, record), self._stop):
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
-        self._attempt.prepare()
         return self._run_ranks(self._attempt)
 
     def _open_store(self, address: str) -> Store | None:
