@@ -49,7 +49,7 @@ exists() {
 # The storage class marked as default, if there is one.
 default_class() {
     local field='.metadata.annotations.storageclass\.kubernetes\.io/is-default-class'
-    k get storageclasses --output "jsonpath={range .items[?($field==\"true\")]}{.metadata.name}{'\n'}{end}" | head -n 1
+    k get storageclasses --output "jsonpath={range .items[?($field==\"true\")]}{.metadata.name}{'\n'}{end}" 2>/dev/null | head -n 1 || true
 }
 
 # Where the API server really listens, as network policies see it: "address port" a line.

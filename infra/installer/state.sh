@@ -4,10 +4,10 @@ readonly STATE_NAMESPACE=kubeflow STATE_NAME=train-func-install
 readonly MANAGED=app.kubernetes.io/managed-by=train-func-install
 readonly OWNER=train-func-install # of the fields in server-side apply
 
-# recorded KEY: what was decided, or nothing
+# recorded KEY: what was decided, or nothing; a server that does not answer is the doctor's to tell
 recorded() {
     k get configmap "$STATE_NAME" --namespace "$STATE_NAMESPACE" --ignore-not-found --output "jsonpath={.data.$1}" \
-        2>/dev/null
+        2>/dev/null || true
 }
 
 # Given options, else recorded ones, else those of the profile.

@@ -1,0 +1,121 @@
+"""install.sh: what is wrong with a command line or a kubeconfig is said before any cluster is asked."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+USAGE, PREREQUISITE = 2, 3
+
+
+def install(*arguments, **environment):
+    """Runs it beside the kubeconfig that is named, if any; nobody is there to answer questions."""
+    given = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": "/nonexistent", **environment}
+    return subprocess.run(
+        [ROOT / "install.sh", *arguments], env=given, capture_output=True, text=True, timeout=60, check=False, input=""
+    )
+
+
+def kubeconfig(folder: Path, *contexts: str) -> str:
+    """One with these contexts, all of a server that does not answer."""
+    path = folder / "kubeconfig"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "away", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "somebody", "user": {}}],
+        "contexts": [{"name": name, "context": {"cluster": "away", "user": "somebody"}} for name in contexts],
+    }
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+@pytest.fixture
+def kubectl():
+    if not shutil.which("kubectl"):
+        pytest.skip("kubectl is not here: NOT TESTED how install.sh chooses its cluster")
+
+
+WRONG = {
+    "command": (["instal"], "command instal: one of install upgrade status doctor render"),
+    "option": (["install", "--profil", "kind"], "--profil is no option"),
+    "value": (["install", "--profile"], "--profile wants a value"),
+    "profile": (["install", "--profile", "eks"], "--profile eks: one of generic kind aks hpk testbed is wanted"),
+    "engine": (["install", "--s3", "ceph"], "--s3 ceph: one of seaweedfs minio versitygw external is wanted"),
+    "storage": (["install", "--storage", "existing:"], "--storage existing:: auto, openebs, existing:CLASS or none"),
+    "timeout": (["install", "--timeout", "soon"], "--timeout soon: a time like 90s, 10m or 1h is wanted"),
+    "component": (["install", "--only", "s4"], "component s4: one of openebs s3 operator jobs jupyterhub is wanted"),
+    "both": (["install", "--only", "s3", "--skip", "jobs"], "--only and --skip: one of them is wanted"),
+    "purge": (["install", "--purge"], "--purge goes with uninstall alone"),
+    "bundle": (["bundle"], "bundle: --bundle DIR is wanted"),
+}
+
+
+@pytest.mark.parametrize("given", WRONG)
+def test_a_wrong_command_line_is_named_with_what_is_allowed(given):
+    arguments, words = WRONG[given]
+    done = install(*arguments)
+    assert done.returncode == USAGE
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    done = install("install", "--s3", "ceph", "--timeout", "soon", "--fast")
+    assert done.returncode == USAGE
+    assert all(word in done.stderr for word in ("ceph", "soon", "--fast"))
+
+
+def test_without_a_command_it_shows_its_manual_and_fails():
+    done = install()
+    assert done.returncode == USAGE
+    assert "Commands" in done.stdout
+    assert install("--help").returncode == 0
+    assert install("--help").stdout == done.stdout
+    assert not [line for line in done.stdout.splitlines() if line.startswith("#")]
+
+
+def test_the_manual_names_every_option_that_is_read():
+    manual = install("--help").stdout
+    options = (ROOT / "infra/installer/options.sh").read_text()
+    read = set(re.findall(r"--[a-z][a-z0-9-]+", options)) - {"--help"}
+    assert len(read) == 11
+    assert read <= set(re.findall(r"--[a-z][a-z0-9-]+", manual))
+
+
+def test_it_does_not_guess_which_of_several_clusters_is_meant(kubectl, tmp_path):
+    done = install("install", "--yes", KUBECONFIG=kubeconfig(tmp_path, "staging", "production"))
+    assert done.returncode == USAGE
+    assert "several contexts; name one: --context production staging" in done.stderr
+
+
+def test_a_context_that_is_not_there_is_named_with_those_that_are(kubectl, tmp_path):
+    done = install("doctor", "--context", "prod", KUBECONFIG=kubeconfig(tmp_path, "staging", "production"))
+    assert done.returncode == USAGE
+    assert "--context prod: one of production staging is wanted" in done.stderr
+
+
+def test_without_a_kubeconfig_it_says_which_one_it_looked_for(kubectl):
+    done = install("install", "--yes", KUBECONFIG="/no/such/file")
+    assert done.returncode == PREREQUISITE
+    assert "KUBECONFIG=/no/such/file names no cluster" in done.stderr
+
+
+def test_a_server_that_does_not_answer_is_named_before_anything_else(kubectl, tmp_path):
+    done = install("install", "--yes", KUBECONFIG=kubeconfig(tmp_path, "away"))
+    assert done.returncode == PREREQUISITE
+    assert "FAIL  API server       http://127.0.0.1:1 does not answer" in done.stdout
+    assert "nothing was changed" in done.stderr
+
+
+def test_without_kubectl_it_says_which_version_it_wants(tmp_path):
+    for tool in ("bash", "dirname", "sed", "mktemp", "rm"):
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    done = install("install", PATH=str(tmp_path))
+    assert done.returncode == PREREQUISITE
+    assert "kubectl is not installed; 1.30 or newer is wanted" in done.stderr
