@@ -4,11 +4,22 @@ import json
 from pathlib import Path
 
 from train_func.client.cluster import reading
+from train_func.client.explain import Lookout
 from train_func.client.observed import WhyNot
 from train_func.errors import InvalidInput
 from train_func.run import Run, RunRecord
 
 FOLDER = Path(__file__).parent / "recorded"
+
+
+class Clock:
+    """Seconds that a test lets pass."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
 
 
 class RecordedPlace:
@@ -52,3 +63,16 @@ def a_record(workers: int = 1) -> RunRecord:
     made_of = dict.fromkeys(("source_sha256", "data_fingerprint", "model_fingerprint", "package_version"), "0")
     run = Run(model="m", dataset="d", workers=workers)
     return RunRecord(run=run, name="job-a", generation=1, store="s3://b/runs", function="f", **made_of)
+
+
+def looked(place, seconds=30, workers=1):
+    """All that is told within so many seconds, the lookout at their end, and when it would have given up."""
+    clock = Clock()
+    lookout = Lookout(a_record(workers), place, clock)
+    told, given_up = [], None
+    for _ in range(seconds):
+        told += lookout.look()
+        if given_up is None and lookout.failure():
+            given_up = clock.seconds - 1000.0
+        clock.seconds += 1
+    return told, lookout, given_up

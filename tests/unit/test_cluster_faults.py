@@ -74,3 +74,17 @@ def test_only_a_missing_right_counts_as_forbidden():
     assert faults.forbidden(ANSWERS[0][0])
     assert not faults.forbidden(ANSWERS[2][0])
     assert not faults.forbidden(ANSWERS[5][0])
+
+
+POLICIES = [
+    (422, "ValidatingAdmissionPolicy 'teams' with binding 'teams' denied request: no team label"),
+    (403, 'admission webhook "validation.gatekeeper.sh" denied the request: no team label'),
+]
+
+
+@pytest.mark.parametrize(("status", "words"), POLICIES, ids=["policy", "webhook"])
+def test_a_policy_of_the_cluster_is_told_from_a_fault_of_the_job(status, words):
+    refused = answer(status, f'pytorchjobs.kubeflow.org "a" is forbidden: {words}')
+    failure = faults.failed(refused, "create", "pytorchjobs", ACCESS)
+    assert failure.cause == "input"
+    assert "no team label; a policy of this cluster refuses it" in str(failure)

@@ -208,6 +208,23 @@ def test_what_the_server_refuses_from_the_start_is_given_up(server, watched, sta
     assert not watched.synced
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_what_the_server_refuses_later_is_told_listed_now_and_then_and_watched_again(
+    server, watched, monkeypatch, status
+):
+    monkeypatch.setattr(reflection, "TROUBLE_SECONDS", 0.2)
+    monkeypatch.setattr(reflection, "LONGEST_PAUSE", 0.05)
+    server.lists = [listing(10, pod("job-a-0", 8, "Pending")), *[listing(20, pod("job-a-0", 18))] * 200]
+    server.watches = [["end"], *[status] * 20]
+    watched.start()
+    until(lambda: watched.unheard is not None, "it is told")
+    assert watched.unheard.status == status
+    shows(watched, **{"0": "Running"})  # by the list
+    assert watched.synced
+    until(lambda: watched.unheard is None, "it is watched again")
+    assert watched.failure is None
+
+
 def test_a_stopped_watch_ends_at_once(server, watched):
     server.lists = [listing(10, pod("job-a-0", 8))]
     server.watches = [[bookmark(11)]]

@@ -107,3 +107,41 @@ def test_a_small_job_is_followed_whole_and_each_worker_one_pod_after_the_other()
     pods = [pod(0, deleted=True), pod(1), pod(0, born="b"), pod(2, phase="Pending")]
     assert chosen(pods, large=False) == ["0-a", "1-a"]
     assert chosen(pods[1:], tails=[1], large=False) == ["0-b"]
+
+
+class Observed:
+    """So many workers, none of which has begun to write."""
+
+    failure = unheard = None
+
+    def __init__(self, num_workers):
+        self._pods = [pod(worker, phase="Pending") for worker in range(num_workers)]
+
+    def pods(self):
+        return self._pods
+
+
+def test_that_most_of_a_large_job_is_left_out_is_said_once_with_how_to_ask_for_one():
+    said = []
+    for observed in (Observed(MOST_FOLLOWED), Observed(MOST_FOLLOWED + 1)):
+        following = _Following(None, observed, None, said.append)
+        following._start()
+        following._start()
+    assert len(said) == 1
+    assert "only worker 0 and those that fail are followed" in said[0]
+    assert "worker=" in said[0]
+
+
+def test_that_no_line_can_come_is_said_once_each_time():
+    said, observed = [], Observed(1)
+    following = _Following(None, observed, None, said.append)
+    for observed.unheard in [None, "away", "away", None, "away again"]:
+        following._tell_silence()
+    assert [words.partition(";")[0] for words in said] == ["away", "away again"]
+
+
+def test_a_watch_that_has_given_up_ends_the_following():
+    observed = Observed(1)
+    observed.failure = RuntimeError("a fault of this program")
+    with pytest.raises(RuntimeError, match="a fault of this program"):
+        _Following(None, observed, None, print)._tell_silence()

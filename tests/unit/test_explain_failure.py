@@ -98,6 +98,23 @@ def test_a_worker_that_was_taken_away_is_told(store):
     assert explain(a_record(), RecordedPlace("evicted"), store).cause == "preemption"
 
 
+@pytest.mark.parametrize("cause", ["killed", "preemption"])
+def test_a_worker_that_was_evicted_for_its_disk_is_told_with_what_to_raise(store, ended, cause):
+    place = RecordedPlace("evicted_disk").without(pods=True)
+    assert explain(a_record(), place, store).cause == "storage"
+    ended(exit_code=71, cause=cause, message="3 of 3 attempts made no progress")
+    error = explain(a_record(), place, store)
+    assert error.cause == "storage"
+    assert "disk='20Mi'" in str(error)
+    assert "next: raise disk=..." in str(error)
+    assert "3 of 3 attempts made no progress" in str(error)
+
+
+def test_an_eviction_in_between_hides_no_fault_of_the_function(store, ended):
+    ended(cause="code", message="rank 0: KeyError: 'x'")
+    assert explain(a_record(), RecordedPlace("evicted_disk"), store).cause == "code"
+
+
 def test_an_exception_on_record_comes_before_everything_else(store, ended):
     error = {"type": "KeyError", "message": "'x'", "time": "1", "traceback": ""}
     ended(cause="code", message="rank 0: KeyError: 'x'", ranks=[{"rank": 0, "error": error}])

@@ -2,31 +2,9 @@
 
 import pytest
 
-from tests.recorded_jobs import RecordedPlace, a_record
+from tests.recorded_jobs import Clock, RecordedPlace, a_record, looked
 from train_func.client.explain import Lookout
 from train_func.client.observed import WhyNot
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-def looked(place, seconds=30, workers=1):
-    """All that is told within so many seconds, the lookout at their end, and when it would have given up."""
-    clock = Clock()
-    lookout = Lookout(a_record(workers), place, clock)
-    told, given_up = [], None
-    for _ in range(seconds):
-        told += lookout.look()
-        if given_up is None and lookout.failure():
-            given_up = clock.seconds - 1000.0
-        clock.seconds += 1
-    return told, lookout, given_up
-
 
 PERMANENT = [
     ("invalid_image_name", "image", "worker 0: cannot pull its image: Failed to apply default image tag"),
@@ -140,6 +118,107 @@ def test_a_worker_that_is_taken_away_is_told_once_and_the_job_goes_on(name, word
     told, _, given_up = looked(RecordedPlace(name))
     assert [(trouble.cause, words in str(trouble)) for trouble in told] == [("preemption", True)]
     assert given_up is None
+
+
+EVICTIONS = [
+    (
+        'Usage of EmptyDir volume "work" exceeds the limit "20Mi". ',
+        "worker 0 was evicted: it kept more than disk='20Mi' in its working folder (/workspace)",
+        "raise disk=...",
+    ),
+    (
+        'Usage of EmptyDir volume "cache" exceeds the limit "1Gi". ',
+        "worker 0 was evicted: it kept more than disk='1Gi' in its cache (/cache)",
+        "raise disk=...",
+    ),
+    (
+        "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. ",
+        "working folder, cache and log together took more than 20Mi of disk",
+        "kubectl get limitranges",
+    ),
+    (
+        'Container pytorch exceeded its local ephemeral storage limit "20Mi". ',
+        "working folder, cache and log together took more than 20Mi of disk",
+        "kubectl get limitranges",
+    ),
+]
+
+
+def evicted_for_disk(message=EVICTIONS[0][0], times=1):
+    """So many pods of the worker, as the kubelet 1.34 tells it."""
+    place = RecordedPlace("evicted_disk")
+    (event,) = (found for found in place.job["events"] if found["reason"] == "Evicted")
+    place.job["events"].remove(event)
+    for number in range(times):
+        about = {**event["involvedObject"], "uid": f"uid-{number}"}
+        place.job["events"].append({**event, "message": message, "involvedObject": about})
+    return place
+
+
+@pytest.mark.parametrize(("message", "what", "remedy"), EVICTIONS, ids=lambda text: text[:24])
+def test_a_worker_evicted_for_its_disk_is_told_once_with_what_to_raise(message, what, remedy):
+    told, _, given_up = looked(evicted_for_disk(message))
+    assert [trouble.cause for trouble in told] == ["storage"]
+    assert what in told[0].what
+    assert remedy in told[0].next
+    assert given_up is None
+
+
+def test_an_eviction_that_pod_and_event_tell_is_told_once():
+    place = evicted_for_disk()
+    (pod,) = place.job["pods"]
+    pod["metadata"]["uid"] = "uid-0"
+    pod["status"] |= {"phase": "Failed", "reason": "Evicted", "message": EVICTIONS[0][0]}
+    assert len(looked(place)[0]) == 1
+
+
+def test_a_worker_whose_node_is_full_is_not_told_to_raise_anything():
+    message = "The node was low on resource: ephemeral-storage. Threshold quantity: 2%, available: 1Gi. "
+    told, _, given_up = looked(evicted_for_disk(message, times=3))
+    assert {trouble.cause for trouble in told} == {"preemption"}
+    assert "disk=" not in str(told[0])
+    assert given_up is None
+
+
+def test_a_worker_that_fills_its_disk_again_and_again_is_given_up():
+    assert looked(evicted_for_disk(times=2))[2] is None
+    _, lookout, given_up = looked(evicted_for_disk(times=3))
+    assert lookout.failure().cause == "storage"
+    assert "disk='20Mi'" in str(lookout.failure())
+    assert given_up <= 6
+
+
+@pytest.mark.parametrize("name", ["out_of_memory", "evicted_disk", "pod_security"])
+def test_what_befell_an_earlier_job_of_that_name_is_no_matter_of_this_one(name):
+    place = RecordedPlace(name).without(pods=True)
+    place.job["job"]["metadata"]["creationTimestamp"] = "2026-12-31T00:00:00Z"
+    told, lookout, given_up = looked(place, 5)
+    assert (told, lookout.current, given_up) == ([], [], None)
+
+
+def test_a_worker_whose_next_pod_is_refused_is_told_so_although_the_last_one_had_the_same_name():
+    place = RecordedPlace("pod_security")
+    gone = {"deletionTimestamp": "2026-11-21T14:42:50Z"}
+    (pod,) = RecordedPlace("evicted").job["pods"]
+    place.job["pods"] = [{**pod, "metadata": {**pod["metadata"], **gone}}]
+    told, lookout, _ = looked(place)
+    assert "worker 0 cannot be created" in str(told)
+    assert lookout.failure().cause == "permission"
+
+
+def test_a_policy_that_refuses_the_pods_is_given_up_with_its_words():
+    words = (
+        "Error creating: pods \"job-a-worker-0\" is forbidden: ValidatingAdmissionPolicy 'teams' with binding "
+        "'teams' denied request: no team label"
+    )
+    place = RecordedPlace("pod_security")
+    for event in place.job["events"]:
+        event["message"] = words if event["reason"] == "FailedCreatePod" else event["message"]
+    _, lookout, given_up = looked(place)
+    assert lookout.failure().cause == "permission"
+    assert "no team label" in str(lookout.failure())
+    assert "a policy of this cluster" in str(lookout.failure())
+    assert given_up <= 6
 
 
 def test_a_worker_that_was_killed_is_told_by_the_signal_and_not_by_the_end_of_its_log():

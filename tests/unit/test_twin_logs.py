@@ -45,6 +45,18 @@ def test_the_log_of_a_replaced_pod_comes_before_that_of_its_successor(jobs):
     assert [line.text for line in jobs.place.log_lines("job-a", follow=True)] == ["False", "True"]
 
 
+def test_the_last_line_of_each_pod_is_known_once_it_is_whole(jobs, tmp_path):
+    go = tmp_path / "go"
+    wait = WAIT_FOR.format(path=str(go))
+    jobs.start(f"print('first', flush=True); print('last')\nprint('begun', end='', flush=True)\n{wait}", workers=2)
+    lines = jobs.place.log_lines("job-a", follow=True)
+    assert {next(lines).text for _ in range(4)} == {"first", "last"}
+    pods = jobs.place.pods("job-a")
+    assert jobs.place.last_lines("job-a", pods) == {pod.uid: "last" for pod in pods}
+    assert jobs.place.last_lines("job-a", pods[:1]) == {pods[0].uid: "last"}
+    go.touch()
+
+
 def test_stdout_and_stderr_are_in_the_order_in_which_they_were_written(jobs):
     jobs.start(
         "import os\nfor i in range(7): os.write(1 + i % 2, b'%d\\n' % i)",

@@ -137,7 +137,9 @@ class _Following:
             yield come
 
     def _tell_silence(self) -> None:
-        """Says once that nothing can come, and forgets that when it is over."""
+        """Says once that nothing can come, and forgets that when it is over; raises when nothing ever will."""
+        if self._observer.failure:
+            raise _refused(self._access, self._observer.failure)
         if unheard := self._observer.unheard:
             self._note_once("away", f"{unheard}; the log goes on as soon as the cluster lets it")
         else:
@@ -201,6 +203,11 @@ class _Following:
 def _await_first_listing(access: Access, observer: Observer) -> None:
     if observer.ready():
         return
-    if (error := observer.failure or observer.trouble) and faults.known(error):
-        raise faults.failed(error, "watch", "pytorchjobs, pods and events", access) from None
+    if error := observer.failure or observer.trouble:
+        raise _refused(access, error)
     raise InvalidInput(f"{access.where} has not answered within {FIRST_SECONDS:.0f} s; try again", cause="cluster")
+
+
+def _refused(access: Access, error: BaseException) -> BaseException:
+    """What to raise for what ended a watch."""
+    return faults.failed(error, "watch", "pytorchjobs, pods and events", access) if faults.known(error) else error
