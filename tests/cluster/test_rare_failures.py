@@ -14,10 +14,11 @@ import pytest
 from tests.cluster import restricted_pod
 from tests.cluster.hanging import SLEEPS, Hanging, hanging, runs, wait_for_all
 from tests.cluster.kubectl import Kubectl, until
+from tests.cluster.training_operator import PROBE
 from train_func import Cluster, InvalidInput, Run
 
 NAMED_SECONDS = 30.0  # from the appearance of a trouble until it is told
-KUBELET_SECONDS = 120.0  # it measures volumes once a minute
+LIMIT_SECONDS = 150.0  # the kubelet measures volumes once a minute
 DENIED = "no team label"
 FILLS_ITS_DISK = """
 import time
@@ -42,22 +43,33 @@ def jobs() -> Iterator[list[Hanging]]:
         found.job.delete()
 
 
+@contextlib.contextmanager
+def waited_for(jobs: list[Hanging]) -> Iterator[None]:
+    """Somebody waits for them until all was seen that was to be seen; then they are deleted."""
+    waiting = threading.Thread(target=wait_for_all, args=(dict.fromkeys(jobs, LIMIT_SECONDS),))
+    waiting.start()
+    try:
+        yield
+    finally:
+        for found in jobs:
+            found.job.delete()
+        waiting.join()
+
+
 def seconds_until_told(found: Hanging, words: str, since: datetime) -> float:
     """From ``since`` by the cluster's clock, which has whole seconds."""
-    when = next((when for when, said in found.told if words in said), None)
-    assert when is not None, found.told
-    return when - (time.monotonic() - found.begun) + (datetime.now(UTC) - since).total_seconds()
+    told = until(lambda: [when for when, said in found.told if words in said], words, evidence=lambda: str(found.told))
+    return told[0] - (time.monotonic() - found.begun) + (datetime.now(UTC) - since).total_seconds()
 
 
 def test_a_worker_that_fills_its_disk_is_told_which_and_what_to_raise(jobs):
-    jobs += [hanging("over-volume", runs(FILLS_ITS_DISK), disk="20Mi"), hanging("over-ephemeral", over_ephemeral)]
-    waiting = threading.Thread(target=wait_for_all, args=(dict.fromkeys(jobs, KUBELET_SECONDS),))
-    waiting.start()
-    evicted = [until(lambda found=found: evicted_at(found), "the kubelet evicts it", KUBELET_SECONDS) for found in jobs]
-    waiting.join()
+    jobs.append(hanging("over-volume", runs(FILLS_ITS_DISK), disk="20Mi", grace_seconds=1))
+    jobs.append(hanging("over-ephemeral", over_ephemeral, grace_seconds=1))
     volume, ephemeral = jobs
-    assert seconds_until_told(volume, "more than disk='20Mi' in its working folder", evicted[0]) < NAMED_SECONDS
-    assert seconds_until_told(ephemeral, "together took more than 20Mi of disk", evicted[1]) < NAMED_SECONDS
+    with waited_for(jobs):
+        when = [until(lambda job=found: evicted_at(job), "it is evicted", LIMIT_SECONDS) for found in jobs]
+        assert seconds_until_told(volume, "more than disk='20Mi' in its working folder", when[0]) < NAMED_SECONDS
+        assert seconds_until_told(ephemeral, "together took more than 20Mi of disk", when[1]) < NAMED_SECONDS
     assert "next: raise disk=..." in volume.told[0][1]
     assert "(`kubectl get limitranges -o yaml`) and not disk=..." in ephemeral.told[0][1]
 
@@ -67,63 +79,54 @@ def evicted_at(found: Hanging) -> datetime | None:
 
 
 @contextlib.contextmanager
-def denying(admin: Kubectl, namespace: str, group: str, resource: str) -> Iterator[None]:
-    """A policy of the API server that lets nobody create that kind in the namespace."""
+def denying(admin: Kubectl, namespace: str, group: str, kind: dict[str, Any], resource: str) -> Iterator[None]:
+    """A policy of the API server that lets nobody create that ``kind`` in the namespace."""
     name = f"{namespace}-{resource}"
-    kind = {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE"], "resources": [resource]}
+    rules = [{"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE"], "resources": [resource]}]
     about: dict[str, Any] = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
-    rule = {"expression": "false", "message": DENIED}
-    policy = {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": [kind]}, "validations": [rule]}
+    no = {"expression": "false", "message": DENIED}
+    policy = {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": rules}, "validations": [no]}
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
     binding = {"policyName": name, "validationActions": ["Deny"], "matchResources": here}
+
+    def holds() -> bool:
+        create = ("create", "--dry-run=server", f"--namespace={namespace}", "--filename=-")
+        return DENIED in admin.run(*create, given=json.dumps(kind)).stderr
+
     admin.apply(
         {**about, "kind": "ValidatingAdmissionPolicy", "spec": policy},
         {**about, "kind": "ValidatingAdmissionPolicyBinding", "spec": binding},
     )
     try:
+        until(holds, "the policy is in force")
         yield
     finally:
         admin("delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", name)
-        until(lambda: not policy_holds(admin, namespace), "the policy is gone")
+        until(lambda: not holds(), "the policy is gone")
 
 
 def test_a_policy_that_denies_the_job_is_told_beforehand(admin, namespace):
-    with denying(admin, namespace, "kubeflow.org", "pytorchjobs"):
-        error = until(refusal, "the policy is in force")
-    assert len(error.faults) == 1
-    assert DENIED in str(error)
-    assert "a policy of this cluster" in str(error)
-
-
-def refusal() -> InvalidInput | None:
-    try:
-        Cluster(cpu="50m", memory="64Mi").preflight(Run(model="m", dataset="d", workers=1))
-    except InvalidInput as error:
-        return error
-    return None
+    place = Cluster(cpu="50m", memory="64Mi")
+    with (
+        denying(admin, namespace, "kubeflow.org", PROBE, "pytorchjobs"),
+        pytest.raises(InvalidInput, match=f"denied request: {DENIED}; a policy of this cluster") as caught,
+    ):
+        place.preflight(Run(model="m", dataset="d", workers=1))
+    assert len(caught.value.faults) == 1
 
 
 def test_a_policy_that_denies_the_pods_of_a_job_that_is_there_is_raised(jobs, admin, namespace):
-    found = hanging("denied", runs(SLEEPS))
+    found = hanging("denied", runs(SLEEPS), grace_seconds=1)
     jobs.append(found)
     until(lambda: found.job.state == "Running", "the job runs")
     of_the_job = f"--selector=training.kubeflow.org/job-name={found.job.record.job_name}"
-    with denying(admin, namespace, "", "pods"):
-        until(lambda: policy_holds(admin, namespace), "the policy is in force")
-        found.begun = time.monotonic()
-        admin("delete", "pods", f"--namespace={namespace}", of_the_job, "--grace-period=1", "--wait=false")
+    with denying(admin, namespace, "", restricted_pod.pod("none", "nobody", "true"), "pods"):
+        admin("delete", "pods", f"--namespace={namespace}", of_the_job, "--wait=false")
         wait_for_all({found: NAMED_SECONDS})
     assert found.failure is not None, found.told
     assert found.failure.cause == "permission"
-    assert DENIED in str(found.failure)
+    assert f"denied request: {DENIED}" in str(found.failure)
     assert "a policy of this cluster" in str(found.failure)
-
-
-def policy_holds(admin: Kubectl, namespace: str) -> bool:
-    pod = json.dumps(restricted_pod.pod("none", "nobody", "true"))
-    return (
-        DENIED in admin.run("create", "--dry-run=server", f"--namespace={namespace}", "--filename=-", given=pod).stderr
-    )
 
 
 @pytest.fixture
@@ -138,12 +141,16 @@ def out_of_reach(admin: Kubectl, namespace: str) -> dict[str, str]:
 
 def test_a_store_that_only_the_pods_do_not_reach_is_told_with_its_address(jobs, out_of_reach):
     for title, address in out_of_reach.items():
-        jobs.append(hanging(f"store-{title}", s3_endpoint=address, cpu="200m", memory="1Gi"))
-    wait_for_all(dict.fromkeys(jobs, 2 * NAMED_SECONDS))
-    for found, address in zip(jobs, out_of_reach.values(), strict=True):
-        begun = min(event.time for event in found.job.events() if event.reason == "Started")
-        assert seconds_until_told(found, "worker 0 waits for the store: ", begun) < NAMED_SECONDS
-        assert f"server {address} " in found.told[0][1]
-        assert "s3_endpoint=..." in found.told[0][1]
-        assert found.failure is None
-    assert "connection refused" in jobs[1].told[0][1]
+        jobs.append(hanging(f"store-{title}", s3_endpoint=address, cpu="200m", memory="1Gi", grace_seconds=1))
+    with waited_for(jobs):
+        for found, address in zip(jobs, out_of_reach.values(), strict=True):
+            begun = until(lambda job=found: started_at(job), "the worker starts", LIMIT_SECONDS)
+            assert seconds_until_told(found, f"server {address} ", begun) < NAMED_SECONDS
+            assert "worker 0 waits for the store: " in found.told[-1][1]
+            assert "s3_endpoint=..." in found.told[-1][1]
+    assert "connection refused" in jobs[1].told[-1][1]
+    assert [found.failure for found in jobs] == [None, None]
+
+
+def started_at(found: Hanging) -> datetime | None:
+    return next((event.time for event in found.job.events() if event.reason == "Started"), None)

@@ -14,7 +14,8 @@ from tests.cluster import accounts
 from tests.cluster.hanging import hanging, runs
 from tests.cluster.kubectl import Kubectl, until
 from tests.tcp_proxy import TcpProxy, cut, tcp_proxy
-from train_func.client.cluster import reflection
+from train_func import Cluster
+from train_func.client.cluster import observer, reflection
 from train_func.client.job import Job
 
 NAMED_SECONDS = 30.0  # from the appearance of a trouble until it is told
@@ -35,7 +36,8 @@ class Waiting:
     def __init__(self, job: Job) -> None:
         self.ended: list[str | BaseException] = []
         self._said = io.StringIO()
-        self._threads = [threading.Thread(target=self._run, args=(what,)) for what in (job.wait, job.watch)]
+        self._threads = [threading.Thread(target=self._run, args=(what,)) for what in (job.watch, job.wait)]
+        self._observed = lambda: observer.newest(Cluster()._access(), job.record.job_name)
 
     def _run(self, what: Callable[[], str]) -> None:
         try:
@@ -48,6 +50,7 @@ class Waiting:
         self._redirected.__enter__()
         for thread in self._threads:
             thread.start()
+            until(lambda: (found := self._observed()) and found.fresh, "the job is observed")  # from now on by both
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,8 +131,10 @@ def test_an_api_server_that_is_away_is_told_in_our_own_words(proxy, job, done, c
     with Waiting(job) as waiting:
         proxy.on_request = cut
         proxy.cut_all()
-        waiting.until_both_say("nothing new is heard of the job: context")
-        proxy.on_request = bytes
+        try:
+            waiting.until_both_say("nothing new is heard of the job: context")
+        finally:
+            proxy.on_request = bytes
         waiting.until_both_say("is heard of again")
         done()
     assert waiting.ended == ["Succeeded", "Succeeded"]
