@@ -2,6 +2,8 @@
 
 import json
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,6 +77,21 @@ def test_a_job_that_can_run_is_let_pass_and_what_is_not_known_is_said(capsys):
     Cluster(**SMALL).preflight(RUN)
     said = capsys.readouterr().out
     assert "note: not known beforehand, for want of the right to look: whether a node could hold a worker" in said
+
+
+def test_the_doctor_of_a_notebook_finds_the_same(admin, namespace):
+    def said():
+        command = [sys.executable, "-m", "train_func", "doctor"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout
+
+    code, told = said()
+    assert (code, told.splitlines()[-2:]) == (0, ["ok    cluster", "ok    store"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAIN_FUNC_IMAGE", "Upper/case")
+        code, told = said()
+    assert code == 3
+    assert "FAIL  cluster: image='Upper/case'" in told
 
 
 def test_the_admin_is_told_no_more_than_the_namespace_lacks(admin, namespace, monkeypatch, capsys):

@@ -1,0 +1,26 @@
+"""The doctor of a notebook: one report of what a submission to the cluster would lack."""
+
+import os
+import subprocess
+import sys
+
+
+def doctor(*arguments, **environment):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TRAIN_FUNC_", "KUBE"))}
+    command = [sys.executable, "-m", "train_func", *arguments]
+    return subprocess.run(command, env=clean | environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_everything_that_is_missing_is_told_at_once_with_its_remedy(tmp_path):
+    done = doctor("doctor", HOME=str(tmp_path))
+    assert done.returncode == 3
+    assert "FAIL  cluster: image: none is given; give Cluster(image='registry/name:tag')" in done.stdout
+    assert "FAIL  cluster: no cluster is named" in done.stdout
+    assert "FAIL  store: store: none is given" in done.stdout
+    assert done.stderr == ""
+
+
+def test_anything_but_its_command_shows_how_it_is_called():
+    assert doctor().returncode == 2
+    assert "usage: python -m train_func doctor" in doctor("docter").stderr
+    assert doctor("--help").returncode == 0
