@@ -39,6 +39,9 @@ RUN uv pip install --quiet --no-deps --no-build-isolation --no-index /build \
     && python -m compileall -q "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/train_func" \
     && rm -rf /build
 
+# What a new home in JupyterHub begins with.
+COPY notebooks /opt/notebooks
+
 USER 1000:1000
 WORKDIR /workspace
 CMD ["python", "-u", "-m", "train_func.worker", "run"]

@@ -48,7 +48,7 @@ umask 077
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=infra/versions.env
 source "$ROOT/infra/versions.env"
-for part in report options cluster state bundle render apply credentials doctor steps uninstall; do
+for part in report options cluster state bundle render apply releases credentials doctor steps uninstall; do
     # shellcheck source=/dev/null
     source "$ROOT/infra/installer/$part.sh"
 done

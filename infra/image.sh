@@ -9,7 +9,7 @@
 set -Eeuo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 TESTBED=$ROOT/../shared/testbed
-SOURCES=(Dockerfile requirements.lock pyproject.toml README.md train_func)
+SOURCES=(Dockerfile requirements.lock pyproject.toml README.md train_func notebooks)
 
 say() { printf 'image: %s\n' "$*" >&2; }
 
@@ -47,7 +47,7 @@ requirements() {
 fingerprint() { # fingerprint REQUIREMENTS_TEXT
     (
         cd "$ROOT"
-        find "${SOURCES[@]}" -type f -not -path '*/__pycache__/*' -print0 | sort -z | xargs -0 sha256sum
+        find "${SOURCES[@]}" -type f -not -path '*/__pycache__/*' -not -path '*/.ipynb_checkpoints/*' -print0 | sort -z | xargs -0 sha256sum
         printf '%s' "$1"
     ) | sha256sum | cut -c1-12
 }

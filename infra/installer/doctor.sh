@@ -35,6 +35,7 @@ prerequisites() {
         check_namespaces
         check_store
         check_published
+        check_releases
         check_images
     fi
     [[ $NUM_FAILS -eq 0 ]]
@@ -218,7 +219,7 @@ check_images() {
 
 image_finding() { # image_finding IMAGE PRESENT
     local image=$1 registry
-    if grep -qxF "$image" <<<"$2"; then
+    if grep -qxFe "$image" -e "docker.io/$image" -e "docker.io/library/$image" <<<"$2"; then
         finding ok image "$image is on a node"
         return
     fi

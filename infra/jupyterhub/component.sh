@@ -1,7 +1,164 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-images_of_jupyterhub() { :; }
+# Notebooks in the cluster: the chart of JupyterHub with our image, an account without rights, and a login.
+readonly JUPYTER=my-jupyter
+
+images_of_jupyterhub() {
+    printf '%s\n' "$JUPYTERHUB_HUB_IMAGE" "$JUPYTERHUB_PROXY_IMAGE" "${TRAIN_FUNC_IMAGE:-registry/train-func:1}"
+}
+
 not_needed_jupyterhub() { :; }
-render_jupyterhub() { chart_of jupyterhub "$JUPYTERHUB_CHART" "$JUPYTERHUB_CHARTS"; }
-install_jupyterhub() { :; }
-verify_jupyterhub() { :; }
-status_of_jupyterhub() { :; }
+
+release_of_jupyterhub() { printf '%s kubeflow\n' "$JUPYTER"; }
+
+render_jupyterhub() {
+    local chart
+    render_account
+    chart=$(chart_of jupyterhub "$JUPYTERHUB_CHART" "$JUPYTERHUB_CHARTS") || return
+    jupyterhub_values
+    rendered "$JUPYTER" kubeflow "$chart" "${JUPYTERHUB_VALUES[@]}"
+}
+
+render_account() {
+    cp -r "$ROOT/infra/jupyterhub" "$WORK/"
+    kustomized jupyterhub kubeflow </dev/null
+}
+
+# JUPYTERHUB_VALUES: the files, the later ones winning.
+jupyterhub_values() {
+    JUPYTERHUB_VALUES=("$ROOT/infra/jupyterhub/values.yaml" "$WORK/jupyterhub-values.yaml")
+    [[ $HEADLESS == false ]] || JUPYTERHUB_VALUES+=("$ROOT/infra/jupyterhub/headless.yaml")
+    {
+        values_of_hub
+        values_of_proxy
+        values_of_notebooks
+    } >"$WORK/jupyterhub-values.yaml"
+}
+
+values_of_hub() {
+    cat <<YAML
+hub:
+  image: $(image_values "$JUPYTERHUB_HUB_IMAGE" name)
+  networkPolicy: {enabled: $NETWORK_POLICIES}
+  livenessProbe: {enabled: $PROBES}
+  readinessProbe: {enabled: $PROBES}
+YAML
+    if [[ -n $STORAGE_CLASS ]]; then
+        printf '  db: {pvc: {storageClassName: %s}}\n' "$STORAGE_CLASS"
+    else
+        printf '  db: {type: sqlite-memory}\n'
+    fi
+    [[ -z $SPOT_KEY ]] || gpu_on_spot_nodes
+}
+
+# GPUs are the ones worth the risk of a node that is taken away; homes stay.
+gpu_on_spot_nodes() {
+    cat <<YAML
+  extraConfig:
+    spot: |
+      spot = {"key": "$SPOT_KEY", "operator": "In", "values": ["spot"]}
+      for profile in c.KubeSpawner.profile_list:
+          if profile["slug"] == "gpu":
+              profile["kubespawner_override"] |= {
+                  "tolerations": [{"key": "$SPOT_KEY", "operator": "Equal", "value": "spot", "effect": "NoSchedule"}],
+                  "node_affinity_preferred": [{"weight": 100, "preference": {"matchExpressions": [spot]}}],
+              }
+YAML
+}
+
+values_of_proxy() {
+    cat <<YAML
+proxy:
+  chp:
+    image: $(image_values "$JUPYTERHUB_PROXY_IMAGE" name)
+    networkPolicy: {enabled: $NETWORK_POLICIES}
+    livenessProbe: {enabled: $PROBES}
+    readinessProbe: {enabled: $PROBES}
+YAML
+}
+
+values_of_notebooks() {
+    local image=${TRAIN_FUNC_IMAGE:-registry/train-func:1} storage="dynamic: {storageClass: $STORAGE_CLASS}"
+    [[ -n $STORAGE_CLASS ]] || storage="type: none"
+    cat <<YAML
+singleuser:
+  image: $(image_values "$image" name)
+  storage: {$storage}
+  cloudMetadata: {blockWithIptables: $BLOCK_METADATA_BY_IPTABLES}
+  extraEnv:
+    TRAIN_FUNC_IMAGE: "$image"
+    TRAIN_FUNC_S3_ENDPOINT: "$(store_endpoint)"
+    AWS_ENDPOINT_URL_S3: "$(store_endpoint)"
+  networkPolicy:
+    enabled: $NETWORK_POLICIES
+    egress:
+$(egress_to_api)
+$(egress_to_store)
+YAML
+}
+
+# Policies look at addresses after a Service is translated: those of the API server itself, each alone. Where they
+# change (a control plane is replaced) install.sh install writes them anew. Cilium: policy-cidr-match-mode: nodes.
+egress_to_api() {
+    local address port
+    api_addresses_or_placeholder | while read -r address port; do
+        [[ $address == *:* ]] && address+=/128 || address+=/32
+        printf '      - {to: [{ipBlock: {cidr: "%s"}}], ports: [{port: %s, protocol: TCP}]}\n' "$address" "$port"
+    done
+}
+
+# Without a cluster to ask: an address that documentation uses and nobody has (RFC 5737).
+api_addresses_or_placeholder() {
+    if [[ $COMMAND == render ]]; then
+        printf '192.0.2.1 6443\n'
+    else
+        api_addresses
+    fi
+}
+
+# The port of the store's pods. A store outside lies behind a public address, which may be reached anyway; one behind a
+# private address wants a rule of its own in values.yaml.
+egress_to_store() {
+    [[ $S3 == external ]] ||
+        printf '      - {to: [{podSelector: {matchLabels: {app: myminio}}}], ports: [{port: 9000, protocol: TCP}]}\n'
+}
+
+install_jupyterhub() {
+    local chart
+    chart=$(chart_of jupyterhub "$JUPYTERHUB_CHART" "$JUPYTERHUB_CHARTS")
+    render_account >"$WORK/jupyterhub.yaml"
+    apply jupyterhub "$WORK/jupyterhub.yaml"
+    keep_secret jupyterhub kubeflow my-jupyter-login user_password "$(random 24)" admin_password "$(random 40)"
+    jupyterhub_values
+    release jupyterhub "$JUPYTER" kubeflow "$chart" "${JUPYTERHUB_VALUES[@]}"
+}
+
+verify_jupyterhub() {
+    k rollout status deployment/hub --namespace kubeflow --timeout 30s >/dev/null
+    k rollout status deployment/proxy --namespace kubeflow --timeout 30s >/dev/null
+}
+
+status_of_jupyterhub() { rollout_of kubeflow deployment/hub; }
+
+# The hub made servers and homes, so helm does not know of them.
+remove_jupyterhub() {
+    local left
+    ours_or_none "$JUPYTER" kubeflow || return 0
+    remove_release "$JUPYTER" kubeflow
+    delete_of_hub pods
+    if [[ $PURGE == true ]]; then
+        delete_of_hub persistentvolumeclaims
+    fi
+    left=$(of_hub persistentvolumeclaims)
+    [[ -z $left ]] || say "  kept: $(paste -sd' ' <<<"$left")"
+}
+
+of_hub() { # of_hub KIND
+    k get "$1" --namespace kubeflow --selector "app=jupyterhub,release=$JUPYTER" --output name 2>/dev/null
+}
+
+delete_of_hub() { # delete_of_hub KIND
+    local what
+    for what in $(of_hub "$1"); do
+        k delete "$what" --namespace kubeflow --ignore-not-found --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
+    done
+}

@@ -1,9 +1,113 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Volumes on folders of the nodes, where the cluster has no storage class: the OpenEBS chart, its hostpath engine alone.
-readonly OPENEBS_CLASS=openebs-hostpath
-images_of_openebs() { :; }
+# Such a volume lives and dies with its node, and its size is a wish: nothing holds a pod to it.
+readonly OPENEBS_CLASS=openebs-hostpath OPENEBS_PROVISIONER=openebs.io/local OPENEBS_NAMESPACE=openebs
+
+images_of_openebs() {
+    [[ -n $(not_needed_openebs) ]] || printf '%s\n' "$OPENEBS_PROVISIONER_IMAGE" "$OPENEBS_HELPER_IMAGE"
+}
+
 not_needed_openebs() { [[ $STORAGE == openebs ]] || printf 'volumes come from %s\n' "${STORAGE_CLASS:-nowhere}"; }
-render_openebs() { chart_of openebs "$OPENEBS_CHART" "$OPENEBS_CHARTS"; }
-install_openebs() { :; }
-verify_openebs() { :; }
-status_of_openebs() { printf '%s\n' "$(not_needed_openebs)"; }
+
+release_of_openebs() { printf 'openebs %s\n' "$OPENEBS_NAMESPACE"; }
+
+# The helper that makes a volume's folder on the node is privileged: only this namespace allows that.
+render_openebs() {
+    local chart
+    namespace_yaml "$OPENEBS_NAMESPACE" privileged
+    chart=$(chart_of openebs "$OPENEBS_CHART" "$OPENEBS_CHARTS") || return
+    openebs_values >"$WORK/openebs-values.yaml"
+    rendered openebs "$OPENEBS_NAMESPACE" "$chart" "$ROOT/infra/openebs/values.yaml" "$WORK/openebs-values.yaml" \
+        >"$WORK/openebs.yaml" || return
+    only_hostpath "$WORK/openebs.yaml" || return
+    cat "$WORK/openebs.yaml"
+}
+
+openebs_values() {
+    cat <<YAML
+localpv-provisioner:
+  localpv:
+    basePath: "$VOLUME_FOLDER"
+    image: $(image_values "$OPENEBS_PROVISIONER_IMAGE" repository)
+  helperPod:
+    image: $(image_values "$OPENEBS_HELPER_IMAGE" repository)
+  hostpathClass:
+    name: $OPENEBS_CLASS
+    isDefaultClass: $(default_wanted)
+YAML
+}
+
+# Only where the cluster has none: two defaults are one too many.
+default_wanted() {
+    local found=""
+    if [[ $COMMAND != render ]]; then
+        found=$(default_class)
+    fi
+    [[ -z $found || $found == "$OPENEBS_CLASS" ]] && printf 'true\n' || printf 'false\n'
+}
+
+# Another version of the chart may bring what is switched off here under another name.
+only_hostpath() { # only_hostpath RENDERED
+    local found
+    found=$(awk '$1 == "image:" || $2 == "image:" { print $NF }' "$1" | tr -d "\"'" | grep -vxF "$OPENEBS_PROVISIONER_IMAGE" | paste -sd' ') || true
+    [[ -z $found ]] || die "$PREREQUISITE" \
+        "chart openebs $OPENEBS_CHART brings more than hostpath volumes ($found); switch it off in infra/openebs/values.yaml"
+}
+
+install_openebs() {
+    render_openebs >/dev/null
+    namespace_yaml "$OPENEBS_NAMESPACE" privileged >"$WORK/openebs-namespace.yaml"
+    apply openebs "$WORK/openebs-namespace.yaml"
+    make_way_for_another_version
+    release openebs openebs "$OPENEBS_NAMESPACE" "$(chart_of openebs "$OPENEBS_CHART" "$OPENEBS_CHARTS")" \
+        "$ROOT/infra/openebs/values.yaml" "$WORK/openebs-values.yaml"
+}
+
+# What selects its pods changes between versions of the chart, and of a Deployment that cannot be changed.
+make_way_for_another_version() {
+    local found
+    found=$(k get deployments --namespace "$OPENEBS_NAMESPACE" --selector openebs.io/component-name=openebs-localpv-provisioner \
+        --output 'jsonpath={.items[*].spec.template.spec.containers[0].image}' 2>/dev/null) || true
+    [[ -n $found && $found != "$OPENEBS_PROVISIONER_IMAGE" && $DRY_RUN == false ]] || return 0
+    k delete deployments --namespace "$OPENEBS_NAMESPACE" --selector openebs.io/component-name=openebs-localpv-provisioner >/dev/null
+}
+
+verify_openebs() {
+    exists storageclass "$OPENEBS_CLASS"
+    k rollout status deployment/openebs-localpv-provisioner --namespace "$OPENEBS_NAMESPACE" --timeout 30s >/dev/null
+}
+
+status_of_openebs() {
+    local why
+    why=$(not_needed_openebs)
+    printf '%s\n' "${why:-$(rollout_of "$OPENEBS_NAMESPACE" deployment/openebs-localpv-provisioner)}"
+}
+
+# Whoever still has a volume needs the provisioner, to be rid of it again.
+remove_openebs() {
+    local left
+    ours_or_none openebs "$OPENEBS_NAMESPACE" || return 0
+    [[ $PURGE == false ]] || await_no_volumes
+    left=$(openebs_volumes)
+    if [[ -n $left ]]; then
+        say "  kept: these volumes need it, of the claims $(paste -sd' ' <<<"$left")"
+        return
+    fi
+    remove_release openebs "$OPENEBS_NAMESPACE"
+    if ours namespace "$OPENEBS_NAMESPACE"; then
+        k delete namespace "$OPENEBS_NAMESPACE" --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
+    fi
+}
+
+# A volume is gone only some seconds after its claim, when its folder is.
+await_no_volumes() {
+    local end=$((SECONDS + 60))
+    while [[ -n $(openebs_volumes) && $SECONDS -lt $end ]]; do
+        sleep 1
+    done
+}
+
+openebs_volumes() {
+    k get persistentvolumes --output \
+        "jsonpath={range .items[?(@.spec.storageClassName==\"$OPENEBS_CLASS\")]}{.spec.claimRef.namespace}/{.spec.claimRef.name}{'\n'}{end}" 2>/dev/null
+}

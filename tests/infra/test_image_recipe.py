@@ -129,6 +129,7 @@ def test_what_changes_often_comes_last():
         "ARG REQUIREMENTS=",
         "COPY pyproject.toml README.md /build/",
         "COPY train_func /build/train_func",
+        "COPY notebooks /opt/notebooks",
         "USER 1000:1000",
         'CMD ["python", "-u", "-m", "train_func.worker", "run"]',
     ]

@@ -1,0 +1,102 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Helm releases: rendered, installed or upgraded where something differs, and removed; never those of others.
+
+# rendered NAME NAMESPACE CHART VALUES...: its objects, with no cluster to ask
+rendered() {
+    local name=$1 namespace=$2 chart=$3
+    shift 3
+    # Built from a Go module helm takes itself for a very old Kubernetes.
+    helm template "$name" "$chart" --namespace "$namespace" --kube-version "$KUBERNETES_AT_LEAST" --no-hooks \
+        "${@/#/--values=}"
+}
+
+# release COMPONENT NAME NAMESPACE CHART VALUES...: nothing when chart, values and what is in the cluster are the same
+release() {
+    local component=$1 name=$2 namespace=$3 chart=$4 made_of
+    shift 4
+    made_of=$(cat "$chart" "$@" | sha256sum | cut -c1-16)
+    if deployed "$name" "$namespace" "$made_of"; then
+        say "  unchanged"
+        return
+    fi
+    if [[ $DRY_RUN == true ]]; then
+        say "  would be installed: release $namespace/$name of $(basename "$chart")"
+        rendered "$name" "$namespace" "$chart" "$@" >"$WORK/$name.yaml"
+        objects_of "$WORK/$name.yaml" | sed 's/^/    /' >&2
+        return
+    fi
+    forget_interrupted "$name" "$namespace"
+    upgrade_release "$name" "$namespace" "$chart" "$made_of" "$@"
+    say "  installed release $namespace/$name of $(basename "$chart")"
+    CHANGED+=("$component")
+}
+
+upgrade_release() { # upgrade_release NAME NAMESPACE CHART MADE_OF VALUES...
+    local name=$1 namespace=$2 chart=$3 made_of=$4 said
+    shift 4
+    # No hooks: those of the charts here only pull images or run programs that nothing needs.
+    if ! said=$(h upgrade "$name" "$chart" --install --namespace "$namespace" --no-hooks --wait --timeout "$TIMEOUT" \
+        --history-max 5 --cleanup-on-fail --labels "made-by=$OWNER,made-of=$made_of" "${@/#/--values=}" 2>&1 >/dev/null); then
+        evidence "$namespace"
+        case $said in
+            *"timed out"* | *"deadline exceeded"* | *"not ready"*)
+                die "$TIMED_OUT" "release $namespace/$name was not ready within $TIMEOUT; what is known stands above" ;;
+            *) die "$FAILED" "release $namespace/$name: $said" ;;
+        esac
+    fi
+}
+
+# release_field NAME NAMESPACE FIELD: status, made-by or made-of of its newest revision; nothing when there is none
+release_field() {
+    k get secrets --namespace "$2" --selector "owner=helm,name=$1" --output \
+        "jsonpath={range .items[*]}{.metadata.labels.version} {.metadata.labels.$3}{'\n'}{end}" 2>/dev/null |
+        sort -n | tail -n 1 | cut -d' ' -f2
+}
+
+# deployed NAME NAMESPACE MADE_OF: whether that is what runs, and nobody has changed or removed any of it
+deployed() {
+    [[ $(release_field "$1" "$2" status) == deployed && $(release_field "$1" "$2" made-of) == "$3" ]] || return 1
+    h get manifest "$1" --namespace "$2" |
+        k diff --server-side --force-conflicts --field-manager helm --filename - >/dev/null 2>&1
+}
+
+# Helm refuses a release whose last change was killed; what it had made is taken over by the next one.
+forget_interrupted() { # forget_interrupted NAME NAMESPACE
+    if [[ $(release_field "$1" "$2" status) == pending-* ]]; then
+        say "  an earlier run was interrupted; going on"
+        k delete secrets --namespace "$2" --selector "owner=helm,name=$1,status in (pending-install,pending-upgrade,pending-rollback)" >/dev/null
+    fi
+}
+
+# ours_or_none NAME NAMESPACE: whether no release of others has this name
+ours_or_none() {
+    [[ -z $(release_field "$1" "$2" status) || $(release_field "$1" "$2" made-by) == "$OWNER" ]]
+}
+
+remove_release() { # remove_release NAME NAMESPACE
+    if [[ $(release_field "$1" "$2" made-by) == "$OWNER" ]]; then
+        h uninstall "$1" --namespace "$2" --no-hooks --wait --timeout "$TIMEOUT" >/dev/null
+        say "  removed release $2/$1"
+    fi
+}
+
+# Releases of others under our names, before anything is changed.
+check_releases() {
+    local component name namespace
+    for component in openebs jupyterhub; do
+        if ! not_wanted "$component" >/dev/null; then
+            read -r name namespace < <("release_of_$component")
+            ours_or_none "$name" "$namespace" || finding FAIL "$component" \
+                "release $namespace/$name is there, not made by install.sh" \
+                "--skip $component to go on with it, or uninstall it: helm uninstall $name -n $namespace"
+        fi
+    done
+    if [[ $STORAGE == openebs ]] && exists storageclass "$OPENEBS_CLASS" && [[ -z $(release_field openebs openebs status) ]]; then
+        finding FAIL openebs "there is a class $OPENEBS_CLASS, not made by install.sh" "--storage existing:$OPENEBS_CLASS uses it"
+    fi
+}
+
+# image_values IMAGE NAME_KEY: of registry/name:tag or registry/name@sha256:digest, as charts join it again with a colon
+image_values() {
+    printf '{%s: "%s", tag: "%s"}\n' "$2" "${1%:*}" "${1##*:}"
+}
