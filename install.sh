@@ -25,7 +25,7 @@
 #   --only A,B   --skip A,B                  components to work on
 #   --storage auto|openebs|existing:CLASS|none
 #                                            auto: the default class if there is one, else OpenEBS; none: nothing lasts
-#   --s3 seaweedfs|minio|versitygw|external  seaweedfs. Nobody publishes MinIO's images any more: MINIO_IMAGE= names one.
+#   --s3 seaweedfs|minio|versitygw|external  seaweedfs. Nobody publishes MinIO's images any more: S3_IMAGE= names one.
 #                                            versitygw: two writers at once can both win a conditional put on a folder,
 #                                            so that two jobs of one run are not kept apart; fine for one at a time.
 #                                            external: AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
@@ -38,7 +38,7 @@
 #
 # Environment
 #   TRAIN_FUNC_IMAGE   image of notebooks and workers, which the nodes can pull: make image
-#   MINIO_IMAGE        image of a MinIO server, for --s3 minio
+#   S3_IMAGE           image of the store's engine, instead of the one in infra/versions.env; wanted for --s3 minio
 #   KUBECONFIG         as for kubectl
 #
 # Exit codes: 0 done, 2 wrong usage, 3 a prerequisite is missing (nothing was changed), 4 failed, 5 timed out.

@@ -179,15 +179,24 @@ check_namespaces() {
 }
 
 check_store() {
+    local held
     case $S3 in
         external)
             if [[ -z ${AWS_ENDPOINT_URL_S3:-} ]]; then
                 finding FAIL store "--s3 external without an endpoint" \
                     "set AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            elif [[ -z ${AWS_ACCESS_KEY_ID:-} || -z ${AWS_SECRET_ACCESS_KEY:-} ]] && ! exists secret myminio kubeflow; then
+                finding FAIL store "--s3 external without a key" "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             fi
+            return
             ;;
         versitygw) finding note store "VersityGW on a folder: two writers at once can both win a conditional put" ;;
     esac
+    held=$(k get persistentvolumeclaim data-myminio-0 --namespace kubeflow --ignore-not-found --output 'jsonpath={.metadata.labels.engine}')
+    if [[ -n $held && $held != "$S3" ]]; then
+        finding FAIL store "the volume data-myminio-0 was written by $held" "--s3 $held to find all of it again; to lose it: \
+kubectl --context $CONTEXT --namespace kubeflow delete persistentvolumeclaim data-myminio-0"
+    fi
 }
 
 # Charts and manifests that are wanted and cannot be had.

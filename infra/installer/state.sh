@@ -19,8 +19,8 @@ settle() {
         [[ -z $S3 || -z $was || $S3 == "$was" ]] ||
             die "$USAGE" "--s3 $S3: this cluster has $was, whose data it would not find; uninstall first, or leave --s3 out"
         : "${S3:=$was}" "${STORAGE:=$(recorded storage)}"
-        : "${TRAIN_FUNC_IMAGE:=$(recorded image)}" "${MINIO_IMAGE:=$(recorded minio_image)}"
-        : "${AWS_ENDPOINT_URL_S3:=$(recorded endpoint)}"
+        : "${TRAIN_FUNC_IMAGE:=$(recorded image)}" "${S3_IMAGE:=$(recorded s3_image)}"
+        : "${AWS_ENDPOINT_URL_S3:=$(recorded endpoint)}" "${AWS_REGION:=$(recorded region)}"
     fi
     : "${PROFILE:=generic}"
     # shellcheck source=/dev/null
@@ -64,7 +64,8 @@ data:
   s3: "$S3"
   storage: "$STORAGE"
   image: "${TRAIN_FUNC_IMAGE:-}"
-  minio_image: "${MINIO_IMAGE:-}"
+  s3_image: "${S3_IMAGE:-}"
   endpoint: "$([[ $S3 != external ]] || printf '%s' "${AWS_ENDPOINT_URL_S3:-}")"
+  region: "$(region)"
 YAML
 }

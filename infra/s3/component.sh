@@ -4,12 +4,16 @@
 readonly BUCKET=kubeflow-examples
 
 images_of_s3() {
-    case $S3 in
-        minio) printf '%s\n' "${MINIO_IMAGE:-}" ;;
-        seaweedfs) printf '%s\n' "$SEAWEEDFS_IMAGE" ;;
-        versitygw) printf '%s\n' "$VERSITYGW_IMAGE" ;;
-    esac
+    [[ $S3 == external ]] || engine_image
     printf '%s\n' "${TRAIN_FUNC_IMAGE:-registry/train-func:1}"
+}
+
+engine_image() {
+    case $S3 in
+        minio) printf '%s\n' "${S3_IMAGE:-}" ;;
+        seaweedfs) printf '%s\n' "${S3_IMAGE:-$SEAWEEDFS_IMAGE}" ;;
+        versitygw) printf '%s\n' "${S3_IMAGE:-$VERSITYGW_IMAGE}" ;;
+    esac
 }
 
 not_needed_s3() { :; }
@@ -22,10 +26,12 @@ store_endpoint() {
     fi
 }
 
+region() { printf '%s\n' "${AWS_REGION:-us-east-1}"; }
+
 # The engine with its volume, and the Job that makes the bucket and the key of jobs.
 render_s3() {
-    [[ $S3 != minio || -n ${MINIO_IMAGE:-} ]] || die "$PREREQUISITE" \
-        "--s3 minio: MINIO_IMAGE=registry/minio:tag is wanted, as nobody publishes one; or take --s3 seaweedfs"
+    [[ $S3 != minio || -n ${S3_IMAGE:-} ]] || die "$PREREQUISITE" \
+        "--s3 minio: S3_IMAGE=registry/minio:tag is wanted, as nobody publishes one; or take --s3 seaweedfs"
     cp -r "$ROOT/infra/s3" "$WORK/"
     s3_resources >"$WORK/s3/kustomization.yaml"
     s3_kustomization | kustomized s3 kubeflow
@@ -34,7 +40,7 @@ render_s3() {
 s3_kustomization() {
     printf 'images:\n'
     kustomize_image train-func "${TRAIN_FUNC_IMAGE:-registry/train-func:1}"
-    [[ $S3 == external ]] || kustomize_image engine "$(images_of_s3 | head -n 1)"
+    [[ $S3 == external ]] || kustomize_image engine "$(engine_image)"
     printf 'patches:\n'
     setup_patch
     [[ $S3 != external ]] || return 0
@@ -56,12 +62,15 @@ s3_resources() {
     fi
     printf -- '  - setup.yaml\n'
     printf 'configMapGenerator:\n  - {name: myminio-setup, files: [setup.py], options: {disableNameSuffixHash: true}}\n'
+    if [[ $S3 == seaweedfs ]]; then
+        printf '  - {name: myminio-identities, files: [identities.json]}\n'
+    fi
 }
 
 # A Job cannot be changed: what it does and with what is in its name.
 setup_name() {
     local made_of
-    made_of=$(cat "$ROOT/infra/s3/setup.py" "$ROOT/infra/s3/setup.yaml" - <<<"$S3 $(store_endpoint) ${TRAIN_FUNC_IMAGE:-}" | sha256sum)
+    made_of=$(cat "$ROOT/infra/s3/setup.py" "$ROOT/infra/s3/setup.yaml" - <<<"$S3 $(store_endpoint) $(region) ${TRAIN_FUNC_IMAGE:-}" | sha256sum)
     printf 'myminio-setup-%s\n' "${made_of:0:8}"
 }
 
@@ -73,6 +82,7 @@ setup_patch() {
       - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: ENGINE, value: $S3}}
       - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: ENDPOINT, value: "$(store_endpoint)"}}
       - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: BUCKET, value: $BUCKET}}
+      - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: REGION, value: $(region)}}
 YAML
 }
 
@@ -89,6 +99,7 @@ volume_patch() {
 install_s3() {
     make_keys
     render_s3 >"$WORK/s3.yaml"
+    forget_failed_setup
     apply s3 "$WORK/s3.yaml"
     [[ $DRY_RUN == false ]] || return 0
     [[ $S3 == external ]] || ready kubeflow statefulset/myminio
@@ -99,22 +110,65 @@ install_s3() {
 
 # Root key and key of jobs; an external store has the given key for both.
 make_keys() {
-    if [[ $S3 == external ]]; then
-        : "${AWS_ACCESS_KEY_ID:?--s3 external wants it}" "${AWS_SECRET_ACCESS_KEY:?--s3 external wants it}"
-        keep_secret s3 kubeflow myminio rootUser "$AWS_ACCESS_KEY_ID" rootPassword "$AWS_SECRET_ACCESS_KEY"
-        keep_secret s3 kubeflow myminio-jobs rootUser "$AWS_ACCESS_KEY_ID" rootPassword "$AWS_SECRET_ACCESS_KEY"
-    else
+    local known=${#CHANGED[@]}
+    if [[ $S3 != external ]]; then
         keep_secret s3 kubeflow myminio rootUser "$(random 20)" rootPassword "$(random 40)"
         keep_secret s3 kubeflow myminio-jobs rootUser "$(random 20)" rootPassword "$(random 40)"
+    elif [[ -n ${AWS_ACCESS_KEY_ID:-} && -n ${AWS_SECRET_ACCESS_KEY:-} ]]; then
+        given_key myminio
+        given_key myminio-jobs
+    fi
+    [[ ${#CHANGED[@]} -eq $known ]] || use_new_keys
+}
+
+# given_key NAME: of the environment; one that was given before is exchanged
+given_key() {
+    if [[ $DRY_RUN == false && "$(secret_value kubeflow "$1" rootUser) $(secret_value kubeflow "$1" rootPassword)" != \
+        "$AWS_ACCESS_KEY_ID $AWS_SECRET_ACCESS_KEY" ]]; then
+        k delete secret "$1" --namespace kubeflow --ignore-not-found >/dev/null
+    fi
+    keep_secret s3 kubeflow "$1" rootUser "$AWS_ACCESS_KEY_ID" rootPassword "$AWS_SECRET_ACCESS_KEY"
+}
+
+# A store that runs already knows the old ones: it starts again, and the key of jobs is set up again.
+use_new_keys() {
+    k delete jobs --namespace kubeflow --selector "$MANAGED,app.kubernetes.io/component=s3" >/dev/null
+    if exists statefulset myminio kubeflow; then
+        k rollout restart statefulset/myminio --namespace kubeflow >/dev/null
+        ready kubeflow statefulset/myminio
     fi
 }
 
-await_setup() {
-    if ! k wait "job/$(setup_name)" --namespace kubeflow --for condition=Complete --timeout "$TIMEOUT" \
-        --request-timeout 0 >/dev/null 2>&1; then
-        evidence kubeflow
-        die "$TIMED_OUT" "the bucket was not made within $TIMEOUT; what is known stands above"
+forget_failed_setup() {
+    if [[ $DRY_RUN == false && $(state_of_setup) == *Failed* ]]; then
+        k delete job "$(setup_name)" --namespace kubeflow >/dev/null
     fi
+}
+
+state_of_setup() {
+    k get job "$(setup_name)" --namespace kubeflow --ignore-not-found --output \
+        'jsonpath={.status.conditions[?(@.status=="True")].type}'
+}
+
+await_setup() {
+    local end=$((SECONDS + $(seconds "$TIMEOUT"))) state
+    until state=$(state_of_setup) && [[ $state == *Complete* ]]; do
+        if [[ $state == *Failed* ]]; then
+            die "$FAILED" "the bucket and its key were not set up: $(said_by_setup)"
+        fi
+        if ((SECONDS >= end)); then
+            evidence kubeflow
+            die "$TIMED_OUT" "the bucket was not made within $TIMEOUT: $(said_by_setup)"
+        fi
+        sleep 1
+    done
+}
+
+# Its last line says what was wrong, and what to do next.
+said_by_setup() {
+    local said
+    said=$(k logs "job/$(setup_name)" --namespace kubeflow --tail 3 2>&1) || said="its pod has no log: $said"
+    printf '%s\n' "$said"
 }
 
 verify_s3() {

@@ -4,17 +4,32 @@ import json
 import os
 import secrets
 import time
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Callable
+from typing import Any, NoReturn
+from urllib.parse import urlencode, urlsplit
+from xml.etree import ElementTree
 
 import boto3
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
+from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.httpsession import URLLib3Session
 
 ENGINE, ENDPOINT, BUCKET = os.environ["ENGINE"], os.environ["ENDPOINT"], os.environ["BUCKET"]
+REGION = os.environ["REGION"]
 ROOT = os.environ["ROOT_USER"], os.environ["ROOT_PASSWORD"]
 JOBS = os.environ["JOBS_USER"], os.environ["JOBS_PASSWORD"]
 START_SECONDS = 180
+REFUSED_SECONDS = 30  # a store that is just starting may not know its keys yet
+REFUSALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "403")
+OF_OBJECTS = ("GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload", "ListMultipartUploadParts")
+OF_BUCKET = ("ListBucket", "ListBucketMultipartUploads", "GetBucketLocation")
+
+
+def end(what: str, remedy: str) -> NoReturn:
+    raise SystemExit(f"{ENGINE} at {ENDPOINT}: {what}. Next: {remedy}")
 
 
 def client(key: tuple[str, str]) -> Any:
@@ -23,84 +38,139 @@ def client(key: tuple[str, str]) -> Any:
     return boto3.client(
         "s3",
         endpoint_url=ENDPOINT,
-        region_name=os.environ.get("AWS_REGION", "us-east-1"),
+        region_name=REGION,
         aws_access_key_id=key[0],
         aws_secret_access_key=key[1],
         config=config,
     )
 
 
-def wait_for(store: Any) -> None:
-    """Until it answers whoever has the root key."""
-    end = time.monotonic() + START_SECONDS
+def code_of(error: Exception) -> str:
+    return str(error.response["Error"]["Code"]) if isinstance(error, ClientError) else type(error).__name__
+
+
+def bucket_is_there(store: Any) -> bool:
+    try:
+        store.list_objects_v2(Bucket=BUCKET, MaxKeys=1)
+    except ClientError as error:
+        if code_of(error) != "NoSuchBucket":
+            raise
+        return False
+    return True
+
+
+def wait_for(store: Any) -> bool:
+    """Until it answers whoever has the root key; says whether the bucket is there."""
+    started, told = time.monotonic(), ""
     while True:
         try:
-            store.list_buckets()
+            return bucket_is_there(store)
         except (BotoCoreError, ClientError) as error:
-            if time.monotonic() > end:
-                raise SystemExit(f"{ENDPOINT} does not answer within {START_SECONDS} s: {error}") from error
-            print(f"waiting for {ENDPOINT}: {error}")
-            time.sleep(2)
-        else:
-            return
+            waited, last = time.monotonic() - started, error
+        if code_of(last) in REFUSALS and waited > REFUSED_SECONDS:
+            end(f"it refuses the root key: {last}", "give the key it was started with, which may use that bucket")
+        if waited > START_SECONDS:
+            end(f"no answer in {START_SECONDS} s: {last}", "see the log of its pod, or the address, if it is external")
+        if str(last) != told:
+            print(f"waiting: {last}")
+        told = str(last)
+        time.sleep(2)
 
 
 def make_bucket(store: Any) -> None:
-    """The bucket, when there is none."""
-    if BUCKET in (bucket["Name"] for bucket in store.list_buckets()["Buckets"]):
-        print(f"bucket {BUCKET} is there")
-        return
-    store.create_bucket(Bucket=BUCKET)
+    """In the region that is named, as AWS wants it."""
+    elsewhere = {} if REGION == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": REGION}}
+    try:
+        store.create_bucket(Bucket=BUCKET, **elsewhere)
+    except ClientError as error:
+        end(f"bucket {BUCKET} cannot be made: {error}", "make it yourself, or give a key that may; then install again")
     print(f"made bucket {BUCKET}")
 
 
+def policy(**principal: Any) -> dict[str, Any]:
+    """Everything that a run does in the bucket, and no more."""
+    of_bucket = {"Action": [f"s3:{action}" for action in OF_BUCKET], "Resource": f"arn:aws:s3:::{BUCKET}"}
+    of_objects = {"Action": [f"s3:{action}" for action in OF_OBJECTS], "Resource": f"arn:aws:s3:::{BUCKET}/*"}
+    statements = [{"Effect": "Allow", **principal, **statement} for statement in (of_bucket, of_objects)]
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
 def allow_jobs_in_minio() -> None:
-    """A user that may do everything in the bucket and nothing outside of it."""
+    """The one user with that policy; earlier ones are forgotten, so that an exchanged key opens nothing."""
     from minio.credentials import StaticProvider
     from minio.minioadmin import MinioAdmin
 
     address = urlsplit(ENDPOINT)
     admin = MinioAdmin(endpoint=address.netloc, credentials=StaticProvider(*ROOT), secure=address.scheme == "https")
-    policy = {
-        "Version": "2012-10-17",
-        "Statement": [
-            {"Effect": "Allow", "Action": ["s3:*"], "Resource": [f"arn:aws:s3:::{BUCKET}", f"arn:aws:s3:::{BUCKET}/*"]}
-        ],
-    }
     admin.user_add(*JOBS)
-    admin.policy_add(BUCKET, policy=policy)
+    admin.policy_add(BUCKET, policy=policy())
     admin.policy_set(BUCKET, user=JOBS[0])
-    print(f"the key of jobs opens {BUCKET}")
+    for name, user in json.loads(admin.user_list()).items():
+        if name != JOBS[0] and user.get("policyName") == BUCKET:
+            admin.user_remove(name)
+
+
+def allow_jobs_in_versitygw() -> None:
+    """Its only user; a policy of the bucket says what he may do."""
+    users = [user.findtext("Access") for user in ElementTree.fromstring(ask_versitygw("/list-users")).iter("Accounts")]
+    if JOBS[0] not in users:
+        account = ElementTree.Element("Account")
+        for name, value in zip(("Access", "Secret", "Role"), (*JOBS, "user"), strict=True):
+            ElementTree.SubElement(account, name).text = value
+        ask_versitygw("/create-user", ElementTree.tostring(account))
+    for other in {*users} - {JOBS[0]}:
+        ask_versitygw(f"/delete-user?{urlencode({'access': other})}")
+    client(ROOT).put_bucket_policy(Bucket=BUCKET, Policy=json.dumps(policy(Principal={"AWS": [JOBS[0]]})))
+
+
+def ask_versitygw(path: str, body: bytes = b"") -> bytes:
+    """Of its admin API, signed with the root key."""
+    request = AWSRequest(method="PATCH", url=f"{ENDPOINT}{path}", data=body)
+    S3SigV4Auth(Credentials(*ROOT), "s3", REGION).add_auth(request)
+    answer = URLLib3Session().send(request.prepare())
+    if answer.status_code >= 300:
+        end(f"{path.partition('?')[0]} answered {answer.status_code} {answer.text}", "see whether it is version 1.7")
+    return bytes(answer.content)
 
 
 def try_out(store: Any) -> None:
     """Writes, reads and removes an object with the key of jobs."""
-    key, data = f"probes/{secrets.token_hex(8)}", json.dumps({"probe": True}).encode()
-    store.put_object(Bucket=BUCKET, Key=key, Body=data)
-    assert store.get_object(Bucket=BUCKET, Key=key)["Body"].read() == data
-    store.delete_object(Bucket=BUCKET, Key=key)
-    print("the key of jobs writes, reads and removes")
+    key, data = f"probes/{secrets.token_hex(8)}", b"probe"
+    try:
+        store.put_object(Bucket=BUCKET, Key=key, Body=data)
+        found = store.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        store.delete_object(Bucket=BUCKET, Key=key)
+    except (BotoCoreError, ClientError) as error:
+        end(f"the key of jobs cannot work in {BUCKET}: {error}", "allow it to read, write and delete objects there")
+    if found != data:
+        end(f"an object of {BUCKET} came back changed", "look for a proxy in between")
+    print(f"the key of jobs writes, reads and removes in {BUCKET}")
 
 
 def refuse_elsewhere(store: Any) -> None:
-    """The key of jobs must not open anything else."""
-    name = f"{BUCKET}-not-for-jobs"
-    try:
-        store.create_bucket(Bucket=name)
-    except ClientError as error:
-        print(f"the key of jobs makes no bucket: {error.response['Error']['Code']}")
-        return
-    store.delete_bucket(Bucket=name)
-    raise SystemExit("the key of jobs could make another bucket: it is not confined to its own")
+    """The key of jobs must not open anything else, nor change who may use the bucket."""
+    public = json.dumps(policy(Principal="*"))
+    attempts: dict[str, Callable[[], Any]] = {
+        "make a bucket": lambda: store.create_bucket(Bucket=f"{BUCKET}-not-for-jobs"),
+        "open the bucket to everybody": lambda: store.put_bucket_policy(Bucket=BUCKET, Policy=public),
+    }
+    for what, attempt in attempts.items():
+        try:
+            attempt()
+        except ClientError as error:
+            print(f"the key of jobs may not {what}: {code_of(error)}")
+        else:
+            end(f"the key of jobs could {what}", "undo it as root, and take another engine or version")
 
 
 def main() -> None:
-    root = client(ROOT)
-    wait_for(root)
-    make_bucket(root)
+    root, jobs = client(ROOT), client(JOBS)
+    if not wait_for(root):
+        make_bucket(root)
     if ENGINE == "minio":
         allow_jobs_in_minio()
-    jobs = client(JOBS)
+    elif ENGINE == "versitygw":
+        allow_jobs_in_versitygw()
     try_out(jobs)
     if ENGINE != "external":
         refuse_elsewhere(jobs)
