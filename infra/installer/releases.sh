@@ -57,7 +57,7 @@ release_field() {
 deployed() {
     [[ $(release_field "$1" "$2" status) == deployed && $(release_field "$1" "$2" made-of) == "$3" ]] || return 1
     h get manifest "$1" --namespace "$2" |
-        k diff --server-side --force-conflicts --field-manager helm --filename - >/dev/null 2>&1
+        k diff --namespace "$2" --server-side --force-conflicts --field-manager helm --filename - >/dev/null 2>&1
 }
 
 # Helm refuses a release whose last change was killed; what it had made is taken over by the next one.
