@@ -1,4 +1,6 @@
-"""Real S3 servers for tests: MinIO and VersityGW as plain processes on a free port, with a bucket, gone afterwards."""
+"""Real S3 servers for tests, as plain processes on a free port, with a bucket, gone afterwards.
+
+MinIO and VersityGW always; SeaweedFS where there is its program, `weed`: the testbed has none."""
 
 import contextlib
 import ctypes
@@ -19,7 +21,8 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-KINDS = ("minio", "versitygw")
+PROGRAMS = {"minio": "minio", "versitygw": "versitygw", "seaweedfs": "weed"}
+IDENTITIES = Path(__file__).parents[1] / "infra/s3/identities.json"
 SECONDS_TO_START = 60
 _PR_SET_PDEATHSIG = 1
 
@@ -69,6 +72,9 @@ def binary(name: str) -> Path | None:
     return found or (Path(on_path) if on_path else None)
 
 
+KINDS = tuple(kind for kind in PROGRAMS if kind != "seaweedfs" or binary(PROGRAMS[kind]))
+
+
 def needed(name: str) -> Path:
     """The program, or a skipped test that says what is missing."""
     found = binary(name)
@@ -80,7 +86,7 @@ def needed(name: str) -> Path:
 @contextlib.contextmanager
 def s3_server(kind: str, folder: Path, bucket: str = "kubeflow-examples") -> Iterator[S3Server]:
     """A running server of ``kind`` that keeps its data under ``folder``; skips the test without the binary."""
-    program = needed(kind)
+    program = needed(PROGRAMS[kind])
     for last in (False, False, True):  # between choosing the port and listening somebody else may take it
         server = S3Server(kind, free_port(), secrets.token_hex(8), secrets.token_hex(20), bucket, folder)
         process = _start(program, server)
@@ -96,18 +102,35 @@ def s3_server(kind: str, folder: Path, bucket: str = "kubeflow-examples") -> Ite
 def _start(program: Path, server: S3Server) -> "subprocess.Popen[bytes]":
     data = server.folder / "data"
     data.mkdir(parents=True, exist_ok=True)
-    if server.kind == "minio":
-        command = ["server", "--quiet", "--address", f"127.0.0.1:{server.port}", str(data)]
-        variables = {"MINIO_ROOT_USER": server.access_key, "MINIO_ROOT_PASSWORD": server.secret_key}
-        variables |= {"MINIO_BROWSER": "off", "HOME": str(server.folder)}
-    else:
-        command = ["--port", f"127.0.0.1:{server.port}", "--quiet", "posix", str(data)]
-        variables = {"ROOT_ACCESS_KEY_ID": server.access_key, "ROOT_SECRET_ACCESS_KEY": server.secret_key}
+    command, variables = {"minio": _minio, "versitygw": _versitygw, "seaweedfs": _seaweedfs}[server.kind](server, data)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MINIO_", "VGW_"))}
     with (server.folder / "log").open("ab") as log:
         return subprocess.Popen(
             [str(program), *command], env=inherited | variables, stdout=log, stderr=log, preexec_fn=_die_with_parent
         )
+
+
+def _minio(server: S3Server, data: Path) -> tuple[list[str], dict[str, str]]:
+    variables = {"MINIO_ROOT_USER": server.access_key, "MINIO_ROOT_PASSWORD": server.secret_key}
+    variables |= {"MINIO_BROWSER": "off", "HOME": str(server.folder)}
+    return ["server", "--quiet", "--address", f"127.0.0.1:{server.port}", str(data)], variables
+
+
+def _versitygw(server: S3Server, data: Path) -> tuple[list[str], dict[str, str]]:
+    variables = {"ROOT_ACCESS_KEY_ID": server.access_key, "ROOT_SECRET_ACCESS_KEY": server.secret_key}
+    return ["--port", f"127.0.0.1:{server.port}", "--quiet", "posix", str(data)], variables
+
+
+def _seaweedfs(server: S3Server, data: Path) -> tuple[list[str], dict[str, str]]:
+    """As infra/s3/seaweedfs.yaml starts it, on free ports."""
+    inner = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")
+    options = [f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.peers=none", "-master.telemetry=false"]
+    options += ["-volume.max=0", "-s3", f"-s3.config={IDENTITIES}", "-s3.iam=false", "-s3.autoCreateBucket=false"]
+    options += ["-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.port={server.port}"]
+    options += [f"-{name}={free_port()}" for name in (*inner, "s3.port.grpc")]
+    variables = {"ROOT_USER": server.access_key, "ROOT_PASSWORD": server.secret_key}
+    variables |= {"JOBS_USER": secrets.token_hex(8), "JOBS_PASSWORD": secrets.token_hex(20)}
+    return ["-logtostderr=true", "server", *options], variables | {"WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"}
 
 
 def _die_with_parent() -> None:

@@ -27,6 +27,13 @@ def minio(tmp_path_factory):
         yield running
 
 
+@pytest.fixture(scope="module", params=[kind for kind in KINDS if kind != "versitygw"])
+def fair(request, tmp_path_factory):
+    """Lets one of several writers win; VersityGW 1.7 on a POSIX folder is known to let two win now and then."""
+    with s3_server(request.param, tmp_path_factory.mktemp(request.param)) as running:
+        yield running
+
+
 @pytest.fixture
 def proxy(server):
     with tcp_proxy(server.port) as running:
@@ -117,7 +124,7 @@ def test_every_object_carries_a_checksum_that_the_server_has_verified(store, ser
     large = server.client().head_object(Key=raw_key(store, "run/large"), **ask)
     small = server.client().head_object(Key=raw_key(store, "run/small"), **ask)
     assert large["ChecksumSHA256"].endswith("-3")
-    assert small["ChecksumType"] == "FULL_OBJECT"
+    assert small.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT"  # SeaweedFS does not say
     assert small["ChecksumSHA256"]
 
 
@@ -128,14 +135,13 @@ def test_a_listing_goes_on_after_a_thousand_objects(store, server):
     assert [entry.key for entry in store.list("many/")] == [f"many/{number:04}" for number in range(1003)]
 
 
-def test_of_eight_processes_exactly_one_creates_and_exactly_one_replaces(minio, monkeypatch):
-    """On MinIO; VersityGW 1.7 on a POSIX folder is known to let two win now and then."""
-    only_these(monkeypatch, minio.environment)
-    created, replaced = race(f"s3://{minio.bucket}/race", num_writers=8, num_rounds=40)
+def test_of_eight_processes_exactly_one_creates_and_exactly_one_replaces(fair, monkeypatch):
+    only_these(monkeypatch, fair.environment)
+    created, replaced = race(f"s3://{fair.bucket}/race", num_writers=8, num_rounds=40)
     assert [len(winners) for winners in created] == [1] * 40
     assert [len(winners) for winners in replaced] == [1] * 40
     last = replaced[-1][0]
-    assert open_store(f"s3://{minio.bucket}/race").get("pointer").data == f"round 39 writer {last}".encode()
+    assert open_store(f"s3://{fair.bucket}/race").get("pointer").data == f"round 39 writer {last}".encode()
 
 
 def test_root_credentials_are_not_needed_for_one_prefix(minio, monkeypatch, tmp_path):
