@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from train_func.client.cluster import faults, objects, reading
 from train_func.client.cluster.access import Access, Json
+from train_func.client.cluster.log_access import LogAccess
 from train_func.client.cluster.reflection import Kind, Reflection
 from train_func.client.observed import Event, JobStatus, Pod
 from train_func.errors import InvalidInput
@@ -63,6 +64,7 @@ class Observer:
 
     def __init__(self, access: Access, job_name: str) -> None:
         self.access = access  # also keeps its identity from being given to another
+        self.logs = LogAccess()
         self._changed = threading.Condition()
         self._generation = 0
         self._answered: dict[int, int] = {}  # by thread: the generation when it was told of a change
@@ -100,8 +102,11 @@ class Observer:
     @property
     def unheard(self) -> InvalidInput | None:
         """The same for whoever waits, once it lasts."""
-        found = ((one.resource, error) for one in self._all if (error := one.unheard) and faults.known(error))
-        return next((faults.failed(error, "watch", resource, self.access) for resource, error in found), None)
+        found = [(one.unheard, "watch", one.resource) for one in self._all] + [(self.logs.unheard, "get", "pods/log")]
+        for error, verb, resource in found:
+            if error and faults.known(error):
+                return faults.failed(error, verb, resource, self.access)
+        return None
 
     def ask(self) -> None:
         """It is still needed."""

@@ -123,7 +123,10 @@ class Tail(threading.Thread):
             whole = self._read(follow=not ended(pod))
         except Exception as error:
             if faults.forbidden(error):
-                raise faults.failed(error, "get", "pods/log", self._access) from None
+                if not self._observer.logs.refused(error):
+                    raise faults.failed(error, "get", "pods/log", self._access) from None
+                self._tries = min(self._tries + 1, MOST_TRIES)  # not counted: nothing speaks against the pod
+                return False
             if not faults.known(error):
                 raise
             self._tries += faults.status_of(error) not in (NOT_STARTED, NOT_FOUND) or ended(pod)
@@ -138,6 +141,7 @@ class Tail(threading.Thread):
         if self._stopped.is_set() or not is_there(self._access, self._pod):
             stream.close()
             return False
+        self._observer.logs.allowed()
         whole = True
         for line in stream.lines():
             whole = self._take(line) and whole
