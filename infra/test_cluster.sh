@@ -34,6 +34,10 @@ main() {
     context=$(context)
     image=$(image "$context")
     printf 'test-cluster: on context %s, workers of %s\n' "$context" "$image"
-    TRAIN_FUNC_IMAGE=$image .venv/bin/python -m pytest --durations=15 "${@:-tests/cluster}"
+    export TRAIN_FUNC_IMAGE=$image
+    if [[ $# -eq 0 ]]; then
+        .venv/bin/python -m pytest --durations=5 tests/install # wants the cluster bare, and leaves it so
+    fi
+    .venv/bin/python -m pytest --durations=15 "${@:-tests/cluster}"
 }
 main "$@"

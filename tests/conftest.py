@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-collect_ignore = ["cluster"]  # unless named: they need a cluster; `make test-cluster`
+collect_ignore = ["cluster", "install"]  # unless named: they need a cluster; `make test-cluster`
 SENTENCES = (
     Path(os.environ.get("TRAIN_FUNC_TEST_DATA", Path(__file__).parents[2] / "shared/data")) / "yelp_sentences.tsv"
 )

@@ -1,5 +1,6 @@
 """The real API server seen through one that hides what a cluster may not serve, or loses an answer on its way."""
 
+import base64
 import contextlib
 import json
 import ssl
@@ -17,6 +18,11 @@ def hiding(group: str, kubeconfig: Path, folder: Path) -> contextlib.AbstractCon
     return _in_front(kubeconfig, folder, group=group)
 
 
+def of_version(version: str, kubeconfig: Path, folder: Path) -> contextlib.AbstractContextManager[Path]:
+    """A kubeconfig whose server says that it is of another version."""
+    return _in_front(kubeconfig, folder, version=version)
+
+
 @contextlib.contextmanager
 def losing_the_answer(to: str, kubeconfig: Path, folder: Path) -> Iterator[Path]:
     """A kubeconfig whose server carries out the first such request, "POST /path", and hangs up without an answer."""
@@ -30,7 +36,8 @@ def losing_the_answer(to: str, kubeconfig: Path, folder: Path) -> Iterator[Path]
 def _in_front(kubeconfig: Path, folder: Path, **what: Any) -> Iterator[Path]:
     config = json.loads(kubeconfig.read_text())
     cluster = config["clusters"][0]["cluster"]
-    handler = type("Handler", (_Handler,), {"server_url": cluster["server"], "context": _trust(cluster), **what})
+    trust = _trust(cluster, config["users"][0]["user"], folder)
+    handler = type("Handler", (_Handler,), {"server_url": cluster["server"], "context": trust, **what})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{server.server_port}"}
@@ -43,16 +50,22 @@ def _in_front(kubeconfig: Path, folder: Path, **what: Any) -> Iterator[Path]:
         server.server_close()
 
 
-def _trust(cluster: dict[str, Any]) -> ssl.SSLContext:
-    import base64
-
-    return ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+def _trust(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSLContext:
+    """Of the server, and of this user by certificate, where it has one."""
+    trust = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    if "client-certificate-data" in user:
+        path = folder / "client.pem"
+        path.touch(mode=0o600)
+        path.write_bytes(b"".join(base64.b64decode(user[f"client-{part}-data"]) for part in ("key", "certificate")))
+        trust.load_cert_chain(path)
+    return trust
 
 
 class _Handler(BaseHTTPRequestHandler):
     server_url: str
     context: ssl.SSLContext
     group: str | None = None
+    version: str | None = None
     to_lose: Sequence[str] = ()
     protocol_version = "HTTP/1.1"
 
@@ -94,6 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
             groups = json.loads(found)
             groups["groups"] = [entry for entry in groups["groups"] if entry["name"] != self.group]
             found = json.dumps(groups).encode()
+        if self.version and self.path.partition("?")[0] == "/version":
+            found = json.dumps({**json.loads(found), "gitVersion": self.version}).encode()
         self._say(status, found, "application/json")
 
     def _say(self, status: int, body: bytes, kind: str) -> None:

@@ -62,7 +62,7 @@ def running(admin: Kubectl) -> Iterator[ObjectStore]:
     keys = {"rootUser": "tests", "rootPassword": secrets.token_hex(16)}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME}, "stringData": keys}
     service, deployment = yaml.safe_load_all(MANIFEST.read_text())
-    deployment["spec"]["template"]["spec"]["containers"][0]["image"] = _image()
+    deployment["spec"]["template"]["spec"]["containers"][0]["image"] = image()
     admin.apply(secret, service, deployment)
     until(lambda: _ready(admin), "MinIO is ready", START_SECONDS, lambda: admin("describe", "pods"))
     with _endpoint(admin) as endpoint:
@@ -71,7 +71,7 @@ def running(admin: Kubectl) -> Iterator[ObjectStore]:
         yield store
 
 
-def _image() -> str:
+def image() -> str:
     """Nobody publishes MinIO any more: the testbed's own build, or one that the cluster can pull."""
     if given := os.environ.get("TRAIN_FUNC_TEST_MINIO_IMAGE"):
         return given

@@ -33,10 +33,15 @@ def ensure(admin: Kubectl) -> None:
     until(lambda: _accepts(admin), "the Training Operator accepts a PyTorchJob", INSTALL_SECONDS, lambda: _said(admin))
 
 
-def _install(admin: Kubectl) -> None:
+def manifests() -> Path:
+    """The folder of the published manifests, as the testbed has them."""
     assert (TESTBED / "operator").exists(), f"this cluster has no Training Operator; {REMEDY}"
     shown = subprocess.run([TESTBED / "operator"], capture_output=True, text=True, check=True, timeout=INSTALL_SECONDS)
-    admin("apply", "--server-side", "--force-conflicts", f"--kustomize={shown.stdout.strip()}", seconds=INSTALL_SECONDS)
+    return Path(shown.stdout.strip())
+
+
+def _install(admin: Kubectl) -> None:
+    admin("apply", "--server-side", "--force-conflicts", f"--kustomize={manifests()}", seconds=INSTALL_SECONDS)
 
 
 def _accepts(admin: Kubectl) -> bool:

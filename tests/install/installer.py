@@ -1,0 +1,88 @@
+"""install.sh as somebody would call it, with kubectl and helm in front that write down every argument."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 300
+NAMESPACES = ("kubeflow", "train-func")
+CHARTS = ("openebs", "jupyterhub")  # which the testbed cannot reach
+STEP = re.compile(r"^\[(\d+)/(\d+)\] (.+)$")
+IN_FRONT = """#!/usr/bin/env bash
+printf '%s\\n' "{name} $*" >>"{folder}/arguments"
+exec "{real}" "$@"
+"""
+
+
+class Installer:
+    """On the cluster of a kubeconfig; ``said`` is everything that it has printed so far."""
+
+    def __init__(self, kubeconfig: Path, bundle: Path, folder: Path, image: str, engine_image: str) -> None:
+        self._folder = folder
+        self._bundle = bundle
+        self.said = ""
+        for name in ("kubectl", "helm"):
+            if real := shutil.which(name):
+                (folder / name).write_text(IN_FRONT.format(name=name, real=real, folder=folder))
+                (folder / name).chmod(0o755)
+        self._environment = {
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "KUBECONFIG": str(kubeconfig),
+            "TRAIN_FUNC_IMAGE": image,
+            "S3_IMAGE": engine_image,
+        }
+
+    @property
+    def arguments(self) -> str:
+        """Every command line of kubectl and helm."""
+        return (self._folder / "arguments").read_text()
+
+    def __call__(self, command: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """As it ended, well or not."""
+        done = subprocess.run(
+            self._command(command, *options),
+            env=self._environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            input="",
+        )
+        self.said += done.stdout + done.stderr
+        return done
+
+    def must(self, command: str, *options: str) -> str:
+        """What it says when it ends well."""
+        done = self(command, *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def killed_in(self, step: str) -> None:
+        """An installation that is killed, with all its processes, as soon as it says that it begins with this step."""
+        process = subprocess.Popen(
+            self._command("install"),
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stderr is not None
+        for line in process.stderr:
+            if (found := STEP.match(line)) and found[3] == step:
+                break
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+        process.stderr.close()
+
+    def _command(self, command: str, *options: str) -> list[str]:
+        always = ["--profile", "testbed", "--bundle", str(self._bundle), "--yes"]
+        if command not in ("uninstall", "status", "credentials") and "--only" not in options:
+            always += ["--skip", ",".join(CHARTS)]
+        return [str(ROOT / "install.sh"), command, *always, *options]

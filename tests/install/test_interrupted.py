@@ -1,0 +1,20 @@
+"""Killed in any step and run again, install.sh ends ready."""
+
+import pytest
+
+from tests.install.installer import Installer
+
+STEPS = ["namespaces", "s3", "operator", "jobs", "jupyterhub", "verify"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_installation_that_was_killed_goes_on_where_it_is_needed(installer: Installer, step: str) -> None:
+    installer("uninstall", "--purge")
+    installer.killed_in(step)
+    installer.must("install")
+    assert "nothing was changed" in installer.must("install")
+
+
+def test_an_uninstallation_that_is_repeated_ends_the_same(installer: Installer) -> None:
+    installer.must("uninstall", "--purge")
+    assert installer("uninstall", "--purge").returncode == 2
