@@ -39,8 +39,11 @@ RUN uv pip install --quiet --no-deps --no-build-isolation --no-index /build \
     && python -m compileall -q "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/train_func" \
     && rm -rf /build
 
-# What a new home in JupyterHub begins with.
+# For JupyterHub: what a new home begins with, and no question whether to fetch news, which many clusters cannot.
 COPY notebooks /opt/notebooks
+RUN install --directory /opt/venv/etc/jupyter/labconfig \
+    && echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
+        >/opt/venv/etc/jupyter/labconfig/page_config.json
 
 USER 1000:1000
 WORKDIR /workspace

@@ -88,6 +88,8 @@ singleuser:
     TRAIN_FUNC_IMAGE: "$image"
     TRAIN_FUNC_S3_ENDPOINT: "$(store_endpoint)"
     AWS_ENDPOINT_URL_S3: "$(store_endpoint)"
+    TRAIN_FUNC_CPU: "$WORKER_CPU"
+    TRAIN_FUNC_MEMORY: "$WORKER_MEMORY"
   networkPolicy:
     enabled: $NETWORK_POLICIES
     egress:
