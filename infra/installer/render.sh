@@ -7,7 +7,7 @@ render_all() {
     settle false
     for component in "${COMPONENTS[@]}"; do
         if wanted "$component" && [[ -z $("not_needed_$component") ]]; then
-            printf '# component %s\n' "$component"
+            printf -- '---\n# component %s\n' "$component"
             "render_$component"
         fi
     done
