@@ -160,6 +160,8 @@ def _why(error: BaseException) -> str:
         ("No route to host", "there is no way to it (no route to host)"),
         ("Network is unreachable", "there is no way to it (network unreachable)"),
         ("imed out", "no answer in time"),
+        ("Connection aborted", "the connection breaks off"),
+        ("ended prematurely", "the connection breaks off"),
     ):
         if sign in words:
             return meaning

@@ -137,6 +137,14 @@ class Reflection(threading.Thread, Generic[T]):
         self._hear()
         if self._stopped.is_set():
             stream.close()
+        opened = time.monotonic()
+        try:
+            self._read(stream)
+        finally:
+            if time.monotonic() - opened > TROUBLE_SECONDS:  # it went well: what ends it now is something new
+                self._pause = SHORTEST_PAUSE
+
+    def _read(self, stream: Stream) -> None:
         for line in stream.lines():
             if self._kind.concerns in line or _BOOKMARK in line[:64] or b'"ERROR"' in line[:64]:
                 self._take(json.loads(line))
