@@ -59,9 +59,9 @@ class RecordedPlace:
         return self
 
 
-def a_record(workers: int = 1) -> RunRecord:
+def a_record(workers: int = 1, **options) -> RunRecord:
     made_of = dict.fromkeys(("source_sha256", "data_fingerprint", "model_fingerprint", "package_version"), "0")
-    run = Run(model="m", dataset="d", workers=workers)
+    run = Run(model="m", dataset="d", workers=workers, **options)
     return RunRecord(run=run, name="job-a", generation=1, store="s3://b/runs", function="f", **made_of)
 
 

@@ -1,4 +1,7 @@
-"""What befell workers that are started again: evicted, preempted, out of memory, ended with a retryable code."""
+"""What befell workers that are started again: evicted, preempted, out of memory, ended with a retryable code.
+
+The operator repeats its event of an end for as long as the pod is there, so its count says nothing of the ends.
+"""
 
 import re
 from collections import Counter
@@ -7,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from train_func.client.explain import termination
+from train_func.client.explain.starts import Starts, starts
 from train_func.client.explain.taken import TAKEN_AWAY, taken
 from train_func.client.explain.trouble import Trouble, worker_of
 from train_func.client.observed import Event, Pod
@@ -25,7 +29,7 @@ _CAUSES: dict[int, Cause] = {137: "killed", 143: "preemption", 144: "storage", 1
 TAKEN = "taken"  # the key of what the cluster did begins so
 FOLLOWING = (145, 146)  # ends that another worker's end brings about
 FIRST_RETRYABLE = 128
-CRASHES = 4  # starts that end within SHORT_LIFE each, after which only a change can help
+CRASHES = 4  # pods that end so, each within SHORT_LIFE, after which only a change can help
 SHORT_LIFE = 60.0  # seconds
 EVICTIONS = 3  # of one worker, for what it keeps on disk; after that only a change can help
 
@@ -45,9 +49,14 @@ class Incident:
         return self.key.startswith(TAKEN) and self.trouble.cause == "storage"
 
 
-def incidents(pods: Sequence[Pod], events: Iterable[Event]) -> list[Incident]:
-    """What events and pods tell, oldest first; what both tell is told once."""
-    found = [told for event in events if (told := _of_event(event))]
+def incidents(pods: Sequence[Pod], events: Sequence[Event], crashes: int = CRASHES) -> list[Incident]:
+    """What events and pods tell, oldest first; what both tell is told once.
+
+    Args:
+        crashes: pods of one worker that may end the same way; a worker that counts its attempts gives up earlier.
+    """
+    begun = starts(pods, events)
+    found = [told for event in events if (told := _of_event(event, begun, crashes))]
     found += [told for pod in pods if (told := _of_pod(pod))]
     once = {told.key: told for told in found}
     return _with_repeated(list(once.values()))
@@ -82,30 +91,32 @@ def _of_pod(pod: Pod) -> Incident | None:
     return Incident(f"{TAKEN} {pod.name} {pod.uid}", pod.worker, taken(pod.worker, TAKEN_AWAY[pod.reason], pod.message))
 
 
-def _of_event(event: Event) -> Incident | None:
+def _of_event(event: Event, begun: Starts, crashes: int) -> Incident | None:
     kind, _, name = event.object.partition("/")
-    at = f"{event.reason} {event.count} {event.time}"
     if kind == "Pod" and event.reason in _ON_EVENT:
         worker = worker_of(name)
         told = taken(worker, _ON_EVENT[event.reason], event.message)
-        return Incident(f"{TAKEN} {name} {event.uid or at}", worker, told)
+        return Incident(f"{TAKEN} {name} {event.uid or event.time}", worker, told)
     ended = _ENDED.match(event.message)
     if kind != "PyTorchJob" or ended is None:
         return None
     if int(ended["code"]) < FIRST_RETRYABLE or int(ended["code"]) in FOLLOWING:
         return None
-    return Incident(f"end {ended['pod']} {at}", worker_of(ended["pod"]), _of_end(event, ended))
+    worker = worker_of(ended["pod"])
+    pods = begun.between(worker, event)
+    # Named by the pod and not by the event, which comes again with another count and time.
+    return Incident(f"end {ended['pod']} {pods[-1]}", worker, _of_end(event, ended, len(pods), crashes))
 
 
-def _of_end(event: Event, ended: "re.Match[str]") -> Trouble:
+def _of_end(event: Event, ended: "re.Match[str]", num_pods: int, crashes: int) -> Trouble:
     code = int(ended["code"])
     cause, message = termination.read(ended["message"])
     worker = worker_of(ended["pod"])
-    hopeless = event.count >= CRASHES and _pace(event) < SHORT_LIFE
+    hopeless = num_pods >= crashes and _seconds(event) < SHORT_LIFE * (num_pods - 1)
     if event.reason == "StartError":
         words = " ".join(ended["message"].split())
         what = f"worker {worker}: its image cannot run the workers' program: {words}"
-        return Trouble("image", what, _IMAGE, permanent=event.count >= CRASHES)
+        return Trouble("image", what, _IMAGE, permanent=num_pods >= CRASHES)
     if event.reason == "OOMKilled":
         what = f"worker {worker} needed more than its memory limit and was killed (exit code {code}). {message}".strip()
         return Trouble("memory", what, _MEMORY, permanent=hopeless)
@@ -121,8 +132,6 @@ _IMAGE = "job.cancel(), give an image built by `make image` (image=...) and subm
 _MEMORY = "it is started again; if that does not help: job.cancel(), more memory=... or a lower micro_batch_size"
 
 
-def _pace(event: Event) -> float:
-    """Seconds from one such event to the next."""
-    if event.since is None or event.count < 2:
-        return float("inf")
-    return (event.time - event.since).total_seconds() / (event.count - 1)
+def _seconds(event: Event) -> float:
+    """From the first such end to the last."""
+    return (event.time - event.since).total_seconds() if event.since else 0.0

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from train_func.client.explain.incidents import incidents, since
+from train_func.client.explain.incidents import CRASHES, incidents, since
 from train_func.client.explain.refusals import refusals
 from train_func.client.explain.store_waits import StoreWaits
 from train_func.client.explain.trouble import Trouble, workers
@@ -100,7 +100,8 @@ class Lookout:
 
     def _befallen(self, pods: Sequence[Pod], events: Sequence[Event]) -> list[Trouble]:
         """What has befallen workers since the last look, each thing once."""
-        new = [found for found in incidents(pods, events) if found.key not in self._seen]
+        crashes = max(CRASHES, self._record.run.max_attempts + 1)
+        new = [found for found in incidents(pods, events, crashes) if found.key not in self._seen]
         self._seen |= {found.key for found in new}
         return [found.trouble for found in new]
 

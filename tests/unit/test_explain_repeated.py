@@ -1,0 +1,60 @@
+"""An end that the operator tells again and again is one end; only so many pods that end the same way are too many."""
+
+import pytest
+
+from tests.recorded_jobs import Clock, RecordedPlace, a_record, looked
+from train_func.client.explain import Lookout
+
+
+def ended_so_often(name, reason, pods, times=0):
+    """The recorded job after the ends of its first pods, each end repeated by the operator's event."""
+    place = RecordedPlace(name)
+    made = sorted(event["lastTimestamp"] for event in place.job["events"] if event["reason"] == "Created")
+    (event,) = (found for found in place.job["events"] if found["reason"] == reason)
+    event |= {"count": times or 2 * pods, "lastTimestamp": made[pods][:-3] + f"{int(made[pods][-3:-1]) - 1:02}Z"}
+    place.job["events"] = [
+        event,
+        *(e for e in place.job["events"] if e["reason"] == "Created" and e["lastTimestamp"] <= made[pods]),
+    ]
+    return place
+
+
+ENDS = [("out_of_memory", "OOMKilled"), ("start_error", "StartError")]
+
+
+@pytest.mark.parametrize(("name", "reason"), ENDS)
+def test_one_end_that_the_operator_tells_seven_times_is_one_end(name, reason):
+    told, _, given_up = looked(ended_so_often(name, reason, pods=1, times=7))
+    assert given_up is None
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(("name", "reason"), ENDS)
+def test_an_end_is_told_once_while_its_event_comes_again_and_again(name, reason):
+    place = ended_so_often(name, reason, pods=1, times=1)
+    clock = Clock()
+    lookout = Lookout(a_record(), place, clock)
+    told = lookout.look()
+    for times in range(2, 8):
+        clock.seconds += 1
+        place.job["events"] = ended_so_often(name, reason, pods=1, times=times).job["events"]
+        told += lookout.look()
+    place.job["events"] = ended_so_often(name, reason, pods=2).job["events"]
+    clock.seconds += 1
+    assert (len(told), len(lookout.look()), lookout.failure()) == (1, 1, None)
+
+
+@pytest.mark.parametrize(("name", "reason"), ENDS)
+def test_the_fourth_pod_that_ends_the_same_way_is_one_too_many(name, reason):
+    assert looked(ended_so_often(name, reason, pods=3))[2] is None
+    assert looked(ended_so_often(name, reason, pods=4))[2] is not None
+
+
+def test_a_run_that_may_have_more_attempts_is_given_up_for_its_memory_only_after_those():
+    place = ended_so_often("out_of_memory", "OOMKilled", pods=5)
+    clock = Clock()
+    lookout = Lookout(a_record(max_attempts=6), place, clock)
+    lookout.look()
+    clock.seconds += 10
+    lookout.look()
+    assert lookout.failure() is None
