@@ -131,3 +131,29 @@ def test_a_store_that_is_away_hides_neither_the_cause_nor_itself(tmp_path):
     error = explain(a_record(), RecordedPlace("child_out_of_memory"), store)
     assert error.cause == "memory"
     assert "the store could not be asked" in str(error)
+
+
+EARLIER, NEWEST = "2026-11-21T13:00:00", "2026-11-21T14:00:00"
+
+
+def test_a_fault_of_an_earlier_submission_is_not_that_of_the_newest(store, ended):
+    error = {"type": "ValueError", "message": "'x'", "time": "1", "traceback": ""}
+    ended(cause="code", message="rank 0: ValueError", ranks=[{"rank": 0, "error": error}], submitted=EARLIER)
+    store.put("job-a/run.json", json.dumps({"submitted": EARLIER}).encode())
+    assert explain(a_record(), RecordedPlace("exit_1"), store).cause == "code"
+    store.put("job-a/run.json", json.dumps({"submitted": NEWEST}).encode())
+    told = explain(a_record(), RecordedPlace("exit_1"), store)
+    assert told.cause == "unknown"
+    assert "worker 0 ended with exit code 1" in str(told)
+    assert "ValueError" not in str(told)
+
+
+def test_an_image_without_this_package_is_named_as_the_fault(store):
+    place = RecordedPlace("exit_1")
+    (status,) = place.job["pods"][0]["status"]["containerStatuses"]
+    said = "/usr/local/bin/python: Error while finding module specification for 'train_func.worker' "
+    status["state"]["terminated"] |= {"message": f"{said}(ModuleNotFoundError: No module named 'train_func')\n"}
+    error = explain(a_record(), place, store)
+    assert error.cause == "image"
+    assert "No module named 'train_func'" in str(error)
+    assert "make image" in str(error)

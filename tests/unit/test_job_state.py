@@ -47,7 +47,10 @@ RESULT, MARK = {"result.json": {}}, {"cancelled.json": {}}
 
 def attempt(number: int, **codes: int) -> dict[str, dict]:
     """Lease and end records; ``w0=1``: worker 0 ended with exit code 1."""
-    ends = {f"attempts/{number}/worker-{worker[1:]}.json": {"exit_code": code} for worker, code in codes.items()}
+    ends = {
+        f"attempts/{number}/worker-{worker[1:]}.json": {"worker": int(worker[1:]), "exit_code": code}
+        for worker, code in codes.items()
+    }
     return {f"attempts/{number}/lease.json": {}, **ends}
 
 
@@ -76,3 +79,17 @@ def test_of_a_job_that_is_gone_the_store_tells_what_became(tmp_path, kept, word)
         store.put(f"{record.prefix}/{key}", json.dumps(value).encode())
     store.put(f"{record.prefix}/attempts/1/model/worker-0.json", b"not a record")
     assert state_in_store(store, record) == word
+
+
+def test_what_became_of_an_earlier_submission_is_not_what_became_of_the_newest(tmp_path):
+    store = open_store((tmp_path / "store").as_uri())
+    record = provisional(Run(model="m", dataset="d"), store.address)
+
+    def put(key, **fields):
+        store.put(f"{record.prefix}/{key}", json.dumps(fields).encode())
+
+    put("run.json", submitted="2026-11-21T14:00:00")
+    put("attempts/1/worker-0.json", worker=0, exit_code=70, submitted="2026-11-21T14:00:00")
+    assert state_in_store(store, record) == "Failed"
+    put("run.json", submitted="2026-11-21T15:00:00")
+    assert state_in_store(store, record) == "Absent"

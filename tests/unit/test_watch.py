@@ -4,7 +4,9 @@ import re
 
 import pytest
 
+from tests.recorded_jobs import RecordedPlace, a_record
 from train_func.client import watch
+from train_func.client.explain import Lookout
 from train_func.client.logs import Attempt, Told
 from train_func.client.watch import LOADING, STARTING, Display
 
@@ -103,3 +105,23 @@ def test_earlier_submissions_are_one_line(display, shown):
 def test_what_the_function_prints_is_left_to_the_logs(display, shown):
     tell(display, lines(attempt(), "[rank 0] 10%|###  | 1/10 [00:00<00:00]", "[rank 1] progress step=1/2", "hello"))
     assert shown() == []
+
+
+class Ended:
+    """A job that is over."""
+
+    name, state = "a-run", "Failed"
+
+    def wait(self):
+        return self.state
+
+
+def test_only_what_says_that_it_is_older_belongs_to_an_earlier_submission(capsys):
+    said = [Attempt(number, submitted, "", first=True) for number, submitted in [(1, "older"), (2, ""), (3, "newest")]]
+    told = [Told(one, 0, f"attempt {one.number} is told", late=False) for one in said]
+    watch.watch(Ended(), iter(told), "newest", Lookout(a_record(), RecordedPlace("exit_1")))
+    shown = capsys.readouterr().out
+    assert "earlier submissions had the attempts 1:" in shown
+    assert "attempt 1 is told" not in shown
+    assert "attempt 2 is told" in shown
+    assert "attempt 3 is told" in shown

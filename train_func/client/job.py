@@ -12,6 +12,7 @@ from train_func.client.explain import Lookout, explain, patiently
 from train_func.client.fetch import fetch
 from train_func.client.logs import Kept, Told, headed, joined
 from train_func.client.observed import Event, JobStatus, Place
+from train_func.client.records import ends, submitted
 from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import RunRecord
@@ -91,7 +92,7 @@ class Job:
     def watch(self) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state."""
         told = self._told(follow=True, note=lambda words: None)  # the lookout tells what matters here
-        return watch(self, told, self._submitted(), Lookout(self.record, self._place))
+        return watch(self, told, submitted(self._store, self.record), Lookout(self.record, self._place))
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> Iterator[str]:
         """Lines of all workers from the first one on, each behind its worker; a line before those of each attempt.
@@ -136,10 +137,6 @@ class Job:
 
     def _note(self, words: str) -> None:
         print(f"{self.name}: {words}", flush=True)
-
-    def _submitted(self) -> str:
-        """When the run was submitted last."""
-        return str(json.loads(self._store.get(f"{self.record.prefix}/run.json").data).get("submitted", ""))
 
     def events(self) -> list[Event]:
         """What happened to the job and its workers, oldest first."""
@@ -248,9 +245,9 @@ def state_in_store(store: Store, record: RunRecord) -> str:
         return "Cancelled"
     attempts = {int(found[1]) for key in entries if (found := re.match(r"attempts/(\d+)/", key))}
     newest = f"attempts/{max(attempts, default=0)}"
-    ends = [key for key in entries if re.fullmatch(rf"{newest}/worker-\d+\.json", key)]
-    codes = {key: json.loads(store.get(f"{record.prefix}/{key}").data)["exit_code"] for key in ends}
-    if any(0 < code < RETRYABLE for code in codes.values()):
+    keys = [f"{record.prefix}/{key}" for key in entries if re.fullmatch(rf"{newest}/worker-\d+\.json", key)]
+    over = ends(store, record, keys)
+    if any(0 < end["exit_code"] < RETRYABLE for end in over):
         return "Failed"
     # Without a result.json the function published nothing, and yet all of it was done.
-    return "Succeeded" if codes.get(f"{newest}/worker-0.json") == 0 else "Absent"
+    return "Succeeded" if any(end["worker"] == end["exit_code"] == 0 for end in over) else "Absent"

@@ -29,20 +29,20 @@ def watch(job: "Job", lines: Iterator[Told], submitted: str, lookout: Lookout) -
 
     Args:
         lines: what the workers say, followed.
-        submitted: time of the newest submission; what belongs to earlier ones is only counted.
+        submitted: time of the newest submission; what says that it belongs to an earlier one is only counted.
         lookout: tells what hinders the job.
     """
     display = Display()
     try:
         for line in _as_they_come(job, lines, display, lookout):
-            if submitted and line.attempt.submitted != submitted:
+            if submitted and line.attempt.submitted not in ("", submitted):
                 display.pass_over(line.attempt)
             else:
                 display.tell(line)
         display.finish(job.name, job.state if lookout.failure() else job.wait())
     except KeyboardInterrupt:
         name = job.name
-        print(f"{name}: no longer watched; it goes on: attach({name!r}).watch() shows it again, .cancel() stops it")
+        print(f"{name}: no longer watched; it goes on: {job.way_back}.watch() shows it again, .cancel() stops it")
         raise
     return job.state
 

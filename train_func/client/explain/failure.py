@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
+from train_func.client import records
 from train_func.client.explain import termination
 from train_func.client.explain.incidents import brief, incidents, since
 from train_func.client.explain.lookout import waits
@@ -29,6 +30,7 @@ DEADLINE = "longer than specified deadline"  # the operator's words; its reason 
 _EXITS: dict[int, Cause] = {64: "input", 65: "data", 66: "model", 69: "storage", 70: "code", 74: "storage"}
 _EXITS |= {77: "permission", 137: "killed", 144: "storage"}
 
+FOREIGN = "give an image built by `make image` (image=...) and submit again"
 AGAIN = "submit again: it starts from the beginning (no checkpoints yet)"
 NEXT: dict[Cause, str] = {
     "code": "mend the cell and submit again",
@@ -56,7 +58,7 @@ class Evidence:
     status: JobStatus | None
     pods: list[Pod]
     events: list[Event]
-    attempts: list[dict[str, Any]]  # end records of the workers, oldest attempt first
+    attempts: list[dict[str, Any]]  # end records of the workers of this submission, oldest attempt first
     cells: dict[str, Any]
     num_workers: int
     away: StorageFailed | None
@@ -112,8 +114,7 @@ def _gather(record: RunRecord, place: Place, store: Store) -> Evidence:
 def _attempts(record: RunRecord, store: Store) -> list[dict[str, Any]]:
     keys = [entry.key for entry in store.list(f"{record.prefix}/attempts/")]
     ends = [key for key in keys if "/worker-" in key and key.endswith(".json") and "/model/" not in key]
-    records: list[dict[str, Any]] = [json.loads(store.get(key).data) for key in ends]
-    return sorted(records, key=lambda end: (end["attempt"], end["ended"]))
+    return records.ends(store, record, ends)
 
 
 def _cells(record: RunRecord, store: Store) -> dict[str, Any]:
@@ -163,6 +164,8 @@ def _of_pods(evidence: Evidence) -> Trouble:
     if last is None:
         told = [found.trouble for found in incidents([], evidence.events)]
         return replace(told[-1], next="") if told else Trouble("unknown", "")
+    if words := termination.foreign(last.message):
+        return Trouble("image", f"worker {last.worker}: its image cannot run the workers' program: {words}", FOREIGN)
     code, cause = last.exit_code or 0, termination.read(last.message)[0]
     what = f"worker {last.worker} {termination.ending(code, last.reason, last.message)}"
     return Trouble(cause or _EXITS.get(code, "unknown"), what)

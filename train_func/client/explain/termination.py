@@ -9,6 +9,7 @@ from train_func.errors import CAUSES, Cause
 _SIGNALS = ("HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE")
 _SIGNALLED = {128 + number: f"SIG{name}" for number, name in enumerate((*_SIGNALS, "ALRM", "TERM"), start=1)}
 _PYTHON_ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|KeyboardInterrupt|SystemExit|StopIteration)(?:: .*)?")
+_FOREIGN = re.compile(r".*\bNo module named ['\"]?train_func\b.*")
 # Ends whose message is that of the node, not of what ran in the container.
 _OF_THE_NODE = ("StartError", "ContainerCannotRun", "ContainerStatusUnknown")
 
@@ -21,6 +22,12 @@ def read(message: str) -> tuple[Cause | None, str]:
     except (ValueError, TypeError, KeyError):
         return None, _python_error(message)
     return next((known for known in CAUSES if known == cause), None), words
+
+
+def foreign(message: str) -> str:
+    """What Python says in an image in which this package is not."""
+    last = message.rstrip().rpartition("\n")[2].strip()
+    return last if _FOREIGN.fullmatch(last) else ""
 
 
 def ending(code: int, reason: str, message: str) -> str:
