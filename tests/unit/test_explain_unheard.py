@@ -1,5 +1,7 @@
 """Who waits is told what keeps the news away, and what keeps workers from their store, and goes on waiting."""
 
+import json
+
 import pytest
 
 from tests.recorded_jobs import Clock, RecordedPlace, a_record, looked
@@ -107,3 +109,52 @@ def test_a_worker_that_has_gone_on_is_no_longer_asked(place, monkeypatch):
     told, lookout, _ = looked(place, 60)
     assert (told, lookout.current) == ([], [])
     assert len(asked) == 1
+
+
+def test_a_store_whose_name_only_the_workers_do_not_know_is_given_up_within_half_a_minute(place):
+    why = "server http://nosuch:9000: no name server knows the server's name (tried 4 times in 1.2 s)."
+    place.last_line = f"the store is away, waiting up to 50 s more for it: put of 'a/probe-1' in s3://b/runs, {why}"
+    told, lookout, given_up = looked(place, 40)
+    assert 15 <= given_up <= 30
+    assert lookout.failure().cause == "storage"
+    assert "http://nosuch:9000" in str(lookout.failure())
+    assert "s3_endpoint=..." in str(lookout.failure())
+    assert len(told) == 2
+
+
+def without_the_store(place, ends, attempt=None):
+    """The job after so many ends of its worker, told by the operator as often as it likes to."""
+    said = json.dumps({"attempt": attempt, "exit_code": 144, "cause": "storage", "message": "unreachable"})
+    about = {"kind": "Pod", "name": "job-a-worker-0"}
+    event = {"metadata": {}, "type": "Normal", "count": 1}
+    for number in range(ends + 1):
+        began, ended = (f"2026-11-21T14:5{number}:{second:02}Z" for second in (1, 58))
+        made = {**event, "reason": "Created", "firstTimestamp": began, "lastTimestamp": began}
+        place.job["events"].append({**made, "involvedObject": {**about, "uid": f"uid-{number}"}})
+        if number < ends:
+            words = f"Error pod job-a-worker-0 container pytorch exitCode: 144 terminated message: {said}"
+            of_job = {"kind": "PyTorchJob", "name": "job-a"}
+            told = {**event, "reason": "Error", "message": words, "involvedObject": of_job, "count": 5}
+            place.job["events"].append({**told, "firstTimestamp": ended, "lastTimestamp": ended})
+    place.last_line = WAITS.format(50, 1, 1)
+    return place
+
+
+def test_a_worker_that_has_ended_twice_without_its_store_and_waits_again_is_given_up(place):
+    _, lookout, given_up = looked(without_the_store(place, ends=2), 10)
+    assert given_up <= 6
+    assert lookout.failure().cause == "storage"
+    assert "worker 0 waits for the store: s3://b/runs, server http://no-store:9000" in str(lookout.failure())
+
+
+def test_one_end_without_the_store_is_waited_through_however_often_it_is_told(place):
+    assert looked(without_the_store(place, ends=1), 20)[2] is None
+
+
+def test_ends_of_attempts_that_had_begun_are_left_to_max_attempts(place):
+    assert looked(without_the_store(place, ends=3, attempt=1), 20)[2] is None
+
+
+def test_a_store_that_is_there_again_after_two_ends_is_no_trouble(place):
+    without_the_store(place, ends=2).last_line = "worker 0 meets the others at job-a-worker-0:23456"
+    assert looked(place, 20)[2] is None

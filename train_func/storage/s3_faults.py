@@ -10,10 +10,10 @@ from urllib3.exceptions import HTTPError, NameResolutionError
 from train_func.errors import StorageReason
 
 VARIABLES = (
-    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (in a cluster they come from the Secret myminio, keys rootUser and "
-    "rootPassword)"
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (workers of a cluster get them from the Secret that store_secret=... "
+    "names, keys rootUser and rootPassword)"
 )
-ENDPOINT = "AWS_ENDPOINT_URL_S3 (in a cluster the Service, such as http://myminio:9000)"
+ENDPOINT = "AWS_ENDPOINT_URL_S3 (for workers of a cluster: s3_endpoint=... or TRAIN_FUNC_S3_ENDPOINT, where you submit)"
 
 
 @dataclass(frozen=True)

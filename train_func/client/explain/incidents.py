@@ -4,7 +4,7 @@ The operator repeats its event of an end for as long as the pod is there, so its
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -25,7 +25,8 @@ _ON_EVENT = {
 _ENDED = re.compile(
     r"Error pod (?P<pod>\S+) container \S+ exitCode: (?P<code>\d+) terminated message: (?P<message>.*)", re.DOTALL
 )
-_CAUSES: dict[int, Cause] = {137: "killed", 143: "preemption", 144: "storage", 147: "killed"}
+UNREACHABLE = 144
+_CAUSES: dict[int, Cause] = {137: "killed", 143: "preemption", UNREACHABLE: "storage", 147: "killed"}
 TAKEN = "taken"  # the key of what the cluster did begins so
 FOLLOWING = (145, 146)  # ends that another worker's end brings about
 FIRST_RETRYABLE = 128
@@ -77,6 +78,17 @@ def _with_repeated(found: Sequence[Incident]) -> list[Incident]:
 def since(created: datetime | None, events: Iterable[Event]) -> list[Event]:
     """Those of the job that was created then: a name is used again, and the cluster keeps events for an hour."""
     return [event for event in events if created is None or event.time >= created]
+
+
+def unbegun(pods: Sequence[Pod], events: Sequence[Event]) -> dict[int, int]:
+    """How many pods of each worker have ended for want of the store before an attempt began: the store counts none."""
+    begun, found = starts(pods, events), defaultdict[int, set[str]](set)
+    for event in events:
+        ended = _ENDED.match(event.message)
+        if ended and int(ended["code"]) == UNREACHABLE and termination.attempt(ended["message"]) is None:
+            worker = worker_of(ended["pod"])
+            found[worker] |= set(begun.between(worker, event))
+    return {worker: len(ends) for worker, ends in found.items()}
 
 
 def brief(event: Event) -> str:

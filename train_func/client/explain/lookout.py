@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from train_func.client.explain.incidents import CRASHES, incidents, since
+from train_func.client.explain.incidents import CRASHES, incidents, since, unbegun
 from train_func.client.explain.refusals import refusals
 from train_func.client.explain.store_waits import StoreWaits
 from train_func.client.explain.trouble import Trouble, workers
@@ -118,7 +118,7 @@ class Lookout:
             return [Trouble("quota", "the job is suspended, by its queue or by somebody", "it goes on once resumed")]
         found = [*refusals(pods, events, self._record.run.workers), *waits(pods, events)]
         found = [self._with_room(told, now) if told.cause == "scheduling" else told for told in found]
-        found += self._store_waits.look(pods)
+        found += self._store_waits.look(pods, unbegun(pods, events))
         self._quiet = silent = (
             not status.conditions and not pods and not any(e.object.startswith("PyTorchJob/") for e in events)
         )

@@ -1,7 +1,8 @@
 """Which workers wait for a store that they do not reach: they alone know, and only their logs say it at once."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from train_func.client.explain.trouble import Trouble, workers
 from train_func.client.observed import Place, Pod
@@ -15,6 +16,9 @@ _WAITS = re.compile(
     r"(?: \(tried [^)]*\))?(?:\. .*)?"
 )
 _BEGINS = re.compile(r"worker \d+ of \d+ starts in ")
+_NAMELESS = "no name server knows"  # what a store that is merely down does not come to
+NAMELESS_SECONDS = 15.0  # after which that is no name server that has just started
+ENDS = 2  # pods of a worker that ended waiting for the store, each after a minute, before it only goes in a circle
 NEXT = (
     "see that the workers reach that address: it goes on by itself then; another one is named by s3_endpoint=... of "
     "Cluster(...) or TRAIN_FUNC_S3_ENDPOINT, after job.cancel()"
@@ -31,9 +35,14 @@ class StoreWaits:
         self._asked: float | None = None
         self._times: dict[str, int] = {}
         self._whys: dict[str, str] = {}  # by pod's uid
+        self._since: dict[str, float] = {}  # of each why that is found again and again
 
-    def look(self, pods: Sequence[Pod]) -> list[Trouble]:
-        """Those of the newest pods; workers that wait for the same together."""
+    def look(self, pods: Sequence[Pod], num_ended: Mapping[int, int]) -> list[Trouble]:
+        """Those of the newest pods; workers that wait for the same together.
+
+        Args:
+            num_ended: pods of each worker that have ended before any attempt began, for want of the store.
+        """
         running = [pod for pod in pods if pod.phase == "Running" and not pod.deleted and pod.ended is None]
         starting = [pod for pod in running if self._times.get(pod.uid, 0) < MOST_TIMES][:MOST_ASKED]
         if starting and (self._asked is None or self._now() - self._asked >= ASK_SECONDS):
@@ -43,10 +52,16 @@ class StoreWaits:
         for pod in running:
             if why := self._whys.get(pod.uid):
                 found.setdefault(why, []).append(pod.worker)
-        return [
-            Trouble("storage", f"{workers(numbers)} wait{'s' * (len(numbers) == 1)} for the store: {why}", NEXT)
-            for why, numbers in found.items()
-        ]
+        self._since = {why: self._since.get(why, self._now()) for why in found}
+        return [self._trouble(why, numbers, num_ended) for why, numbers in found.items()]
+
+    def _trouble(self, why: str, numbers: list[int], num_ended: Mapping[int, int]) -> Trouble:
+        waits = f"{workers(numbers)} wait{'s' * (len(numbers) == 1)} for the store: {why}"
+        told = Trouble("storage", waits, NEXT)
+        nameless = _NAMELESS in why and self._now() - self._since[why] >= NAMELESS_SECONDS
+        if nameless or max(num_ended.get(number, 0) for number in numbers) >= ENDS:
+            return replace(told, permanent=True)
+        return told
 
     def _ask(self, pods: Sequence[Pod]) -> None:
         lines = self._place.last_lines(self._job_name, pods)

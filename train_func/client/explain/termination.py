@@ -24,6 +24,15 @@ def read(message: str) -> tuple[Cause | None, str]:
     return next((known for known in CAUSES if known == cause), None), words
 
 
+def attempt(message: str) -> int | None:
+    """The number of the attempt, if a supervisor wrote it and one had begun."""
+    try:
+        number = json.loads(message)["attempt"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return number if isinstance(number, int) else None
+
+
 def foreign(message: str) -> str:
     """What Python says in an image in which this package is not."""
     last = message.rstrip().rpartition("\n")[2].strip()
