@@ -57,7 +57,7 @@ def test_a_wrong_key_and_a_wrong_secret_are_told(server, environment):
         failed = probe_refused()
         assert failed.reason == "credentials"
         assert not failed.retryable
-        assert "myminio" in str(failed)
+        assert "store_secret=" in str(failed)
         assert "rootPassword" in str(failed)
         assert server.endpoint in str(failed)
 
