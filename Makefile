@@ -1,5 +1,5 @@
 # make run            sets up and does the main job: notebook 01, headless
-# make cancel         stops a job of this machine: JOB=its name
+# make cancel         stops a job: JOB=its name, and WHERE and STORE as it was run with
 # make test           sets up and passes the tests that need no cluster
 # make check          the quick checks: style, types, arrows, shell
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
@@ -29,11 +29,23 @@ KNOWN := WHERE MODEL DATASET TEXT LABEL LABELS HELD_OUT SAMPLES WORKERS EPOCHS B
 	TRAIN_FUNC_TEST_MINIO_IMAGE
 GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 
+define CANCEL
+import sys
+import train_func
+place, name = sys.argv[1:]
+try:
+    train_func.attach(name, on=getattr(train_func, place)()).cancel()
+except train_func.TrainFuncError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+print(f"{name}: cancelled")
+endef
+export CANCEL
+
 run: known setup
 	infra/notebook.sh
 
 cancel: known setup
-	$(BIN)/python -c 'import sys; from train_func import attach; attach(sys.argv[1]).cancel()' "$${JOB:?is wanted: the name of a job}"
+	$(BIN)/python -c "$$CANCEL" "$(or $(WHERE),Local)" "$${JOB:?is wanted: the name of a job}"
 
 # A misspelt parameter would otherwise train something else without a word.
 known:

@@ -47,18 +47,22 @@ parameters() {
     fresh
 }
 
+# The way to a job of this place from a shell.
+cancel() { printf 'make cancel %sJOB=its-name' "${WHERE:+WHERE=$WHERE }${STORE:+STORE=$STORE }"; }
+
 explain() {
     if grep -qE "$OURS" "$LOG"; then
         awk -v ours="$OURS" '$0 ~ ours { told = 1 } told' "$LOG" >&2
     else
         sed -n '/^Exception encountered/,$p' "$LOG" >&2
     fi
+    ! grep -q 'cancel()' "$LOG" || say "from a shell, cancel() is: $(cancel)"
     say "the notebook as far as it came: $EXECUTED"
 }
 
 interrupted() {
     say "interrupted. A job that was submitted goes on: make run with the same parameters shows it again," \
-        "make cancel JOB=its-name stops it"
+        "$(cancel) stops it"
     exit 130
 }
 

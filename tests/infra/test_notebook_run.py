@@ -99,3 +99,9 @@ def test_an_error_of_ours_is_told_without_the_rest(run):
         "InvalidInput: workers=0: a whole number is wanted",
         "the notebook as far as it came: build/01_finetune.ipynb",
     ]
+
+
+def test_the_way_to_stop_a_job_is_told_as_a_shell_needs_it(run):
+    given = {"WHERE": "Cluster", "STORE": "s3://bucket/runs"}
+    _, done = run(code=1, says="JobFailed: job-a hangs: mend it, or job.cancel() and submit again", **given)
+    assert "cancel() is: make cancel WHERE=Cluster STORE=s3://bucket/runs JOB=its-name" in done.stderr

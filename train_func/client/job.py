@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +13,19 @@ from train_func.client.explain import Lookout, explain, patiently
 from train_func.client.fetch import fetch
 from train_func.client.logs import Kept, Told, headed, joined
 from train_func.client.observed import Event, JobStatus, Place
+from train_func.client.placement import whole_fault
 from train_func.client.records import ends, submitted
 from train_func.client.watch import watch
-from train_func.errors import InvalidInput, JobNotFound, StorageFailed
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.run import RunRecord
 from train_func.storage import Store
+from train_func.storage.patience import within
 
 if TYPE_CHECKING:
     from transformers import Pipeline
 
 FINISHED = ("Succeeded", "Failed", "Cancelled", "Interrupted")
+REPR_SECONDS = 3.0  # for the state in a job's repr
 LONGEST_WAIT = 60.0  # seconds between two looks at a job whose place tells of every change
 RETRYABLE = 128  # exit codes from here on are retried
 CANCELLED = "cancelled.json"  # in the store, because a cluster keeps nothing of a job that was cancelled
@@ -44,12 +48,22 @@ class Job:
 
     def __repr__(self) -> str:
         generation = "" if self.record.generation == 1 else f", generation {self.record.generation}"
-        return f"Job({self.name!r}{generation}, {self.state})"
+        try:
+            state = within(REPR_SECONDS, lambda: self.state)
+        except (TrainFuncError, TimeoutError):
+            state = "state unknown"
+        return f"Job({self.name!r}{generation}, {state})"
 
     @property
     def name(self) -> str:
         """The run's name; ``attach(name)`` finds it again from any kernel."""
         return self.record.name
+
+    @property
+    def way_back(self) -> str:
+        """What is written to get this handle in another kernel."""
+        named = f", {self._place.named}" if self._place.named else ""
+        return f"attach({self.name!r}{named})"
 
     @property
     def state(self) -> str:
@@ -109,6 +123,8 @@ class Job:
         if worker is not None and worker not in range(self.record.run.workers):
             raise InvalidInput(f"worker={worker!r}: {self.name} has the workers 0 to {self.record.run.workers - 1}")
         if attempt is not None:
+            if fault := whole_fault("attempt", attempt, 1):
+                raise InvalidInput(fault)
             return self._of_attempt(attempt, follow, worker)
         return headed(self._told(follow=follow, worker=worker))
 
@@ -151,7 +167,12 @@ class Job:
         """
         if (state := self.state) not in (*FINISHED, "Absent"):
             print(f"{self.name} is {state}: waiting for its end; watch() shows how far it is")
-        if self.wait(timeout) != "Succeeded":
+        try:
+            state = self.wait(timeout)
+        except KeyboardInterrupt:
+            self._note(f"no longer waited for; it goes on: {self.way_back} finds it again, .cancel() stops it")
+            raise
+        if state != "Succeeded":
             raise explain(self.record, self._place, self._store)
         published = self._final_manifest()
         if published is None:
@@ -177,9 +198,10 @@ class Job:
         except StorageFailed as failure:
             if failure.reason != "absent":
                 raise
+            state = self.state
+            way = (self._elsewhere() if state == "Absent" else "") or WAY[state]
             raise StorageFailed(
-                f"{self.name} has published no model in {self._store.address}: it is {self.state}; {WAY[self.state]}",
-                reason="absent",
+                f"{self.name} has published no model in {self._store.address}: it is {state}; {way}", reason="absent"
             ) from None
 
     def load(self) -> "Pipeline":
@@ -193,12 +215,25 @@ class Job:
         """Stops the workers; submitting the same again starts from the beginning.
 
         Raises:
-            JobNotFound: there is no such job any more.
+            JobNotFound: there is no such job any more, or it is in another place.
         """
-        if (status := self._place.status(self.record.job_name)) and not status.finished:
-            said = json.dumps({"time": datetime.now(UTC).isoformat()})
-            self._store.put(f"{self.record.prefix}/{CANCELLED}", said.encode())
-        self._place.cancel(self.record.job_name)
+        status = self._place.status(self.record.job_name)
+        with ThreadPoolExecutor(1) as beside:  # a store that is away must not keep the workers going
+            marked = beside.submit(self._mark_cancelled) if status and not status.finished else None
+            try:
+                self._place.cancel(self.record.job_name)
+            except JobNotFound:
+                if other := self._elsewhere():
+                    raise JobNotFound(other) from None
+                raise
+        try:
+            _ = marked and marked.result()
+        except StorageFailed as failure:
+            self._note(f"it is stopped; the store could not be told, so that it may be called Absent: {failure}")
+
+    def _mark_cancelled(self) -> None:
+        said = json.dumps({"time": datetime.now(UTC).isoformat()})
+        self._store.put(f"{self.record.prefix}/{CANCELLED}", said.encode())
 
     def delete(self) -> None:
         """Stops the workers and removes the job; what the store holds stays."""
@@ -217,7 +252,16 @@ class Job:
         return bool(self._store.list(f"{self.record.prefix}/result.json"))
 
     def _absent(self) -> JobNotFound:
-        return JobNotFound(f"no job {self.record.job_name} is there any more; submit the run again to go on")
+        gone = f"no job {self.record.job_name} is there any more; submit the run again to go on"
+        return JobNotFound(self._elsewhere() or gone)
+
+    def _elsewhere(self) -> str:
+        """Where the job was submitted to, in words, when that was another place than this handle's."""
+        try:
+            other = self._place.elsewhere(self.manifest)
+        except StorageFailed:  # whoever submitted it got no further than its record
+            return ""
+        return other and f"{self.name} was submitted to another place: attach({self.name!r}, {other})"
 
 
 def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:

@@ -39,6 +39,8 @@ class JobStatus:
     """Not finished, and nobody controls it any more: its controller or its machine died."""
     created: datetime | None = None
     """By the place's clock; what happened before befell an earlier job of that name. None where that cannot be."""
+    deleting: bool = False
+    """It was deleted, and goes as soon as its pods have ended."""
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type if it holds now."""
@@ -139,6 +141,15 @@ class RunsAlready(InvalidInput):
 
 class Place(Protocol):
     """Where jobs execute. Credentials and environment stay inside the place."""
+
+    @property
+    def named(self) -> str:
+        """What ``attach(name, ...)`` has to be told to find its jobs, as it is written; empty for the default place."""
+        ...
+
+    def elsewhere(self, manifest: Mapping[str, Any]) -> str:
+        """The place, as it is written, that a manifest was made for; empty when it is this one."""
+        ...
 
     def store_address(self) -> str:
         """Address of the store that runs here use."""

@@ -1,5 +1,6 @@
 """Submits a function as a run, or attaches to one that was submitted before."""
 
+import difflib
 import json
 import re
 import time
@@ -12,6 +13,7 @@ from typing import Any
 from train_func import __version__
 from train_func.client.job import CANCELLED, FINISHED, Job
 from train_func.client.observed import Place, RunsAlready
+from train_func.client.placement import changed
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
 from train_func.client.twin import Local
@@ -23,6 +25,7 @@ MOST_CLASSES = 8  # shown by name
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
 OTHER_SECONDS = 60.0  # longest wait for the job of somebody who submitted the same at the same moment
 LOOK_SECONDS = 0.2
+SIMILAR = 5  # names that are shown of those that a store holds
 
 
 def submit(
@@ -49,13 +52,12 @@ def submit(
     record = _record(run, source, facts, store, fresh=fresh)
     seen = _version(store, record)
     job = Job(record, place, store)
-    if fresh and record.generation > 1:
-        _refuse_beside(Job(replace(record, generation=record.generation - 1), place, store))
-    state = job.state
-    if not fresh and state not in ("Absent", *FINISHED[1:]):
-        done = "it was already done" if state == "Succeeded" else f"it is {state}"
-        print(f"{job.name}: {done}; attached to it (fresh=True trains again)")
-        return Job(_stored(store, record.name, record.generation), place, store)
+    earlier = Job(replace(record, generation=record.generation - 1), place, store) if record.generation > 1 else None
+    if fresh and earlier:
+        _refuse_beside(earlier, place)
+    state = "Deleted" if _leaving(job, place) else job.state
+    if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
+        return _attached(Job(_stored(store, record.name, record.generation), place, store), state, place)
     if not fresh and state != "Absent":
         print(f"{job.name}: the same was submitted before and is {state}; it is tried again")
     for note in facts.notes:
@@ -63,26 +65,50 @@ def submit(
     record = replace(record, run=place.carry(record.run, facts.inputs, store))
     if not _start(record, source, place, store, seen):
         return _of_other(Job(_stored(store, record.name, record.generation), place, store))
-    print(f"{record.name}: submitted, {run.workers} workers, {_told(facts)}")
+    again = f"submitted, generation {record.generation}" if earlier else "submitted"
+    print(f"{record.name}: {again}, {run.workers} workers, {_told(facts)}")
+    if fresh and earlier:
+        earlier.delete()  # it has finished, and no handle leads to it any more
     return Job(record, place, store)
 
 
-def _refuse_beside(earlier: Job) -> None:
+def _attached(job: Job, state: str, place: Place) -> Job:
+    """The job that was submitted before; options of the place that it was not submitted with are told of."""
+    done = "it was already done" if state == "Succeeded" else f"it is {state}"
+    print(f"{job.name}: {done}; attached to it (fresh=True trains again)")
+    if state != "Succeeded" and (options := changed(job.manifest, place.render(job.record, ()))):
+        print(
+            f"note: it was submitted with {', '.join(options)}, and stays so; for the options given now stop it first, "
+            f"then submit again: {job.way_back}.cancel()"
+        )
+    return job
+
+
+def _leaving(job: Job, place: Place) -> bool:
+    """Whether it was deleted and only waits for the end of its pods: its state is still that of before."""
+    status = place.status(job.record.job_name)
+    return status is not None and status.deleting
+
+
+def _refuse_beside(earlier: Job, place: Place) -> None:
     """A handle finds one generation by name: of two that train at once nobody could stop the older one."""
-    if (state := earlier.state) not in (*FINISHED, "Absent"):
+    if (state := earlier.state) not in (*FINISHED, "Absent") and not _leaving(earlier, place):
         raise InvalidInput(
             f"fresh=True: generation {earlier.record.generation} of {earlier.name} is {state}; wait for it, or stop it "
-            f"first: attach({earlier.name!r}).cancel()"
+            f"first: {earlier.way_back}.cancel()"
         )
 
 
 def _checked(place: Place, run: Run) -> tuple[Store, Facts]:
     """The store, and what is known of data and model, which takes a process of its own seconds to find out."""
+    fault = None
     try:
         address = place.store_address()
-    except InvalidInput:
+    except InvalidInput as found:
+        fault = found
+    if fault:
         place.preflight(run)  # tells this together with everything else
-        raise
+        raise fault
     with Check(_placed(run), address) as check:
         place.preflight(run)
         store = open_store(address)
@@ -94,22 +120,27 @@ def attach(name: str, *, on: Place | None = None) -> Job:
     """The handle on a run that was submitted before, from any kernel.
 
     Raises:
-        JobNotFound: the store of that place holds no such run; those that it holds are listed.
+        JobNotFound: the store of that place holds no such run; the most similar names are listed.
     """
     place = _place(on)
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
+        raise InvalidInput(f"attach was given {name!r}; the name of a run is wanted, such as job.name")
     store = open_store(place.store_address())
-    if not isinstance(name, str):
-        raise InvalidInput(f"attach was given {type(name).__name__}; the name of a run is wanted, such as job.name")
     generation = _generation(store, name)
     if generation == 0:
         keys = [entry.key for entry in store.list("")]
         known = [key.removesuffix("/run.json") for key in keys if re.fullmatch(r"[^/]+/run\.json", key)]
         raise JobNotFound(
-            f"{store.address} holds no run {name!r}; it holds: {', '.join(known) or 'none'}. Another store is named by "
+            f"{store.address} holds no run {name!r}; {_similar(name, known)}. Another store is named by "
             "attach(name, on=Local(store=...)), on=Cluster(store=...) or TRAIN_FUNC_STORE; `make run` keeps its jobs "
             "in the checkout: set TRAIN_FUNC_HOME to its folder .train_func"
         )
     return Job(_stored(store, name, generation), place, store)
+
+
+def _similar(name: str, known: list[str]) -> str:
+    nearest = ", ".join(difflib.get_close_matches(name, known, SIMILAR, cutoff=0))
+    return f"it holds: {nearest or 'none'}" if len(known) <= SIMILAR else f"of its {len(known)} the nearest: {nearest}"
 
 
 def _told(facts: Facts) -> str:
@@ -205,14 +236,25 @@ def _start(record: RunRecord, source: Source, place: Place, store: Store, seen: 
         place.create(record.job_name, manifest, files)
     except RunsAlready:
         return False
+    except KeyboardInterrupt:
+        back = Job(record, place, store).way_back
+        print(f"{record.name}: interrupted while it was submitted; if it is there it goes on: {back}.cancel() stops it")
+        raise
     return True
 
 
 def _of_other(job: Job) -> Job:
-    """The handle on the job of whoever was quicker, as soon as there is one."""
+    """The handle on the job of whoever was quicker, as soon as there is one.
+
+    Raises:
+        JobNotFound: there is none after a while.
+    """
+    print(f"{job.name}: somebody else submits the same at this moment; their job is waited for, {OTHER_SECONDS:.0f} s")
     end = time.monotonic() + OTHER_SECONDS
     while (state := job.state) in ("Absent", *FINISHED[1:]) and time.monotonic() < end:
         time.sleep(LOOK_SECONDS)
+    if state == "Absent":
+        raise JobNotFound(f"{job.name}: whoever submitted the same started no job of it; submit it again")
     print(f"{job.name}: somebody else submitted the same at the same moment, it is {state}; attached to it")
     return job
 

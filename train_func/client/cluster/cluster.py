@@ -88,6 +88,19 @@ class Cluster:
         if faults:
             raise InvalidInput(faults)
 
+    @property
+    def named(self) -> str:
+        """As a person writes it, with what leads to the jobs and is not left to the kubeconfig."""
+        given = {"context": self.context, "namespace": self._namespace(), "store": self.store}
+        return f"on=Cluster({', '.join(f'{name}={value!r}' for name, value in given.items() if value)})"
+
+    def elsewhere(self, manifest: Mapping[str, Any]) -> str:
+        """The place that a manifest was made for, if that was another namespace or a machine."""
+        there = manifest["metadata"].get("namespace")
+        if there == self._access().namespace:
+            return ""
+        return f"on=Cluster(namespace={there!r})" if there else "on=Local()"
+
     def store_address(self) -> str:
         """Address of the store that runs here use."""
         address = self._store()
@@ -190,7 +203,10 @@ class Cluster:
         observer.forget(self._access(), job_name)
 
     def _access(self) -> Access:
-        return connect(self.context, self.namespace or os.environ.get("TRAIN_FUNC_NAMESPACE") or None)
+        return connect(self.context, self._namespace())
+
+    def _namespace(self) -> str | None:
+        return self.namespace or os.environ.get("TRAIN_FUNC_NAMESPACE") or None
 
     def _faults(self) -> list[str]:
         """What is missing or cannot work of the options and the environment together."""

@@ -17,8 +17,10 @@ from train_func.errors import InvalidInput, JobFailed
 
 API = ("kubeflow.org", "v1")
 PLURAL = "pytorchjobs"
+COMES_SECONDS = 2.0  # until a job is there whose creation was asked for, and whose answer nobody heard
 GONE_SECONDS = 60.0  # longest that the removal of a job may take, beyond the grace period of its pods
 LOOK_SECONDS = 0.2
+TELL_SECONDS = 3.0  # of waiting for an end, before it is said what is waited for
 
 
 def create(access: Access, manifest: Mapping[str, Any], config_map: Mapping[str, Any]) -> None:
@@ -38,15 +40,26 @@ def create(access: Access, manifest: Mapping[str, Any], config_map: Mapping[str,
     _replace_config_map(access, config_map, run)
     try:
         _create_job(access, manifest)
+        _give(access, name)
     except BaseException as error:
-        if read_job(access, name) is None:
+        # An interrupt, or the answer was lost on its way: the server may have done what was asked.
+        unheard = not isinstance(error, InvalidInput) or error.cause == "cluster"
+        if not _comes(access, name, COMES_SECONDS if unheard else 0.0):
             _delete_config_map(access, name)
             raise
-        _give(access, name)  # the job is there: made by somebody at the same moment, or only the answer was lost
-        if not (isinstance(error, InvalidInput) and error.cause == "cluster"):
+        _give(access, name)  # the job is there: made by somebody at the same moment, or as it was asked for
+        if not (isinstance(error, InvalidInput) and unheard):
             raise
-    else:
-        _give(access, name)
+
+
+def _comes(access: Access, name: str, seconds: float) -> bool:
+    """Whether the job is there, or will be within so many seconds: the server may be about to create it."""
+    end = time.monotonic() + seconds
+    while not read_job(access, name):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True
 
 
 def read_job(access: Access, name: str) -> Json | None:
@@ -183,7 +196,8 @@ def _await_end(access: Access, job: Mapping[str, Any]) -> None:
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     template = job["spec"]["pytorchReplicaSpecs"].get("Worker", {}).get("template", {})
     grace = template.get("spec", {}).get("terminationGracePeriodSeconds", 30)
-    end = time.monotonic() + grace + GONE_SECONDS
+    begun, told = time.monotonic(), False
+    end = begun + grace + GONE_SECONDS
     while (left := read_job(access, name)) and left["metadata"]["uid"] == uid:
         if time.monotonic() > end:
             raise JobFailed(
@@ -192,6 +206,10 @@ def _await_end(access: Access, job: Mapping[str, Any]) -> None:
                 f"them: `kubectl -n {access.namespace} get pods -o wide`",
                 cause="unknown",
             )
+        if not told and time.monotonic() - begun > TELL_SECONDS:
+            told = True
+            ending = ", ".join(pod.name for pod in pods(access, name))
+            print(f"{name}: the end of its pods is waited for, they have {grace} s: {ending or 'none'}", flush=True)
         time.sleep(LOOK_SECONDS)
 
 

@@ -22,6 +22,7 @@ def job_status(job: Json) -> JobStatus:
         completion_time=moment(status.get("completionTime")),
         interrupted=False,
         created=moment((job.get("metadata") or {}).get("creationTimestamp")),
+        deleting="deletionTimestamp" in (job.get("metadata") or {}),
     )
 
 

@@ -55,6 +55,16 @@ class Local:
         if found := [fault for fault in faults if fault]:
             raise InvalidInput(found)
 
+    @property
+    def named(self) -> str:
+        """As a person writes it; empty for the default."""
+        return f"on=Local(store={self.store!r})" if self.store else ""
+
+    def elsewhere(self, manifest: Mapping[str, Any]) -> str:
+        """The cluster that a manifest was made for; one made for a machine names no namespace."""
+        there = manifest["metadata"].get("namespace")
+        return f"on=Cluster(namespace={there!r})" if there else ""
+
     def store_address(self) -> str:
         """Address of the store that runs here use."""
         if given := self.store or os.environ.get("TRAIN_FUNC_STORE"):

@@ -1,0 +1,56 @@
+"""make cancel: the place is the one that is named, and what cannot be done is one message."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def cancel(tmp_path):
+    """Runs make cancel in a folder that has the Makefile and this interpreter."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name, text in {".venv/bin/python": f'exec {sys.executable} "$@"', "infra/environment.sh": "true"}.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/usr/bin/env bash\n{text}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / ".train_func" / "store").mkdir(parents=True)
+
+    def cancel(*given):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRAIN_FUNC_", "MAKE"))}
+        environment = {**kept, "PYTHONPATH": str(ROOT)}
+        command = ["make", "-s", "cancel", *given]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.returncode, done.stderr
+
+    return cancel
+
+
+def test_a_job_that_is_not_there_is_one_message(cancel):
+    code, said = cancel("JOB=nobody-has-this")
+    assert code != 0
+    assert said.startswith("JobNotFound: ")
+    assert "holds no run 'nobody-has-this'; it holds: none" in said
+    assert "Traceback" not in said
+
+
+def test_the_place_is_the_one_that_is_named(cancel):
+    code, said = cancel("JOB=nobody-has-this", "WHERE=Cluster")
+    assert code != 0
+    assert said.startswith("InvalidInput: store: none is given")
+    assert "Traceback" not in said
+
+
+def test_the_store_is_the_one_that_is_named(cancel, tmp_path):
+    (tmp_path / "other").mkdir()
+    _, said = cancel("JOB=nobody-has-this", f"STORE=file://{tmp_path}/other")
+    assert f"file://{tmp_path}/other holds no run" in said

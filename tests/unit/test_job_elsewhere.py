@@ -1,0 +1,92 @@
+"""A handle names the place it needs, says when it has another one, and stops its job though the store is away."""
+
+import json
+
+import pytest
+
+from train_func import Cluster, Local
+from train_func.client.cluster import reading
+from train_func.client.job import Job
+from train_func.client.manifest import provisional
+from train_func.errors import InvalidInput, JobNotFound
+from train_func.run import Run
+from train_func.storage import open_store
+
+FOREVER = "import time; print('ready', flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def job(jobs, tmp_path):
+    """A handle on this machine, on a job that is not there."""
+    store = open_store((tmp_path / "store").as_uri())
+    return Job(provisional(Run(model="m", dataset="d"), store.address), jobs.place, store)
+
+
+def take_away(store):
+    """As a volume that is not mounted any more: what stands there is no folder."""
+    if store.is_dir():
+        store.rename(store.with_name("elsewhere"))
+    store.write_text("")
+
+
+def submitted_to(job, namespace):
+    metadata = {"name": job.record.job_name, **({"namespace": namespace} if namespace else {})}
+    job._store.put(f"{job.record.prefix}/manifest.json", json.dumps({"metadata": metadata}).encode())
+
+
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        (lambda: Local(), ""),
+        (lambda: Local(store="file:///s"), ", on=Local(store='file:///s')"),
+        (lambda: Cluster(), ", on=Cluster()"),
+        (lambda: Cluster(namespace="alice"), ", on=Cluster(namespace='alice')"),
+        (lambda: Cluster(context="c", store="s3://bucket/p"), ", on=Cluster(context='c', store='s3://bucket/p')"),
+    ],
+)
+def test_the_way_back_names_the_place(job, monkeypatch, place, named):
+    monkeypatch.delenv("TRAIN_FUNC_NAMESPACE", raising=False)
+    assert Job(job.record, place(), job._store).way_back == f"attach({job.name!r}{named})"
+
+
+def test_the_way_back_names_the_namespace_of_the_environment(job, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_NAMESPACE", "bob")
+    assert Job(job.record, Cluster(), job._store).way_back == f"attach({job.name!r}, on=Cluster(namespace='bob'))"
+
+
+@pytest.mark.parametrize("ask", [Job.wait, Job.result, Job.cancel, Job.fetch])
+def test_a_job_of_another_place_is_said_to_be_there(job, ask):
+    submitted_to(job, "alice")
+    with pytest.raises((JobNotFound, OSError), match=rf"attach\('{job.name}', on=Cluster\(namespace='alice'\)\)"):
+        ask(job)
+
+
+def test_a_job_of_this_place_that_is_gone_is_to_be_submitted_again(job):
+    submitted_to(job, None)
+    with pytest.raises(JobNotFound, match="submit the run again"):
+        job.wait()
+
+
+def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, capsys):
+    jobs.start(FOREVER, name=job.record.job_name, workers=1)
+    take_away(tmp_path / "store")
+    job.cancel()
+    assert jobs.place.status(job.record.job_name).finished
+    assert "it is stopped; the store could not be told" in capsys.readouterr().out
+
+
+def test_a_repr_says_that_the_state_is_unknown_while_the_store_is_away(job, jobs, tmp_path):
+    take_away(tmp_path / "store")
+    assert repr(job) == f"Job({job.name!r}, state unknown)"
+
+
+@pytest.mark.parametrize("attempt", ["1", 0, 1.5, True])
+def test_an_attempt_that_is_no_number_is_refused(job, attempt):
+    with pytest.raises(InvalidInput, match=f"attempt={attempt!r}: a whole number of at least 1 is wanted"):
+        job.logs(attempt=attempt)
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_job_that_was_deleted_says_so_until_it_is_gone(deleted):
+    metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}
+    assert reading.job_status({"metadata": metadata}).deleting is deleted
