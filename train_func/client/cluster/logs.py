@@ -12,6 +12,7 @@ from train_func.client.cluster.access import Access
 from train_func.client.cluster.asking import together
 from train_func.client.cluster.observer import FIRST_SECONDS, Observer
 from train_func.client.cluster.tail import Tail, ended, is_there, open_log, readable, started
+from train_func.client.manifest import CONTAINER
 from train_func.client.observed import LogCut, LogLine, Pod
 from train_func.errors import InvalidInput
 
@@ -56,7 +57,7 @@ def last_lines(access: Access, pods: Sequence[Pod]) -> dict[str, str]:
 
 def _last_line(access: Access, pod: Pod) -> str:
     text: str = access.core.read_namespaced_pod_log(
-        pod.name, access.namespace, tail_lines=1, _request_timeout=(LAST_SECONDS, LAST_SECONDS)
+        pod.name, access.namespace, container=CONTAINER, tail_lines=1, _request_timeout=(LAST_SECONDS, LAST_SECONDS)
     )
     return text.removesuffix("\n")
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from train_func.client.manifest import CONTAINER
 from train_func.client.observed import Condition, Event, JobStatus, Pod
 
 WORKER_LABEL = "training.kubeflow.org/replica-index"
@@ -29,7 +30,8 @@ def job_status(job: Json) -> JobStatus:
 def pod(found: Json) -> Pod:
     """One pod of a job."""
     metadata, status = found["metadata"], found.get("status") or {}
-    container: Json = next(iter(status.get("containerStatuses") or ()), {})
+    # A cluster may have put containers of its own beside it.
+    container: Json = next((one for one in status.get("containerStatuses") or () if one["name"] == CONTAINER), {})
     state = container.get("state") or {}
     ended, waiting, running = (state.get(kind) or {} for kind in ("terminated", "waiting", "running"))
     reason, message = _why(status, ended or waiting)

@@ -15,6 +15,7 @@ from train_func.client.cluster.access import Access
 from train_func.client.cluster.asking import get
 from train_func.client.cluster.observer import Observer
 from train_func.client.cluster.stream import Stream
+from train_func.client.manifest import CONTAINER
 from train_func.client.observed import LogCut, LogLine, Pod
 
 SILENCE_SECONDS = 90.0  # a silent worker is no fault, but a dead connection looks the same: ask again
@@ -162,7 +163,7 @@ class Tail(threading.Thread):
 
 def open_log(access: Access, pod: Pod, *, follow: bool, since: str | None = None) -> Stream:
     """The log of whatever pod has that name now, each line behind its time."""
-    query = [("timestamps", "true"), ("follow", "true" if follow else "false")]
+    query = [("container", CONTAINER), ("timestamps", "true"), ("follow", "true" if follow else "false")]
     query += [("sinceTime", since)] if since else []
     path = f"/api/v1/namespaces/{access.namespace}/pods/{pod.name}/log"
     return Stream(access, path, query, silence=SILENCE_SECONDS)
