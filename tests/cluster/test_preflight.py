@@ -14,6 +14,7 @@ import pytest
 from tests.cluster import api_in_front, training_operator
 from tests.cluster.kubectl import Kubectl, until
 from train_func import Cluster, InvalidInput, Run
+from train_func.client.cluster import preflight
 
 SECONDS = 5.0
 RUN = Run(model="m", dataset="d", workers=2)
@@ -73,9 +74,13 @@ def server(url: str, **more: str) -> Callable[[dict[str, Any]], object]:
     return change
 
 
-def test_a_job_that_can_run_is_let_pass_and_what_is_not_known_is_said(capsys):
+def test_a_job_that_can_run_is_let_pass_and_what_is_not_known_is_said_once(monkeypatch, capsys):
+    monkeypatch.setattr(preflight, "_told", set())
     Cluster(**SMALL).preflight(RUN)
     said = capsys.readouterr().out
+    assert "infra/rbac-cluster.yaml" in said
+    Cluster(**SMALL).preflight(RUN)
+    assert "not known" not in capsys.readouterr().out
     assert "note: not known beforehand, for want of the right to look: whether a node could hold a worker" in said
 
 
@@ -91,7 +96,7 @@ def test_the_doctor_of_a_notebook_finds_the_same(admin, namespace):
         patch.setenv("TRAIN_FUNC_IMAGE", "Upper/case")
         code, told = said()
     assert code == 3
-    assert "FAIL  cluster: image='Upper/case'" in told
+    assert "FAIL  cluster: TRAIN_FUNC_IMAGE='Upper/case'" in told
 
 
 def test_the_admin_is_told_no_more_than_the_namespace_lacks(admin, namespace, monkeypatch, capsys):
@@ -180,8 +185,9 @@ def test_an_operator_that_does_not_answer(refused, admin):
         training_operator.ensure(admin)
 
 
-def test_an_image_that_cannot_be_called_so(refused):
-    assert refused(image="Team/Image").cause == "image"
+def test_an_image_that_cannot_be_called_so(refused, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_IMAGE", "Team/Image")
+    assert refused().cause == "image"
 
 
 def test_workers_that_no_node_could_hold(refused, nodes_visible):
@@ -246,7 +252,8 @@ def test_a_secret_without_the_key_that_is_wanted(refused, admin, namespace, monk
 def test_options_and_the_cluster_are_judged_together(refused, nodes_visible, monkeypatch):
     monkeypatch.setenv("TRAIN_FUNC_STORE", "file:///here")
     monkeypatch.setenv("TRAIN_FUNC_S3_ENDPOINT", "http://localhost:9000")
-    told = str(refused(cpu=1000, image="Team/Image"))
+    monkeypatch.setenv("TRAIN_FUNC_IMAGE", "Team/Image")
+    told = str(refused(cpu=1000))
     assert "the pods of a cluster do not see this machine's folders" in told
     assert "in a pod that is the pod itself" in told
     assert "no image can be called so" in told

@@ -10,7 +10,8 @@ from train_func import Cluster, Local, Run, attach
 from train_func.client.cluster.access import connect
 from train_func.client.manifest import provisional
 from train_func.client.placement import SecretKey
-from train_func.errors import InvalidInput
+from train_func.errors import InvalidInput, JobNotFound
+from train_func.storage import open_store
 
 OURS = ("IMAGE", "NAMESPACE", "STORE", "STORE_SECRET", "S3_ENDPOINT", "CPU", "MEMORY", "HOME")
 THEIRS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "KUBECONFIG")
@@ -100,7 +101,7 @@ def test_what_is_given_wins_over_the_environment(monkeypatch):
 
 
 def test_the_namespace_is_that_of_the_context():
-    place = {"image": "i", "store": "s3://bucket"}
+    place = {"image": "i:1", "store": "s3://bucket"}
     assert rendered(Cluster(**place))["metadata"]["namespace"] == "ml"
     assert rendered(Cluster(**place, context="home"))["metadata"]["namespace"] == "default"
     assert rendered(Cluster(**place, context="home", namespace="n"))["metadata"]["namespace"] == "n"
@@ -108,7 +109,7 @@ def test_the_namespace_is_that_of_the_context():
 
 def test_hardware_and_place_stand_in_the_manifest():
     place = Cluster(
-        image="i",
+        image="i:1",
         store="s3://bucket",
         cpu="500m",
         memory="3Gi",
@@ -138,7 +139,7 @@ def test_hardware_and_place_stand_in_the_manifest():
 
 
 def test_spot_nodes_are_tolerated_and_preferred_and_leave_less_time():
-    pod = pod_of(rendered(Cluster(image="i", store="s3://bucket", spot=True, tolerations=[{"operator": "Exists"}])))
+    pod = pod_of(rendered(Cluster(image="i:1", store="s3://bucket", spot=True, tolerations=[{"operator": "Exists"}])))
     assert {entry.get("key") for entry in pod["tolerations"]} == {
         None,
         "kubernetes.azure.com/scalesetpriority",
@@ -146,7 +147,7 @@ def test_spot_nodes_are_tolerated_and_preferred_and_leave_less_time():
     }
     assert list(pod["affinity"]["nodeAffinity"]) == ["preferredDuringSchedulingIgnoredDuringExecution"]
     assert pod["terminationGracePeriodSeconds"] == 15
-    own = pod_of(rendered(Cluster(image="i", store="s3://bucket", spot=True, grace_seconds=60)))
+    own = pod_of(rendered(Cluster(image="i:1", store="s3://bucket", spot=True, grace_seconds=60)))
     assert own["terminationGracePeriodSeconds"] == 60
 
 
@@ -204,7 +205,7 @@ def test_what_is_missing_is_named_when_it_is_needed(monkeypatch):
 def test_the_store_of_local_is_no_store_for_pods(monkeypatch, tmp_path):
     monkeypatch.setenv("TRAIN_FUNC_STORE", f"file://{tmp_path}/store")
     assert Local().store_address().startswith("file://")
-    (fault,) = faults(lambda: Cluster(image="i").store_address())
+    (fault,) = faults(lambda: Cluster(image="i:1").store_address())
     assert "an S3 server that both reach is wanted: give Cluster(store='s3://bucket/prefix')" in fault
 
 
@@ -251,3 +252,47 @@ def test_every_request_has_a_time_limit(monkeypatch):
     access.core.list_namespaced_pod("ml", _preload_content=False)
     access.core.list_namespaced_pod("ml", _preload_content=False, _request_timeout=(1, 60))
     assert limits == [(3.0, 10.0), (1, 60)]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("CPU", "two"), ("CPU", "500M"), ("MEMORY", "lots"), ("STORE_SECRET", "A B")]
+)
+def test_a_setting_of_the_environment_that_cannot_work_is_called_by_its_name(monkeypatch, option, value):
+    monkeypatch.setenv(f"TRAIN_FUNC_{option}", value)
+    (fault,) = faults(lambda: Cluster(image="i:1", store="s3://bucket"))
+    assert fault.startswith(f"TRAIN_FUNC_{option}={value!r}: ")
+    (own,) = faults(lambda: Cluster(**{option.lower(): value}))
+    assert own.startswith(f"{option.lower()}={value!r}: ")
+
+
+def test_a_store_of_the_environment_that_cannot_work_is_called_by_its_name(monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_STORE", "file:///s")
+    (fault,) = faults(lambda: Cluster(image="i:1").store_address())
+    assert fault.startswith("TRAIN_FUNC_STORE='file:///s': ")
+
+
+@pytest.mark.parametrize("cpu", ["500M", "1k", "2Ki", 1025, "1e9"])
+def test_more_cores_than_any_node_has_are_refused(cpu):
+    (fault,) = faults(lambda: Cluster(cpu=cpu))
+    assert fault.startswith(f"cpu={cpu!r}: cores are wanted, at least 0.01 and at most 1024")
+
+
+def test_an_image_that_no_node_could_pull_is_refused_with_all_the_rest():
+    found = faults(lambda: Cluster(image="My/Image:1", cpu=0))
+    assert [fault.partition("=")[0] for fault in found] == ["cpu", "image"]
+    assert "small letters" in found[1]
+
+
+def test_a_run_that_the_store_does_not_hold_is_answered_with_the_most_similar_names(tmp_path):
+    place = Local(store=(tmp_path / "store").as_uri())
+    store = open_store(place.store_address())
+    for name in ("tiny-reviews-0123", *(f"run-{number}" for number in range(20))):
+        store.put(f"{name}/run.json", b"{}")
+    with pytest.raises(JobNotFound, match=r"of its 21 the nearest: tiny-reviews-0123, (run-\d+, ){3}run-\d+\. Another"):
+        attach("tiny-review-0123", on=place)
+
+
+@pytest.mark.parametrize("name", ["", "/", "../run", 5])
+def test_what_is_no_name_of_a_run_is_refused(name):
+    (fault,) = faults(lambda: attach(name))
+    assert fault == f"attach was given {name!r}; the name of a run is wanted, such as job.name"

@@ -210,7 +210,10 @@ def test_a_placement_reports_all_faults_at_once():
             environment={"a-b": "x", "PET_NNODES": "3", "API_KEY": "0123456789abcdef"},
         )
     assert caught.value.faults == (
-        "cpu=0: cores are wanted, at least 0.01: a number such as 2 or 0.5, or a quantity such as '500m'",
+        (
+            "cpu=0: cores are wanted, at least 0.01 and at most 1024: "
+            "a number such as 2 or 0.5, or a quantity such as '500m'"
+        ),
         "gpu=-1: a whole number of at least 0 is wanted",
         "grace_seconds=True: a whole number of at least 1 is wanted",
         "memory='8GB': a Kubernetes quantity of at least 1Mi is wanted, such as '8Gi'",

@@ -248,7 +248,7 @@ def test_a_limit_on_the_size_of_files_is_told(tmp_path):
     assert open_store((tmp_path / "store").as_uri()).list("") == []
 
 
-def test_a_probe_of_a_store_that_does_not_answer_ends_within_five_seconds(store, tmp_path):
+def test_a_probe_of_a_store_that_does_not_answer_ends_within_ten_seconds(store, tmp_path):
     locks = tmp_path / "store" / ".train_func" / "locks"
     locks.mkdir(parents=True)
     with contextlib.ExitStack() as held:
@@ -256,6 +256,6 @@ def test_a_probe_of_a_store_that_does_not_answer_ends_within_five_seconds(store,
             fcntl.flock(held.enter_context((locks / f"{number:02x}").open("wb")), fcntl.LOCK_EX)
         started = time.monotonic()
         failed = refusal(lambda: store.probe("run"))
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 10
     assert failed.reason == "unreachable"
     assert str(tmp_path / "store") in str(failed)

@@ -1,14 +1,18 @@
-"""Brings the published model home: whole, verified, or not at all."""
+"""Brings the published model home: whole, verified, or not at all; and makes it ready for use."""
 
 import hashlib
 import json
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from train_func.errors import StorageFailed
 from train_func.storage import Store
+
+if TYPE_CHECKING:
+    from transformers import Pipeline
 
 MANIFEST = "manifest.json"
 SUMS = "SHA256SUMS"
@@ -33,6 +37,21 @@ def fetch(store: Store, prefix: str, to: Path) -> Path:
             if failure.reason not in ("damaged", "absent") or not moved or attempt == TRIES:
                 raise
     raise AssertionError("the loop returns or raises")
+
+
+def ready(folder: Path) -> "Pipeline":
+    """The ``transformers`` pipeline of a fetched model; nothing is shown while it is loaded."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")  # without ipywidgets no bar is wanted either
+        from transformers import pipeline
+        from transformers.utils import logging
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        return pipeline("text-classification", model=str(folder), truncation=True)
+    finally:
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.explain import Lookout, explain, patiently
-from train_func.client.fetch import fetch
+from train_func.client.fetch import fetch, ready
 from train_func.client.logs import Kept, Told, headed, joined
 from train_func.client.observed import Event, JobStatus, Place
 from train_func.client.placement import whole_fault
@@ -206,10 +206,7 @@ class Job:
 
     def load(self) -> "Pipeline":
         """A ready ``transformers`` pipeline of the fetched and verified model."""
-        folder = self.fetch()
-        from transformers import pipeline
-
-        return pipeline("text-classification", model=str(folder), truncation=True)
+        return ready(self.fetch())
 
     def cancel(self) -> None:
         """Stops the workers; submitting the same again starts from the beginning.

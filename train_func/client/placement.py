@@ -10,7 +10,7 @@ from train_func.client import quantity
 from train_func.errors import InvalidInput
 from train_func.secret import secret_under
 
-LEAST_CPU = Decimal("0.01")
+LEAST_CPU, MOST_CPU = Decimal("0.01"), 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*")
 _OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -136,11 +136,13 @@ def cpu_fault(value: object) -> str | None:
     """What is wrong with an amount of cores."""
     number = str(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else ""
     try:
-        if quantity.parse(number) >= LEAST_CPU:
+        # "500M" are 500 million cores: whoever writes a suffix but m means memory, or m.
+        if not number.endswith(("k", "M", "G", "T", "P", "E", "i")) and LEAST_CPU <= quantity.parse(number) <= MOST_CPU:
             return None
     except ValueError:
         pass
-    return f"cpu={value!r}: cores are wanted, at least 0.01: a number such as 2 or 0.5, or a quantity such as '500m'"
+    wanted = f"cores are wanted, at least {LEAST_CPU} and at most {MOST_CPU}"
+    return f"cpu={value!r}: {wanted}: a number such as 2 or 0.5, or a quantity such as '500m'"
 
 
 def memory_fault(value: object, name: str = "memory") -> str | None:

@@ -90,7 +90,7 @@ class Server:
         fault = read_fault(error, operation, resource)
         hopeless = not fault.transient or (fault.reason == "damaged" and tries.num >= DAMAGED_TRIES)
         if hopeless or not tries.again():
-            raise self._failed(operation, key, fault, tries) from error
+            raise self._failed(operation, key, fault, tries) from None  # its traceback would bury the words
         return fault
 
     def client(self) -> Any:

@@ -65,4 +65,6 @@ class Store(Protocol):
         """Removes the object; when there is none, nothing happens."""
 
     def probe(self, prefix: str) -> None:
-        """Puts, gets and deletes a small object under ``prefix``; done or failed within 5 seconds."""
+        """Puts, gets and deletes a small object under ``prefix``; done or failed within 5 seconds, and 10 where
+        nothing answers at all.
+        """

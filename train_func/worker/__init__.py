@@ -4,6 +4,7 @@ Inside ``train_func`` it offers Session and Trainer, loaded when first used: the
 """
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,4 +18,6 @@ __all__ = ["Session", "Trainer"]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"train_func.worker has no {name!r}; it offers {', '.join(__all__)}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")  # a notebook's matter, of no use to a training
+        return getattr(importlib.import_module(_HOMES[name]), name)

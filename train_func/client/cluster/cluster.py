@@ -9,25 +9,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from train_func.client import manifest as manifests
 from train_func.client.cluster import inputs as carrying
 from train_func.client.cluster import logs, looking, objects, observer, preflight, room
 from train_func.client.cluster.access import Access, connect
+from train_func.client.cluster.addresses import endpoint_faults, store_faults
+from train_func.client.cluster.images import image_fault
 from train_func.client.home import home
 from train_func.client.observed import Event, Input, JobStatus, LogCut, LogLine, Pod, WhyNot
 from train_func.client.placement import Placement, SecretKey
-from train_func.errors import InvalidInput, JobNotFound, StorageFailed
+from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import Run, RunRecord
 from train_func.storage import Store
-from train_func.storage.address import bucket_of, without_password
 
 CPU, MEMORY = 2, "8Gi"
 GRACE_SECONDS = 30
 SPOT_GRACE_SECONDS = 15  # GKE gives a node 30 s, and the pods that are not the system's half of them
 UNNAMED, UNNAMED_STORE = "unnamed:0", "s3://unnamed"  # where a setting is missing, so that all else can be asked
-LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +82,10 @@ class Cluster:
             self._placement(self.image or "image", self.namespace)
         except InvalidInput as found:
             faults += found.faults
-        faults += _store_faults(self.store) if self.store is not None else []
-        faults += _endpoint_faults("s3_endpoint", self.s3_endpoint) if self.s3_endpoint is not None else []
+        named = any(fault.startswith("image=") for fault in faults)
+        faults += [fault] if self.image and not named and (fault := image_fault(self.image)) else []
+        faults += store_faults(self.store) if self.store is not None else []
+        faults += endpoint_faults("s3_endpoint", self.s3_endpoint) if self.s3_endpoint is not None else []
         if faults:
             raise InvalidInput(faults)
 
@@ -97,15 +98,14 @@ class Cluster:
     def elsewhere(self, manifest: Mapping[str, Any]) -> str:
         """The place that a manifest was made for, if that was another namespace or a machine."""
         there = manifest["metadata"].get("namespace")
-        if there == self._access().namespace:
-            return ""
-        return f"on=Cluster(namespace={there!r})" if there else "on=Local()"
+        words = f"on=Cluster(namespace={there!r})" if there else "on=Local()"
+        return "" if there == self._access().namespace else words
 
     def store_address(self) -> str:
         """Address of the store that runs here use."""
         address = self._store()
-        if address is None or _store_faults(address):
-            raise InvalidInput(_store_faults(address))
+        if address is None or store_faults(address):
+            raise InvalidInput([self._by_setting(fault) for fault in store_faults(address)])
         return address
 
     def models_folder(self) -> Path:
@@ -131,10 +131,13 @@ class Cluster:
             placement = self._placement(self._image() or UNNAMED, access.namespace)
         except InvalidInput as found:
             raise InvalidInput([*faults, *found.faults]) from None
-        address = UNNAMED_STORE if _store_faults(self._store()) else self.store_address()
+        address = UNNAMED_STORE if store_faults(self._store()) else self.store_address()
         manifest = manifests.render(manifests.provisional(run, address), placement, manifests.FILES)
-        for note in preflight.check(access, manifest, also=faults):
-            print(f"note: {note}")
+        try:
+            for note in preflight.check(access, manifest, also=faults):
+                print(f"note: {note}")
+        except InvalidInput as found:
+            raise InvalidInput([self._by_setting(fault) for fault in found.faults], cause=found.cause) from None
 
     def carry(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
         """Brings the run's local files to the store, by content; returns the run with their addresses there."""
@@ -210,11 +213,11 @@ class Cluster:
 
     def _faults(self) -> list[str]:
         """What is missing or cannot work of the options and the environment together."""
-        faults = _store_faults(self._store())
+        faults = [self._by_setting(fault) for fault in store_faults(self._store())]
         if self._image() is None:
             faults.append("image: none is given; give Cluster(image='registry/name:tag') or set TRAIN_FUNC_IMAGE")
         name, endpoint = self._endpoint()
-        return faults + (_endpoint_faults(name, endpoint) if endpoint else [])
+        return faults + (endpoint_faults(name, endpoint) if endpoint else [])
 
     def _image(self) -> str | None:
         return self.image or os.environ.get("TRAIN_FUNC_IMAGE") or None
@@ -229,12 +232,20 @@ class Cluster:
         names = ("TRAIN_FUNC_S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
         return next(((name, os.environ[name]) for name in names if os.environ.get(name)), ("s3_endpoint", None))
 
-    def _grace(self) -> int:
-        if self.grace_seconds is not None:
-            return self.grace_seconds
-        return SPOT_GRACE_SECONDS if self.spot else GRACE_SECONDS
+    def _by_setting(self, fault: str) -> str:
+        """A fault, by the name that its option has in the environment when it was taken from there."""
+        option, _, rest = fault.partition("=")
+        variable = f"TRAIN_FUNC_{option.upper()}"
+        return f"{variable}={rest}" if not getattr(self, option, None) and os.environ.get(variable) else fault
 
     def _placement(self, image: str, namespace: str | None) -> Placement:
+        try:
+            return self._placed(image, namespace)
+        except InvalidInput as found:
+            raise InvalidInput([self._by_setting(fault) for fault in found.faults]) from None
+
+    def _placed(self, image: str, namespace: str | None) -> Placement:
+        grace_seconds = SPOT_GRACE_SECONDS if self.spot else GRACE_SECONDS
         return Placement(
             image=image,
             namespace=namespace,
@@ -242,7 +253,7 @@ class Cluster:
             memory=os.environ.get("TRAIN_FUNC_MEMORY") or MEMORY if self.memory is None else self.memory,
             gpu=self.gpu,
             disk=self.disk,
-            grace_seconds=self._grace(),
+            grace_seconds=grace_seconds if self.grace_seconds is None else self.grace_seconds,
             spot=self.spot,
             node_selector=self.node_selector,
             tolerations=self.tolerations,
@@ -255,35 +266,3 @@ class Cluster:
             s3_region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
             environment=self.environment,
         )
-
-
-def _store_faults(address: str | None) -> list[str]:
-    wanted = "give Cluster(store='s3://bucket/prefix') or set TRAIN_FUNC_STORE"
-    if not address:
-        return [f"store: none is given, and pods and this process need one that both reach; {wanted}"]
-    if not isinstance(address, str) or not address.startswith("s3://"):
-        fault = (
-            f"store={without_password(str(address))!r}: the pods of a cluster do not see this machine's folders; an S3 "
-            f"server that both reach is wanted: {wanted}, and AWS_ENDPOINT_URL_S3 when it is not Amazon's"
-        )
-        return [fault]
-    try:
-        bucket_of(address)
-    except StorageFailed as error:
-        return [f"store: {error}"]
-    return []
-
-
-def _endpoint_faults(name: str, endpoint: str) -> list[str]:
-    parts = urlsplit(str(endpoint))
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-        shown = without_password(str(endpoint))
-        return [f"{name}={shown!r}: an address such as http://myminio:9000 is wanted, without user and password"]
-    if parts.hostname.startswith(LOOPBACK):
-        fault = (
-            f"{name}={endpoint!r}: in a pod that is the pod itself, not this machine; give the server's name inside "
-            "the cluster, as Cluster(s3_endpoint='http://myminio:9000') or TRAIN_FUNC_S3_ENDPOINT; "
-            "this process goes on using AWS_ENDPOINT_URL_S3"
-        )
-        return [fault]
-    return []

@@ -47,6 +47,7 @@ UNKNOWN = {
 }
 
 Json = Mapping[str, Any]
+_told: set[tuple[str, ...]] = set()  # what could not be looked at, where: said once, not with every submission
 
 
 def check(access: Access, manifest: Json, also: Sequence[str] = ()) -> list[str]:
@@ -89,8 +90,14 @@ def _ask(access: Access, manifest: Json, rules: list[Json], seconds: float) -> l
         else:
             said[question] = _taken(answer, verb, resource, access)
     told = _without_echoes(said)
-    if unknown:
-        told.append(Note(f"not known beforehand, for want of the right to look: {', '.join(unknown)}"))
+    if unknown and (known := (access.where, access.namespace, *unknown)) not in _told:
+        _told.add(known)
+        told.append(
+            Note(
+                f"not known beforehand, for want of the right to look: {', '.join(unknown)} (infra/rbac-cluster.yaml "
+                "lets look at what the whole cluster shares)"
+            )
+        )
     return told
 
 

@@ -55,7 +55,7 @@ def _pulling(pod: Pod, events: Sequence[Event]) -> Trouble:
 
 
 def _unmade(message: str) -> Trouble:
-    what = f"cannot be given what it needs: {_brief(message)}"
+    what = f"cannot be given what is needed: {_brief(message)}"
     if _AS_ROOT.search(message):
         return Trouble("image", what, _OTHER_IMAGE, permanent=True)
     if _NO_SUCH_OBJECT.search(message):
@@ -69,7 +69,7 @@ def _mounting(events: Sequence[Event]) -> Trouble | None:
     if last is None:
         return None
     if last.reason == "FailedMount" and _NO_SUCH_OBJECT.search(last.message):
-        what = f"cannot be given what it needs: {_brief(last.message)}"
+        what = f"cannot be given what is needed: {_brief(last.message)}"
         return Trouble("permission", what, _GIVE_IT, permanent=last.count >= TRIES)
     if last.reason in ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox") and last.count >= TRIES:
         return Trouble("cluster", f"cannot be set up on its node: {_brief(last.message)}", "it is tried again")

@@ -1,0 +1,42 @@
+"""Which addresses of a store and of its server can be those that pods use."""
+
+from urllib.parse import urlsplit
+
+from train_func.errors import StorageFailed
+from train_func.storage.address import bucket_of, without_password
+
+LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0")
+
+
+def store_faults(address: str | None) -> list[str]:
+    """Why pods could not keep a run there; empty when they could."""
+    wanted = "give Cluster(store='s3://bucket/prefix') or set TRAIN_FUNC_STORE"
+    if not address:
+        return [f"store: none is given, and pods and this process need one that both reach; {wanted}"]
+    if not isinstance(address, str) or not address.startswith("s3://"):
+        fault = (
+            f"store={without_password(str(address))!r}: the pods of a cluster do not see this machine's folders; an S3 "
+            f"server that both reach is wanted: {wanted}, and AWS_ENDPOINT_URL_S3 when it is not Amazon's"
+        )
+        return [fault]
+    try:
+        bucket_of(address)
+    except StorageFailed as error:
+        return [f"store: {error}"]
+    return []
+
+
+def endpoint_faults(name: str, endpoint: str) -> list[str]:
+    """Why pods could not find a server there; ``name`` is the setting that says so."""
+    parts = urlsplit(str(endpoint))
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        shown = without_password(str(endpoint))
+        return [f"{name}={shown!r}: an address such as http://myminio:9000 is wanted, without user and password"]
+    if parts.hostname.startswith(LOOPBACK):
+        fault = (
+            f"{name}={endpoint!r}: in a pod that is the pod itself, not this machine; give the server's name inside "
+            "the cluster, as Cluster(s3_endpoint='http://myminio:9000') or TRAIN_FUNC_S3_ENDPOINT; "
+            "this process goes on using AWS_ENDPOINT_URL_S3"
+        )
+        return [fault]
+    return []
