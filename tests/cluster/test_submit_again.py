@@ -54,8 +54,8 @@ def test_a_fresh_one_leaves_nothing_of_the_failed_one_before_it(run, jobs, objec
     left = objects_of(job)
     capsys.readouterr()
     jobs.append(submit(fails, run, on=Cluster(**SMALL), fresh=True))
-    assert f"submitted, generation {job.record.generation + 1}" in capsys.readouterr().out
     assert not set(left) & set(objects_of(job))
+    assert f"submitted, generation {job.record.generation + 1}" in capsys.readouterr().out
 
 
 def test_an_interrupt_at_its_creation_names_the_job_which_owns_its_config_map(run, jobs, notebook, monkeypatch, capsys):
