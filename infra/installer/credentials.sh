@@ -22,7 +22,7 @@ keep_secret() {
         return
     fi
     while [[ $# -gt 0 ]]; do
-        pairs+=("\"$1\": \"$2\"")
+        pairs+=("\"$1\": \"$(printf '%s' "$2" | base64 | tr -d '\n')\"")
         shift 2
     done
     secret_json "$component" "$namespace" "$name" "${pairs[@]}" | k create --filename - >/dev/null
@@ -36,12 +36,23 @@ secret_json() { # secret_json COMPONENT NAMESPACE NAME PAIR...
     printf '{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "%s", "namespace": "%s", "labels": {%s}}, ' \
         "$name" "$namespace" \
         "\"app.kubernetes.io/managed-by\": \"train-func-install\", \"app.kubernetes.io/component\": \"$component\""
-    printf '"stringData": {%s}}\n' "$*"
+    printf '"data": {%s}}\n' "$*"
+}
+
+# exchange_secret COMPONENT NAMESPACE NAME KEY VALUE [KEY VALUE]...: as keep_secret, but other values are replaced
+exchange_secret() {
+    local namespace=$2 name=$3 pairs=("${@:4}") number
+    for ((number = 0; number < ${#pairs[@]}; number += 2)); do
+        if [[ $DRY_RUN == false && $(secret_value "$namespace" "$name" "${pairs[number]}") != "${pairs[number + 1]}" ]]; then
+            k delete secret "$name" --namespace "$namespace" --ignore-not-found >/dev/null
+        fi
+    done
+    keep_secret "$@"
 }
 
 # secret_value NAMESPACE NAME KEY, for a pipe or a variable; never for the screen
 secret_value() {
-    k get secret "$2" --namespace "$1" --output "jsonpath={.data.$3}" | base64 --decode
+    k get secret "$2" --namespace "$1" --ignore-not-found --output "jsonpath={.data.$3}" | base64 --decode
 }
 
 # How to read them, for whoever may.
@@ -56,6 +67,9 @@ The store's root key (Secret kubeflow/myminio; keep it to yourself):
 The key of jobs and notebooks, for the bucket kubeflow-examples alone (Secret train-func/myminio):
   $read -n train-func get secret myminio -o jsonpath='{.data.rootUser}' | base64 -d
   $read -n train-func get secret myminio -o jsonpath='{.data.rootPassword}' | base64 -d
+Another key for jobs and notebooks, or another root key (the Secret myminio): the one of now is deleted and opens
+nothing any more, the next install makes a new one; what runs has the old one until it is started again:
+  $read -n kubeflow delete secret myminio-jobs && ./install.sh install --context $CONTEXT
 JupyterHub (Secret kubeflow/my-jupyter-login):
   $read -n kubeflow get secret my-jupyter-login -o jsonpath='{.data.user_password}' | base64 -d
   $read -n kubeflow get secret my-jupyter-login -o jsonpath='{.data.admin_password}' | base64 -d

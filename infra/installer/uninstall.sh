@@ -65,7 +65,7 @@ remove_rest() {
 # Everything with our label, "kind.group/name NAMESPACE" a line; a selector narrows it down.
 everything_ours() {
     local kinds
-    kinds=$(k api-resources --verbs list,delete --output name 2>/dev/null | grep -v '^events' | paste -sd,)
+    kinds=$(k api-resources --verbs list,delete --output name 2>/dev/null | grep -vE '^(events|endpoints)' | paste -sd,)
     k get "$kinds" --all-namespaces --selector "$MANAGED${1:+,$1}" --ignore-not-found --output \
         'jsonpath={range .items[*]}{.kind}{" "}{.apiVersion}{" "}{.metadata.name}{" "}{.metadata.namespace}{"\n"}{end}' |
         awk '{ n = split($2, v, "/"); print tolower($1) (n > 1 ? "." v[1] : "") "/" $3, $4 }' | sort -u

@@ -26,7 +26,9 @@ install_jobs() {
         say "  would be created: Secret train-func/myminio"
         return
     fi
-    keep_secret jobs train-func myminio rootUser "$(secret_value kubeflow myminio-jobs rootUser)" \
+    exists secret myminio-jobs kubeflow ||
+        die "$FAILED" "there is no Secret kubeflow/myminio-jobs, the key that jobs get a copy of; install the component s3 first"
+    exchange_secret jobs train-func myminio rootUser "$(secret_value kubeflow myminio-jobs rootUser)" \
         rootPassword "$(secret_value kubeflow myminio-jobs rootPassword)"
 }
 

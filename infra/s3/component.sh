@@ -115,19 +115,10 @@ make_keys() {
         keep_secret s3 kubeflow myminio rootUser "$(random 20)" rootPassword "$(random 40)"
         keep_secret s3 kubeflow myminio-jobs rootUser "$(random 20)" rootPassword "$(random 40)"
     elif [[ -n ${AWS_ACCESS_KEY_ID:-} && -n ${AWS_SECRET_ACCESS_KEY:-} ]]; then
-        given_key myminio
-        given_key myminio-jobs
+        exchange_secret s3 kubeflow myminio rootUser "$AWS_ACCESS_KEY_ID" rootPassword "$AWS_SECRET_ACCESS_KEY"
+        exchange_secret s3 kubeflow myminio-jobs rootUser "$AWS_ACCESS_KEY_ID" rootPassword "$AWS_SECRET_ACCESS_KEY"
     fi
     [[ ${#CHANGED[@]} -eq $known ]] || use_new_keys
-}
-
-# given_key NAME: of the environment; one that was given before is exchanged
-given_key() {
-    if [[ $DRY_RUN == false && "$(secret_value kubeflow "$1" rootUser) $(secret_value kubeflow "$1" rootPassword)" != \
-        "$AWS_ACCESS_KEY_ID $AWS_SECRET_ACCESS_KEY" ]]; then
-        k delete secret "$1" --namespace kubeflow --ignore-not-found >/dev/null
-    fi
-    keep_secret s3 kubeflow "$1" rootUser "$AWS_ACCESS_KEY_ID" rootPassword "$AWS_SECRET_ACCESS_KEY"
 }
 
 # A store that runs already knows the old ones: it starts again, and the key of jobs is set up again.

@@ -59,12 +59,12 @@ def bucket_is_there(store: Any) -> bool:
     return True
 
 
-def wait_for(store: Any) -> bool:
+def wait_for_store() -> bool:
     """Until it answers whoever has the root key; says whether the bucket is there."""
     started, told = time.monotonic(), ""
     while True:
         try:
-            return bucket_is_there(store)
+            return bucket_is_there(client(ROOT))  # a new one: its name may have led to another address at first
         except (BotoCoreError, ClientError) as error:
             waited, last = time.monotonic() - started, error
         if code_of(last) in REFUSALS and waited > REFUSED_SECONDS:
@@ -164,13 +164,13 @@ def refuse_elsewhere(store: Any) -> None:
 
 
 def main() -> None:
-    root, jobs = client(ROOT), client(JOBS)
-    if not wait_for(root):
-        make_bucket(root)
+    if not wait_for_store():
+        make_bucket(client(ROOT))
     if ENGINE == "minio":
         allow_jobs_in_minio()
     elif ENGINE == "versitygw":
         allow_jobs_in_versitygw()
+    jobs = client(JOBS)
     try_out(jobs)
     if ENGINE != "external":
         refuse_elsewhere(jobs)
