@@ -1,5 +1,6 @@
 """The logs of pods are read through whatever else is in the pods, and through an API that does not answer."""
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -8,9 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from train_func.client.cluster import logs, reading
+from tests.twin_jobs import until
+from train_func.client.cluster import logs, reading, tail
 from train_func.client.cluster.access import Access
-from train_func.client.observed import LogLine, Pod
+from train_func.client.cluster.log_access import LogAccess
+from train_func.client.observed import Condition, JobStatus, LogCut, LogLine, Pod
 
 NOW = datetime.now(UTC)
 ENDED = Pod("job-a-worker-0", "uid-0", 0, "Succeeded", 0, "Completed", "", NOW, NOW, deleted=False)
@@ -37,15 +40,29 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         address = urlsplit(self.path)
         query = parse_qs(address.query)
-        if self.server.hangs:
+        if self.server.hangs and address.path.endswith("/log"):
             self.server.closing.wait(60)
             self.close_connection = True
         elif not address.path.endswith("/log"):
             self.answer(200, b'{"metadata": {"uid": "uid-0"}}')
         elif query.get("container") != ["pytorch"]:
             self.answer(400, b'{"message": "a container name must be specified for pod job-a-worker-0"}')
+        elif query.get("follow") == ["true"]:
+            self.flow()
         else:
             self.answer(200, b"2026-11-21T14:49:01.5Z hello\n" if "timestamps" in query else b"hello\n")
+
+    def flow(self):
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        number = 0
+        with contextlib.suppress(OSError):
+            while not self.server.closing.wait(0.01):
+                number += 1
+                line = f"2026-11-21T14:49:{number // 100 % 60:02}.{number:09}Z {number}\n".encode()
+                self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+        self.close_connection = True
 
     def answer(self, status, data):
         self.send_response(status)
@@ -90,3 +107,60 @@ def test_of_a_pod_with_other_containers_the_state_of_the_worker_is_read():
     }
     pod = reading.pod(found)
     assert (pod.exit_code, pod.reason, pod.message) == (65, "Error", "the data")
+
+
+class Observed:
+    """A job as an observer knows it."""
+
+    failure = unheard = trouble = None
+
+    def __init__(self, pod, *conditions):
+        self._pod = pod
+        self._status = JobStatus(tuple(Condition(kind, "True", "", "", NOW) for kind in conditions), NOW, NOW, False)
+        self.logs = LogAccess()
+
+    def ready(self):
+        return True
+
+    def status(self):
+        return self._status
+
+    def pods(self):
+        return [self._pod]
+
+    def pod(self, uid):
+        return self._pod
+
+
+def readers():
+    return [thread for thread in threading.enumerate() if thread.name == f"log of {RUNS.name}"]
+
+
+def test_a_following_that_is_stopped_leaves_no_thread_and_no_connection_behind(access, server):
+    stop, read = threading.Event(), []
+    lines = logs._Following(access, Observed(RUNS, "Running"), None, print).lines(stop)
+    following = threading.Thread(target=lambda: read.extend(lines), daemon=True)
+    following.start()
+    until(lambda: len(read) > 3 and readers(), "lines come")
+    stop.set()
+    following.join(10)
+    assert not following.is_alive()
+    until(lambda: not readers(), "its readers end")
+
+
+@pytest.mark.parametrize("pod", [ENDED, RUNS], ids=["ended", "seems to run"])
+def test_a_log_that_the_cluster_does_not_hand_out_is_cut_and_that_is_said(access, server, monkeypatch, pod):
+    server.hangs, said = True, []
+    monkeypatch.setattr(logs, "END_SECONDS", 0.2)
+    monkeypatch.setattr(logs, "GIVE_UP_SECONDS", 1.0)
+    monkeypatch.setattr(tail, "ANSWER_SECONDS", 0.3)
+    following = logs._Following(access, Observed(pod, "Succeeded"), None, said.append)
+    assert list(following.lines(threading.Event())) == [LogCut(0, "uid-0")]
+    assert said == [logs.CUT]
+
+
+def test_a_log_that_is_there_as_a_whole_is_not_waited_for_as_long_as_a_silent_worker(access, server, monkeypatch):
+    server.hangs = True
+    monkeypatch.setattr(tail, "ANSWER_SECONDS", 0.3)
+    with pytest.raises(Exception, match="timed out"):
+        tail.open_log(access, ENDED, follow=False)

@@ -1,6 +1,7 @@
 """A person who watches sees what matters, once."""
 
 import re
+import threading
 
 import pytest
 
@@ -116,10 +117,34 @@ class Ended:
         return self.state
 
 
+def test_whoever_interrupts_the_watching_leaves_nobody_behind_who_follows(capsys):
+    class Interrupted:
+        name, way_back, asked = "a-run", "attach(...)", 0
+
+        @property
+        def state(self):
+            self.asked += 1
+            if self.asked == 2:
+                raise KeyboardInterrupt
+            return "Running"
+
+    stop, over = threading.Event(), threading.Event()
+
+    def lines():
+        yield from ()
+        stop.wait()
+        over.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        watch.watch(Interrupted(), lines(), "", Lookout(a_record(), RecordedPlace("evicted")), stop)
+    assert over.wait(10)
+    assert "no longer watched" in capsys.readouterr().out
+
+
 def test_only_what_says_that_it_is_older_belongs_to_an_earlier_submission(capsys):
     said = [Attempt(number, submitted, "", first=True) for number, submitted in [(1, "older"), (2, ""), (3, "newest")]]
     told = [Told(one, 0, f"attempt {one.number} is told", late=False) for one in said]
-    watch.watch(Ended(), iter(told), "newest", Lookout(a_record(), RecordedPlace("exit_1")))
+    watch.watch(Ended(), iter(told), "newest", Lookout(a_record(), RecordedPlace("exit_1")), threading.Event())
     shown = capsys.readouterr().out
     assert "earlier submissions had the attempts 1:" in shown
     assert "attempt 1 is told" not in shown

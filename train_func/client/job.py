@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from train_func.client.explain import Lookout, explain, patiently
 from train_func.client.fetch import fetch, ready
 from train_func.client.logs import Kept, Told, headed, joined
-from train_func.client.observed import Event, JobStatus, Place
+from train_func.client.observed import Event, JobStatus, Note, Place
 from train_func.client.placement import whole_fault
 from train_func.client.records import ends, submitted
 from train_func.client.watch import watch
@@ -105,8 +106,9 @@ class Job:
 
     def watch(self) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state."""
-        told = self._told(follow=True, note=lambda words: None)  # the lookout tells what matters here
-        return watch(self, told, submitted(self._store, self.record), Lookout(self.record, self._place))
+        stop = threading.Event()
+        told = self._told(follow=True, note=lambda words: None, stop=stop)  # the lookout tells what matters here
+        return watch(self, told, submitted(self._store, self.record), Lookout(self.record, self._place), stop)
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> Iterator[str]:
         """Lines of all workers from the first one on, each behind its worker; a line before those of each attempt.
@@ -142,12 +144,12 @@ class Job:
             raise JobNotFound(f"{self.name} has no attempt {attempt} with a log: {has}")
 
     def _told(
-        self, *, follow: bool, worker: int | None = None, note: Callable[[str], object] | None = None
+        self, *, follow: bool, worker: int | None = None, note: Note | None = None, stop: threading.Event | None = None
     ) -> Iterator[Told]:
         """What the workers say, with the attempts they belong to; by default what is left out is printed."""
-        name, note = self.record.job_name, note or self._note
+        name, note, stop = self.record.job_name, note or self._note, stop or threading.Event()
         there = self._place.status(name) is not None
-        lines = self._place.log_lines(name, follow=follow, worker=worker, note=note) if there else ()
+        lines = self._place.log_lines(name, follow=follow, worker=worker, note=note, stop=stop) if there else ()
         pods = self._place.pods(name) if there else []
         return joined(Kept(self.record, self._store), pods, lines, worker=worker)
 

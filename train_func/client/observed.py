@@ -1,5 +1,6 @@
 """What a place reports about a job, and what every place can do: one shape for this machine and for a cluster."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -139,6 +140,9 @@ class RunsAlready(InvalidInput):
     """There is a job of that name, made at the same moment by somebody else."""
 
 
+Note = Callable[[str], object]  # is told in words what a person should know
+
+
 class Place(Protocol):
     """Where jobs execute. Credentials and environment stay inside the place."""
 
@@ -188,12 +192,13 @@ class Place(Protocol):
         ...
 
     def log_lines(
-        self, job_name: str, *, follow: bool, worker: int | None = None, note: Callable[[str], object]
+        self, job_name: str, *, follow: bool, worker: int | None = None, note: Note, stop: threading.Event
     ) -> "Iterator[LogLine | LogCut]":
         """Lines of the pods there are from their first; with ``follow`` until the job has ended and all was read.
 
         A large job may show some of its workers only while it is followed; ``worker`` asks for one of them alone.
-        ``note`` is told in words what is left out, and that nothing comes because the place is away.
+        ``note`` is told in words what is left out, and that nothing comes because the place is away. ``stop``, set from
+        another thread, ends the following.
         """
         ...
 

@@ -24,13 +24,14 @@ STARTING = "the workers start and meet (about 5 s)"
 LOADING = "the group is complete; its ranks load their libraries (about 15 s)"
 
 
-def watch(job: "Job", lines: Iterator[Told], submitted: str, lookout: Lookout) -> str:
+def watch(job: "Job", lines: Iterator[Told], submitted: str, lookout: Lookout, stop: threading.Event) -> str:
     """Prints until the job has finished or hangs for good; an interrupt ends the watching, and the cells after it.
 
     Args:
         lines: what the workers say, followed.
         submitted: time of the newest submission; what says that it belongs to an earlier one is only counted.
         lookout: tells what hinders the job.
+        stop: is set in the end, and ends the following of ``lines``.
     """
     display = Display()
     try:
@@ -44,6 +45,8 @@ def watch(job: "Job", lines: Iterator[Told], submitted: str, lookout: Lookout) -
         name = job.name
         print(f"{name}: no longer watched; it goes on: {job.way_back}.watch() shows it again, .cancel() stops it")
         raise
+    finally:
+        stop.set()
     return job.state
 
 

@@ -5,7 +5,8 @@ What is not given is taken from the environment, read with each call.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from train_func.client.cluster.access import Access, connect
 from train_func.client.cluster.addresses import endpoint_faults, store_faults
 from train_func.client.cluster.images import image_fault
 from train_func.client.home import home
-from train_func.client.observed import Event, Input, JobStatus, LogCut, LogLine, Pod, WhyNot
+from train_func.client.observed import Event, Input, JobStatus, LogCut, LogLine, Note, Pod, WhyNot
 from train_func.client.placement import Placement, SecretKey
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import Run, RunRecord
@@ -166,15 +167,16 @@ class Cluster:
         return looking.events(self._access(), job_name)
 
     def log_lines(
-        self, job_name: str, *, follow: bool, worker: int | None = None, note: Callable[[str], object]
+        self, job_name: str, *, follow: bool, worker: int | None = None, note: Note, stop: threading.Event
     ) -> Iterator[LogLine | LogCut]:
         """Lines of every pod there is from its first; with ``follow`` until the job has ended and all was read.
 
         Args:
             worker: only of this one; more than 16 workers are followed only one by one, or when they fail.
             note: is told in words what is left out, and that nothing comes because the cluster is away.
+            stop: ends the following when it is set.
         """
-        return logs.lines(self._access(), job_name, follow=follow, worker=worker, note=note)
+        return logs.lines(self._access(), job_name, follow=follow, worker=worker, note=note, stop=stop)
 
     def last_lines(self, job_name: str, pods: Sequence[Pod]) -> Mapping[str, str]:
         """The last line that each of these running pods has written, by its uid."""

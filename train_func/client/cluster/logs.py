@@ -2,8 +2,9 @@
 
 import contextlib
 import queue
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from train_func.client.cluster import faults, objects
@@ -13,7 +14,7 @@ from train_func.client.cluster.asking import together
 from train_func.client.cluster.observer import FIRST_SECONDS, Observer
 from train_func.client.cluster.tail import Tail, ended, is_there, open_log, readable, started
 from train_func.client.manifest import CONTAINER
-from train_func.client.observed import LogCut, LogLine, Pod
+from train_func.client.observed import LogCut, LogLine, Note, Pod
 from train_func.errors import InvalidInput
 
 MOST_FOLLOWED = 16
@@ -23,17 +24,20 @@ LAST_SECONDS = 2.0  # for the last lines of some pods, asked for at once: a node
 WAITING_LINES = 10_000  # read ahead of whoever reads them
 SETTLE_SECONDS = 3.0  # after the end of the job, for the news of its pods to arrive
 END_SECONDS = 60.0  # longest that pods of a job that has finished are still followed
+GIVE_UP_SECONDS = 70.0  # the same for those whose readers hang in a request
 
 FEW = (
     f"it has more than {MOST_FOLLOWED} workers: only worker 0 and those that fail are followed; "
     "logs(follow=True, worker=1) follows any one of them"
 )
 
+CUT = "the cluster does not hand out the whole log of the job; what is missing is told as far as the store has it"
+
 _Come = LogLine | LogCut | Pod | Exception
 
 
 def lines(
-    access: Access, job_name: str, *, follow: bool, worker: int | None, note: Callable[[str], object]
+    access: Access, job_name: str, *, follow: bool, worker: int | None, note: Note, stop: threading.Event
 ) -> Iterator[LogLine | LogCut]:
     """Every line of every pod there is from its first, and a cut where a pod is gone.
 
@@ -41,9 +45,10 @@ def lines(
         follow: until the job has ended and all was read. Of more than 16 workers only worker 0 and those that fail.
         worker: only of this one.
         note: is told in words what is left out, and that nothing comes because the cluster is away.
+        stop: ends the following when it is set.
     """
     if follow:
-        return _Following(access, observers.observe(access, job_name), worker, note).lines()
+        return _Following(access, observers.observe(access, job_name), worker, note).lines(stop)
     found = observers.running(access, job_name)
     pods = found.pods() if found else objects.pods(access, job_name)
     return _there_now(access, [pod for pod in pods if worker in (None, pod.worker)])
@@ -94,7 +99,7 @@ def _line(pod: Pod, line: bytes) -> LogLine:
 class _Following:
     """Reads the logs of chosen pods side by side; those of one worker one after the other."""
 
-    def __init__(self, access: Access, observer: Observer, worker: int | None, note: Callable[[str], object]) -> None:
+    def __init__(self, access: Access, observer: Observer, worker: int | None, note: Note) -> None:
         self._access = access
         self._observer = observer
         self._worker = worker
@@ -104,18 +109,22 @@ class _Following:
         self._failed: set[int] = set()
         self._finished: float | None = None
         self._closed = False
+        self._late = False
         self._note = note
         self._noted: set[str] = set()
 
-    def lines(self) -> Iterator[LogLine | LogCut]:
+    def lines(self, stop: threading.Event) -> Iterator[LogLine | LogCut]:
         _await_first_listing(self._access, self._observer)
         try:
-            while True:
+            while not stop.is_set():
                 self._tell_silence()
                 since = self._seconds_finished()
-                unread = self._start()
+                unread = self._start() if since is None or since <= END_SECONDS else 0
                 over = since is not None and (since > SETTLE_SECONDS or not unread)
                 if over and not self._tails and self._come.empty():
+                    return
+                if since is not None and since > GIVE_UP_SECONDS and self._come.empty():
+                    yield from self._cuts()
                     return
                 yield from self._come_so_far()
         finally:
@@ -135,6 +144,8 @@ class _Following:
             if isinstance(come, Pod):
                 del self._tails[come.worker]
                 return
+            if isinstance(come, LogCut) and self._late:
+                self._note_once("cut", CUT)
             yield come
 
     def _tell_silence(self) -> None:
@@ -167,8 +178,15 @@ class _Following:
         self._finished = self._finished or time.monotonic()
         seconds = time.monotonic() - self._finished
         if seconds > END_SECONDS:
+            self._late = True
             self._stop()
         return seconds
+
+    def _cuts(self) -> Iterator[LogCut]:
+        """Of the logs whose readers do not even come to notice that they are stopped."""
+        self._note_once("cut", CUT)
+        for tail in self._tails.values():
+            yield LogCut(tail.pod.worker, tail.pod.uid)
 
     def _stop(self) -> None:
         for tail in self._tails.values():

@@ -19,6 +19,7 @@ from train_func.client.manifest import CONTAINER
 from train_func.client.observed import LogCut, LogLine, Pod
 
 SILENCE_SECONDS = 90.0  # a silent worker is no fault, but a dead connection looks the same: ask again
+ANSWER_SECONDS = 8.0  # the same for a log that is there as a whole
 WINDOW = timedelta(seconds=2)  # before the last line; the times of two streams of a container are not in order
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 MOST_TRIES = 4  # at the log of a container that has ended: its node may be gone for good
@@ -78,7 +79,7 @@ class Resumed:
 
 
 class Tail(threading.Thread):
-    """Follows the log of one incarnation; ends with the container, with a cut when the pod is gone, or when stopped."""
+    """Follows the log of one incarnation; ends with the container, with a cut when the pod is gone or when stopped."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Tail(threading.Thread):
         super().__init__(name=f"log of {pod.name}", daemon=True)
         self._access = access
         self._observer = observer
-        self._pod = pod
+        self.pod = pod
         self._put = put
         self._stopped = threading.Event()
         self._stream: Stream | None = None
@@ -106,19 +107,22 @@ class Tail(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._stopped.is_set() and not self._over():
+            while not self._over():
+                if self._stopped.is_set():
+                    self._put(LogCut(self.pod.worker, self.pod.uid))
+                    return
                 pause = min(SHORTEST_PAUSE * 2**self._tries, LONGEST_PAUSE)
                 self._stopped.wait(pause)
         except Exception as error:
             self._put(error)
         finally:
-            self._put(self._pod)
+            self._put(self.pod)
 
     def _over(self) -> bool:
         """Reads as far as it goes now; whether that was the end."""
-        pod = self._observer.pod(self._pod.uid)
+        pod = self._observer.pod(self.pod.uid)
         if pod is None or (self._tries > MOST_TRIES and ended(pod)):
-            self._put(LogCut(self._pod.worker, self._pod.uid))
+            self._put(LogCut(self.pod.worker, self.pod.uid))
             return True
         try:
             whole = self._read(follow=not ended(pod))
@@ -138,8 +142,8 @@ class Tail(threading.Thread):
     def _read(self, *, follow: bool) -> bool:
         """Whether the answer ended in good order, and held nothing but the container's lines."""
         self._resumed.begin()
-        stream = self._stream = open_log(self._access, self._pod, follow=follow, since=self._resumed.since)
-        if self._stopped.is_set() or not is_there(self._access, self._pod):
+        stream = self._stream = open_log(self._access, self.pod, follow=follow, since=self._resumed.since)
+        if self._stopped.is_set() or not is_there(self._access, self.pod):
             stream.close()
             return False
         self._observer.logs.allowed()
@@ -157,7 +161,7 @@ class Tail(threading.Thread):
         second, fraction, zone, text = found[1].decode(), (found[2] or b"").decode(), found[3].decode(), found[4]
         if self._resumed.is_new(second, fraction, zone):
             self._tries = 0
-            self._put(LogLine(self._pod.worker, self._pod.uid, readable(text)))
+            self._put(LogLine(self.pod.worker, self.pod.uid, readable(text)))
         return True
 
 
@@ -166,7 +170,7 @@ def open_log(access: Access, pod: Pod, *, follow: bool, since: str | None = None
     query = [("container", CONTAINER), ("timestamps", "true"), ("follow", "true" if follow else "false")]
     query += [("sinceTime", since)] if since else []
     path = f"/api/v1/namespaces/{access.namespace}/pods/{pod.name}/log"
-    return Stream(access, path, query, silence=SILENCE_SECONDS)
+    return Stream(access, path, query, silence=SILENCE_SECONDS if follow else ANSWER_SECONDS)
 
 
 def is_there(access: Access, pod: Pod) -> bool:

@@ -6,6 +6,7 @@ sees the same. The environment is read here, once per call, and handed on.
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -159,15 +160,22 @@ class Local:
         return [_event(found) for found in _known(job_name).events()]
 
     def log_lines(
-        self, job_name: str, *, follow: bool, worker: int | None = None, note: Callable[[str], object] = print
+        self,
+        job_name: str,
+        *,
+        follow: bool,
+        worker: int | None = None,
+        note: Callable[[str], object] = print,
+        stop: threading.Event | None = None,
     ) -> Iterator[LogLine]:
         """Lines of every incarnation from its first; with ``follow`` until the job has ended and all was read.
 
         Args:
             worker: only of this one.
             note: is never told anything: all workers of this machine are followed.
+            stop: ends the following when it is set.
         """
-        return logs.lines(_known(job_name), follow=follow, worker=worker)
+        return logs.lines(_known(job_name), follow=follow, worker=worker, stop=stop or threading.Event())
 
     def last_lines(self, job_name: str, pods: Sequence[Pod]) -> Mapping[str, str]:
         """The last line that each of these running pods has written, by its uid."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import time
+import threading
 from collections.abc import Collection, Iterator
 
 from train_func.client.observed import LogLine
@@ -15,13 +15,15 @@ LAST_BYTES = 8 * 1024  # in which the last line is looked for
 LONGEST_LINE = 1024 * 1024  # bytes; a longer one comes in pieces
 
 
-def lines(folder: JobFolder, *, follow: bool, worker: int | None = None) -> Iterator[LogLine]:
-    """Every incarnation in turn, with ``follow`` until the controller is gone; ``worker``: only of this one.
+def lines(folder: JobFolder, *, follow: bool, worker: int | None, stop: threading.Event) -> Iterator[LogLine]:
+    """Every incarnation in turn, with ``follow`` until the controller is gone or ``stop`` is set.
+
+    ``worker``: only of this one.
 
     One that has ended is read to its end before the next; of those that live, a piece of each at a time.
     """
     readers: dict[str, _Reader] = {}
-    while True:
+    while not stop.is_set():
         controlled = folder.controlled()  # before reading: what is written after it was gone is read below
         for record in (found for found in folder.records() if worker in (None, found.worker)):
             reader = readers.setdefault(record.uid, _Reader(folder, record))
@@ -39,7 +41,7 @@ def lines(folder: JobFolder, *, follow: bool, worker: int | None = None) -> Iter
                 yield from reader.rest()
         if not (controlled and follow):
             return
-        time.sleep(POLL_SECONDS)
+        stop.wait(POLL_SECONDS)
 
 
 def last_lines(folder: JobFolder, uids: Collection[str]) -> dict[str, str]:
