@@ -88,3 +88,11 @@ def test_a_policy_of_the_cluster_is_told_from_a_fault_of_the_job(status, words):
     failure = faults.failed(refused, "create", "pytorchjobs", ACCESS)
     assert failure.cause == "input"
     assert "no team label; a policy of this cluster refuses it" in str(failure)
+
+
+def test_a_server_that_is_no_kubernetes_is_named_without_its_page():
+    error = ApiException(status=400, reason="Bad Request")
+    error.body = "<?xml version='1.0'?><Error><Code>InvalidArgument</Code></Error>"
+    said = faults.api_fault(error, "list", "pods", ACCESS)
+    assert "no Kubernetes API" in said
+    assert "<" not in said

@@ -10,10 +10,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.twin_jobs import until
-from train_func.client.cluster import logs, reading, tail
+from train_func.client.cluster import log_access, logs, reading, tail
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.log_access import LogAccess
 from train_func.client.observed import Condition, JobStatus, LogCut, LogLine, Pod
+from train_func.errors import InvalidInput
 
 NOW = datetime.now(UTC)
 ENDED = Pod("job-a-worker-0", "uid-0", 0, "Succeeded", 0, "Completed", "", NOW, NOW, deleted=False)
@@ -27,7 +28,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.hangs = False
+        self.hangs = self.expired = False
         self.closing = threading.Event()
 
 
@@ -43,6 +44,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.hangs and address.path.endswith("/log"):
             self.server.closing.wait(60)
             self.close_connection = True
+        elif self.server.expired:
+            self.answer(401, b'{"message": "Unauthorized"}')
         elif not address.path.endswith("/log"):
             self.answer(200, b'{"metadata": {"uid": "uid-0"}}')
         elif query.get("container") != ["pytorch"]:
@@ -164,3 +167,17 @@ def test_a_log_that_is_there_as_a_whole_is_not_waited_for_as_long_as_a_silent_wo
     monkeypatch.setattr(tail, "ANSWER_SECONDS", 0.3)
     with pytest.raises(Exception, match="timed out"):
         tail.open_log(access, ENDED, follow=False)
+
+
+def test_credentials_that_expire_cut_the_log_of_a_pod_that_has_ended(access, server, monkeypatch):
+    monkeypatch.setattr(log_access, "TROUBLE_SECONDS", 0.2)
+    server.expired, observed = True, Observed(ENDED, "Succeeded")
+    observed.logs.allowed()
+    assert list(logs._Following(access, observed, None, print).lines(threading.Event())) == [LogCut(0, "uid-0")]
+
+
+def test_credentials_that_were_never_accepted_are_named_at_once(access, server, monkeypatch):
+    monkeypatch.setattr(log_access, "TROUBLE_SECONDS", 0.2)
+    server.expired = True
+    with pytest.raises(InvalidInput, match="kubectl create token"):
+        list(logs._Following(access, Observed(RUNS, "Running"), None, print).lines(threading.Event()))

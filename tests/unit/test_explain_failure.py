@@ -157,3 +157,12 @@ def test_an_image_without_this_package_is_named_as_the_fault(store):
     assert error.cause == "image"
     assert "No module named 'train_func'" in str(error)
     assert "make image" in str(error)
+
+
+def test_what_pod_and_record_both_say_of_the_memory_is_said_once(store, ended):
+    said = {"attempt": 1, "exit_code": 71, "cause": "memory", "message": "3 of 3 attempts made no progress"}
+    place = RecordedPlace("child_out_of_memory")
+    (status,) = place.job["pods"][0]["status"]["containerStatuses"]
+    status["state"]["terminated"]["message"] = json.dumps(said)
+    ended(cause="memory", exit_code=71, message=said["message"])
+    assert str(explain(a_record(), place, store)).count("3 of 3 attempts made no progress") == 1

@@ -264,3 +264,15 @@ def test_the_same_trouble_of_many_workers_is_told_in_one_line():
         )
     told, _, _ = looked(place, 1, workers=4)
     assert ["workers 0 to 3: cannot be given" in str(trouble) for trouble in told] == [True]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("secret_missing", ("kubectl create secret generic nosuch --from-literal=rootUser=", "store_secret=")),
+        ("secret_key_missing", ("lacks the key rootPassword", "kubectl edit secret half")),
+    ],
+)
+def test_what_is_missing_is_told_with_the_command_that_makes_it(name, words):
+    told, _, _ = looked(RecordedPlace(name))
+    assert all(word in told[0].next for word in words)

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from tests.recorded_jobs import RecordedPlace, a_record
-from train_func.client import watch
-from train_func.client.explain import Lookout
+from train_func.client import heartbeat, watch
+from train_func.client.explain import Lookout, Trouble
 from train_func.client.logs import Attempt, Told
 from train_func.client.watch import LOADING, STARTING, Display
 
@@ -24,6 +24,7 @@ def clock(monkeypatch):
 
     clock = Clock()
     monkeypatch.setattr(watch, "time", clock)
+    monkeypatch.setattr(heartbeat, "time", clock)
     return clock
 
 
@@ -150,3 +151,27 @@ def test_only_what_says_that_it_is_older_belongs_to_an_earlier_submission(capsys
     assert "attempt 1 is told" not in shown
     assert "attempt 2 is told" in shown
     assert "attempt 3 is told" in shown
+
+
+def test_a_silence_is_told_of_soon_and_then_less_and_less_often(display, clock, shown):
+    display.state("a-run", "Created")
+    display.idle()
+    for _ in range(200):
+        clock.now += 1
+        display.idle()
+    assert shown()[2:] == [f"still Created, nothing new for {seconds} s" for seconds in (12, 36, 84, 180)]
+
+
+def test_that_the_workers_start_is_not_told_again_when_the_first_of_them_speaks(display, shown):
+    display.state("a-run", "Running")
+    display.idle()
+    tell(display, lines(attempt(), "worker 0 of 2 starts in p (u)"))
+    display.idle()
+    assert shown() == ["a-run: Running", STARTING]
+
+
+def test_what_was_told_before_it_turned_out_to_be_permanent_is_not_told_again(display, shown):
+    passing = Trouble("permission", "worker 0: the Secret is missing", "make it")
+    display.troubles([passing])
+    display.troubles([Trouble("permission", passing.what, "make it", permanent=True)])
+    assert shown() == ["worker 0: the Secret is missing", "  next: make it", "waiting does not help: make it"]

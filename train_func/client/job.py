@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from train_func.client.explain import Lookout, explain, patiently
 from train_func.client.fetch import fetch, ready
+from train_func.client.heartbeat import Heartbeat
 from train_func.client.logs import Kept, Told, headed, joined
 from train_func.client.observed import Event, JobStatus, Note, Place
 from train_func.client.placement import whole_fault
@@ -88,12 +89,15 @@ class Job:
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        lookout, state = Lookout(self.record, self._place), self.state
+        lookout, state, heartbeat = Lookout(self.record, self._place), self.state, Heartbeat()
         while state not in FINISHED:
             if state == "Absent":
                 raise self._absent()
-            for trouble in lookout.look():
-                print(f"{self.name}: {trouble}", flush=True)
+            told = [str(trouble) for trouble in lookout.look() if not trouble.permanent]  # the error tells of those
+            if told or state == "Running":
+                heartbeat.heard()
+            for words in told or filter(None, [heartbeat.due(state)]):
+                self._note(words)
             if failure := lookout.failure():
                 raise failure
             if end is not None and time.monotonic() > end:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from train_func.client.explain import Lookout, Trouble, patiently
+from train_func.client.heartbeat import Heartbeat
 from train_func.client.logs import Attempt, Told
 
 if TYPE_CHECKING:
@@ -58,10 +59,13 @@ class Display:
         self._progress = -PROGRESS_SECONDS
         self._held = ""  # progress that came too soon after the one before it
         self._state = ""
+        self._shown: set[str] = set()  # first lines of what hinders the job
         self._passed: list[int] = []
         self._attempt: Attempt | None = None
         self._whys: list[str] = []  # why workers of this attempt ended
         self._next = STARTING  # what is said when nobody says anything
+        self._last = ""
+        self._heartbeat = Heartbeat()
 
     def state(self, name: str, state: str) -> None:
         """The state, when it is another one."""
@@ -72,7 +76,10 @@ class Display:
     def troubles(self, found: list[Trouble]) -> None:
         """What hinders the job, or befell a worker."""
         for trouble in found:
-            if not self._said(trouble.what):
+            if trouble.permanent and trouble.headline in self._shown:
+                self._say(f"waiting does not help: {trouble.next}")
+            elif not self._said(trouble.what):
+                self._shown.add(trouble.headline)
                 self._say(str(trouble))
 
     def finish(self, name: str, state: str) -> None:
@@ -108,11 +115,13 @@ class Display:
         if self._next and self._state in ("Created", "Running", "Restarting"):
             self._say(self._next)
             self._next = ""
+        elif self._state and (words := self._heartbeat.due(self._state)):
+            print(f"{time.monotonic() - self._begun:6.1f} s  {words}", flush=True)
 
     def _begin(self, attempt: Attempt) -> None:
         self._tell_earlier()
         self._attempt, self._whys = attempt, []
-        self._next = STARTING
+        self._next = "" if self._last == STARTING else STARTING
 
     def _tell_earlier(self) -> None:
         if self._passed:
@@ -138,6 +147,8 @@ class Display:
         self._say(text)
 
     def _say(self, text: str) -> None:
+        self._last = text
+        self._heartbeat.heard()
         print(f"{time.monotonic() - self._begun:6.1f} s  {text}", flush=True)
 
 

@@ -143,8 +143,13 @@ def _load(configuration: Any, kubeconfig: str, context: str | None) -> tuple[str
         config.load_kube_config(config_file=kubeconfig, context=chosen["name"], client_configuration=configuration)
     except (config.ConfigException, yaml.YAMLError, OSError) as error:
         raise InvalidInput(
-            f"no cluster is named: {error} ({kubeconfig}). Name a kubeconfig by KUBECONFIG and one of its contexts "
+            f"no cluster is named: {_why(error)} ({kubeconfig}). Name a kubeconfig by KUBECONFIG and one of its contexts "
             "by Cluster(context=...) (`kubectl config get-contexts` lists them), or run inside a pod that has a "
             "service account's token. Local() trains on this machine"
         ) from None
     return f"context {chosen['name']!r} ({configuration.host})", chosen["context"].get("namespace") or "default"
+
+
+def _why(error: Exception) -> str:
+    """The words of the client, which tell of an unset context by an empty name."""
+    return "no context is the current one" if "object with name  in" in str(error) else str(error)

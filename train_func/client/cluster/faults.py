@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 OPERATOR_LOG = "kubectl -n kubeflow get pods; kubectl -n kubeflow logs deploy/training-operator"
 INSTALL = 'kubectl apply --server-side -k "https://github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=4445c12aa62e4345b0c2c6ac9b215a70eca46ed7"'
+_LOG_IN = (
+    "Log in to the cluster again; where the kubeconfig holds a token, put a new one there, as by `kubectl create token "
+    "ACCOUNT --duration=8h`"
+)
 _RBAC = re.compile(r"cannot \w+ resource")
 _WEBHOOK = re.compile(r'failed calling webhook "(?P<name>[^"]+)"')
 _DENIED = re.compile(r'admission webhook "[^"]+" denied the request')
@@ -84,7 +88,7 @@ def api_fault(error: BaseException, verb: str, resource: str, access: "Access") 
         case None:
             return unreachable(error, access.where)
         case 401:
-            return f"{access.where} does not accept the credentials (expired?): {words}. Log in to the cluster again"
+            return f"{access.where} does not accept the credentials (expired?): {words}. {_LOG_IN}"
         case 404:
             return _missing(asked, words, resource, access)
         case 409:
@@ -103,7 +107,10 @@ def _refusal(asked: str, words: str, access: "Access") -> str:
             f"{access.where} was sent no credentials: {words}. See whether `kubectl get pods` works with that context"
         )
     if _RBAC.search(words):
-        return f"{asked}: forbidden: {words}; {rights.remedy(access.namespace)}"
+        return (
+            f"{asked}: forbidden: {words}; if that namespace exists at all (`kubectl get namespaces`): "
+            f"{rights.remedy(access.namespace)}"
+        )
     if "is being terminated" in words:
         return f"{asked}: the namespace is being deleted; wait until it is gone and made anew, or take another"
     return f"{asked}: refused: {words}" + (f"; {POLICY}" if DENIED.search(words) else "")
@@ -165,7 +172,8 @@ def _why(error: BaseException) -> str:
     ):
         if sign in words:
             return meaning
-    return f"{type(error).__name__}: {words}"
+    last = words.rpartition(": ")[2].rstrip("')>\" ")
+    return last if last and "object at 0x" not in last else type(error).__name__
 
 
 def said(error: Any) -> str:
@@ -173,5 +181,7 @@ def said(error: Any) -> str:
     try:
         return str(json.loads(error.body)["message"])
     except (AttributeError, TypeError, ValueError, KeyError):
-        body = getattr(error, "body", None)
-        return str(body or getattr(error, "reason", None) or error).strip()
+        body = str(getattr(error, "body", None) or "").strip()
+        if body.startswith("<"):  # a page, of whatever listens there
+            return "what answers there is no Kubernetes API, by its answer in HTML or XML; see the server's address"
+        return body or str(getattr(error, "reason", None) or error).strip()

@@ -23,7 +23,7 @@ ANSWER_SECONDS = 8.0  # the same for a log that is there as a whole
 WINDOW = timedelta(seconds=2)  # before the last line; the times of two streams of a container are not in order
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 MOST_TRIES = 4  # at the log of a container that has ended: its node may be gone for good
-NOT_STARTED, NOT_FOUND = 400, 404
+NOT_STARTED, NO_CREDENTIALS, NOT_FOUND = 400, 401, 404
 _STAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d) (.*)", re.DOTALL)
 
 
@@ -127,9 +127,12 @@ class Tail(threading.Thread):
         try:
             whole = self._read(follow=not ended(pod))
         except Exception as error:
-            if faults.forbidden(error):
+            if faults.forbidden(error) or faults.status_of(error) == NO_CREDENTIALS:
                 if not self._observer.logs.refused(error):
                     raise faults.failed(error, "get", "pods/log", self._access) from None
+                if ended(pod) and self._observer.logs.unheard:  # the store has the rest of it
+                    self._put(LogCut(self.pod.worker, self.pod.uid))
+                    return True
                 self._tries = min(self._tries + 1, MOST_TRIES)  # not counted: nothing speaks against the pod
                 return False
             if not faults.known(error):

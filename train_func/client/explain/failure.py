@@ -131,7 +131,9 @@ def _root(evidence: Evidence) -> Trouble:
     if own and any(rank["error"] for rank in own[0]["ranks"]):
         return _of_record(own[0], evidence)
     if over := _over_memory(evidence):
-        return Trouble("memory", "\n  ".join([over, *(own[0]["message"] for _ in own[:1])]))
+        return Trouble(
+            "memory", "\n  ".join([over, *(end["message"] for end in own[:1] if end["message"] not in over)])
+        )
     if (full := _over_disk(evidence)) and (not own or own[0]["cause"] in KILLED):
         return replace(full, what="\n  ".join([full.what, *(own[0]["message"] for _ in own[:1])]))
     if own:

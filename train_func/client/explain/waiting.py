@@ -42,7 +42,10 @@ def waiting(pod: Pod, events: Iterable[Event]) -> Trouble | None:
 
 _OTHER_IMAGE = "mend image=..., or the nodes' access to its registry; then job.cancel() and submit again"
 _MORE_ROOM = "it starts when a node has room; or job.cancel() and ask for less cpu, memory or gpu, or for fewer workers"
-_GIVE_IT = "create it in the namespace: the worker then starts by itself"
+_GIVE_IT = "create it in the job's namespace: the worker then starts by itself"
+_MISSING = re.compile(
+    r"""secret "(?P<secret>[^"]+)" not found|couldn't find key (?P<key>\S+) in Secret (?:\S+/)?(?P<of>[^\s/]+)""", re.I
+)
 
 
 def _pulling(pod: Pod, events: Sequence[Event]) -> Trouble:
@@ -59,8 +62,25 @@ def _unmade(message: str) -> Trouble:
     if _AS_ROOT.search(message):
         return Trouble("image", what, _OTHER_IMAGE, permanent=True)
     if _NO_SUCH_OBJECT.search(message):
-        return Trouble("permission", what, _GIVE_IT, permanent=True)
+        return Trouble("permission", what, _give(message), permanent=True)
     return Trouble("cluster", what, "it is tried again")
+
+
+def _give(message: str) -> str:
+    """How to make what is missing."""
+    found = _MISSING.search(message)
+    if found is None:
+        return _GIVE_IT
+    if key := found["key"]:
+        return (
+            f"the Secret is there and lacks the key {key}: `kubectl edit secret {found['of']}` adds it, and the worker "
+            "then starts by itself; or job.cancel() and name another: store_secret=..., keys rootUser and rootPassword"
+        )
+    return (
+        "is the name misspelt? job.cancel() and name another one: store_secret=... Otherwise make it in the job's "
+        f"namespace, with the store's keys where it is the store's: `kubectl create secret generic {found['secret']} "
+        "--from-literal=rootUser=... --from-literal=rootPassword=...`; the worker then starts by itself"
+    )
 
 
 def _mounting(events: Sequence[Event]) -> Trouble | None:
@@ -70,7 +90,7 @@ def _mounting(events: Sequence[Event]) -> Trouble | None:
         return None
     if last.reason == "FailedMount" and _NO_SUCH_OBJECT.search(last.message):
         what = f"cannot be given what is needed: {_brief(last.message)}"
-        return Trouble("permission", what, _GIVE_IT, permanent=last.count >= TRIES)
+        return Trouble("permission", what, _give(last.message), permanent=last.count >= TRIES)
     if last.reason in ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox") and last.count >= TRIES:
         return Trouble("cluster", f"cannot be set up on its node: {_brief(last.message)}", "it is tried again")
     return None
