@@ -152,5 +152,16 @@ def test_a_store_that_only_the_pods_do_not_reach_is_told_with_its_address(jobs, 
     assert [found.failure for found in jobs] == [None, None]
 
 
+def test_a_store_whose_name_only_the_pods_do_not_know_ends_the_waiting(jobs):
+    found = hanging("store-nameless", s3_endpoint="http://nosuch:9000", cpu="200m", memory="1Gi", grace_seconds=1)
+    jobs.append(found)
+    with waited_for([found]):
+        until(lambda: started_at(found), "the worker starts", LIMIT_SECONDS)
+        until(lambda: found.failure, "the waiting ends", 2 * NAMED_SECONDS)
+    assert found.failure.cause == "storage"
+    assert "http://nosuch:9000" in str(found.failure)
+    assert "s3_endpoint=..." in str(found.failure)
+
+
 def started_at(found: Hanging) -> datetime | None:
     return next((event.time for event in found.job.events() if event.reason == "Started"), None)
