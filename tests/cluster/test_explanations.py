@@ -243,6 +243,13 @@ def test_a_rank_killed_for_want_of_memory_is_named_with_the_remedy(run):
     assert "more memory" in str(error)
 
 
+def test_the_memory_is_given_up_for_only_after_all_attempts(run, capsys):
+    error = failure_of(hoards, Run(**{**run.to_dict(), "max_attempts": 2}))
+    assert error.cause == "memory"
+    assert "2 of 2 attempts made no progress" in str(error)
+    assert capsys.readouterr().out.count("needed more than its memory limit") <= 2
+
+
 def test_a_store_that_does_not_let_the_workers_in_is_named(run, admin, namespace):
     wrong = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "wrong", "namespace": namespace}}
     admin.apply({**wrong, "stringData": {"rootUser": "nobody", "rootPassword": "wrong"}})
