@@ -118,7 +118,9 @@ def _minio(server: S3Server, data: Path) -> tuple[list[str], dict[str, str]]:
 
 def _versitygw(server: S3Server, data: Path) -> tuple[list[str], dict[str, str]]:
     variables = {"ROOT_ACCESS_KEY_ID": server.access_key, "ROOT_SECRET_ACCESS_KEY": server.secret_key}
-    return ["--port", f"127.0.0.1:{server.port}", "--quiet", "posix", str(data)], variables
+    (server.folder / "accounts").mkdir(exist_ok=True)
+    options = ["--port", f"127.0.0.1:{server.port}", "--quiet", "--iam-dir", str(server.folder / "accounts")]
+    return [*options, "posix", str(data)], variables
 
 
 def _seaweedfs(server: S3Server, data: Path) -> tuple[list[str], dict[str, str]]:

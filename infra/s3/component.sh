@@ -99,13 +99,11 @@ volume_patch() {
 install_s3() {
     make_keys
     render_s3 >"$WORK/s3.yaml"
-    forget_failed_setup
+    forget_setups
     apply s3 "$WORK/s3.yaml"
     [[ $DRY_RUN == false ]] || return 0
     [[ $S3 == external ]] || ready kubeflow statefulset/myminio
     await_setup
-    k delete jobs --namespace kubeflow --selector "$MANAGED,app.kubernetes.io/component=s3" \
-        --field-selector "metadata.name!=$(setup_name)" >/dev/null
 }
 
 # Root key and key of jobs; an external store has the given key for both.
@@ -130,8 +128,12 @@ use_new_keys() {
     fi
 }
 
-forget_failed_setup() {
-    if [[ $DRY_RUN == false && $(state_of_setup) == *Failed* ]]; then
+# Jobs for other settings, and one that has failed.
+forget_setups() {
+    [[ $DRY_RUN == false ]] || return 0
+    k delete jobs --namespace kubeflow --selector "$MANAGED,app.kubernetes.io/component=s3" \
+        --field-selector "metadata.name!=$(setup_name)" >/dev/null
+    if [[ $(state_of_setup) == *Failed* ]]; then
         k delete job "$(setup_name)" --namespace kubeflow >/dev/null
     fi
 }
@@ -149,7 +151,7 @@ await_setup() {
         fi
         if ((SECONDS >= end)); then
             evidence kubeflow
-            die "$TIMED_OUT" "the bucket was not made within $TIMEOUT: $(said_by_setup)"
+            die "$TIMED_OUT" "the bucket was not made within $TIMEOUT; see whether pods reach $(store_endpoint): $(said_by_setup)"
         fi
         sleep 1
     done
@@ -158,8 +160,8 @@ await_setup() {
 # Its last line says what was wrong, and what to do next.
 said_by_setup() {
     local said
-    said=$(k logs "job/$(setup_name)" --namespace kubeflow --tail 3 2>&1) || said="its pod has no log: $said"
-    printf '%s\n' "$said"
+    said=$(k logs "job/$(setup_name)" --namespace kubeflow --tail 3 2>/dev/null) || said=""
+    printf '%s\n' "${said:-its pod has said nothing; kubectl --namespace kubeflow describe job $(setup_name) tells more}"
 }
 
 verify_s3() {

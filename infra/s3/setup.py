@@ -29,7 +29,7 @@ OF_BUCKET = ("ListBucket", "ListBucketMultipartUploads", "GetBucketLocation")
 
 
 def end(what: str, remedy: str) -> NoReturn:
-    raise SystemExit(f"{ENGINE} at {ENDPOINT}: {what}. Next: {remedy}")
+    raise SystemExit(f"{ENGINE} at {ENDPOINT}: {what.rstrip('.')}. Next: {remedy}")
 
 
 def client(key: tuple[str, str]) -> Any:
@@ -68,9 +68,10 @@ def wait_for_store() -> bool:
         except (BotoCoreError, ClientError) as error:
             waited, last = time.monotonic() - started, error
         if code_of(last) in REFUSALS and waited > REFUSED_SECONDS:
-            end(f"it refuses the root key: {last}", "give the key it was started with, which may use that bucket")
+            remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" if ENGINE == "external" else "restart its pod"
+            end(f"bucket {BUCKET} is refused to the key that was given: {last}", f"{remedy}, then install again")
         if waited > START_SECONDS:
-            end(f"no answer in {START_SECONDS} s: {last}", "see the log of its pod, or the address, if it is external")
+            end(f"no answer in {START_SECONDS} s: {last}", "see whether it runs and is reached from pods")
         if str(last) != told:
             print(f"waiting: {last}")
         told = str(last)
