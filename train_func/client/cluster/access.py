@@ -143,9 +143,9 @@ def _load(configuration: Any, kubeconfig: str, context: str | None) -> tuple[str
         config.load_kube_config(config_file=kubeconfig, context=chosen["name"], client_configuration=configuration)
     except (config.ConfigException, yaml.YAMLError, OSError) as error:
         raise InvalidInput(
-            f"no cluster is named: {_why(error)} ({kubeconfig}). Name a kubeconfig by KUBECONFIG and one of its contexts "
-            "by Cluster(context=...) (`kubectl config get-contexts` lists them), or run inside a pod that has a "
-            "service account's token. Local() trains on this machine"
+            f"no cluster is named: {_why(error)} ({kubeconfig}). Name a kubeconfig by KUBECONFIG and one of its "
+            "contexts by Cluster(context=...) (`kubectl config get-contexts` lists them), or run inside a pod that has "
+            "a service account's token. Local() trains on this machine"
         ) from None
     return f"context {chosen['name']!r} ({configuration.host})", chosen["context"].get("namespace") or "default"
 
