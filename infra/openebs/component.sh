@@ -49,7 +49,8 @@ default_wanted() {
 # Another version of the chart may bring what is switched off here under another name.
 only_hostpath() { # only_hostpath RENDERED
     local found
-    found=$(awk '$1 == "image:" || $2 == "image:" { print $NF }' "$1" | tr -d "\"'" | grep -vxF "$OPENEBS_PROVISIONER_IMAGE" | paste -sd' ') || true
+    found=$(awk '($1 == "image:" && NF == 2) || ($2 == "image:" && NF == 3) { print $NF }' "$1" | tr -d "\"'" |
+        grep -vxF "$OPENEBS_PROVISIONER_IMAGE" | paste -sd' ') || true
     [[ -z $found ]] || die "$PREREQUISITE" \
         "chart openebs $OPENEBS_CHART brings more than hostpath volumes ($found); switch it off in infra/openebs/values.yaml"
 }
@@ -91,6 +92,7 @@ remove_openebs() {
     left=$(openebs_volumes)
     if [[ -n $left ]]; then
         say "  kept: these volumes need it, of the claims $(paste -sd' ' <<<"$left")"
+        say "  next: once they are deleted, helm uninstall openebs -n $OPENEBS_NAMESPACE; kubectl delete namespace $OPENEBS_NAMESPACE"
         return
     fi
     remove_release openebs "$OPENEBS_NAMESPACE"

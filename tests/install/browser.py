@@ -18,6 +18,12 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key under which the proto
 CONTROL = "\ue009"
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-proxy-server", "--window-size=1300,1000")
 LOOK_SECONDS = 0.5
+# With the token that Jupyter's own pages send, as nobody but them can read it.
+FETCH = """
+const token = document.cookie.match(/(?:^|; )_xsrf=([^;]*)/);
+const asked = fetch(arguments[0], {headers: token ? {"X-XSRFToken": token[1]} : {}});
+return asked.then(async answer => [answer.status, await answer.text()])
+"""
 
 
 class NoBrowser(Exception):
@@ -68,8 +74,7 @@ class Browser:
 
     def fetch(self, path: str) -> tuple[int, str]:
         """Status and text of an address, asked for by the page that is open, as the one who is logged in."""
-        script = "return fetch(arguments[0]).then(async answer => [answer.status, await answer.text()])"
-        status, text = self._call("/execute/sync", script=script, args=[path])
+        status, text = self._call("/execute/sync", script=FETCH, args=[path])
         return int(status), str(text)
 
     def wait_for(self, selector: str, seconds: float = SECONDS) -> str:

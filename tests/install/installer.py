@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SECONDS = 300
 NAMESPACES = ("kubeflow", "train-func")
-CHARTS = ("openebs", "jupyterhub")  # which the testbed cannot reach
+CHARTS = ("openebs", "jupyterhub")  # which the testbed cannot reach; tests/install/charts.py has those it is given
 STEP = re.compile(r"^\[(\d+)/(\d+)\] (.+)$")
 IN_FRONT = """#!/usr/bin/env bash
 printf '%s\\n' "{name} $*" >>"{folder}/arguments"
@@ -21,9 +21,21 @@ exec "{real}" "$@"
 class Installer:
     """On the cluster of a kubeconfig; ``said`` is everything that it has printed so far."""
 
-    def __init__(self, kubeconfig: Path, bundle: Path, folder: Path, image: str, engine_image: str) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path,
+        bundle: Path,
+        folder: Path,
+        image: str,
+        engine_image: str,
+        *,
+        script: Path = ROOT / "install.sh",
+        without: tuple[str, ...] = CHARTS,
+    ) -> None:
         self._folder = folder
         self._bundle = bundle
+        self._script = script
+        self._without = without
         self.said = ""
         for name in ("kubectl", "helm"):
             if real := shutil.which(name):
@@ -84,5 +96,5 @@ class Installer:
     def _command(self, command: str, *options: str) -> list[str]:
         always = ["--profile", "testbed", "--bundle", str(self._bundle), "--yes"]
         if command not in ("uninstall", "status", "credentials") and "--only" not in options:
-            always += ["--skip", ",".join(CHARTS)]
-        return [str(ROOT / "install.sh"), command, *always, *options]
+            always += ["--skip", ",".join(self._without)] if self._without else []
+        return [str(self._script), command, *always, *options]
