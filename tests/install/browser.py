@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.5
 # With the token that Jupyter's own pages send, as nobody but them can read it.
 FETCH = """
 const token = document.cookie.match(/(?:^|; )_xsrf=([^;]*)/);
-const asked = fetch(arguments[0], {headers: token ? {"X-XSRFToken": token[1]} : {}});
+const asked = fetch(arguments[0], {method: arguments[1], headers: token ? {"X-XSRFToken": token[1]} : {}});
 return asked.then(async answer => [answer.status, await answer.text()])
 """
 
@@ -72,9 +72,9 @@ class Browser:
         strokes += [{"type": "keyUp", "value": key} for key in held]
         self._call("/actions", actions=[{"type": "key", "id": "keys", "actions": strokes}])
 
-    def fetch(self, path: str) -> tuple[int, str]:
+    def fetch(self, path: str, method: str = "GET") -> tuple[int, str]:
         """Status and text of an address, asked for by the page that is open, as the one who is logged in."""
-        status, text = self._call("/execute/sync", script=FETCH, args=[path])
+        status, text = self._call("/execute/sync", script=FETCH, args=[path, method])
         return int(status), str(text)
 
     def wait_for(self, selector: str, seconds: float = SECONDS) -> str:

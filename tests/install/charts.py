@@ -4,6 +4,7 @@ TRAIN_FUNC_TEST_CHARTS names a folder with jupyterhub-VERSION.tgz and openebs-VE
 of their sources, and with the binary provisioner-localpv built of its own. None of it is committed.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -45,9 +46,10 @@ def built(name: str, *more: Path, folder: Path) -> str:
     context = shutil.copytree(IMAGES / name, folder / name)
     for file in more:
         shutil.copy2(file, context)
-    done = subprocess.run(
-        [BUILD, context, f"train-func-test-{name}:1"], capture_output=True, text=True, timeout=BUILD_SECONDS, check=True
-    )
+    # Nodes keep what they have under a tag.
+    tag = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(context).iterdir()))).hexdigest()[:12]
+    command = [BUILD, context, f"train-func-test-{name}:{tag}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=True)
     return done.stdout.strip()
 
 

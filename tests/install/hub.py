@@ -14,6 +14,7 @@ from tests.install.browser import Browser
 NOTEBOOK = "notebooks/01_finetune.ipynb"
 SERVER_SECONDS = 400
 RUN_SECONDS = 400
+STOP_SECONDS = 120
 LOGIN_PAGE = "/hub/login"
 WAITING = "//div[contains(@class, 'jp-InputPrompt') and contains(., '*')]"
 
@@ -85,10 +86,12 @@ def cells(browser: Browser, user: str) -> list[dict[str, Any]]:
     return [cell for cell in json.loads(text)["content"]["cells"] if cell["cell_type"] == "code"]
 
 
-def stop_server(browser: Browser, url: str) -> None:
+def stop_server(browser: Browser, url: str, user: str) -> None:
+    """As its button does."""
     browser.open(f"{url}/hub/home")
-    browser.click("#stop")
-    browser.wait_for("//a[@id='start' and contains(., 'Start')]")
+    status, text = browser.fetch(f"/hub/api/users/{user}/server", "DELETE")
+    assert status in (202, 204), text
+    until(lambda: not json.loads(browser.fetch("/hub/api/user")[1])["server"], "the server has stopped", STOP_SECONDS)
 
 
 def printed(code_cells: list[dict[str, Any]]) -> str:

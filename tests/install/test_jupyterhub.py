@@ -93,6 +93,18 @@ def test_an_upgrade_that_was_killed_goes_on(installed, admin):
     assert "nothing was changed" in installed.must("install")
 
 
+def test_a_release_of_somebody_else_is_refused_before_anything_is_changed(installed, admin):
+    newest = admin("get", "secrets", KUBEFLOW, RELEASE, "--output=name").split()[-1]
+    admin("label", newest, KUBEFLOW, "made-by-")
+    try:
+        done = installed("install")
+        assert done.returncode == 3
+        assert "release kubeflow/my-jupyter is there, not made by install.sh" in done.stdout
+        assert "or uninstall it: helm uninstall my-jupyter -n kubeflow" in done.stdout
+    finally:
+        admin("label", newest, KUBEFLOW, "made-by=train-func-install")
+
+
 @pytest.mark.parametrize(("user", "whose"), [("alice", "admin"), ("admin", "user"), ("No name!", "user")])
 def test_nobody_logs_in_with_the_wrong_name_or_password(url, admin, window, user, whose):
     hub.log_in(window, url, user, hub.password(admin, whose))
@@ -124,7 +136,7 @@ def test_a_notebook_reads_no_secret_and_starts_nothing(installed, admin):
 
 def test_a_server_that_starts_again_finds_what_was_changed(url, admin, window):
     hub.log_in(window, url, USER, hub.password(admin, "user"))
-    hub.stop_server(window, url)
+    hub.stop_server(window, url, USER)
     hub.start_server(window, url)
     hub.open_notebook(window, url, USER)
     assert 'where = "Cluster"' in hub.cells(window, USER)[0]["source"]
