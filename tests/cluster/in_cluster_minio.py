@@ -7,6 +7,7 @@ import secrets
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ MANIFEST = Path(__file__).with_name("minio.yaml")
 NAME, PORT, BUCKET = "myminio", 9000, "kubeflow-examples"
 IN_CLUSTER = f"http://{NAME}:{PORT}"  # by the short name that every pod of the namespace can resolve
 START_SECONDS = 120
+ROUTED_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,13 @@ def _endpoint(admin: Kubectl) -> Iterator[str]:
 
 
 def _reachable(address: str) -> bool:
-    try:
-        socket.create_connection((address, PORT), timeout=3).close()
-    except OSError:
-        return False
-    return True
+    """Tried for a while: a Service that has just got its pod may not be routed to yet."""
+    end = time.monotonic() + ROUTED_SECONDS
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((address, PORT), timeout=3).close()
+        except OSError:
+            time.sleep(0.5)
+        else:
+            return True
+    return False

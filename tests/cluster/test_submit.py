@@ -31,6 +31,10 @@ def says_good_bye(parameters):
     print("good bye")
 
 
+def is_submitted_unheard(parameters):
+    print("its answer was lost")
+
+
 def waits(parameters):
     import time
 
@@ -210,7 +214,7 @@ def test_a_job_whose_answer_was_lost_is_found_and_owns_its_config_map(run, jobs,
         created = f"POST /apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs"
         with api_in_front.losing_the_answer(created, Path(os.environ["KUBECONFIG"]), tmp_path) as kubeconfig:
             patch.setenv("KUBECONFIG", str(kubeconfig))
-            job = submit(says_hello, run, on=Cluster(**SMALL))
+            job = submit(is_submitted_unheard, run, on=Cluster(**SMALL))
     jobs.append(job)
     config_map = notebook.json("get", "configmap", job.record.job_name)
     assert [owner["uid"] for owner in config_map["metadata"]["ownerReferences"]] == [uid_of(notebook, job)]
