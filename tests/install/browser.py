@@ -2,8 +2,10 @@
 
 import base64
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 import urllib.error
@@ -118,7 +120,7 @@ def opened(shots: Path) -> Iterator[Browser]:
     program = shutil.which("chromedriver")
     if not program:
         raise NoBrowser("chromedriver is not installed; on Debian: apt-get install chromium chromium-driver")
-    driver = subprocess.Popen([program, "--port=0"], stdout=subprocess.PIPE, text=True)
+    driver = subprocess.Popen([program, "--port=0"], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert driver.stdout is not None
     try:
         port = next(found[1] for line in driver.stdout if (found := re.search(r"successfully on port (\d+)", line)))
@@ -128,6 +130,6 @@ def opened(shots: Path) -> Iterator[Browser]:
         yield Browser(session, shots)
         _asked(urllib.request.Request(session, method="DELETE"))
     finally:
-        driver.terminate()
+        os.killpg(driver.pid, signal.SIGKILL)  # with every process of the browser, also of one that hangs
         driver.wait(SECONDS)
         driver.stdout.close()
