@@ -2,18 +2,18 @@
 
 import base64
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 SECONDS = 60
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key under which the protocol names an element
@@ -120,7 +120,7 @@ def opened(shots: Path) -> Iterator[Browser]:
     program = shutil.which("chromedriver")
     if not program:
         raise NoBrowser("chromedriver is not installed; on Debian: apt-get install chromium chromium-driver")
-    driver = subprocess.Popen([program, "--port=0"], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    driver = subprocess.Popen([program, "--port=0"], stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     try:
         port = next(found[1] for line in driver.stdout if (found := re.search(r"successfully on port (\d+)", line)))
@@ -130,6 +130,9 @@ def opened(shots: Path) -> Iterator[Browser]:
         yield Browser(session, shots)
         _asked(urllib.request.Request(session, method="DELETE"))
     finally:
-        os.killpg(driver.pid, signal.SIGKILL)  # with every process of the browser, also of one that hangs
+        for process in psutil.Process(driver.pid).children(recursive=True):  # also of a browser that hangs
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        driver.kill()
         driver.wait(SECONDS)
         driver.stdout.close()
