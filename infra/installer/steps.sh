@@ -22,7 +22,7 @@ install_all() {
             "install_$component"
         fi
     done
-    step "$number/$total" verify
+    step "$total/$total" verify
     verify
     summary
 }

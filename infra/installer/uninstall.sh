@@ -54,9 +54,10 @@ remove_component() {
 remove_rest() {
     step "remove" "namespaces"
     everything_ours | grep -v '^namespace/' | keep_volumes | delete_each
-    local name
+    local name kept
     for name in kubeflow train-func; do
-        if ours namespace "$name" && [[ -z $(kept_in "$name") ]]; then
+        kept=$(kept_in "$name") # an answer that fails ends here: it must not look like an empty namespace
+        if ours namespace "$name" && [[ -z $kept ]]; then
             k delete namespace "$name" --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
         fi
     done
@@ -107,9 +108,13 @@ ours() { # ours KIND NAME
 
 # What in a namespace is worth keeping.
 kept_in() {
-    if [[ $PURGE == false ]]; then
-        k get persistentvolumeclaims,pytorchjobs --namespace "$1" --output name 2>/dev/null || true
-    fi
+    local kind
+    [[ $PURGE == false ]] || return 0
+    # One by one: where the definition of jobs has gone, asking for both would answer nothing, and nothing means remove.
+    k get persistentvolumeclaims --namespace "$1" --output name || return
+    for kind in $(k api-resources --api-group kubeflow.org --verbs list --output name); do
+        k get "$kind" --namespace "$1" --output name || return
+    done
 }
 
 left_behind() {
