@@ -18,6 +18,7 @@ settle() {
         was=$(recorded s3)
         [[ -z $S3 || -z $was || $S3 == "$was" ]] ||
             die "$USAGE" "--s3 $S3: this cluster has $was, whose data it would not find; uninstall first, or leave --s3 out"
+        refuse_other_storage "$(recorded storage)"
         : "${S3:=$was}" "${STORAGE:=$(recorded storage)}"
         : "${TRAIN_FUNC_IMAGE:=$(recorded image)}" "${S3_IMAGE:=$(recorded s3_image)}"
         : "${AWS_ENDPOINT_URL_S3:=$(recorded endpoint)}" "${AWS_REGION:=$(recorded region)}"
@@ -27,6 +28,12 @@ settle() {
     source "$ROOT/infra/profiles/$PROFILE.env"
     : "${S3:=$PROFILE_S3}" "${STORAGE:=$PROFILE_STORAGE}"
     settle_storage "$online"
+}
+
+# The class of a volume cannot be changed: another one would begin without what the store and the notebooks hold.
+refuse_other_storage() { # refuse_other_storage RECORDED
+    [[ -z $1 || $STORAGE =~ ^(|auto)$ || $STORAGE == "$1" ]] ||
+        die "$USAGE" "--storage $STORAGE: this cluster has $1, and volumes stay in their class; uninstall first, or leave --storage out"
 }
 
 # STORAGE_CLASS: what volumes ask for; empty when nothing is to last.

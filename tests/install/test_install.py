@@ -74,6 +74,14 @@ def test_a_dry_run_of_another_image_says_what_it_would_apply_and_does_not(instal
     assert everything(admin) == before
 
 
+def test_volumes_stay_in_the_class_in_which_they_were_made(installed, admin):
+    before = everything(admin)
+    done = installed("install", "--storage", "none")
+    assert done.returncode == 2
+    assert "--storage none: this cluster has existing:standard" in done.stderr
+    assert everything(admin) == before
+
+
 def test_what_was_left_out_is_named(installed):
     said = installed.must("install")
     assert "skipped: openebs" in said
