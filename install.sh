@@ -9,7 +9,7 @@
 #   status       what runs and how to reach it
 #   doctor       every prerequisite with its finding and its remedy; changes nothing
 #   render       prints what would be applied, every component
-#   bundle       collects charts, manifests and the list of images in --bundle DIR, for a site without the internet
+#   bundle       collects charts, manifests and images in --bundle DIR, for a site without the internet
 #   credentials  how to read the keys and passwords (they are never printed)
 #   uninstall    removes what install made; keeps volumes, and with them the keys of the store; refuses while jobs run
 #
@@ -31,7 +31,8 @@
 #                                            one run are not kept apart; fine for one at a time.
 #                                            external: AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 #                                            AWS_REGION; jobs get the same key
-#   --bundle DIR   take charts and manifests from there (made by: install.sh bundle --bundle DIR)
+#   --bundle DIR   take charts and manifests from there (made by: install.sh bundle --bundle DIR, which wants git, helm
+#                  and skopeo and says what to do next)
 #   --context NAME   wanted when the kubeconfig has several
 #   --timeout 10m    longest wait for each component
 #   --dry-run        say what would be done, and print it
@@ -41,6 +42,7 @@
 # Environment
 #   TRAIN_FUNC_IMAGE   image of notebooks and workers, which the nodes can pull: make image
 #   S3_IMAGE           image of the store's engine, instead of the one in infra/versions.env; wanted for --s3 minio
+#   IMAGE_REGISTRY     where the nodes pull all other images from, instead of the hosts that infra/versions.env names
 #   KUBECONFIG         as for kubectl
 #
 # Exit codes: 0 done, 2 wrong usage, 3 a prerequisite is missing (nothing was changed), 4 failed, 5 timed out.

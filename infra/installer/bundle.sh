@@ -4,16 +4,31 @@
 # Everything for a site without the internet, in $BUNDLE; what is there already is kept.
 collect_bundle() {
     settle false
-    mkdir -p "$BUNDLE/charts"
+    bundle_prerequisites
+    mkdir -p "$BUNDLE/charts" "$BUNDLE/images"
     fetch_operator "$BUNDLE"
     fetch_chart "$BUNDLE" openebs "$OPENEBS_CHARTS" "$OPENEBS_CHART"
     fetch_chart "$BUNDLE" jupyterhub "$JUPYTERHUB_CHARTS" "$JUPYTERHUB_CHART"
-    cp "$ROOT/infra/versions.env" "$BUNDLE/"
+    cp -r "$ROOT/install.sh" "$ROOT/infra" "$BUNDLE/"
     images_of_all >"$BUNDLE/images.txt"
     save_images
     # shellcheck disable=SC2094
     (cd "$BUNDLE" && find . -type f ! -name SHA256SUMS -print0 | sort -z | xargs -0 sha256sum >SHA256SUMS)
-    say "bundle: $BUNDLE is complete; there: install.sh install --bundle DIR, after pushing images/ to a registry the nodes reach"
+    say "bundle: $BUNDLE is complete, $(du -sh "$BUNDLE" | cut -f1). There, in this folder:"
+    say "  infra/push_images.sh REGISTRY    # one that the nodes pull from"
+    say "  IMAGE_REGISTRY=REGISTRY TRAIN_FUNC_IMAGE=REGISTRY/${TRAIN_FUNC_IMAGE#*/} ./install.sh install --bundle ."
+}
+
+# All that is missing at once, before anything is fetched.
+bundle_prerequisites() {
+    local tool missing=()
+    for tool in git helm skopeo sha256sum; do
+        command -v "$tool" >/dev/null || missing+=("$tool is not installed")
+    done
+    [[ -n ${TRAIN_FUNC_IMAGE:-} ]] || missing+=("TRAIN_FUNC_IMAGE is not set: the image of notebooks and workers, \
+in a registry that this machine reaches")
+    [[ $S3 != minio || -n ${S3_IMAGE:-} ]] || missing+=("--s3 minio: S3_IMAGE is not set, and nobody publishes one")
+    [[ ${#missing[@]} -eq 0 ]] || die "$PREREQUISITE" "nothing was collected: $(printf '%s\n' "${missing[@]}")"
 }
 
 fetch_operator() { # fetch_operator FOLDER
@@ -44,19 +59,28 @@ images_of_all() {
     done | sort -u
 }
 
-# As archives that docker, skopeo and ctr load.
+# Each as an archive that keeps its digest, which is what the nodes ask for.
 save_images() {
     local image file
-    if ! command -v skopeo >/dev/null; then
-        say "bundle: skopeo is not installed: the images of images.txt were NOT saved; pull, save and push them yourself"
-        return
-    fi
-    mkdir -p "$BUNDLE/images"
     while read -r image; do
         file=$BUNDLE/images/$(tr '/:@' '___' <<<"$image").tar
-        [[ -f $file ]] || skopeo copy --quiet "docker://$image" "docker-archive:$file:$image" ||
-            say "bundle: $image could NOT be saved; pull, save and push it yourself"
+        [[ ! -f $file ]] || continue
+        say "bundle: image $image"
+        skopeo copy --quiet --all --preserve-digests "docker://$image" "oci-archive:$file.part" ||
+            die "$FAILED" "$image cannot be had; see above why, then run this again: what is here already is kept"
+        mv "$file.part" "$file"
     done <"$BUNDLE/images.txt"
+}
+
+# Whether the bundle is as it was collected; one put together by hand has no sums.
+check_bundle() {
+    local said
+    [[ -n $BUNDLE && -f $BUNDLE/SHA256SUMS ]] || return 0
+    if said=$(cd "$BUNDLE" && sha256sum --check --quiet SHA256SUMS 2>&1); then
+        finding ok bundle "$BUNDLE is as it was collected"
+    else
+        finding FAIL bundle "$BUNDLE is not as it was collected: $(head -n 1 <<<"$said")" "copy it again, or collect it again"
+    fi
 }
 
 # The folder with charts and manifests: --bundle, else a cache that is filled once.

@@ -67,6 +67,7 @@ The store's root key (Secret kubeflow/myminio; keep it to yourself):
 The key of jobs and notebooks, for the bucket kubeflow-examples alone (Secret train-func/myminio):
   $read -n train-func get secret myminio -o jsonpath='{.data.rootUser}' | base64 -d
   $read -n train-func get secret myminio -o jsonpath='{.data.rootPassword}' | base64 -d
+$(tell_alias "$read")
 Another key for jobs and notebooks, or another root key (the Secret myminio): the one of now is deleted and opens
 nothing any more, the next install makes a new one; what runs has the old one until it is started again:
   $read -n kubeflow delete secret myminio-jobs && ./install.sh install --context $CONTEXT
@@ -74,4 +75,18 @@ JupyterHub (Secret kubeflow/my-jupyter-login):
   $read -n kubeflow get secret my-jupyter-login -o jsonpath='{.data.user_password}' | base64 -d
   $read -n kubeflow get secret my-jupyter-login -o jsonpath='{.data.admin_password}' | base64 -d
 TEXT
+}
+
+# For mc, without the key in its arguments.
+tell_alias() { # tell_alias KUBECTL
+    local url=http://127.0.0.1:9000 fields='"accessKey": "{{.data.rootUser | base64decode}}", "secretKey": "{{.data.rootPassword | base64decode}}"'
+    if [[ $S3 == external ]]; then
+        url=$(store_endpoint)
+    else
+        printf 'From this machine the store is reached as long as this runs:\n  %s -n kubeflow port-forward svc/myminio 9000\n' "$1"
+    fi
+    printf 'mc with the key of jobs, under the alias local:\n'
+    printf "  %s -n train-func get secret myminio -o go-template='%s' | mc alias import local\n" "$1" \
+        "{\"url\": \"$url\", $fields, \"api\": \"s3v4\", \"path\": \"on\"}"
+    printf '  mc ls local/kubeflow-examples\n'
 }

@@ -17,8 +17,23 @@ doctor() {
     settle true
     prerequisites || exit "$PREREQUISITE"
     if [[ -n $(recorded profile) ]]; then
-        verify
+        check_components
+        [[ $NUM_FAILS -eq 0 ]] || exit "$FAILED"
     fi
+}
+
+# Whether what was installed is well.
+check_components() {
+    local component said
+    for component in "${COMPONENTS[@]}"; do
+        not_wanted "$component" >/dev/null && continue
+        if said=$("verify_$component" 2>&1); then
+            finding ok "$component" "is well"
+        else
+            finding FAIL "$component" "$(tail -n 1 <<<"$said")" \
+                "install.sh install brings back what is missing; kubectl --context $CONTEXT get pods,events -n kubeflow tells more"
+        fi
+    done
 }
 
 # Prints the report; fails when something is missing.
@@ -26,6 +41,7 @@ prerequisites() {
     say "context $CONTEXT, profile $PROFILE, store $S3, volumes ${STORAGE_CLASS:-none}"
     NUM_FAILS=0
     check_tools
+    check_bundle
     if check_api; then
         check_rights
         check_nodes
@@ -132,7 +148,7 @@ check_clock() {
 check_storage() {
     case $STORAGE in
         none) finding note volumes "none: models and notebooks are gone with their pods" "--storage openebs or existing:CLASS" ;;
-        openebs) finding ok volumes "OpenEBS makes the class $STORAGE_CLASS" ;;
+        openebs) finding ok volumes "$(why_openebs)OpenEBS makes the class $STORAGE_CLASS" ;;
         existing:*)
             if exists storageclass "$STORAGE_CLASS"; then
                 finding ok volumes "class $STORAGE_CLASS is there"
@@ -142,6 +158,10 @@ check_storage() {
             fi
             ;;
     esac
+}
+
+why_openebs() {
+    [[ -n $(default_class) ]] || printf 'the cluster has no default class: '
 }
 
 names_of() {
@@ -227,18 +247,19 @@ check_images() {
 }
 
 image_finding() { # image_finding IMAGE PRESENT
-    local image=$1 registry
+    local image=$1 registry answer
     if grep -qxFe "$image" -e "docker.io/$image" -e "docker.io/library/$image" <<<"$2"; then
         finding ok image "$image is on a node"
         return
     fi
     registry=$(registry_of "$image")
-    if answers "$registry"; then
-        finding ok image "$image: $registry answers"
-    else
-        finding FAIL image "$image: $registry does not answer, and no node has the image" \
-            "see whether the name is right, or push it where the nodes pull from and name that in infra/versions.env"
-    fi
+    answer=$(asked_for "$registry" "$image")
+    case $answer in
+        000) finding FAIL image "$image: $registry does not answer, and no node has the image" \
+            "see whether the name is right, or push it where the nodes pull from, and see IMAGE_REGISTRY in install.sh --help" ;;
+        404) finding FAIL image "$image is not in $registry, which answers" "push it, or mend its name" ;;
+        *) finding ok image "$image: $registry answers" ;;
+    esac
 }
 
 registry_of() {
@@ -250,7 +271,22 @@ registry_of() {
     esac
 }
 
-# Any answer will do: who may pull what, only the nodes know.
-answers() {
-    curl --silent --output /dev/null --max-time 10 "https://$1/v2/" || curl --silent --output /dev/null --max-time 10 "http://$1/v2/"
+# The status of its manifest, 000 when nobody answers; of images that want a login only the nodes know more.
+asked_for() { # asked_for REGISTRY IMAGE
+    local path tag answer scheme
+    path=${2#docker.io/}
+    path=${path#"$1"/}
+    case $path in
+        *@*) tag=${path#*@} path=${path%@*} ;;
+        *) tag=${path##*:} path=${path%:*} ;;
+    esac
+    for scheme in https http; do
+        answer=$(curl --silent --head --output /dev/null --max-time 10 --write-out '%{http_code}' \
+            --header 'Accept: application/vnd.oci.image.index.v1+json' --header 'Accept: application/vnd.oci.image.manifest.v1+json' \
+            --header 'Accept: application/vnd.docker.distribution.manifest.list.v2+json' \
+            --header 'Accept: application/vnd.docker.distribution.manifest.v2+json' \
+            "$scheme://$1/v2/$path/manifests/$tag") || true
+        [[ $answer == 000 ]] || break
+    done
+    printf '%s\n' "$answer"
 }

@@ -22,12 +22,23 @@ settle() {
         : "${S3:=$was}" "${STORAGE:=$(recorded storage)}"
         : "${TRAIN_FUNC_IMAGE:=$(recorded image)}" "${S3_IMAGE:=$(recorded s3_image)}"
         : "${AWS_ENDPOINT_URL_S3:=$(recorded endpoint)}" "${AWS_REGION:=$(recorded region)}"
+        : "${IMAGE_REGISTRY:=$(recorded image_registry)}"
     fi
+    use_image_registry
     : "${PROFILE:=generic}"
     # shellcheck source=/dev/null
     source "$ROOT/infra/profiles/$PROFILE.env"
     : "${S3:=$PROFILE_S3}" "${STORAGE:=$PROFILE_STORAGE}"
     settle_storage "$online"
+}
+
+# Every image of versions.env from there, under its own path.
+use_image_registry() {
+    local name
+    [[ -n ${IMAGE_REGISTRY:-} ]] || return 0
+    while read -r name; do
+        printf -v "$name" '%s/%s' "${IMAGE_REGISTRY%/}" "${!name#*/}"
+    done < <(sed -n 's/^\([A-Z_]*_IMAGE\)=.*/\1/p' "$ROOT/infra/versions.env")
 }
 
 # The class of a volume cannot be changed: another one would begin without what the store and the notebooks hold.
@@ -72,6 +83,7 @@ data:
   storage: "$STORAGE"
   image: "${TRAIN_FUNC_IMAGE:-}"
   s3_image: "${S3_IMAGE:-}"
+  image_registry: "${IMAGE_REGISTRY:-}"
   endpoint: "$([[ $S3 != external ]] || printf '%s' "${AWS_ENDPOINT_URL_S3:-}")"
   region: "$(region)"
 YAML

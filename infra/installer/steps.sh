@@ -64,7 +64,7 @@ verify() {
     [[ $DRY_RUN == false ]] || return 0
     for component in "${COMPONENTS[@]}"; do
         if ! not_wanted "$component" >/dev/null; then
-            "verify_$component"
+            "verify_$component" >&2
             say "  $component is well"
         fi
     done

@@ -32,7 +32,9 @@ install_jobs() {
         rootPassword "$(secret_value kubeflow myminio-jobs rootPassword)"
 }
 
-verify_jobs() { exists secret myminio train-func; }
+verify_jobs() {
+    exists secret myminio train-func || { printf 'the Secret train-func/myminio is missing\n' && return 1; }
+}
 
 status_of_jobs() {
     if exists rolebinding train-func-notebook train-func; then

@@ -135,7 +135,7 @@ install_jupyterhub() {
 }
 
 verify_jupyterhub() {
-    k rollout status deployment/hub --namespace kubeflow --timeout 30s >/dev/null
+    k rollout status deployment/hub --namespace kubeflow --timeout 30s >/dev/null || return
     k rollout status deployment/proxy --namespace kubeflow --timeout 30s >/dev/null
 }
 

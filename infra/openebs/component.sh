@@ -74,7 +74,7 @@ make_way_for_another_version() {
 }
 
 verify_openebs() {
-    exists storageclass "$OPENEBS_CLASS"
+    exists storageclass "$OPENEBS_CLASS" || { printf 'the class %s is missing\n' "$OPENEBS_CLASS" && return 1; }
     k rollout status deployment/openebs-localpv-provisioner --namespace "$OPENEBS_NAMESPACE" --timeout 30s >/dev/null
 }
 

@@ -165,8 +165,8 @@ said_by_setup() {
 }
 
 verify_s3() {
-    [[ $S3 == external ]] || k rollout status statefulset/myminio --namespace kubeflow --timeout 30s >/dev/null
-    [[ $(k get "job/$(setup_name)" --namespace kubeflow --output 'jsonpath={.status.succeeded}') == 1 ]]
+    [[ $S3 == external ]] || k rollout status statefulset/myminio --namespace kubeflow --timeout 30s >/dev/null || return
+    [[ $(state_of_setup) == *Complete* ]] || { said_by_setup && return 1; }
 }
 
 status_of_s3() {
