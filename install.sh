@@ -22,7 +22,7 @@
 #
 # Options
 #   --profile kind|generic|aks|hpk|testbed   what kind of cluster it is; generic
-#   --only A,B   --skip A,B                  components to work on
+#   --only A,B   --skip A,B                  components to work on; what is left out stays so until --only names it
 #   --storage auto|openebs|existing:CLASS|none
 #                                            auto: the default class if there is one, else OpenEBS; none: nothing lasts
 #   --s3 seaweedfs|minio|versitygw|external  seaweedfs. Nobody publishes MinIO's images any more: S3_IMAGE= names one.
@@ -35,24 +35,28 @@
 #                  and skopeo and says what to do next)
 #   --context NAME   wanted when the kubeconfig has several
 #   --timeout 10m    longest wait for each component
-#   --dry-run        say what would be done, and print it
+#   --dry-run        say what would be done to which objects (render prints them whole)
 #   --yes            do not ask
-#   --purge          with uninstall: the volumes, their keys and the namespaces too; asks for the name of the context
+#   --purge          with uninstall: the volumes, their keys and the namespaces with all that lies in them; asks for the
+#                    name of the context, also with --yes: a script gives it on standard input
 #
 # Environment
 #   TRAIN_FUNC_IMAGE   image of notebooks and workers, which the nodes can pull: make image
 #   S3_IMAGE           image of the store's engine, instead of the one in infra/versions.env; wanted for --s3 minio
 #   IMAGE_REGISTRY     where the nodes pull all other images from, instead of the hosts that infra/versions.env names
+#   NOTEBOOK_EGRESS    internet: notebooks reach more than the API server, the store and DNS, as the Hugging Face Hub
 #   KUBECONFIG         as for kubectl
 #
 # Exit codes: 0 done, 2 wrong usage, 3 a prerequisite is missing (nothing was changed), 4 failed, 5 timed out.
-# Needs bash 4.4, kubectl 1.30, diff, and for the charts helm 3.18 or 4.
+# Needs bash 4.4, kubectl 1.30, diff, curl, and for the charts helm 3.18 or 4.
+# From a notebook: python -m train_func doctor looks at all that a notebook may see.
 set -Eeuo pipefail
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || { echo "install.sh: bash 4.4 or newer is wanted" >&2 && exit 3; }
 umask 077
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=infra/versions.env
 source "$ROOT/infra/versions.env"
-for part in report options cluster state bundle render apply releases credentials doctor steps uninstall; do
+for part in report options cluster state bundle render apply releases credentials images others doctor steps uninstall; do
     # shellcheck source=/dev/null
     source "$ROOT/infra/installer/$part.sh"
 done

@@ -32,14 +32,13 @@ objects_of() {
 
 # ready NAMESPACE KIND/NAME...: waits for each; on failure shows what is known and ends
 ready() {
-    local namespace=$1 what
+    local namespace=$1 what said
     shift
     [[ $DRY_RUN == false ]] || return 0
     for what in "$@"; do
-        if ! k rollout status "$what" --namespace "$namespace" --timeout "$TIMEOUT" --request-timeout 0 >/dev/null 2>&1; then
-            evidence "$namespace"
-            die "$TIMED_OUT" "$what in $namespace was not ready within $TIMEOUT; what is known stands above"
-        fi
+        said=$(k rollout status "$what" --namespace "$namespace" --timeout "$TIMEOUT" --request-timeout 0 2>&1) && continue
+        evidence "$namespace"
+        die "$TIMED_OUT" "$what in $namespace was not ready within $TIMEOUT: $(tail -n 1 <<<"$said"); more is known above"
     done
 }
 

@@ -32,14 +32,17 @@ in a registry that this machine reaches")
 }
 
 fetch_operator() { # fetch_operator FOLDER
-    [[ ! -d $1/operator ]] || return 0
+    [[ ! -d $1/operator || $(cat "$1/operator.commit" 2>/dev/null) != "$OPERATOR_COMMIT" ]] || return 0
     say "bundle: the Training Operator's manifests $OPERATOR_VERSION"
     command -v git >/dev/null || die "$PREREQUISITE" "git is not installed; it fetches the operator's manifests"
-    git -C "$WORK" init --quiet operator
-    git -C "$WORK/operator" fetch --quiet --depth 1 "$OPERATOR_REPOSITORY" "$OPERATOR_COMMIT" ||
+    rm -rf "$WORK/operator-source"
+    git -C "$WORK" init --quiet operator-source
+    git -C "$WORK/operator-source" fetch --quiet --depth 1 "$OPERATOR_REPOSITORY" "$OPERATOR_COMMIT" ||
         die "$PREREQUISITE" "$OPERATOR_REPOSITORY cannot be reached; use --bundle DIR, collected where it can"
-    git -C "$WORK/operator" archive "$OPERATOR_COMMIT" manifests | tar -x -C "$WORK"
-    mv "$WORK/manifests" "$1/operator"
+    rm -rf "$1/operator" "$1/operator.commit" "$1/manifests"
+    git -C "$WORK/operator-source" archive "$OPERATOR_COMMIT" manifests | tar -x -C "$1"
+    mv "$1/manifests" "$1/operator"
+    printf '%s\n' "$OPERATOR_COMMIT" >"$1/operator.commit"
 }
 
 fetch_chart() { # fetch_chart FOLDER NAME REPOSITORY VERSION
@@ -114,5 +117,7 @@ operator_manifests() {
     fi
     [[ -d $folder/operator/overlays/standalone ]] ||
         die "$PREREQUISITE" "$folder/operator is not in the bundle; collect it with: install.sh bundle"
+    [[ ! -f $folder/operator.commit || $(cat "$folder/operator.commit") == "$OPERATOR_COMMIT" ]] ||
+        die "$PREREQUISITE" "$folder/operator is not of version $OPERATOR_VERSION; collect it again with: install.sh bundle"
     printf '%s\n' "$folder/operator"
 }

@@ -41,20 +41,40 @@ confirm() {
     [[ $answer == [yY]* ]] || die "$USAGE" "not agreed; nothing was changed"
 }
 
+# asked GET_ARGUMENTS...: what `kubectl get` answers. No answer is not an empty one: it ends the run, in a subshell the
+# subshell, so that callers write found=$(asked ...) || exit.
+asked() {
+    k get "$@" || die "$FAILED" "context $CONTEXT did not tell about $1; what kubectl said stands above"
+}
+
 # exists KIND NAME [NAMESPACE]
 exists() {
-    [[ -n $(k get "$1" "$2" ${3:+--namespace "$3"} --ignore-not-found --output name 2>/dev/null) ]]
+    local found
+    found=$(asked "$1" "$2" ${3:+--namespace "$3"} --ignore-not-found --output name) || exit
+    [[ -n $found ]]
 }
+
+# ours KIND NAME [NAMESPACE]: whether install.sh made it
+ours() {
+    local found
+    found=$(asked "$1" ${3:+--namespace "$3"} --selector "$MANAGED" --field-selector "metadata.name=$2" --output name) || exit
+    [[ -n $found ]]
+}
+
+# foreign KIND NAME [NAMESPACE]: whether it is there and somebody else's
+foreign() { exists "$@" && ! ours "$@"; }
 
 # The storage class marked as default, if there is one.
 default_class() {
     local field='.metadata.annotations.storageclass\.kubernetes\.io/is-default-class'
-    k get storageclasses --output "jsonpath={range .items[?($field==\"true\")]}{.metadata.name}{'\n'}{end}" 2>/dev/null | head -n 1 || true
+    asked storageclasses --output "jsonpath={range .items[?($field==\"true\")]}{.metadata.name}{'\n'}{end}" | head -n 1
 }
 
 # Where the API server really listens, as network policies see it: "address port" a line.
 api_addresses() {
-    k --namespace default get endpointslices --selector kubernetes.io/service-name=kubernetes --output \
-        'jsonpath={range .items[*]}{range .endpoints[*]}{.addresses[0]} {end}{.ports[0].port}{"\n"}{end}' |
-        awk '{ for (i = 1; i < NF; i++) print $i, $NF }'
+    local found
+    found=$(asked endpointslices --namespace default --selector kubernetes.io/service-name=kubernetes --output \
+        'jsonpath={range .items[*]}{range .endpoints[*]}{.addresses[0]} {end}{.ports[0].port}{"\n"}{end}') || exit
+    [[ -n $found ]] || die "$FAILED" "the Service default/kubernetes has no endpoints: notebooks could not reach the API server"
+    awk '{ for (i = 1; i < NF; i++) print $i, $NF }' <<<"$found"
 }

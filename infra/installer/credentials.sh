@@ -41,9 +41,12 @@ secret_json() { # secret_json COMPONENT NAMESPACE NAME PAIR...
 
 # exchange_secret COMPONENT NAMESPACE NAME KEY VALUE [KEY VALUE]...: as keep_secret, but other values are replaced
 exchange_secret() {
-    local namespace=$2 name=$3 pairs=("${@:4}") number
+    local namespace=$2 name=$3 pairs=("${@:4}") number found
+    ! foreign secret "$name" "$namespace" || die "$FAILED" "the Secret $namespace/$name is there, not made by install.sh"
     for ((number = 0; number < ${#pairs[@]}; number += 2)); do
-        if [[ $DRY_RUN == false && $(secret_value "$namespace" "$name" "${pairs[number]}") != "${pairs[number + 1]}" ]]; then
+        [[ -n ${pairs[number + 1]} ]] || die "$FAILED" "the value ${pairs[number]} for the Secret $namespace/$name is empty"
+        found=$(secret_value "$namespace" "$name" "${pairs[number]}") || exit
+        if [[ $DRY_RUN == false && $found != "${pairs[number + 1]}" ]]; then
             k delete secret "$name" --namespace "$namespace" --ignore-not-found >/dev/null
         fi
     done
@@ -52,13 +55,14 @@ exchange_secret() {
 
 # secret_value NAMESPACE NAME KEY, for a pipe or a variable; never for the screen
 secret_value() {
-    k get secret "$2" --namespace "$1" --ignore-not-found --output "jsonpath={.data.$3}" | base64 --decode
+    asked secret "$2" --namespace "$1" --ignore-not-found --output "jsonpath={.data.$3}" | base64 --decode
 }
 
 # How to read them, for whoever may.
 tell_credentials() {
     choose_cluster
     settle true
+    record_wanted
     local read="kubectl --context $CONTEXT"
     cat <<TEXT
 The store's root key (Secret kubeflow/myminio; keep it to yourself):

@@ -16,7 +16,7 @@ doctor() {
     choose_cluster
     settle true
     prerequisites || exit "$PREREQUISITE"
-    if [[ -n $(recorded profile) ]]; then
+    if [[ -n $RECORD ]]; then
         check_components
         [[ $NUM_FAILS -eq 0 ]] || exit "$FAILED"
     fi
@@ -42,8 +42,7 @@ prerequisites() {
     NUM_FAILS=0
     check_tools
     check_bundle
-    if check_api; then
-        check_rights
+    if check_api && check_rights && check_record; then
         check_nodes
         check_clock
         check_storage
@@ -52,9 +51,18 @@ prerequisites() {
         check_store
         check_published
         check_releases
+        check_policies
         check_images
+    else
+        finding note "all the rest" "was not looked at"
     fi
     [[ $NUM_FAILS -eq 0 ]]
+}
+
+# Decisions are taken from it: without an answer none is.
+check_record() {
+    [[ -z $RECORD_FAULT ]] || finding FAIL record "what was decided could not be read: $RECORD_FAULT" "try again"
+    [[ -z $RECORD_FAULT ]]
 }
 
 at_least() { # at_least WANTED FOUND
@@ -70,6 +78,10 @@ check_tools() {
         finding FAIL kubectl "$found" "install $KUBECTL_AT_LEAST or newer"
     fi
     command -v diff >/dev/null || finding FAIL diff "not installed" "install diffutils"
+    command -v curl >/dev/null || finding FAIL curl "not installed" "install curl: it asks registries for images"
+    if [[ -z $BUNDLE ]] && ! not_wanted operator >/dev/null && ! command -v git >/dev/null; then
+        finding FAIL git "not installed" "install git: it fetches the operator's manifests; or --bundle DIR"
+    fi
     charts_wanted || return 0
     found=$(helm version --template '{{.Version}}' 2>/dev/null) || found=""
     if [[ -z $found ]]; then
@@ -99,10 +111,10 @@ check_api() {
         return 1
     fi
     found=$(sed -n 's/.*"gitVersion": *"v\([^"]*\)".*/\1/p' <<<"$found")
-    if at_least "$KUBERNETES_AT_LEAST" "$found"; then
+    if at_least "$SERVER_AT_LEAST" "$found"; then
         finding ok "API server" "Kubernetes $found at $(server_of_context)"
     else
-        finding FAIL "API server" "Kubernetes $found" "upgrade the cluster to $KUBERNETES_AT_LEAST or newer"
+        finding FAIL "API server" "Kubernetes $found" "upgrade the cluster to $SERVER_AT_LEAST or newer"
     fi
 }
 
@@ -118,7 +130,28 @@ check_rights() {
     else
         finding FAIL rights "$(user_of_context) may not create ${missing[*]}" \
             "use an account with the role cluster-admin, for the time of the installation"
+        return 1
     fi
+}
+
+# A worker that fits nowhere waits for ever: better known now.
+check_room() {
+    local largest
+    largest=$(asked nodes --output 'jsonpath={.items[*].status.allocatable.memory}') || exit
+    largest=$(tr ' ' '\n' <<<"$largest" | while read -r one; do mebibytes "$one"; done | sort -n | tail -n 1)
+    [[ ${largest:-0} -ge $(mebibytes "$WORKER_MEMORY") ]] ||
+        finding note nodes "none has the $WORKER_MEMORY of memory that a worker asks for" \
+            "Cluster(memory=...) or TRAIN_FUNC_MEMORY asks for less"
+}
+
+mebibytes() { # mebibytes 2Gi, 8Gi, 512Mi, 16374048Ki or a number of bytes
+    case $1 in
+        *Ki) printf '%s\n' $((${1%Ki} / 1024)) ;;
+        *Mi) printf '%s\n' "${1%Mi}" ;;
+        *Gi) printf '%s\n' $((${1%Gi} * 1024)) ;;
+        *[!0-9]*) printf '0\n' ;;
+        *) printf '%s\n' $(($1 / 1024 / 1024)) ;;
+    esac
 }
 
 check_nodes() {
@@ -127,6 +160,7 @@ check_nodes() {
     if [[ $ready -gt 0 ]]; then
         finding ok nodes "$ready ready, with $(k get nodes --output \
             'jsonpath={range .items[*]}{.status.allocatable.cpu} CPU {.status.allocatable.memory} {end}')"
+        check_room
     else
         finding FAIL nodes "none is ready" "kubectl get nodes, kubectl describe node: see what they lack"
     fi
@@ -161,61 +195,27 @@ check_storage() {
 }
 
 why_openebs() {
-    [[ -n $(default_class) ]] || printf 'the cluster has no default class: '
+    local found
+    found=$(default_class) || exit
+    [[ -n $found ]] || printf 'the cluster has no default class: '
 }
 
 names_of() {
     local found
-    found=$(k get "$1" --output 'jsonpath={.items[*].metadata.name}' 2>/dev/null)
+    found=$(asked "$1" --output 'jsonpath={.items[*].metadata.name}') || exit
     printf '%s' "${found:-none}"
 }
 
-# One operator a cluster: two would both work on every job.
-check_operator() {
+# Rules that nobody enforces keep nobody out.
+check_policies() {
     local found
-    found=$(k get deployments --all-namespaces --selector "control-plane=kubeflow-training-operator,$MANAGED" --output name)
-    if ! not_wanted operator >/dev/null && [[ -z $found ]]; then
-        found=$(k get deployments --all-namespaces --selector control-plane=kubeflow-training-operator --output \
-            'jsonpath={range .items[*]}{.spec.template.spec.containers[0].image} in namespace {.metadata.namespace}{end}')
-        if [[ -n $found ]]; then
-            finding FAIL operator "there is one already, not made by install.sh: $found" \
-                "--skip operator to go on with it (1.9 is wanted), or remove it first"
-            return
-        fi
-    fi
-    finding ok operator "no other Training Operator is in the way"
-    if exists crd trainjobs.trainer.kubeflow.org; then
-        finding note operator "Kubeflow Trainer v2 is there too: it has jobs of its own kind, both go on side by side"
-    fi
-}
-
-check_namespaces() {
-    local name
-    for name in kubeflow train-func; do
-        if exists namespace "$name" && ! ours namespace "$name"; then
-            finding note namespaces "$name is there, not made by install.sh: it is used and never removed"
-        fi
-    done
-}
-
-check_store() {
-    local held
-    case $S3 in
-        external)
-            if [[ -z ${AWS_ENDPOINT_URL_S3:-} ]]; then
-                finding FAIL store "--s3 external without an endpoint" \
-                    "set AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            elif [[ -z ${AWS_ACCESS_KEY_ID:-} || -z ${AWS_SECRET_ACCESS_KEY:-} ]] && ! exists secret myminio kubeflow; then
-                finding FAIL store "--s3 external without a key" "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            fi
-            return
-            ;;
-        versitygw) finding note store "VersityGW on a folder: two writers at once can both win a conditional put" ;;
-    esac
-    held=$(k get persistentvolumeclaim data-myminio-0 --namespace kubeflow --ignore-not-found --output 'jsonpath={.metadata.labels.engine}')
-    if [[ -n $held && $held != "$S3" ]]; then
-        finding FAIL store "the volume data-myminio-0 was written by $held" "--s3 $held to find all of it again; to lose it: \
-kubectl --context $CONTEXT --namespace kubeflow delete persistentvolumeclaim data-myminio-0"
+    [[ $NETWORK_POLICIES == true ]] || return 0
+    found=$(asked daemonsets --all-namespaces --output 'jsonpath={.items[*].metadata.name}') || exit
+    if [[ $found =~ kindnet|calico|canal|cilium|antrea|kube-router|azure-npm|weave|anetd|network-polic ]]; then
+        finding ok policies "${BASH_REMATCH[0]} enforces network policies"
+    else
+        finding note policies "no network that is known to enforce policies is there: pods reach each other and the cloud's metadata" \
+            "install a policy engine if the cluster has none (on AKS: --network-policy cilium), or ask who runs the cluster"
     fi
 }
 
@@ -227,66 +227,4 @@ check_published() {
             finding FAIL "$component" "$(tail -n 1 <<<"$said")" "or --skip $component"
         fi
     done
-}
-
-# An image counts as there when a node has it, or its registry answers from here.
-check_images() {
-    local image component present
-    if [[ -z ${TRAIN_FUNC_IMAGE:-} ]]; then
-        finding FAIL images "TRAIN_FUNC_IMAGE is not set: the image of notebooks and workers" \
-            "make image IMAGE=registry/train-func:1, push it, and set TRAIN_FUNC_IMAGE=registry/train-func:1"
-    fi
-    present=$(k get nodes --output 'jsonpath={.items[*].status.images[*].names[*]}' | tr ' ' '\n')
-    for component in "${COMPONENTS[@]}"; do
-        not_wanted "$component" >/dev/null || "images_of_$component"
-    done | sort -u | while read -r image; do
-        image_finding "$image" "$present"
-    done >"$WORK/images"
-    cat "$WORK/images"
-    NUM_FAILS=$((NUM_FAILS + $(grep -c ^FAIL "$WORK/images" || true)))
-}
-
-image_finding() { # image_finding IMAGE PRESENT
-    local image=$1 registry answer
-    if grep -qxFe "$image" -e "docker.io/$image" -e "docker.io/library/$image" <<<"$2"; then
-        finding ok image "$image is on a node"
-        return
-    fi
-    registry=$(registry_of "$image")
-    answer=$(asked_for "$registry" "$image")
-    case $answer in
-        000) finding FAIL image "$image: $registry does not answer, and no node has the image" \
-            "see whether the name is right, or push it where the nodes pull from, and see IMAGE_REGISTRY in install.sh --help" ;;
-        404) finding FAIL image "$image is not in $registry, which answers" "push it, or mend its name" ;;
-        *) finding ok image "$image: $registry answers" ;;
-    esac
-}
-
-registry_of() {
-    local first=${1%%/*}
-    case $first in
-        docker.io) printf 'registry-1.docker.io\n' ;;
-        *.* | *:* | localhost) printf '%s\n' "$first" ;;
-        *) printf 'registry-1.docker.io\n' ;;
-    esac
-}
-
-# The status of its manifest, 000 when nobody answers; of images that want a login only the nodes know more.
-asked_for() { # asked_for REGISTRY IMAGE
-    local path tag answer scheme
-    path=${2#docker.io/}
-    path=${path#"$1"/}
-    case $path in
-        *@*) tag=${path#*@} path=${path%@*} ;;
-        *) tag=${path##*:} path=${path%:*} ;;
-    esac
-    for scheme in https http; do
-        answer=$(curl --silent --head --output /dev/null --max-time 10 --write-out '%{http_code}' \
-            --header 'Accept: application/vnd.oci.image.index.v1+json' --header 'Accept: application/vnd.oci.image.manifest.v1+json' \
-            --header 'Accept: application/vnd.docker.distribution.manifest.list.v2+json' \
-            --header 'Accept: application/vnd.docker.distribution.manifest.v2+json' \
-            "$scheme://$1/v2/$path/manifests/$tag") || true
-        [[ $answer == 000 ]] || break
-    done
-    printf '%s\n' "$answer"
 }

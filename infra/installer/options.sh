@@ -77,6 +77,11 @@ judge_options() {
     if [[ $PURGE == true && $COMMAND != uninstall ]]; then
         FAULTS+=("--purge goes with uninstall alone")
     fi
+    if [[ $COMMAND == uninstall && $((${#ONLY[@]} + ${#SKIP[@]})) -gt 0 ]]; then
+        FAULTS+=("--only and --skip do not go with uninstall, which removes everything that install.sh made")
+    fi
+    [[ ${NOTEBOOK_EGRESS:-cluster} =~ ^(cluster|internet)$ ]] ||
+        FAULTS+=("NOTEBOOK_EGRESS=$NOTEBOOK_EGRESS: cluster or internet is wanted")
     if [[ $COMMAND == bundle && -z $BUNDLE ]]; then
         FAULTS+=("bundle: --bundle DIR is wanted, where everything is collected")
     fi

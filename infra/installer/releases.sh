@@ -6,7 +6,7 @@ rendered() {
     local name=$1 namespace=$2 chart=$3
     shift 3
     # Built from a Go module helm takes itself for a very old Kubernetes.
-    helm template "$name" "$chart" --namespace "$namespace" --kube-version "$KUBERNETES_AT_LEAST" --no-hooks \
+    helm template "$name" "$chart" --namespace "$namespace" --kube-version "$SERVER_AT_LEAST" --no-hooks \
         "${@/#/--values=}"
 }
 
@@ -32,11 +32,13 @@ release() {
 }
 
 upgrade_release() { # upgrade_release NAME NAMESPACE CHART MADE_OF VALUES...
-    local name=$1 namespace=$2 chart=$3 made_of=$4 said
+    local name=$1 namespace=$2 chart=$3 made_of=$4 said FORCE=()
     shift 4
+    # Helm 4 applies server-side: what somebody changed by hand would be a conflict for ever.
+    [[ $(helm version --template '{{.Version}}') != v4* ]] || FORCE=(--force-conflicts)
     # No hooks: those of the charts here only pull images or run programs that nothing needs.
     if ! said=$(h upgrade "$name" "$chart" --install --namespace "$namespace" --no-hooks --wait --timeout "$TIMEOUT" \
-        --history-max 5 --cleanup-on-fail --labels "made-by=$OWNER,made-of=$made_of" "${@/#/--values=}" 2>&1 >/dev/null); then
+        --history-max 5 --cleanup-on-fail "${FORCE[@]}" --labels "made-by=$OWNER,made-of=$made_of" "${@/#/--values=}" 2>&1 >/dev/null); then
         evidence "$namespace"
         case $said in
             *"timed out"* | *"deadline exceeded"* | *"not ready"*)
@@ -48,14 +50,18 @@ upgrade_release() { # upgrade_release NAME NAMESPACE CHART MADE_OF VALUES...
 
 # release_field NAME NAMESPACE FIELD: status, made-by or made-of of its newest revision; nothing when there is none
 release_field() {
-    k get secrets --namespace "$2" --selector "owner=helm,name=$1" --output \
-        "jsonpath={range .items[*]}{.metadata.labels.version} {.metadata.labels.$3}{'\n'}{end}" 2>/dev/null |
-        sort -n | tail -n 1 | cut -d' ' -f2
+    local found
+    found=$(asked secrets --namespace "$2" --selector "owner=helm,name=$1" --output \
+        "jsonpath={range .items[*]}{.metadata.labels.version} {.metadata.labels.$3}{'\n'}{end}") || exit
+    sort -n <<<"$found" | tail -n 1 | cut -d' ' -f2
 }
 
 # deployed NAME NAMESPACE MADE_OF: whether that is what runs, and nobody has changed or removed any of it
 deployed() {
-    [[ $(release_field "$1" "$2" status) == deployed && $(release_field "$1" "$2" made-of) == "$3" ]] || return 1
+    local status made_of
+    status=$(release_field "$1" "$2" status) || exit
+    made_of=$(release_field "$1" "$2" made-of) || exit
+    [[ $status == deployed && $made_of == "$3" ]] || return 1
     h get manifest "$1" --namespace "$2" |
         k diff --namespace "$2" --server-side --force-conflicts --field-manager helm --filename - >/dev/null 2>&1
 }
@@ -70,11 +76,16 @@ forget_interrupted() { # forget_interrupted NAME NAMESPACE
 
 # ours_or_none NAME NAMESPACE: whether no release of others has this name
 ours_or_none() {
-    [[ -z $(release_field "$1" "$2" status) || $(release_field "$1" "$2" made-by) == "$OWNER" ]]
+    local status made_by
+    status=$(release_field "$1" "$2" status) || exit
+    made_by=$(release_field "$1" "$2" made-by) || exit
+    [[ -z $status || $made_by == "$OWNER" ]]
 }
 
 remove_release() { # remove_release NAME NAMESPACE
-    if [[ $(release_field "$1" "$2" made-by) == "$OWNER" ]]; then
+    local made_by
+    made_by=$(release_field "$1" "$2" made-by) || exit
+    if [[ $made_by == "$OWNER" ]]; then
         h uninstall "$1" --namespace "$2" --no-hooks --wait --timeout "$TIMEOUT" >/dev/null
         say "  removed release $2/$1"
     fi
@@ -91,12 +102,18 @@ check_releases() {
                 "--skip $component to go on with it, or uninstall it: helm uninstall $name -n $namespace"
         fi
     done
-    if [[ $STORAGE == openebs ]] && exists storageclass "$OPENEBS_CLASS" && [[ -z $(release_field openebs openebs status) ]]; then
+    if [[ $STORAGE == openebs ]] && foreign_class; then
         finding FAIL openebs "there is a class $OPENEBS_CLASS, not made by install.sh" "--storage existing:$OPENEBS_CLASS uses it"
     fi
 }
 
-# image_values IMAGE NAME_KEY: of registry/name:tag or registry/name@sha256:digest, as charts join it again with a colon
+foreign_class() {
+    local status
+    status=$(release_field openebs openebs status) || exit
+    [[ -z $status ]] && exists storageclass "$OPENEBS_CLASS"
+}
+
+# image_values IMAGE NAME_KEY [MORE]: of registry/name:tag or registry/name@sha256:digest, as charts join it with a colon
 image_values() {
-    printf '{%s: "%s", tag: "%s"}\n' "$2" "${1%:*}" "${1##*:}"
+    printf '{%s: "%s", tag: "%s"%s}\n' "$2" "${1%:*}" "${1##*:}" "${3:-}"
 }

@@ -4,25 +4,34 @@ readonly STATE_NAMESPACE=kubeflow STATE_NAME=train-func-install
 readonly MANAGED=app.kubernetes.io/managed-by=train-func-install
 readonly OWNER=train-func-install # of the fields in server-side apply
 
-# recorded KEY: what was decided, or nothing; a server that does not answer is the doctor's to tell
-recorded() {
-    k get configmap "$STATE_NAME" --namespace "$STATE_NAMESPACE" --ignore-not-found --output "jsonpath={.data.$1}" \
-        2>/dev/null || true
+RECORD="" RECORD_FAULT="" REMEMBERED=false
+
+# RECORD: what was decided, KEY=VALUE a line; RECORD_FAULT: why it could not be read
+read_record() {
+    # shellcheck disable=SC2016
+    local each='{{range $key, $value := .data}}{{$key}}={{$value}}{{"\n"}}{{end}}'
+    RECORD=$(k get configmap "$STATE_NAME" --namespace "$STATE_NAMESPACE" --ignore-not-found --output "go-template=$each" 2>&1) || {
+        RECORD_FAULT=$(tail -n 1 <<<"$RECORD")
+        RECORD=""
+    }
+}
+
+# recorded KEY: what was decided, or nothing
+recorded() { sed -n "s/^$1=//p" <<<"$RECORD"; }
+
+# Commands that cannot go on without it; the others have it in their report.
+record_wanted() {
+    [[ -z $RECORD_FAULT ]] || die "$PREREQUISITE" "context $CONTEXT did not tell what was decided: $RECORD_FAULT"
 }
 
 # Given options, else recorded ones, else those of the profile.
 settle() {
-    local online=$1 was=""
+    local online=$1
     if [[ $online == true ]]; then
-        : "${PROFILE:=$(recorded profile)}"
-        was=$(recorded s3)
-        [[ -z $S3 || -z $was || $S3 == "$was" ]] ||
-            die "$USAGE" "--s3 $S3: this cluster has $was, whose data it would not find; uninstall first, or leave --s3 out"
+        read_record
+        refuse_other_store
         refuse_other_storage "$(recorded storage)"
-        : "${S3:=$was}" "${STORAGE:=$(recorded storage)}"
-        : "${TRAIN_FUNC_IMAGE:=$(recorded image)}" "${S3_IMAGE:=$(recorded s3_image)}"
-        : "${AWS_ENDPOINT_URL_S3:=$(recorded endpoint)}" "${AWS_REGION:=$(recorded region)}"
-        : "${IMAGE_REGISTRY:=$(recorded image_registry)}"
+        settle_recorded
     fi
     use_image_registry
     : "${PROFILE:=generic}"
@@ -30,6 +39,35 @@ settle() {
     source "$ROOT/infra/profiles/$PROFILE.env"
     : "${S3:=$PROFILE_S3}" "${STORAGE:=$PROFILE_STORAGE}"
     settle_storage "$online"
+    refuse_untagged TRAIN_FUNC_IMAGE "${TRAIN_FUNC_IMAGE:-}"
+    refuse_untagged S3_IMAGE "${S3_IMAGE:-}"
+}
+
+settle_recorded() {
+    # Keys of another store may lie in the environment: they are meant only when --s3 external says so.
+    if [[ $S3 != external ]]; then
+        unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_ENDPOINT_URL_S3 AWS_REGION
+    fi
+    : "${PROFILE:=$(recorded profile)}" "${S3:=$(recorded s3)}" "${STORAGE:=$(recorded storage)}"
+    : "${TRAIN_FUNC_IMAGE:=$(recorded image)}" "${S3_IMAGE:=$(recorded s3_image)}"
+    : "${AWS_ENDPOINT_URL_S3:=$(recorded endpoint)}" "${AWS_REGION:=$(recorded region)}"
+    : "${IMAGE_REGISTRY:=$(recorded image_registry)}" "${NOTEBOOK_EGRESS:=$(recorded notebook_egress)}"
+    if [[ ${#ONLY[@]} -eq 0 && ${#SKIP[@]} -eq 0 ]]; then
+        read -ra ONLY <<<"$(recorded components)"
+        [[ ${#ONLY[@]} -eq 0 ]] || REMEMBERED=true
+    fi
+}
+
+refuse_other_store() {
+    local was
+    was=$(recorded s3)
+    [[ -z $S3 || -z $was || $S3 == "$was" ]] ||
+        die "$USAGE" "--s3 $S3: this cluster has $was, whose data it would not find; uninstall first, or leave --s3 out"
+}
+
+# Charts take name and tag apart; and nodes keep what they have under a tag.
+refuse_untagged() { # refuse_untagged VARIABLE IMAGE
+    [[ -z $2 || ${2##*/} == *[:@]* ]] || die "$USAGE" "$1=$2 has neither a tag nor a digest: $2:1 for example"
 }
 
 # Every image of versions.env from there, under its own path.
@@ -51,8 +89,8 @@ refuse_other_storage() { # refuse_other_storage RECORDED
 settle_storage() {
     local found=""
     if [[ $STORAGE == auto ]]; then
-        if [[ $1 == true ]]; then
-            found=$(default_class)
+        if [[ $1 == true && -z $RECORD_FAULT ]]; then
+            found=$(default_class) || exit
         fi
         # Found again after OpenEBS was made the default by the first run.
         if [[ -n $found && $found != "$OPENEBS_CLASS" ]]; then
@@ -83,8 +121,22 @@ data:
   storage: "$STORAGE"
   image: "${TRAIN_FUNC_IMAGE:-}"
   s3_image: "${S3_IMAGE:-}"
+  components: "$(recorded_and_wanted)"
   image_registry: "${IMAGE_REGISTRY:-}"
+  notebook_egress: "${NOTEBOOK_EGRESS:-}"
   endpoint: "$([[ $S3 != external ]] || printf '%s' "${AWS_ENDPOINT_URL_S3:-}")"
   region: "$(region)"
 YAML
+}
+
+# Whoever leaves a component out leaves it out for later too, until --only names it.
+recorded_and_wanted() {
+    local component found=() was
+    was=" $(recorded components) "
+    for component in "${COMPONENTS[@]}"; do
+        if wanted "$component" || [[ $was == *" $component "* ]]; then
+            found+=("$component")
+        fi
+    done
+    printf '%s' "${found[*]}"
 }

@@ -5,7 +5,7 @@ SKIPPED=()
 install_all() {
     choose_cluster
     settle true
-    if [[ $COMMAND == upgrade && -z $(recorded profile) ]]; then
+    if [[ $COMMAND == upgrade && -z $RECORD$RECORD_FAULT ]]; then
         die "$USAGE" "nothing is installed on context $CONTEXT; install.sh install does that"
     fi
     prerequisites || die "$PREREQUISITE" "nothing was changed; mend what is marked FAIL above and try again"
@@ -31,7 +31,11 @@ install_all() {
 not_wanted() {
     local why
     if ! wanted "$1"; then
-        printf 'by --only or --skip\n'
+        if [[ $REMEMBERED == true ]]; then
+            printf 'left out when this was installed; --only %s adds it\n' "$1"
+        else
+            printf 'by --only or --skip\n'
+        fi
         return
     fi
     why=$("not_needed_$1")
@@ -51,8 +55,7 @@ install_namespaces() {
 render_namespaces() {
     local name
     for name in kubeflow train-func; do
-        if ! exists namespace "$name" || [[ $(k get namespace "$name" --output \
-            'jsonpath={.metadata.labels.app\.kubernetes\.io/managed-by}') == "$OWNER" ]]; then
+        if ! foreign namespace "$name"; then
             printf -- '---\n'
             namespace_yaml "$name" restricted
         fi
@@ -86,15 +89,15 @@ status() {
     local component
     choose_cluster
     settle true
-    [[ -n $(recorded profile) ]] || die "$PREREQUISITE" "nothing is installed on context $CONTEXT; install.sh install does that"
+    record_wanted
+    [[ -n $RECORD ]] || die "$PREREQUISITE" "nothing is installed on context $CONTEXT; install.sh install does that"
     printf 'context %s: profile %s, store %s, volumes %s\n' "$CONTEXT" "$PROFILE" "$S3" "${STORAGE_CLASS:-none}"
     for component in "${COMPONENTS[@]}"; do
-        printf '%-12s%s\n' "$component" "$("status_of_$component")"
+        printf '%-12s%s\n' "$component" "$(not_wanted "$component" || "status_of_$component")"
     done
-    cat <<TEXT
-the store from here:    kubectl --context $CONTEXT -n kubeflow port-forward svc/myminio 9000
-JupyterHub from here:   kubectl --context $CONTEXT -n kubeflow port-forward svc/proxy-public 8000:http
-TEXT
+    local forward="kubectl --context $CONTEXT -n kubeflow port-forward"
+    [[ $S3 == external ]] || printf 'the store from here:    %s svc/myminio 9000\n' "$forward"
+    not_wanted jupyterhub >/dev/null || printf 'JupyterHub from here:   %s svc/proxy-public 8000:http\n' "$forward"
 }
 
 # rollout_of NAMESPACE KIND/NAME: in a word or two

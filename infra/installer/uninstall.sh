@@ -1,75 +1,154 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Takes away what install made, and nothing else: found by its label, whatever the options were then.
 
+# All kinds that install.sh makes; a test compares the cluster before and after.
+readonly KINDS=deployments.apps,statefulsets.apps,jobs.batch,services,configmaps,secrets,serviceaccounts,\
+roles.rbac.authorization.k8s.io,rolebindings.rbac.authorization.k8s.io,clusterroles.rbac.authorization.k8s.io,\
+clusterrolebindings.rbac.authorization.k8s.io,networkpolicies.networking.k8s.io,\
+validatingwebhookconfigurations.admissionregistration.k8s.io,customresourcedefinitions.apiextensions.k8s.io,\
+persistentvolumeclaims,namespaces
+
 uninstall_all() {
+    local going
     choose_cluster
     settle true
-    [[ -n $(recorded profile) ]] || die "$USAGE" "nothing is installed on context $CONTEXT: nothing to remove"
+    record_wanted
+    going=$(everything_going) || exit
+    [[ -n $going ]] || die "$USAGE" "nothing is installed on context $CONTEXT: nothing to remove$(purge_hint)"
     refuse_while_jobs_run
     confirm "uninstall"
-    if [[ $PURGE == true ]]; then
-        confirm_purge
-    fi
     if [[ $DRY_RUN == true ]]; then
-        say "would be removed:"
-        everything_ours | sed 's/^/  /' >&2
+        say "would be removed, and the namespaces where nothing else is left in them:"
+        printf '  %s\n' "${going//$'\n'/$'\n'  }" >&2
         return
     fi
+    [[ $PURGE == false ]] || confirm_purge
     remove_component jupyterhub
     remove_component jobs
     remove_component operator
     remove_component s3
+    remove_volumes
     remove_component openebs
     remove_rest
     say "uninstalled; left: $(left_behind)"
 }
 
+# What is to go: objects and helm releases, but namespaces only when they go whatever lies in them.
+everything_going() {
+    local found releases kept='^(namespace/|configmap/'$STATE_NAME' )'
+    [[ $PURGE == false ]] || kept='^$'
+    found=$(everything_ours) || exit
+    releases=$(our_releases) || exit
+    { keep_volumes <<<"$found"; printf '%s\n' "$releases"; } | grep -vE "$kept|^$" || true
+}
+
+our_releases() {
+    local found
+    found=$(asked secrets --all-namespaces --selector "owner=helm,made-by=$OWNER" --output \
+        'jsonpath={range .items[*]}release/{.metadata.labels.name} {.metadata.namespace}{"\n"}{end}') || exit
+    sort -u <<<"$found"
+}
+
+purge_hint() {
+    local left
+    left=$(left_behind) || exit
+    [[ $left == nothing || $PURGE == true ]] || printf '; --purge would remove what was kept: %s' "$left"
+}
+
+# Of every kind that the operator runs; one that failed under ExitCode has no time of completion.
 refuse_while_jobs_run() {
-    local running
-    running=$(k get pytorchjobs --all-namespaces --output \
-        'jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name} {.status.completionTime}{"\n"}{end}' 2>/dev/null |
-        awk 'NF == 1 { print $1 }')
-    [[ -z $running ]] || die "$PREREQUISITE" "these jobs have not ended, wait for them or cancel them: $(paste -sd' ' <<<"$running")"
+    local kind kinds running=""
+    kinds=$(asked customresourcedefinitions --output name) || exit
+    while read -r kind; do
+        running+=$(running_of "$kind") || exit
+    done < <(sed -nE 's#.*/((pytorch|tf|mpi|xgboost|paddle|jax)jobs\.kubeflow\.org)$#\1#p' <<<"$kinds")
+    [[ -z $running ]] || die "$PREREQUISITE" "these jobs have not ended, wait for them or cancel them:$running"
+}
+
+running_of() { # running_of KIND: " KIND/NAMESPACE/NAME" of each that goes on
+    local found name='{.metadata.namespace}/{.metadata.name}' state='{range .status.conditions[?(@.status=="True")]}{.type},{end}'
+    found=$(asked "$1" --all-namespaces --output "jsonpath={range .items[*]}$name $state{'\n'}{end}") || exit
+    awk 'NF && $2 !~ /Succeeded|Failed/ { printf " %s", $1 }' <<<"$found"
 }
 
 confirm_purge() {
-    local answer
+    local answer name others
     say "--purge removes the volumes with every model in them, and the namespaces kubeflow and train-func"
-    if [[ $YES == true ]]; then
-        return
-    fi
-    read -rp "type the name of the context to go on: " answer
-    [[ $answer == "$CONTEXT" ]] || die "$USAGE" "not agreed; nothing was changed"
+    for name in kubeflow train-func; do
+        others=$(others_in "$name") || exit
+        [[ -z $others ]] || say "  in $name, not made by install.sh, and removed with it: $(paste -sd' ' <<<"$others")"
+    done
+    [[ ! -t 0 ]] || printf 'type the name of the context to go on: ' >&2
+    read -r answer || answer=""
+    [[ $answer == "$CONTEXT" ]] || die "$USAGE" "not agreed, the name of the context is wanted on standard input; nothing was changed"
 }
 
 # remove_component NAME: its helm release if it is one, then whatever carries its label
 remove_component() {
+    local found
     step "remove" "$1"
     if declare -F "remove_$1" >/dev/null; then
         "remove_$1"
     fi
-    everything_ours "app.kubernetes.io/component=$1" | keep_volumes | delete_each
+    found=$(everything_ours "app.kubernetes.io/component=$1") || exit
+    keep_volumes <<<"$found" | delete_each
 }
 
+# Before OpenEBS, which has to take their folders away.
+remove_volumes() {
+    local found
+    [[ $PURGE == true ]] || return 0
+    found=$(everything_ours) || exit
+    { grep '^persistentvolumeclaim/' || true; } <<<"$found" | delete_each
+}
+
+# The record goes last but for the namespaces: as long as it is there, a run that was interrupted is known as one.
 remove_rest() {
+    local found name
     step "remove" "namespaces"
-    everything_ours | grep -v '^namespace/' | keep_volumes | delete_each
-    local name kept
+    found=$(everything_ours) || exit
+    { grep -vE "^(namespace/|configmap/$STATE_NAME )" || true; } <<<"$found" | keep_volumes | delete_each
+    printf 'configmap/%s %s\n' "$STATE_NAME" "$STATE_NAMESPACE" | delete_each
     for name in kubeflow train-func; do
-        kept=$(kept_in "$name") # an answer that fails ends here: it must not look like an empty namespace
-        if ours namespace "$name" && [[ -z $kept ]]; then
-            k delete namespace "$name" --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
-        fi
+        remove_namespace "$name"
     done
+}
+
+# remove_namespace NAME: one of ours, if nothing is left in it that somebody may want
+remove_namespace() {
+    local left=""
+    ours namespace "$1" || return 0
+    if [[ $PURGE == false ]]; then
+        left=$(others_in "$1") || exit
+    fi
+    if [[ -n $left ]]; then
+        say "  kept namespace $1, with $(paste -sd' ' <<<"$left")"
+    else
+        k delete namespace "$1" --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
+    fi
+}
+
+# others_in NAMESPACE: "kind/name" of whatever is in it and is not removed otherwise; Kubernetes' own things left out
+others_in() {
+    local kinds found labels='{.metadata.labels.app\.kubernetes\.io/managed-by} {.metadata.labels.owner}'
+    exists namespace "$1" || return 0
+    kinds=$(k api-resources --namespaced --verbs list,delete --output name) ||
+        die "$FAILED" "context $CONTEXT did not tell all the kinds that it has; what kubectl said stands above"
+    kinds=$(grep -vE '^(events|endpoints|endpointslices|leases|controllerrevisions|pods\.metrics)\b' <<<"$kinds" | paste -sd,)
+    found=$(asked "$kinds" --namespace "$1" --output \
+        "jsonpath={range .items[*]}{.kind}/{.metadata.name} owned{.metadata.ownerReferences[0].kind} $labels{'\n'}{end}") || exit
+    awk -v ours="$OWNER" -v purge="$PURGE" '
+        $1 == "ServiceAccount/default" || $1 == "ConfigMap/kube-root-ca.crt" || $2 != "owned" { next }
+        purge == "true" && ($3 == ours || $3 == "Helm" || $3 == "helm") { next }
+        { print $1 }' <<<"$found"
 }
 
 # Everything with our label, "kind.group/name NAMESPACE" a line; a selector narrows it down.
 everything_ours() {
-    local kinds
-    kinds=$(k api-resources --verbs list,delete --output name 2>/dev/null | grep -vE '^(events|endpoints)' | paste -sd,)
-    k get "$kinds" --all-namespaces --selector "$MANAGED${1:+,$1}" --ignore-not-found --output \
-        'jsonpath={range .items[*]}{.kind}{" "}{.apiVersion}{" "}{.metadata.name}{" "}{.metadata.namespace}{"\n"}{end}' |
-        awk '{ n = split($2, v, "/"); print tolower($1) (n > 1 ? "." v[1] : "") "/" $3, $4 }' | sort -u
+    local found
+    found=$(asked "$KINDS" --all-namespaces --selector "$MANAGED${1:+,$1}" --output \
+        'jsonpath={range .items[*]}{.kind}{" "}{.apiVersion}{" "}{.metadata.name}{" "}{.metadata.namespace}{"\n"}{end}') || exit
+    awk 'NF { n = split($2, v, "/"); print tolower($1) (n > 1 ? "." v[1] : "") "/" $3, $4 }' <<<"$found" | sort -u
 }
 
 # Drops the store's volumes and root key unless they are to go: a volume without its key is of no use.
@@ -85,6 +164,7 @@ delete_each() {
     local what namespace
     while read -r what namespace; do
         case $what in
+            "") ;;
             customresourcedefinition.*) delete_definition "${what#*/}" ;;
             *) k delete "$what" ${namespace:+--namespace "$namespace"} --ignore-not-found --timeout "$TIMEOUT" \
                 --request-timeout 0 | sed 's/^/  /' >&2 ;;
@@ -94,31 +174,20 @@ delete_each() {
 
 # A definition takes all its objects with it.
 delete_definition() {
-    local plural=${1%%.*} group=${1#*.}
-    if [[ $PURGE == false && -n $(k get "$plural.$group" --all-namespaces --output name 2>/dev/null) ]]; then
-        say "  kept $plural.$group: there still are some"
+    local found="" kind=$1
+    if [[ $PURGE == false ]]; then
+        found=$(asked "$kind" --all-namespaces --output name) || exit
+    fi
+    if [[ -n $found ]]; then
+        say "  kept $kind: there still are some"
         return
     fi
-    k delete customresourcedefinition "$1" --ignore-not-found --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
-}
-
-ours() { # ours KIND NAME
-    [[ -n $(k get "$1" --selector "$MANAGED" --field-selector "metadata.name=$2" --output name 2>/dev/null) ]]
-}
-
-# What in a namespace is worth keeping.
-kept_in() {
-    local kind
-    [[ $PURGE == false ]] || return 0
-    # One by one: where the definition of jobs has gone, asking for both would answer nothing, and nothing means remove.
-    k get persistentvolumeclaims --namespace "$1" --output name || return
-    for kind in $(k api-resources --api-group kubeflow.org --verbs list --output name); do
-        k get "$kind" --namespace "$1" --output name || return
-    done
+    k delete customresourcedefinition "$kind" --ignore-not-found --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
 }
 
 left_behind() {
     local found
-    found=$(everything_ours | awk '{ print $1 }' | paste -sd' ')
+    found=$(everything_ours) || exit
+    found=$(awk 'NF { print $1 }' <<<"$found" | paste -sd' ')
     printf '%s\n' "${found:-nothing}"
 }

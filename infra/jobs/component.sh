@@ -28,8 +28,10 @@ install_jobs() {
     fi
     exists secret myminio-jobs kubeflow ||
         die "$FAILED" "there is no Secret kubeflow/myminio-jobs, the key that jobs get a copy of; install the component s3 first"
-    exchange_secret jobs train-func myminio rootUser "$(secret_value kubeflow myminio-jobs rootUser)" \
-        rootPassword "$(secret_value kubeflow myminio-jobs rootPassword)"
+    local user password
+    user=$(secret_value kubeflow myminio-jobs rootUser) || exit
+    password=$(secret_value kubeflow myminio-jobs rootPassword) || exit
+    exchange_secret jobs train-func myminio rootUser "$user" rootPassword "$password"
 }
 
 verify_jobs() {

@@ -77,8 +77,9 @@ YAML
 }
 
 values_of_notebooks() {
-    local image=${TRAIN_FUNC_IMAGE:-registry/train-func:1} storage="dynamic: {storageClass: $STORAGE_CLASS}"
+    local image=${TRAIN_FUNC_IMAGE:-registry/train-func:1} storage="dynamic: {storageClass: $STORAGE_CLASS}" api
     [[ -n $STORAGE_CLASS ]] || storage="type: none"
+    api=$(egress_to_api) || exit
     cat <<YAML
 singleuser:
   image: $(image_values "$image" name)
@@ -88,12 +89,14 @@ singleuser:
     TRAIN_FUNC_IMAGE: "$image"
     TRAIN_FUNC_S3_ENDPOINT: "$(store_endpoint)"
     AWS_ENDPOINT_URL_S3: "$(store_endpoint)"
+    AWS_REGION: "$(region)"
     TRAIN_FUNC_CPU: "$WORKER_CPU"
     TRAIN_FUNC_MEMORY: "$WORKER_MEMORY"
   networkPolicy:
     enabled: $NETWORK_POLICIES
+    egressAllowRules: {nonPrivateIPs: $([[ ${NOTEBOOK_EGRESS:-cluster} == internet ]] && echo true || echo false)}
     egress:
-$(egress_to_api)
+$api
 $(egress_to_store)
 YAML
 }
@@ -101,11 +104,17 @@ YAML
 # Policies look at addresses after a Service is translated: those of the API server itself, each alone. Where they
 # change (a control plane is replaced) install.sh install writes them anew. Cilium: policy-cidr-match-mode: nodes.
 egress_to_api() {
-    local address port
-    api_addresses_or_placeholder | while read -r address port; do
-        [[ $address == *:* ]] && address+=/128 || address+=/32
-        printf '      - {to: [{ipBlock: {cidr: "%s"}}], ports: [{port: %s, protocol: TCP}]}\n' "$address" "$port"
-    done
+    local address port found
+    found=$(api_addresses_or_placeholder) || exit
+    while read -r address port; do
+        egress_to_address "$address" "$port"
+    done <<<"$found"
+}
+
+egress_to_address() { # egress_to_address ADDRESS PORT
+    local width=32
+    [[ $1 != *:* ]] || width=128
+    printf '      - {to: [{ipBlock: {cidr: "%s/%s"}}], ports: [{port: %s, protocol: TCP}]}\n' "$1" "$width" "$2"
 }
 
 # Without a cluster to ask: an address that documentation uses and nobody has (RFC 5737).
@@ -117,11 +126,26 @@ api_addresses_or_placeholder() {
     fi
 }
 
-# The port of the store's pods. A store outside lies behind a public address, which may be reached anyway; one behind a
-# private address wants a rule of its own in values.yaml.
+# The port of the store's pods. One outside by its addresses as they are seen from here, one elsewhere in the cluster by
+# its namespace.
 egress_to_store() {
-    [[ $S3 == external ]] ||
+    local rest host port address
+    if [[ $S3 != external ]]; then
         printf '      - {to: [{podSelector: {matchLabels: {app: myminio}}}], ports: [{port: 9000, protocol: TCP}]}\n'
+        return
+    fi
+    rest=${AWS_ENDPOINT_URL_S3#*://} port=443
+    [[ $AWS_ENDPOINT_URL_S3 != http://* ]] || port=80
+    host=${rest%%/*}
+    [[ $host != *:* ]] || port=${host##*:} host=${host%:*}
+    if [[ $host =~ \.svc(\.|$) ]]; then
+        rest=${host#*.}
+        printf '      - {to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}}]}\n' "${rest%%.*}"
+        return
+    fi
+    { getent ahosts "$host" || true; } | awk '{ print $1 }' | sort -u | while read -r address; do
+        egress_to_address "$address" "$port"
+    done
 }
 
 install_jupyterhub() {

@@ -24,16 +24,18 @@ render_openebs() {
 }
 
 openebs_values() {
+    local default
+    default=$(default_wanted) || exit
     cat <<YAML
 localpv-provisioner:
   localpv:
     basePath: "$VOLUME_FOLDER"
-    image: $(image_values "$OPENEBS_PROVISIONER_IMAGE" repository)
+    image: $(image_values "$OPENEBS_PROVISIONER_IMAGE" repository ', registry: ""')
   helperPod:
-    image: $(image_values "$OPENEBS_HELPER_IMAGE" repository)
+    image: $(image_values "$OPENEBS_HELPER_IMAGE" repository ', registry: ""')
   hostpathClass:
     name: $OPENEBS_CLASS
-    isDefaultClass: $(default_wanted)
+    isDefaultClass: $default
 YAML
 }
 
@@ -41,7 +43,7 @@ YAML
 default_wanted() {
     local found=""
     if [[ $COMMAND != render ]]; then
-        found=$(default_class)
+        found=$(default_class) || exit
     fi
     [[ -z $found || $found == "$OPENEBS_CLASS" ]] && printf 'true\n' || printf 'false\n'
 }
@@ -57,8 +59,10 @@ only_hostpath() { # only_hostpath RENDERED
 
 install_openebs() {
     render_openebs >/dev/null
-    namespace_yaml "$OPENEBS_NAMESPACE" privileged >"$WORK/openebs-namespace.yaml"
-    apply openebs "$WORK/openebs-namespace.yaml"
+    if ! foreign namespace "$OPENEBS_NAMESPACE"; then
+        namespace_yaml "$OPENEBS_NAMESPACE" privileged >"$WORK/openebs-namespace.yaml"
+        apply openebs "$WORK/openebs-namespace.yaml"
+    fi
     make_way_for_another_version
     release openebs openebs "$OPENEBS_NAMESPACE" "$(chart_of openebs "$OPENEBS_CHART" "$OPENEBS_CHARTS")" \
         "$ROOT/infra/openebs/values.yaml" "$WORK/openebs-values.yaml"
@@ -66,9 +70,11 @@ install_openebs() {
 
 # What selects its pods changes between versions of the chart, and of a Deployment that cannot be changed.
 make_way_for_another_version() {
-    local found
-    found=$(k get deployments --namespace "$OPENEBS_NAMESPACE" --selector openebs.io/component-name=openebs-localpv-provisioner \
-        --output 'jsonpath={.items[*].spec.template.spec.containers[0].image}' 2>/dev/null) || true
+    local found made_by
+    made_by=$(release_field openebs "$OPENEBS_NAMESPACE" made-by) || exit
+    [[ $made_by == "$OWNER" ]] || return 0
+    found=$(asked deployments --namespace "$OPENEBS_NAMESPACE" --selector openebs.io/component-name=openebs-localpv-provisioner \
+        --output 'jsonpath={.items[*].spec.template.spec.containers[0].image}') || exit
     [[ -n $found && $found != "$OPENEBS_PROVISIONER_IMAGE" && $DRY_RUN == false ]] || return 0
     k delete deployments --namespace "$OPENEBS_NAMESPACE" --selector openebs.io/component-name=openebs-localpv-provisioner >/dev/null
 }
@@ -89,16 +95,14 @@ remove_openebs() {
     local left
     ours_or_none openebs "$OPENEBS_NAMESPACE" || return 0
     [[ $PURGE == false ]] || await_no_volumes
-    left=$(openebs_volumes)
+    left=$(openebs_volumes) || exit
     if [[ -n $left ]]; then
         say "  kept: these volumes need it, of the claims $(paste -sd' ' <<<"$left")"
         say "  next: once they are deleted, helm uninstall openebs -n $OPENEBS_NAMESPACE; kubectl delete namespace $OPENEBS_NAMESPACE"
         return
     fi
     remove_release openebs "$OPENEBS_NAMESPACE"
-    if ours namespace "$OPENEBS_NAMESPACE"; then
-        k delete namespace "$OPENEBS_NAMESPACE" --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
-    fi
+    remove_namespace "$OPENEBS_NAMESPACE"
 }
 
 # A volume is gone only some seconds after its claim, when its folder is.
@@ -110,6 +114,6 @@ await_no_volumes() {
 }
 
 openebs_volumes() {
-    k get persistentvolumes --output \
-        "jsonpath={range .items[?(@.spec.storageClassName==\"$OPENEBS_CLASS\")]}{.spec.claimRef.namespace}/{.spec.claimRef.name}{'\n'}{end}" 2>/dev/null
+    asked persistentvolumes --output \
+        "jsonpath={range .items[?(@.spec.storageClassName==\"$OPENEBS_CLASS\")]}{.spec.claimRef.namespace}/{.spec.claimRef.name}{'\n'}{end}"
 }

@@ -6,7 +6,10 @@ images_of_operator() { printf '%s\n' "$OPERATOR_IMAGE"; }
 not_needed_operator() { :; }
 
 render_operator() {
-    cp -r "$(operator_manifests)" "$WORK/operator-published"
+    local found
+    found=$(operator_manifests) || return
+    rm -rf "$WORK/operator-published"
+    cp -r "$found" "$WORK/operator-published"
     mkdir -p "$WORK/operator"
     cp "$ROOT"/infra/operator/*.yaml "$WORK/operator/"
     {

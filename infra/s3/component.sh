@@ -45,6 +45,7 @@ s3_kustomization() {
     setup_patch
     [[ $S3 != external ]] || return 0
     headless
+    keys_patch
     volume_patch
     if [[ $PROBES == false ]]; then
         no_probes StatefulSet myminio readinessProbe
@@ -70,8 +71,17 @@ s3_resources() {
 # A Job cannot be changed: what it does and with what is in its name.
 setup_name() {
     local made_of
-    made_of=$(cat "$ROOT/infra/s3/setup.py" "$ROOT/infra/s3/setup.yaml" - <<<"$S3 $(store_endpoint) $(region) ${TRAIN_FUNC_IMAGE:-}" | sha256sum)
+    made_of=$(cat "$ROOT/infra/s3/setup.py" "$ROOT/infra/s3/setup.yaml" - \
+        <<<"$S3 $(store_endpoint) $(region) ${TRAIN_FUNC_IMAGE:-} $KEYS" | sha256sum)
     printf 'myminio-setup-%s\n' "${made_of:0:8}"
+}
+
+# KEYS: which ones they are. Part of the Job's name and of the engine's pod, so that other keys are set up and read
+# anew, also when the run that made them was interrupted.
+KEYS=""
+read_keys() {
+    KEYS=$(asked secrets --namespace kubeflow --selector "$MANAGED,app.kubernetes.io/component=s3" --output \
+        'jsonpath={range .items[*]}{.metadata.name}-{.metadata.resourceVersion} {end}') || exit
 }
 
 setup_patch() {
@@ -83,6 +93,14 @@ setup_patch() {
       - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: ENDPOINT, value: "$(store_endpoint)"}}
       - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: BUCKET, value: $BUCKET}}
       - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: REGION, value: $(region)}}
+YAML
+}
+
+keys_patch() {
+    cat <<YAML
+  - target: {kind: StatefulSet, name: myminio}
+    patch: |
+      - {op: add, path: /spec/template/metadata/annotations, value: {train-func/keys: "$KEYS"}}
 YAML
 }
 
@@ -98,6 +116,7 @@ volume_patch() {
 
 install_s3() {
     make_keys
+    read_keys
     render_s3 >"$WORK/s3.yaml"
     forget_setups
     apply s3 "$WORK/s3.yaml"
@@ -106,25 +125,15 @@ install_s3() {
     await_setup
 }
 
-# Root key and key of jobs; an external store has the given key for both.
+# Root key and key of jobs; an external store has the given key for both, unless it lies beside and its own is there.
 make_keys() {
-    local known=${#CHANGED[@]}
     if [[ $S3 != external ]]; then
         keep_secret s3 kubeflow myminio rootUser "$(random 20)" rootPassword "$(random 40)"
         keep_secret s3 kubeflow myminio-jobs rootUser "$(random 20)" rootPassword "$(random 40)"
     elif [[ -n ${AWS_ACCESS_KEY_ID:-} && -n ${AWS_SECRET_ACCESS_KEY:-} ]]; then
-        exchange_secret s3 kubeflow myminio rootUser "$AWS_ACCESS_KEY_ID" rootPassword "$AWS_SECRET_ACCESS_KEY"
+        foreign secret myminio kubeflow ||
+            exchange_secret s3 kubeflow myminio rootUser "$AWS_ACCESS_KEY_ID" rootPassword "$AWS_SECRET_ACCESS_KEY"
         exchange_secret s3 kubeflow myminio-jobs rootUser "$AWS_ACCESS_KEY_ID" rootPassword "$AWS_SECRET_ACCESS_KEY"
-    fi
-    [[ ${#CHANGED[@]} -eq $known ]] || use_new_keys
-}
-
-# A store that runs already knows the old ones: it starts again, and the key of jobs is set up again.
-use_new_keys() {
-    k delete jobs --namespace kubeflow --selector "$MANAGED,app.kubernetes.io/component=s3" >/dev/null
-    if exists statefulset myminio kubeflow; then
-        k rollout restart statefulset/myminio --namespace kubeflow >/dev/null
-        ready kubeflow statefulset/myminio
     fi
 }
 
@@ -139,7 +148,7 @@ forget_setups() {
 }
 
 state_of_setup() {
-    k get job "$(setup_name)" --namespace kubeflow --ignore-not-found --output \
+    asked job "$(setup_name)" --namespace kubeflow --ignore-not-found --output \
         'jsonpath={.status.conditions[?(@.status=="True")].type}'
 }
 
@@ -165,6 +174,7 @@ said_by_setup() {
 }
 
 verify_s3() {
+    read_keys
     [[ $S3 == external ]] || k rollout status statefulset/myminio --namespace kubeflow --timeout 30s >/dev/null || return
     [[ $(state_of_setup) == *Complete* ]] || { said_by_setup && return 1; }
 }

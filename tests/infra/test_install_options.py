@@ -52,6 +52,7 @@ WRONG = {
     "component": (["install", "--only", "s4"], "component s4: one of openebs s3 operator jobs jupyterhub is wanted"),
     "both": (["install", "--only", "s3", "--skip", "jobs"], "--only and --skip: one of them is wanted"),
     "purge": (["install", "--purge"], "--purge goes with uninstall alone"),
+    "part": (["uninstall", "--only", "jupyterhub"], "--only and --skip do not go with uninstall"),
     "bundle": (["bundle"], "bundle: --bundle DIR is wanted"),
 }
 
@@ -111,6 +112,24 @@ def test_a_server_that_does_not_answer_is_named_before_anything_else(kubectl, tm
     assert done.returncode == PREREQUISITE
     assert "FAIL  API server       http://127.0.0.1:1 does not answer" in done.stdout
     assert "nothing was changed" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["uninstall", "status", "credentials"])
+def test_a_server_that_does_not_answer_is_not_one_where_nothing_is_installed(kubectl, tmp_path, command):
+    done = install(command, "--yes", KUBECONFIG=kubeconfig(tmp_path, "away"))
+    assert done.returncode == PREREQUISITE
+    assert (
+        "context away did not tell what was decided: The connection to the server 127.0.0.1:1 was refused"
+        in done.stderr
+    )
+    assert "nothing is installed" not in done.stderr
+
+
+def test_an_image_without_a_tag_is_refused(kubectl, tmp_path):
+    given = {"TRAIN_FUNC_IMAGE": "registry:5000/train-func", "KUBECONFIG": kubeconfig(tmp_path, "away")}
+    done = install("install", **given)
+    assert done.returncode == USAGE
+    assert "TRAIN_FUNC_IMAGE=registry:5000/train-func has neither a tag nor a digest" in done.stderr
 
 
 def test_without_kubectl_it_says_which_version_it_wants(tmp_path):

@@ -47,3 +47,9 @@ def installed(installer: Installer) -> Installer:
     """Everything but the charts is there."""
     installer.must("install")
     return installer
+
+
+@pytest.fixture(scope="module")
+def notebook(installed: Installer, admin: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    """The account that install.sh made for notebooks."""
+    return accounts.notebook_user(admin, "train-func", tmp_path_factory.mktemp("notebook"))

@@ -1,5 +1,6 @@
 """install.sh as somebody would call it, with kubectl and helm in front that write down every argument."""
 
+import copy
 import os
 import re
 import shutil
@@ -7,11 +8,12 @@ import signal
 import subprocess
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 300
 NAMESPACES = ("kubeflow", "train-func")
 CHARTS = ("openebs", "jupyterhub")  # which the testbed cannot reach; tests/install/charts.py has those it is given
-STEP = re.compile(r"^\[(\d+)/(\d+)\] (.+)$")
 IN_FRONT = """#!/usr/bin/env bash
 printf '%s\\n' "{name} $*" >>"{folder}/arguments"
 exec "{real}" "$@"
@@ -36,6 +38,7 @@ class Installer:
         self._bundle = bundle
         self._script = script
         self._without = without
+        self._context = yaml.safe_load(kubeconfig.read_text())["current-context"]
         self.said = ""
         for name in ("kubectl", "helm"):
             if real := shutil.which(name):
@@ -54,8 +57,16 @@ class Installer:
         """Every command line of kubectl and helm."""
         return (self._folder / "arguments").read_text()
 
-    def __call__(self, command: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """As it ended, well or not."""
+    def with_what_is_remembered(self) -> "Installer":
+        """The same without --skip."""
+        found = copy.copy(self)
+        found._without = ()
+        return found
+
+    def __call__(
+        self, command: str, *options: str, agreed: bool = True, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """As it ended, well or not; ``agreed``: the name of the context is given to whoever asks for it."""
         done = subprocess.run(
             self._command(command, *options),
             env=self._environment | environment,
@@ -63,7 +74,7 @@ class Installer:
             text=True,
             timeout=SECONDS,
             check=False,
-            input="",
+            input=f"{self._context}\n" if agreed else "",
         )
         self.said += done.stdout + done.stderr
         return done
@@ -74,8 +85,8 @@ class Installer:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    def killed_in(self, step: str) -> None:
-        """An installation that is killed, with all its processes, as soon as it says that it begins with this step."""
+    def killed_at(self, words: str) -> None:
+        """An installation that is killed, with all its processes, as soon as it says this in a line of its own."""
         process = subprocess.Popen(
             self._command("install"),
             env=self._environment,
@@ -86,9 +97,7 @@ class Installer:
             start_new_session=True,
         )
         assert process.stderr is not None
-        for line in process.stderr:
-            if (found := STEP.match(line)) and found[3] == step:
-                break
+        assert any(re.fullmatch(words, line.strip()) for line in process.stderr)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
         process.stderr.close()

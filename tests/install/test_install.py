@@ -6,50 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+import yaml
 
-from tests.cluster import accounts, restricted_pod
-from tests.cluster.kubectl import Kubectl
-from tests.install.installer import Installer
+from tests.cluster import restricted_pod
 from tests.install.objects import everything
+from tests.install.store import can_list, client, key_of, store_address
 
 ROOT = Path(__file__).parents[2]
-SECRETS = [("kubeflow", "myminio"), ("kubeflow", "myminio-jobs"), ("train-func", "myminio")]
-KEYS = ("rootUser", "rootPassword")
 NOTEBOOK_SECONDS = 400
-ASKS = """
-import ssl, urllib.error, urllib.request
-from pathlib import Path
-folder = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-token, trust = (folder / "token").read_text(), ssl.create_default_context(cafile=folder / "ca.crt")
-for path in ("kubeflow/secrets/myminio", "kubeflow/secrets", "train-func/secrets"):
-    url = f"https://kubernetes.default.svc/api/v1/namespaces/{path}"
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    try:
-        print(urllib.request.urlopen(request, context=trust, timeout=20).status)
-    except urllib.error.HTTPError as refused:
-        print(refused.code)
-"""
-
-
-def key_of(admin: Kubectl, namespace: str, name: str) -> tuple[str, str]:
-    template = "{{.data.rootUser | base64decode}} {{.data.rootPassword | base64decode}}"
-    user, password = admin(
-        "get", "secret", name, f"--namespace={namespace}", f"--output=go-template={template}"
-    ).split()
-    return user, password
-
-
-def store_address(admin: Kubectl) -> str:
-    """Where this machine reaches it: on the testbed Services have addresses that it can."""
-    address = admin("get", "service", "myminio", "--namespace=kubeflow", "--output=jsonpath={.spec.clusterIP}")
-    return f"http://{address}:9000"
-
-
-@pytest.fixture(scope="module")
-def notebook(installed: Installer, admin: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
-    """The account that install.sh made for notebooks."""
-    return accounts.notebook_user(admin, "train-func", tmp_path_factory.mktemp("notebook"))
 
 
 def test_the_second_run_changes_nothing_and_says_so(installed, admin):
@@ -82,6 +46,31 @@ def test_volumes_stay_in_the_class_in_which_they_were_made(installed, admin):
     assert everything(admin) == before
 
 
+def test_what_was_left_out_stays_left_out_until_it_is_named(installed):
+    said = installed.with_what_is_remembered().must("install")
+    assert "skipped: left out when this was installed; --only jupyterhub adds it" in said
+    assert "nothing was changed" in said
+
+
+def test_another_image_of_the_store_that_cannot_start_is_mended_by_installing_the_right_one(installed):
+    done = installed("install", "--timeout", "15s", S3_IMAGE=os.environ["TRAIN_FUNC_IMAGE"])
+    assert done.returncode == 5
+    assert "statefulset/myminio in kubeflow was not ready within 15s" in done.stderr
+    assert "myminio-0" in done.stderr  # its pod, as evidence
+    assert "changed: s3" in installed.must("install")
+
+
+def test_an_exchange_of_the_key_of_jobs_that_was_interrupted_is_completed(installed, admin):
+    before = key_of(admin, "train-func", "myminio")
+    admin("delete", "secret", "myminio-jobs", "--namespace=kubeflow")
+    installed.killed_at("created Secret kubeflow/myminio-jobs")
+    installed.must("install")
+    after = key_of(admin, "train-func", "myminio")
+    assert after != before
+    assert can_list(admin, after)
+    assert not can_list(admin, before)
+
+
 def test_what_was_left_out_is_named(installed):
     said = installed.must("install")
     assert "skipped: openebs" in said
@@ -92,6 +81,16 @@ def test_the_doctor_finds_everything_well(installed):
     said = installed.must("doctor")
     assert "FAIL" not in said
     assert said.count("is well") >= 3
+
+
+def test_the_doctor_names_what_is_not_well_and_installing_again_brings_it_back(installed, admin):
+    admin("delete", "statefulset", "myminio", "--namespace=kubeflow")
+    done = installed("doctor")
+    assert done.returncode == 4
+    assert 'FAIL  s3               Error from server (NotFound): statefulsets.apps "myminio" not found' in done.stdout
+    assert "ok    operator         is well" in done.stdout
+    assert "changed: s3" in installed.must("install")
+    assert "FAIL" not in installed.must("doctor")
 
 
 def test_the_status_tells_what_runs_and_how_to_reach_it(installed):
@@ -133,67 +132,6 @@ def test_the_notebook_runs_as_the_notebooks_account_with_the_key_of_jobs(install
     assert "model.safetensors" in (tmp_path / "out.ipynb").read_text()
 
 
-def test_the_key_of_jobs_opens_its_bucket_and_nothing_else(installed, admin):
-    import boto3
-    from botocore.exceptions import ClientError
-
-    def client(key):
-        return boto3.client(
-            "s3", endpoint_url=store_address(admin), region_name="us-east-1",
-            aws_access_key_id=key[0], aws_secret_access_key=key[1],
-        )  # fmt: skip
-
-    root, jobs = client(key_of(admin, "kubeflow", "myminio")), client(key_of(admin, "train-func", "myminio"))
-    jobs.put_object(Bucket="kubeflow-examples", Key="kept", Body=b"still here")
-    root.create_bucket(Bucket="of-somebody-else")
-    try:
-        with pytest.raises(ClientError, match="AccessDenied"):
-            jobs.put_object(Bucket="of-somebody-else", Key="mine", Body=b"")
-        with pytest.raises(ClientError, match="AccessDenied"):
-            jobs.list_objects_v2(Bucket="of-somebody-else")
-    finally:
-        root.delete_bucket(Bucket="of-somebody-else")
-
-
-def test_nobody_but_an_admin_reads_secrets_or_runs_programs_in_pods(installed, admin, notebook):
-    for verb in ("get", "list", "watch"):
-        assert notebook.run("auth", "can-i", verb, "secrets", "--all-namespaces").stdout.strip() == "no"
-    for account in ("train-func:notebook", "train-func:default", "kubeflow:default", "kubeflow:notebook"):
-        one = f"--as=system:serviceaccount:{account}"
-        for what in (("get", "secret/myminio"), ("list", "secrets"), ("create", "pods/exec"), ("create", "pods")):
-            for namespace in ("kubeflow", "train-func"):
-                done = admin.run("auth", "can-i", *what, f"--namespace={namespace}", one)
-                assert done.stdout.strip() == "no", (account, what, namespace)
-
-
-def test_trying_it_from_a_pod_and_as_the_notebook_is_refused(installed, admin, notebook):
-    store = "--namespace=kubeflow"
-    assert "Forbidden" in notebook.run("get", "secret", "myminio", store).stderr
-    assert "Forbidden" in notebook.run("get", "secrets").stderr
-    assert "orbidden" in notebook.run("exec", "myminio-0", store, "--", "env").stderr
-    pod = restricted_pod.pod(os.environ["TRAIN_FUNC_IMAGE"], "asks", "python", "-c", ASKS)
-    pod["spec"]["automountServiceAccountToken"] = True
-    said = restricted_pod.said_by(Kubectl(admin.kubeconfig, "train-func"), pod)
-    assert said.split() == ["403", "403", "403"]
-
-
-def test_no_secret_is_in_an_argument_or_in_what_was_said(installed, admin):
-    values = [value for where in SECRETS for value in key_of(admin, *where)]
-    told = installed.must("credentials") + installed.said + installed.arguments
-    assert len(set(values)) == 4
-    assert not [value for value in values if value in told]
-    config_maps = json.dumps(admin.json("get", "configmaps", "--all-namespaces"))
-    assert not [value for value in values if value in config_maps]
-
-
-def test_the_other_ports_of_the_store_have_no_way_in(installed, admin):
-    service = admin.json("get", "service", "myminio", "--namespace=kubeflow")
-    assert [port["port"] for port in service["spec"]["ports"]] == [9000]
-    policy = admin.json("get", "networkpolicy", "myminio", "--namespace=kubeflow")["spec"]
-    assert policy["policyTypes"] == ["Ingress"]
-    assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": 9000, "protocol": "TCP"}]]
-
-
 def test_uninstalling_is_refused_while_a_job_runs(installed, admin, notebook):
     job = ROOT / "infra/operator/probe/job.yaml"
     admin("create", f"--filename={job}", "--namespace=train-func")
@@ -206,23 +144,45 @@ def test_uninstalling_is_refused_while_a_job_runs(installed, admin, notebook):
         admin("delete", "pytorchjob", "would-it-be-accepted", "--namespace=train-func")
 
 
-def test_uninstalling_keeps_the_volume_and_its_key_and_installing_again_finds_the_data(installed, admin, bare):
+def test_a_job_that_failed_does_not_hinder_uninstalling(installed, admin):
+    fails = yaml.safe_load((ROOT / "infra/operator/probe/job.yaml").read_text())
+    pod = restricted_pod.pod(os.environ["TRAIN_FUNC_IMAGE"], "pytorch", "python", "-c", "raise SystemExit(1)")["spec"]
+    pod.pop("restartPolicy", None)
+    fails["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"] = pod
+    admin("create", "--filename=-", "--namespace=train-func", given=json.dumps(fails))
+    name = f"pytorchjob/{fails['metadata']['name']}"
+    admin("wait", name, "--for=condition=Failed", "--namespace=train-func", "--timeout=60s", seconds=70)
+    done = installed("uninstall", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "deployment.apps/training-operator" in done.stderr
+    assert "persistentvolumeclaim" not in done.stderr
+
+
+def test_purging_without_the_name_of_the_context_changes_nothing(installed, admin):
+    before = everything(admin)
+    done = installed("uninstall", "--purge", agreed=False)
+    assert done.returncode == 2
+    assert "the name of the context is wanted on standard input" in done.stderr
+    assert everything(admin) == before
+
+
+def test_uninstalling_keeps_what_is_worth_it_and_installing_again_finds_the_data(installed, admin, bare):
     admin("delete", "pytorchjobs", "--all", "--namespace=train-func")
+    admin("create", "secret", "generic", "hf-secrets", "--namespace=train-func")
+    jobs = client(admin, key_of(admin, "train-func", "myminio"))
+    jobs.put_object(Bucket="kubeflow-examples", Key="kept", Body=b"still here")
     installed.must("uninstall")
     left = {what for what in everything(admin) if what not in bare}
     kept = {"Namespace /kubeflow", "PersistentVolumeClaim kubeflow/data-myminio-0", "Secret kubeflow/myminio"}
+    kept |= {"Namespace /train-func", "Secret train-func/hf-secrets"}
     assert {what for what in left if not what.startswith("PersistentVolume /")} == kept
     assert len(left) == len(kept) + 1
 
-    installed.must("install")
-    import boto3
+    assert "--purge would remove what was kept" in installed("uninstall").stderr
 
-    user, password = key_of(admin, "train-func", "myminio")
-    client = boto3.client(
-        "s3", endpoint_url=store_address(admin), region_name="us-east-1",
-        aws_access_key_id=user, aws_secret_access_key=password,
-    )  # fmt: skip
-    assert client.get_object(Bucket="kubeflow-examples", Key="kept")["Body"].read() == b"still here"
+    installed.must("install")
+    jobs = client(admin, key_of(admin, "train-func", "myminio"))
+    assert jobs.get_object(Bucket="kubeflow-examples", Key="kept")["Body"].read() == b"still here"
 
 
 def test_purging_leaves_the_cluster_as_it_was(installed, admin, bare):

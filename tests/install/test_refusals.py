@@ -43,6 +43,24 @@ def test_a_class_that_is_not_there(installer, unchanged):
     assert "next: --storage existing:ONE OF THEM, or --storage openebs" in said
 
 
+def test_a_cluster_without_a_default_class_that_cannot_have_openebs(installer, admin, bare):
+    mark = "storageclass.kubernetes.io/is-default-class"
+    admin("annotate", "storageclass", "standard", f"{mark}=false", "--overwrite")
+    try:
+        said = refused(installer("install", "--storage", "auto", "--only", "openebs,s3"))
+    finally:
+        admin("annotate", "storageclass", "standard", f"{mark}=true", "--overwrite")
+    assert "the cluster has no default class: OpenEBS makes the class openebs-hostpath" in said
+    assert "FAIL  openebs" in said
+    assert "or --skip openebs" in said
+
+
+def test_an_image_that_its_registry_does_not_have(installer, unchanged):
+    said = refused(installer("install", S3_IMAGE="localhost:5000/nobody/has:this"))
+    assert "FAIL  image            localhost:5000/nobody/has:this is not in localhost:5000, which answers" in said
+    assert "next: push it, or mend its name" in said
+
+
 def test_a_registry_that_does_not_answer(installer, unchanged):
     said = refused(installer("install", S3_IMAGE="registry.invalid/minio:1"))
     assert "FAIL  image            registry.invalid/minio:1: registry.invalid does not answer" in said
@@ -64,6 +82,27 @@ def test_an_operator_of_somebody_else(installer, admin, unchanged):
         said = refused(installer("install"))
         assert f"somebody/training-operator:v1.7.0 in namespace {name}" in said
         assert "--skip operator to go on with it" in said
+
+
+def test_a_store_of_somebody_else(installer, admin):
+    admin("create", "namespace", "kubeflow")
+    try:
+        admin("create", "service", "clusterip", "myminio", "--tcp=9000", "--namespace=kubeflow")
+        said = refused(installer("install"))
+    finally:
+        admin("delete", "namespace", "kubeflow", "--timeout=60s", seconds=70)
+    assert "not made by install.sh, and in its way: service myminio kubeflow" in said
+    assert "--s3 external goes on with a store that is there" in said
+
+
+def test_a_namespace_for_jobs_in_which_a_pod_may_be_privileged(installer, admin):
+    admin("create", "namespace", "train-func")
+    try:
+        said = refused(installer("install"))
+    finally:
+        admin("delete", "namespace", "train-func", "--timeout=60s", seconds=70)
+    assert "FAIL  namespaces       train-func allows privileged pods" in said
+    assert "label namespace train-func pod-security.kubernetes.io/enforce=restricted" in said
 
 
 def test_an_account_without_rights(installer, admin, tmp_path):

@@ -1,0 +1,76 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# What somebody else has on the cluster and is in the way, or would be in danger.
+
+# One operator a cluster: two would both work on every job.
+check_operator() {
+    local found
+    found=$(asked deployments --all-namespaces --selector "control-plane=kubeflow-training-operator,$MANAGED" --output name) || exit
+    if ! not_wanted operator >/dev/null && [[ -z $found ]]; then
+        found=$(asked deployments --all-namespaces --selector control-plane=kubeflow-training-operator --output \
+            'jsonpath={range .items[*]}{.spec.template.spec.containers[0].image} in namespace {.metadata.namespace}{end}') || exit
+        if [[ -n $found ]]; then
+            finding FAIL operator "there is one already, not made by install.sh: $found" \
+                "--skip operator to go on with it (1.9 is wanted), or remove it first"
+            return
+        fi
+    fi
+    finding ok operator "no other Training Operator is in the way"
+    if ! not_wanted operator >/dev/null && foreign crd pytorchjobs.kubeflow.org; then
+        finding note operator "the definition of PyTorchJobs is there already: it is brought to $OPERATOR_VERSION, its jobs stay"
+    fi
+    if exists crd trainjobs.trainer.kubeflow.org; then
+        finding note operator "Kubeflow Trainer v2 is there too: it has jobs of its own kind, both go on side by side"
+    fi
+}
+
+# Whoever may make a job where privileged pods are allowed has the node.
+check_namespaces() {
+    local name level
+    for name in kubeflow train-func; do
+        if foreign namespace "$name"; then
+            finding note namespaces "$name is there, not made by install.sh: it is used and never removed"
+        fi
+    done
+    foreign namespace train-func || return 0
+    level=$(asked namespace train-func --output 'jsonpath={.metadata.labels.pod-security\.kubernetes\.io/enforce}') || exit
+    [[ $level =~ ^(baseline|restricted)$ ]] ||
+        finding FAIL namespaces "train-func allows privileged pods, to whoever may submit a job: to every notebook" \
+            "kubectl --context $CONTEXT label namespace train-func pod-security.kubernetes.io/enforce=restricted"
+}
+
+check_store() {
+    local held
+    not_wanted s3 >/dev/null || check_nobody_elses_store
+    case $S3 in
+        external)
+            if [[ -z ${AWS_ENDPOINT_URL_S3:-} ]]; then
+                finding FAIL store "--s3 external without an endpoint" \
+                    "set AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            elif [[ -z ${AWS_ACCESS_KEY_ID:-} || -z ${AWS_SECRET_ACCESS_KEY:-} ]] && ! exists secret myminio-jobs kubeflow; then
+                finding FAIL store "--s3 external without a key" "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            fi
+            return
+            ;;
+        versitygw) finding note store "VersityGW on a folder: two writers at once can both win a conditional put" ;;
+    esac
+    held=$(asked persistentvolumeclaim data-myminio-0 --namespace kubeflow --ignore-not-found --output \
+        'jsonpath={.metadata.labels.engine}') || exit
+    if [[ -n $held && $held != "$S3" ]]; then
+        finding FAIL store "the volume data-myminio-0 was written by $held" "--s3 $held to find all of it again; to lose it: \
+kubectl --context $CONTEXT --namespace kubeflow delete persistentvolumeclaim data-myminio-0"
+    fi
+}
+
+# Taken over, a store of somebody else would be cut off from those who use it.
+check_nobody_elses_store() {
+    local what found=()
+    for what in "statefulset myminio kubeflow" "deployment myminio kubeflow" "service myminio kubeflow" \
+        "secret myminio kubeflow" "secret myminio train-func"; do
+        # shellcheck disable=SC2086
+        if foreign $what && [[ $S3 != external || $what != *kubeflow ]]; then
+            found+=("$what")
+        fi
+    done
+    [[ ${#found[@]} -eq 0 ]] || finding FAIL store "not made by install.sh, and in its way: $(printf '%s, ' "${found[@]}")" \
+        "--s3 external goes on with a store that is there; or remove these"
+}
