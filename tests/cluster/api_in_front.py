@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import itertools
 import json
 import ssl
 import threading
@@ -21,6 +22,11 @@ def hiding(group: str, kubeconfig: Path, folder: Path) -> contextlib.AbstractCon
 def of_version(version: str, kubeconfig: Path, folder: Path) -> contextlib.AbstractContextManager[Path]:
     """A kubeconfig whose server says that it is of another version."""
     return _in_front(kubeconfig, folder, version=version)
+
+
+def failing_at(number: int, kubeconfig: Path, folder: Path) -> contextlib.AbstractContextManager[Path]:
+    """A kubeconfig whose server answers the request of this number, if it is a GET, with an error."""
+    return _in_front(kubeconfig, folder, requests=itertools.count(1), failing=number)
 
 
 @contextlib.contextmanager
@@ -67,6 +73,8 @@ class _Handler(BaseHTTPRequestHandler):
     group: str | None = None
     version: str | None = None
     to_lose: Sequence[str] = ()
+    requests: Iterator[int] = itertools.count(1)
+    failing = 0
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -89,6 +97,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(length) if length else None
         if self.group and self.path.startswith(f"/apis/{self.group}/"):
             self._say(404, b"404 page not found\n", "text/plain; charset=utf-8")
+            return
+        if self.failing and next(self.requests) == self.failing and self.command == "GET":
+            self._say(500, b"something went wrong\n", "text/plain; charset=utf-8")
             return
         request = urllib.request.Request(self.server_url + self.path, data=body, method=self.command)
         for name in ("Authorization", "Content-Type", "Accept"):

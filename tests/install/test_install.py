@@ -147,7 +147,8 @@ def test_uninstalling_is_refused_while_a_job_runs(installed, admin, notebook):
 def test_a_job_that_failed_does_not_hinder_uninstalling(installed, admin):
     fails = yaml.safe_load((ROOT / "infra/operator/probe/job.yaml").read_text())
     pod = restricted_pod.pod(os.environ["TRAIN_FUNC_IMAGE"], "pytorch", "python", "-c", "raise SystemExit(1)")["spec"]
-    pod.pop("restartPolicy", None)
+    pod.pop("restartPolicy")
+    pod["containers"][0]["name"] = "pytorch"  # as the operator wants it
     fails["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"] = pod
     admin("create", "--filename=-", "--namespace=train-func", given=json.dumps(fails))
     name = f"pytorchjob/{fails['metadata']['name']}"
