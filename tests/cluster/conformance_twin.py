@@ -79,10 +79,12 @@ class TwinStage:
         return self.home / "jobs" / job
 
     def _follow(self, job: str, log: TextIO, record: Record) -> None:
+        begun = ""  # a line that is still being written
         with log:
             while not self._closed.is_set() and not record.gone:
                 gone = self.place.status(job) is None and not self.place.pods(job)
-                while line := log.readline():
+                *lines, begun = (begun + log.read()).split("\n")
+                for line in lines:
                     _tell(line, record)
                 if gone:
                     _take_away(record)
