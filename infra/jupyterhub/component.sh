@@ -98,6 +98,7 @@ singleuser:
     egress:
 $api
 $(egress_to_store)
+$(egress_to_dns_caches)
 YAML
 }
 
@@ -146,6 +147,12 @@ egress_to_store() {
     { getent ahosts "$host" || true; } | awk '{ print $1 }' | sort -u | while read -r address; do
         egress_to_address "$address" "$port"
     done
+}
+
+# Where every node has a DNS cache, it listens on an address of this kind; the one left out tells machines their keys.
+egress_to_dns_caches() {
+    printf '      - to: [{ipBlock: {cidr: 169.254.0.0/16, except: [169.254.169.254/32]}}]\n'
+    printf '        ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]\n'
 }
 
 install_jupyterhub() {

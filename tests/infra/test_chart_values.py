@@ -38,11 +38,11 @@ def render(tmp_path):
     if not shutil.which("kubectl"):
         pytest.skip("kubectl is not here: NOT TESTED what install.sh gives to the charts")
 
-    def run(component, profile, *options, charts=None, code=0, image=IMAGE, helm=HELM):
+    def run(component, profile, *options, charts=None, code=0, image=IMAGE, helm=HELM, **environment):
         folder = charts or stand_ins(tmp_path, helm)
         path = os.environ["PATH"] if charts else f"{tmp_path}:{os.environ['PATH']}"
         given = {"PATH": path, "HOME": "/home/me", "KUBECONFIG": "/dev/null", "TRAIN_FUNC_IMAGE": image}
-        given |= {"S3_IMAGE": "minio:1", "AWS_ENDPOINT_URL_S3": "https://s3.example"}
+        given |= {"S3_IMAGE": "minio:1", "AWS_ENDPOINT_URL_S3": "https://s3.example", **environment}
         (tmp_path / "bundle").mkdir(exist_ok=True)
         (tmp_path / "bundle/charts").unlink(missing_ok=True)
         (tmp_path / "bundle/charts").symlink_to(folder)
@@ -111,20 +111,45 @@ def test_no_secret_is_in_the_values(render, profile):
     assert not SECRET.search(text)
 
 
-def test_a_notebook_reaches_private_addresses_one_by_one(render):
+def test_a_notebook_reaches_the_api_server_the_store_and_dns_alone(render):
     policy = merged(render("jupyterhub", "kind"))["singleuser"]["networkPolicy"]
     assert policy["enabled"]
-    assert policy["egressAllowRules"]["privateIPs"] is policy["egressAllowRules"]["cloudMetadataServer"] is False
-    api, store = policy["egress"]
+    allowed = policy["egressAllowRules"]
+    assert {name for name, given in allowed.items() if given} == {"dnsPortsKubeSystemNamespace", "dnsPortsPrivateIPs"}
+    assert {"privateIPs", "nonPrivateIPs", "cloudMetadataServer", "dnsPortsCloudMetadataServer"} <= set(allowed)
+    api, store, dns = policy["egress"]
+    assert {port["port"] for port in dns["ports"]} == {53}
     assert api == {"to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}], "ports": [{"port": 6443, "protocol": "TCP"}]}
     assert store["to"] == [{"podSelector": {"matchLabels": {"app": "myminio"}}}]
     assert store["ports"] == [{"port": 9000, "protocol": "TCP"}]
 
 
-def test_a_store_outside_has_no_pods_to_reach(render):
-    values = merged(render("jupyterhub", "generic", "--s3", "external"))["singleuser"]
-    assert len(values["networkPolicy"]["egress"]) == 1
-    assert values["extraEnv"]["AWS_ENDPOINT_URL_S3"] == "https://s3.example"
+def test_a_notebook_reaches_the_internet_where_that_is_wanted(render):
+    found = merged(render("jupyterhub", "kind", NOTEBOOK_EGRESS="internet"))["singleuser"]["networkPolicy"]
+    assert found["egressAllowRules"]["nonPrivateIPs"] is True
+    assert found["egressAllowRules"]["privateIPs"] is False
+
+
+OUTSIDE = {
+    "http://10.1.2.3:9000": ({"ipBlock": {"cidr": "10.1.2.3/32"}}, [{"port": 9000, "protocol": "TCP"}]),
+    "https://127.0.0.1": ({"ipBlock": {"cidr": "127.0.0.1/32"}}, [{"port": 443, "protocol": "TCP"}]),
+    "http://minio.stores.svc.cluster.local:9000": (
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "stores"}}},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("endpoint", OUTSIDE)
+def test_a_store_outside_is_reached_by_its_addresses_or_its_namespace(render, endpoint):
+    given = {"AWS_ENDPOINT_URL_S3": endpoint, "AWS_REGION": "eu-west-3"}
+    values = merged(render("jupyterhub", "generic", "--s3", "external", **given))["singleuser"]
+    _, store, _ = values["networkPolicy"]["egress"]
+    to, ports = OUTSIDE[endpoint]
+    assert store["to"] == [to]
+    assert store.get("ports") == ports
+    assert values["extraEnv"]["AWS_ENDPOINT_URL_S3"] == endpoint
+    assert values["extraEnv"]["AWS_REGION"] == "eu-west-3"
 
 
 def test_one_changed_word_needs_no_argument_in_a_notebook(render):

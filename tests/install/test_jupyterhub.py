@@ -11,7 +11,7 @@ from tests.install import browser, charts, hub
 from tests.install.browser import Browser
 from tests.install.installer import NAMESPACES, Installer
 from tests.install.objects import everything
-from tests.install.test_install import ASKS
+from tests.install.test_confined import ASKS
 
 KUBEFLOW = "--namespace=kubeflow"
 RELEASE = "--selector=owner=helm,name=my-jupyter"
