@@ -63,7 +63,7 @@ deployed() {
     made_of=$(release_field "$1" "$2" made-of) || exit
     [[ $status == deployed && $made_of == "$3" ]] || return 1
     h get manifest "$1" --namespace "$2" |
-        k diff --namespace "$2" --server-side --force-conflicts --field-manager helm --filename - >/dev/null 2>&1
+        k diff --namespace "$2" --server-side --force-conflicts --field-manager "$OWNER" --filename - >/dev/null 2>&1
 }
 
 # Helm refuses a release whose last change was killed; what it had made is taken over by the next one.

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import accounts
 from tests.cluster.kubectl import Kubectl, until
 from tests.install import browser, charts, hub
 from tests.install.browser import Browser
 from tests.install.installer import NAMESPACES, Installer
 from tests.install.objects import everything
+from tests.install.reach import listening, reached, skip_unless_enforced
 from tests.install.test_confined import ASKS
 
 KUBEFLOW = "--namespace=kubeflow"
@@ -72,6 +74,16 @@ def window(shots: Path) -> Iterator[Browser]:
             yield found
     except browser.NoBrowser as none:
         pytest.skip(f"NOT TESTED in a browser: {none}")
+
+
+def test_a_notebook_reaches_the_api_server_the_store_and_the_hub_by_name_and_no_other_pod(installed, admin):
+    skip_unless_enforced(admin)
+    labels = {"app": "jupyterhub", "release": "my-jupyter", "component": "singleuser-server"}
+    wanted = {"kubernetes.default.svc:443", "myminio:9000", "hub:8081"}
+    node = admin("get", "nodes", "--output=jsonpath={.items[0].status.addresses[0].address}")
+    with accounts.namespace_of_its_own(admin) as name, listening(admin, name) as other:
+        assert other in reached(admin, name, other)
+        assert reached(admin, "kubeflow", *wanted, other, f"{node}:10250", labels=labels) == wanted
 
 
 def test_a_second_run_changes_nothing(installed, admin):

@@ -1,7 +1,7 @@
 """Notebook 01 on real sentences: accurate at any number of workers, and every row used as often as it should be.
 
-TRAIN_FUNC_TEST_SEEDS=5 runs every number of workers with all five seeds of the split; by default only two workers
-get all of them, because the other numbers train on the same batches.
+TRAIN_FUNC_TEST_SEEDS=5 runs every number of workers with five seeds of the split, about 20 minutes; by default two
+workers get two of them and the others one, because all train on the same batches.
 """
 
 import json
@@ -15,8 +15,9 @@ import pytest
 from tests.contracts.test_notebooks import ROOT
 
 NOTEBOOK = ROOT / "notebooks/01_finetune.ipynb"
-SEEDS = (1, 2, 3, 4, 5)
-SEEDS_OF_OTHERS = SEEDS[: int(os.environ.get("TRAIN_FUNC_TEST_SEEDS", "1"))]
+ALL_SEEDS = os.environ.get("TRAIN_FUNC_TEST_SEEDS") == "5"
+SEEDS = (1, 2, 3, 4, 5) if ALL_SEEDS else (1, 2)
+SEEDS_OF_OTHERS = SEEDS if ALL_SEEDS else (1,)
 EPOCHS = 4
 NOISE = 0.05  # of 200 rows: sums in another order move single answers; by 0.035 in the worst of 15 runs measured
 
@@ -47,7 +48,7 @@ def two_workers(sentences, tmp_path_factory):
 
 
 @pytest.mark.timeout(1800)
-def test_two_workers_reach_090_as_the_mean_of_five_split_seeds(two_workers):
+def test_two_workers_reach_090_as_the_mean_of_split_seeds(two_workers):
     accuracies = {seed: accuracy_of(shown) for seed, shown in two_workers.items()}
     mean = sum(accuracies.values()) / len(accuracies)
     print(f"workers=2 accuracy by seed {json.dumps(accuracies)} mean {mean:.4f}")

@@ -1,0 +1,60 @@
+"""Who reaches whom in the cluster, found out by trying, where the cluster enforces network policies."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cluster import accounts, restricted_pod
+from tests.cluster.kubectl import Kubectl, until
+
+PORT = 8000
+LISTENS = f"from http.server import test, SimpleHTTPRequestHandler as H; test(H, port={PORT})"
+TRIES = """
+import socket, sys
+for address in sys.argv[1:]:
+    host, port = address.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), timeout=4).close()
+        print(address)
+    except OSError:
+        pass
+"""
+DENIES = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "nobody"},
+    "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+}
+
+
+def reached(admin: Kubectl, namespace: str, *addresses: str, labels: dict[str, str] | None = None) -> set[str]:
+    """Those of the addresses, HOST:PORT, to which a pod with these labels can connect."""
+    pod = restricted_pod.pod(os.environ["TRAIN_FUNC_IMAGE"], "tries", "python", "-c", TRIES, *addresses)
+    pod["metadata"]["labels"] = labels or {}
+    return set(restricted_pod.said_by(Kubectl(admin.kubeconfig, namespace), pod).split())
+
+
+@contextmanager
+def listening(admin: Kubectl, namespace: str) -> Iterator[str]:
+    """A pod in this namespace that anybody may connect to: its address."""
+    pod = restricted_pod.pod(os.environ["TRAIN_FUNC_IMAGE"], "listens", "python", "-c", LISTENS)
+    there = Kubectl(admin.kubeconfig, namespace)
+    there.apply(pod)
+    try:
+        there("wait", "pod/listens", "--for=condition=Ready", "--timeout=400s", seconds=410)
+        yield f"{there('get', 'pod', 'listens', '--output=jsonpath={.status.podIP}')}:{PORT}"
+    finally:
+        there("delete", "pod", "listens", "--grace-period=1", "--timeout=60s", seconds=70)
+
+
+def skip_unless_enforced(admin: Kubectl) -> None:
+    """Skips, and says so, where a policy that lets nobody in lets somebody in."""
+    with accounts.namespace_of_its_own(admin) as name, listening(admin, name) as address:
+        until(lambda: reached(admin, name, address) or None, "the pod that listens is reached")
+        Kubectl(admin.kubeconfig, name).apply(DENIES)
+        for _ in range(3):  # policies take a moment to be enforced
+            if not reached(admin, name, address):
+                return
+    pytest.skip("NOT TESTED: this cluster enforces no network policies")
