@@ -32,14 +32,31 @@ objects_of() {
 
 # ready NAMESPACE KIND/NAME...: waits for each; on failure shows what is known and ends
 ready() {
-    local namespace=$1 what said
+    local namespace=$1 what end
     shift
     [[ $DRY_RUN == false ]] || return 0
     for what in "$@"; do
-        said=$(k rollout status "$what" --namespace "$namespace" --timeout "$TIMEOUT" --request-timeout 0 2>&1) && continue
-        evidence "$namespace"
-        die "$TIMED_OUT" "$what in $namespace was not ready within $TIMEOUT: $(tail -n 1 <<<"$said"); more is known above"
+        end=$((SECONDS + $(seconds "$TIMEOUT")))
+        until k rollout status "$what" --namespace "$namespace" --timeout "$(slice $((end - SECONDS)))" >/dev/null 2>&1; do
+            if ((SECONDS >= end)); then
+                evidence "$namespace"
+                die "$TIMED_OUT" "$what in $namespace was not ready within $TIMEOUT ($(waits "$namespace")); \
+next: mend what stands above, then the same command again"
+            fi
+            say "  waiting for $what: $(waits "$namespace")"
+        done
     done
+}
+
+# slice SECONDS: of a wait, so that something is said from time to time
+slice() { printf '%ss\n' $(($1 > 15 ? 15 : $1 > 1 ? $1 : 1)); }
+
+# waits NAMESPACE: which pods are not ready, and what their containers say of it
+waits() {
+    local found each='{.metadata.name} {.status.phase} {range .status.containerStatuses[*]}{.ready} {.state.waiting.reason} {end}'
+    found=$(k get pods --namespace "$1" --output "jsonpath={range .items[*]}$each{'\n'}{end}" 2>/dev/null |
+        awk 'NF && !/Succeeded/ && !/ true/ { gsub(/ false/, ""); gsub(/ +/, " "); printf "%s%s", (n++ ? ", " : ""), $0 }') || true
+    printf '%s' "${found:-no pod yet}"
 }
 
 # evidence NAMESPACE: pods that are not well, what happened, and their last lines

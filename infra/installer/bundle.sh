@@ -31,6 +31,8 @@ in a registry that this machine reaches")
     [[ ${#missing[@]} -eq 0 ]] || die "$PREREQUISITE" "nothing was collected: $(printf '%s\n' "${missing[@]}")"
 }
 
+bundle_hint() { [[ $COMMAND == bundle ]] || printf '; use --bundle DIR, collected where it can (install.sh bundle)'; }
+
 fetch_operator() { # fetch_operator FOLDER
     [[ ! -d $1/operator || $(cat "$1/operator.commit" 2>/dev/null) != "$OPERATOR_COMMIT" ]] || return 0
     say "bundle: the Training Operator's manifests $OPERATOR_VERSION"
@@ -38,7 +40,7 @@ fetch_operator() { # fetch_operator FOLDER
     rm -rf "$WORK/operator-source"
     git -C "$WORK" init --quiet operator-source
     git -C "$WORK/operator-source" fetch --quiet --depth 1 "$OPERATOR_REPOSITORY" "$OPERATOR_COMMIT" ||
-        die "$PREREQUISITE" "$OPERATOR_REPOSITORY cannot be reached; use --bundle DIR, collected where it can"
+        die "$PREREQUISITE" "$OPERATOR_REPOSITORY cannot be reached from here$(bundle_hint)"
     rm -rf "$1/operator" "$1/operator.commit" "$1/manifests"
     git -C "$WORK/operator-source" archive "$OPERATOR_COMMIT" manifests | tar -x -C "$1"
     mv "$1/manifests" "$1/operator"
@@ -50,7 +52,7 @@ fetch_chart() { # fetch_chart FOLDER NAME REPOSITORY VERSION
     say "bundle: chart $2 $4"
     command -v helm >/dev/null || die "$PREREQUISITE" "helm is not installed; it fetches the charts"
     helm pull "$2" --repo "$3" --version "$4" --destination "$1/charts" >&2 ||
-        die "$PREREQUISITE" "chart $2 $4 cannot be had from $3; use --bundle DIR, or --skip the component that needs it"
+        die "$PREREQUISITE" "chart $2 $4 cannot be had from $3$(bundle_hint)"
 }
 
 images_of_all() {

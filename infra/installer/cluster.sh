@@ -7,11 +7,12 @@ h() { helm --kube-context "$CONTEXT" "$@"; }
 
 # The context, or why there is none.
 choose_cluster() {
-    local contexts
-    command -v kubectl >/dev/null || die "$PREREQUISITE" "kubectl is not installed; $KUBECTL_AT_LEAST or newer is wanted"
-    mapfile -t contexts < <(kubectl config get-contexts --output name 2>/dev/null)
-    [[ ${#contexts[@]} -gt 0 ]] ||
-        die "$PREREQUISITE" "KUBECONFIG=${KUBECONFIG:-~/.kube/config} names no cluster; let it name the file of one"
+    local contexts said
+    kubectl_wanted
+    said=$(kubectl config get-contexts --output name 2>&1) ||
+        die "$PREREQUISITE" "the kubeconfig cannot be read: $(tail -n 1 <<<"$said")"
+    mapfile -t contexts < <(grep -v '^$' <<<"$said")
+    [[ ${#contexts[@]} -gt 0 ]] || die "$PREREQUISITE" "$(which_kubeconfig) names no cluster; let KUBECONFIG name the file of one"
     if [[ -z $CONTEXT ]]; then
         [[ ${#contexts[@]} -eq 1 ]] ||
             die "$USAGE" "the kubeconfig has several contexts; name one: --context $(printf '%s ' "${contexts[@]}")"
@@ -19,6 +20,20 @@ choose_cluster() {
     fi
     one_of --context "$CONTEXT" "${contexts[@]}"
     [[ ${#FAULTS[@]} -eq 0 ]] || die "$USAGE" "${FAULTS[0]}"
+}
+
+kubectl_wanted() {
+    command -v kubectl >/dev/null || die "$PREREQUISITE" "kubectl is not installed; $KUBECTL_AT_LEAST or newer is wanted"
+}
+
+which_kubeconfig() {
+    if [[ -z ${KUBECONFIG:-} ]]; then
+        printf 'KUBECONFIG is not set, and ~/.kube/config'
+    elif [[ $KUBECONFIG != *:* && ! -e $KUBECONFIG ]]; then
+        printf 'there is no file KUBECONFIG=%s, which' "$KUBECONFIG"
+    else
+        printf 'KUBECONFIG=%s' "$KUBECONFIG"
+    fi
 }
 
 server_of_context() {

@@ -62,7 +62,7 @@ secret_value() {
 tell_credentials() {
     choose_cluster
     settle true
-    record_wanted
+    something_installed
     local read="kubectl --context $CONTEXT"
     cat <<TEXT
 The store's root key (Secret kubeflow/myminio; keep it to yourself):
@@ -72,13 +72,24 @@ The key of jobs and notebooks, for the bucket kubeflow-examples alone (Secret tr
   $read -n train-func get secret myminio -o jsonpath='{.data.rootUser}' | base64 -d
   $read -n train-func get secret myminio -o jsonpath='{.data.rootPassword}' | base64 -d
 $(tell_alias "$read")
-Another key for jobs and notebooks, or another root key (the Secret myminio): the one of now is deleted and opens
-nothing any more, the next install makes a new one; what runs has the old one until it is started again:
-  $read -n kubeflow delete secret myminio-jobs && ./install.sh install --context $CONTEXT
+$(tell_exchange "$read")
+TEXT
+    not_wanted jupyterhub >/dev/null || cat <<TEXT
 JupyterHub (Secret kubeflow/my-jupyter-login):
   $read -n kubeflow get secret my-jupyter-login -o jsonpath='{.data.user_password}' | base64 -d
   $read -n kubeflow get secret my-jupyter-login -o jsonpath='{.data.admin_password}' | base64 -d
 TEXT
+}
+
+tell_exchange() { # tell_exchange KUBECTL
+    if [[ $S3 == external ]]; then
+        printf 'Another key: with it in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY\n'
+        printf '  ./install.sh install --s3 external --only s3,jobs --context %s\n' "$CONTEXT"
+        return
+    fi
+    printf 'Another key for jobs and notebooks, or another root key (the Secret myminio): the one of now is deleted and opens\n'
+    printf 'nothing any more, a new one is made; what runs has the old one until it is started again:\n'
+    printf '  %s -n kubeflow delete secret myminio-jobs && ./install.sh install --only s3,jobs --context %s\n' "$1" "$CONTEXT"
 }
 
 # For mc, without the key in its arguments.

@@ -214,7 +214,7 @@ check_policies() {
     if [[ $found =~ kindnet|calico|canal|cilium|antrea|kube-router|azure-npm|weave|anetd|network-polic ]]; then
         finding ok policies "${BASH_REMATCH[0]} enforces network policies"
     else
-        finding note policies "no network that is known to enforce policies is there: pods reach each other and the cloud's metadata" \
+        finding note policies "nothing that is known to enforce network policies is there: pods reach all other pods" \
             "install a policy engine if the cluster has none (on AKS: --network-policy cilium), or ask who runs the cluster"
     fi
 }
@@ -224,7 +224,8 @@ check_published() {
     local component said
     for component in "${COMPONENTS[@]}"; do
         if ! not_wanted "$component" >/dev/null && ! said=$("render_$component" 2>&1 >/dev/null); then
-            finding FAIL "$component" "$(tail -n 1 <<<"$said")" "or --skip $component"
+            said=$(tail -n 1 <<<"$said")
+            finding FAIL "$component" "${said#install.sh: }" "or --skip $component"
         fi
     done
 }

@@ -26,6 +26,9 @@ read_options() {
                 read_flag "$1"
                 shift
                 ;;
+            --*=*)
+                set -- "${1%%=*}" "${1#*=}" "${@:2}"
+                ;;
             *)
                 FAULTS+=("$1 is no option; see install.sh --help")
                 shift
@@ -80,6 +83,8 @@ judge_options() {
     if [[ $COMMAND == uninstall && $((${#ONLY[@]} + ${#SKIP[@]})) -gt 0 ]]; then
         FAULTS+=("--only and --skip do not go with uninstall, which removes everything that install.sh made")
     fi
+    [[ -z ${IMAGE_REGISTRY:-} || $IMAGE_REGISTRY =~ ^[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*/?$ ]] ||
+        FAULTS+=("IMAGE_REGISTRY=$IMAGE_REGISTRY: host[:port][/path] is wanted, without https://")
     [[ ${NOTEBOOK_EGRESS:-cluster} =~ ^(cluster|internet)$ ]] ||
         FAULTS+=("NOTEBOOK_EGRESS=$NOTEBOOK_EGRESS: cluster or internet is wanted")
     if [[ $COMMAND == bundle && -z $BUNDLE ]]; then

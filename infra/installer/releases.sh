@@ -5,6 +5,7 @@
 rendered() {
     local name=$1 namespace=$2 chart=$3
     shift 3
+    command -v helm >/dev/null || die "$PREREQUISITE" "helm is not installed; $HELM_AT_LEAST or newer, or --skip openebs,jupyterhub"
     # Built from a Go module helm takes itself for a very old Kubernetes.
     helm template "$name" "$chart" --namespace "$namespace" --kube-version "$SERVER_AT_LEAST" --no-hooks \
         "${@/#/--values=}"

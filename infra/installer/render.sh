@@ -5,12 +5,14 @@
 render_all() {
     local component
     settle false
+    kubectl_wanted
     for component in "${COMPONENTS[@]}"; do
-        if wanted "$component" && [[ -z $("not_needed_$component") ]]; then
+        if ! not_wanted "$component" >/dev/null; then
             printf -- '---\n# component %s\n' "$component"
             "render_$component"
         fi
-    done
+    done >"$WORK/rendered.yaml" # whole or not at all
+    cat "$WORK/rendered.yaml"
 }
 
 # kustomized COMPONENT NAMESPACE: the folder $WORK/COMPONENT, with our labels; further kustomization lines from stdin

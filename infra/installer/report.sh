@@ -10,6 +10,7 @@ die() {
     local code=$1
     shift
     say "install.sh: $*"
+    [[ -z ${WORK:-} ]] || : >"$WORK/told" 2>/dev/null || true
     trap - ERR
     exit "$code"
 }
@@ -19,6 +20,7 @@ begin_work() {
     WORK=$(mktemp -d "${TMPDIR:-/tmp}/train-func-install.XXXXXX")
     trap 'end_work' EXIT
     trap 'failed_at "$LINENO" "$BASH_COMMAND"' ERR
+    trap 'interrupted' INT TERM
 }
 
 end_work() {
@@ -28,9 +30,16 @@ end_work() {
 failed_at() {
     local code=$?
     [[ $BASH_SUBSHELL -eq 0 ]] || return "$code"
+    [[ ! -e $WORK/told ]] || exit "$code" # whoever failed has said why
     say "install.sh: FAILED${STEP:+ in the step $STEP} (line $1: $2)"
     say "  next: mend what is said above, then run the same command again: it goes on where it is needed"
     exit "$FAILED"
+}
+
+interrupted() {
+    trap - INT TERM ERR
+    say "install.sh: interrupted${STEP:+ in the step $STEP}; the same command goes on where it is needed"
+    exit 130
 }
 
 # step NUMBER NAME: what is worked on from here

@@ -41,6 +41,16 @@ settle() {
     settle_storage "$online"
     refuse_untagged TRAIN_FUNC_IMAGE "${TRAIN_FUNC_IMAGE:-}"
     refuse_untagged S3_IMAGE "${S3_IMAGE:-}"
+    [[ $S3 != external ]] || refuse_unreachable
+}
+
+# Pods have to find the store there, too.
+refuse_unreachable() {
+    local given=${AWS_ENDPOINT_URL_S3:-}
+    [[ $given =~ ^https?://[^/:]+(:[0-9]+)?/?$ ]] ||
+        die "$USAGE" "--s3 external, AWS_ENDPOINT_URL_S3=$given: the address of the store is wanted, like https://s3.example:9000"
+    [[ ! $given =~ //(localhost|127\.) ]] ||
+        die "$USAGE" "--s3 external, AWS_ENDPOINT_URL_S3=$given: in a pod that is the pod itself; an address that pods reach is wanted"
 }
 
 settle_recorded() {

@@ -86,24 +86,46 @@ summary() {
 
 # What runs, and how to reach it.
 status() {
-    local component
+    local component said unwell=false
     choose_cluster
     settle true
-    record_wanted
-    [[ -n $RECORD ]] || die "$PREREQUISITE" "nothing is installed on context $CONTEXT; install.sh install does that"
+    something_installed
     printf 'context %s: profile %s, store %s, volumes %s\n' "$CONTEXT" "$PROFILE" "$S3" "${STORAGE_CLASS:-none}"
     for component in "${COMPONENTS[@]}"; do
-        printf '%-12s%s\n' "$component" "$(not_wanted "$component" || "status_of_$component")"
+        said=$(not_wanted "$component" || "status_of_$component") || exit
+        printf '%-12s%s\n' "$component" "$said"
+        [[ ! $said =~ (^| )(missing|0/) ]] || unwell=true
     done
     local forward="kubectl --context $CONTEXT -n kubeflow port-forward"
     [[ $S3 == external ]] || printf 'the store from here:    %s svc/myminio 9000\n' "$forward"
     not_wanted jupyterhub >/dev/null || printf 'JupyterHub from here:   %s svc/proxy-public 8000:http\n' "$forward"
+    tell_submission
+    [[ $unwell == false ]] ||
+        die "$FAILED" "something is missing or not ready; install.sh install brings it back, install.sh doctor tells more"
+}
+
+something_installed() {
+    record_wanted
+    [[ -n $RECORD ]] || die "$PREREQUISITE" "nothing is installed on context $CONTEXT; install.sh install does that"
+}
+
+# What a submission from this machine wants to know.
+tell_submission() {
+    local here=http://127.0.0.1:9000
+    [[ $S3 != external ]] || here=$(store_endpoint)
+    cat <<TEXT
+to submit from here, with the key of jobs (install.sh credentials tells how to read it):
+  export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... AWS_ENDPOINT_URL_S3=$here
+  export TRAIN_FUNC_S3_ENDPOINT=$(store_endpoint) TRAIN_FUNC_STORE=s3://$BUCKET
+  export TRAIN_FUNC_NAMESPACE=train-func TRAIN_FUNC_IMAGE=${TRAIN_FUNC_IMAGE:-}
+  export TRAIN_FUNC_CPU=$WORKER_CPU TRAIN_FUNC_MEMORY=$WORKER_MEMORY   # of each worker
+TEXT
 }
 
 # rollout_of NAMESPACE KIND/NAME: in a word or two
 rollout_of() {
     local found
-    found=$(k get "$2" --namespace "$1" --ignore-not-found --output \
-        'jsonpath={.status.readyReplicas}/{.spec.replicas} {.spec.template.spec.containers[0].image}' 2>/dev/null)
-    printf '%s\n' "${found:-missing}"
+    found=$(asked "$2" --namespace "$1" --ignore-not-found --output \
+        'jsonpath=0{.status.readyReplicas}/{.spec.replicas} {.spec.template.spec.containers[0].image}') || exit
+    printf '%s\n' "$(sed -E 's#^0([0-9])#\1#' <<<"${found:-missing}")"
 }

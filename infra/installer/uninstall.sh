@@ -14,12 +14,16 @@ uninstall_all() {
     settle true
     record_wanted
     going=$(everything_going) || exit
-    [[ -n $going ]] || die "$USAGE" "nothing is installed on context $CONTEXT: nothing to remove$(purge_hint)"
+    if [[ -z $going ]]; then
+        say "nothing is installed on context $CONTEXT: nothing to remove$(purge_hint)"
+        return
+    fi
     refuse_while_jobs_run
     confirm "uninstall"
     if [[ $DRY_RUN == true ]]; then
-        say "would be removed, and the namespaces where nothing else is left in them:"
+        say "would be removed$([[ $PURGE == true ]] || printf ', and the namespaces where nothing else is left in them'):"
         printf '  %s\n' "${going//$'\n'/$'\n'  }" >&2
+        [[ $PURGE == false ]] || tell_purge
         return
     fi
     [[ $PURGE == false ]] || confirm_purge
@@ -30,7 +34,7 @@ uninstall_all() {
     remove_volumes
     remove_component openebs
     remove_rest
-    say "uninstalled; left: $(left_behind)"
+    say "uninstalled; left: $(left_behind)$([[ $PURGE == true ]] || printf '; install finds it again, --purge removes it')"
 }
 
 # What is to go: objects and helm releases, but namespaces only when they go whatever lies in them.
@@ -62,22 +66,29 @@ refuse_while_jobs_run() {
     while read -r kind; do
         running+=$(running_of "$kind") || exit
     done < <(sed -nE 's#.*/((pytorch|tf|mpi|xgboost|paddle|jax)jobs\.kubeflow\.org)$#\1#p' <<<"$kinds")
-    [[ -z $running ]] || die "$PREREQUISITE" "these jobs have not ended, wait for them or cancel them:$running"
+    [[ -z $running ]] || die "$PREREQUISITE" "these jobs have not ended, wait for them or cancel them \
+(kubectl --context $CONTEXT delete pytorchjob NAME -n NAMESPACE):$running"
 }
 
 running_of() { # running_of KIND: " KIND/NAMESPACE/NAME" of each that goes on
-    local found name='{.metadata.namespace}/{.metadata.name}' state='{range .status.conditions[?(@.status=="True")]}{.type},{end}'
+    local found name='{.metadata.namespace}/{.metadata.name}'
+    local state='{range .status.conditions[?(@.status=="True")]}{.type},{end}'
     found=$(asked "$1" --all-namespaces --output "jsonpath={range .items[*]}$name $state{'\n'}{end}") || exit
     awk 'NF && $2 !~ /Succeeded|Failed/ { printf " %s", $1 }' <<<"$found"
 }
 
-confirm_purge() {
-    local answer name others
+tell_purge() {
+    local name others
     say "--purge removes the volumes with every model in them, and the namespaces kubeflow and train-func"
     for name in kubeflow train-func; do
         others=$(others_in "$name") || exit
         [[ -z $others ]] || say "  in $name, not made by install.sh, and removed with it: $(paste -sd' ' <<<"$others")"
     done
+}
+
+confirm_purge() {
+    local answer
+    tell_purge
     [[ ! -t 0 ]] || printf 'type the name of the context to go on: ' >&2
     read -r answer || answer=""
     [[ $answer == "$CONTEXT" ]] || die "$USAGE" "not agreed, the name of the context is wanted on standard input; nothing was changed"

@@ -132,7 +132,7 @@ def test_a_notebook_reaches_the_internet_where_that_is_wanted(render):
 
 OUTSIDE = {
     "http://10.1.2.3:9000": ({"ipBlock": {"cidr": "10.1.2.3/32"}}, [{"port": 9000, "protocol": "TCP"}]),
-    "https://127.0.0.1": ({"ipBlock": {"cidr": "127.0.0.1/32"}}, [{"port": 443, "protocol": "TCP"}]),
+    "https://10.1.2.4": ({"ipBlock": {"cidr": "10.1.2.4/32"}}, [{"port": 443, "protocol": "TCP"}]),
     "http://minio.stores.svc.cluster.local:9000": (
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "stores"}}},
         None,

@@ -51,6 +51,7 @@ WRONG = {
     "timeout": (["install", "--timeout", "soon"], "--timeout soon: a time like 90s, 10m or 1h is wanted"),
     "component": (["install", "--only", "s4"], "component s4: one of openebs s3 operator jobs jupyterhub is wanted"),
     "both": (["install", "--only", "s3", "--skip", "jobs"], "--only and --skip: one of them is wanted"),
+    "registry": (["install"], "IMAGE_REGISTRY=https://reg/: host[:port][/path] is wanted, without https://"),
     "purge": (["install", "--purge"], "--purge goes with uninstall alone"),
     "part": (["uninstall", "--only", "jupyterhub"], "--only and --skip do not go with uninstall"),
     "bundle": (["bundle"], "bundle: --bundle DIR is wanted"),
@@ -60,7 +61,7 @@ WRONG = {
 @pytest.mark.parametrize("given", WRONG)
 def test_a_wrong_command_line_is_named_with_what_is_allowed(given):
     arguments, words = WRONG[given]
-    done = install(*arguments)
+    done = install(*arguments, **({"IMAGE_REGISTRY": "https://reg/"} if given == "registry" else {}))
     assert done.returncode == USAGE
     assert words in done.stderr
     assert done.stdout == ""
@@ -104,7 +105,43 @@ def test_a_context_that_is_not_there_is_named_with_those_that_are(kubectl, tmp_p
 def test_without_a_kubeconfig_it_says_which_one_it_looked_for(kubectl):
     done = install("install", "--yes", KUBECONFIG="/no/such/file")
     assert done.returncode == PREREQUISITE
-    assert "KUBECONFIG=/no/such/file names no cluster" in done.stderr
+    assert "there is no file KUBECONFIG=/no/such/file, which names no cluster" in done.stderr
+
+
+def test_a_kubeconfig_that_cannot_be_read_is_named_with_its_fault(kubectl, tmp_path):
+    (tmp_path / "kubeconfig").write_text("contexts: [")
+    done = install("install", KUBECONFIG=str(tmp_path / "kubeconfig"))
+    assert done.returncode == PREREQUISITE
+    assert "the kubeconfig cannot be read: error: error loading config file" in done.stderr
+
+
+def test_a_value_may_stand_behind_an_equals_sign(kubectl):
+    given = {"TRAIN_FUNC_IMAGE": "registry/train-func:1"}
+    done = install("render", "--profile=kind", "--only=s3", **given)
+    assert done.returncode == 0, done.stderr
+    assert "name: myminio" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        ("foo", "AWS_ENDPOINT_URL_S3=foo: the address of the store is wanted"),
+        ("", "AWS_ENDPOINT_URL_S3=: the address of the store is wanted"),
+        ("http://localhost:9000", "in a pod that is the pod itself"),
+    ],
+)
+def test_an_external_store_that_no_pod_can_reach_is_refused(kubectl, endpoint, words):
+    done = install("render", "--s3", "external", "--only", "s3", AWS_ENDPOINT_URL_S3=endpoint)
+    assert done.returncode == USAGE
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_rendering_that_fails_prints_nothing_but_why(kubectl):
+    done = install("render", "--s3", "minio", "--only", "s3")
+    assert done.returncode == PREREQUISITE
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1].startswith("install.sh: --s3 minio: S3_IMAGE=registry/minio:tag is wanted")
 
 
 def test_a_server_that_does_not_answer_is_named_before_anything_else(kubectl, tmp_path):
