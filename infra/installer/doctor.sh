@@ -120,6 +120,10 @@ check_api() {
 
 check_rights() {
     local what missing=()
+    if k auth can-i '*' '*' --all-namespaces --quiet 2>/dev/null; then
+        finding ok rights "$(user_of_context) may do everything"
+        return
+    fi
     for what in namespaces customresourcedefinitions clusterroles clusterrolebindings storageclasses \
         validatingwebhookconfigurations deployments statefulsets jobs services configmaps secrets networkpolicies \
         roles rolebindings serviceaccounts persistentvolumeclaims; do

@@ -47,6 +47,7 @@ class Installer:
         self._environment = {
             "PATH": f"{folder}:{os.environ['PATH']}",
             "HOME": str(folder),
+            "TMPDIR": str(folder),
             "KUBECONFIG": str(kubeconfig),
             "TRAIN_FUNC_IMAGE": image,
             "S3_IMAGE": engine_image,
@@ -56,6 +57,12 @@ class Installer:
     def arguments(self) -> str:
         """Every command line of kubectl and helm."""
         return (self._folder / "arguments").read_text()
+
+    @property
+    def files(self) -> str:
+        """All that its runs have written on this machine, and that those left which were killed."""
+        found = [path for path in self._folder.rglob("*") if path.is_file() and self._bundle not in path.parents]
+        return "\n".join(path.read_text(errors="replace") for path in found)
 
     def with_what_is_remembered(self) -> "Installer":
         """The same without --skip."""

@@ -4,6 +4,8 @@ from typing import Any
 
 from tests.cluster.kubectl import Kubectl
 
+SECRETS = [("kubeflow", "myminio"), ("kubeflow", "myminio-jobs"), ("train-func", "myminio")]
+
 
 def key_of(admin: Kubectl, namespace: str, name: str) -> tuple[str, str]:
     template = "{{.data.rootUser | base64decode}} {{.data.rootPassword | base64decode}}"

@@ -7,9 +7,8 @@ import pytest
 
 from tests.cluster import restricted_pod
 from tests.cluster.kubectl import Kubectl
-from tests.install.store import client, key_of
+from tests.install.store import SECRETS, client, key_of
 
-SECRETS = [("kubeflow", "myminio"), ("kubeflow", "myminio-jobs"), ("train-func", "myminio")]
 ASKS = """
 import ssl, urllib.error, urllib.request
 from pathlib import Path
