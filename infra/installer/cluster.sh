@@ -9,9 +9,9 @@ h() { helm --kube-context "$CONTEXT" "$@"; }
 choose_cluster() {
     local contexts said
     kubectl_wanted
-    said=$(kubectl config get-contexts --output name 2>&1) ||
-        die "$PREREQUISITE" "the kubeconfig cannot be read: $(tail -n 1 <<<"$said")"
-    mapfile -t contexts < <(grep -v '^$' <<<"$said")
+    said=$(kubectl config get-contexts --output name 2>"$WORK/kubeconfig-fault") ||
+        die "$PREREQUISITE" "the kubeconfig cannot be read: $(tail -n 1 "$WORK/kubeconfig-fault")"
+    mapfile -t contexts < <(grep . <<<"$said")
     [[ ${#contexts[@]} -gt 0 ]] || die "$PREREQUISITE" "$(which_kubeconfig) names no cluster; let KUBECONFIG name the file of one"
     if [[ -z $CONTEXT ]]; then
         [[ ${#contexts[@]} -eq 1 ]] ||

@@ -10,10 +10,8 @@ RECORD="" RECORD_FAULT="" REMEMBERED=false
 read_record() {
     # shellcheck disable=SC2016
     local each='{{range $key, $value := .data}}{{$key}}={{$value}}{{"\n"}}{{end}}'
-    RECORD=$(k get configmap "$STATE_NAME" --namespace "$STATE_NAMESPACE" --ignore-not-found --output "go-template=$each" 2>&1) || {
-        RECORD_FAULT=$(tail -n 1 <<<"$RECORD")
-        RECORD=""
-    }
+    RECORD=$(k get configmap "$STATE_NAME" --namespace "$STATE_NAMESPACE" --ignore-not-found --output "go-template=$each" \
+        2>"$WORK/record-fault") || RECORD_FAULT=$(tail -n 1 "$WORK/record-fault" | grep . || echo "no answer")
 }
 
 # recorded KEY: what was decided, or nothing

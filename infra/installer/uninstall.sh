@@ -9,7 +9,7 @@ validatingwebhookconfigurations.admissionregistration.k8s.io,customresourcedefin
 persistentvolumeclaims,namespaces
 
 uninstall_all() {
-    local going
+    local going left
     choose_cluster
     settle true
     record_wanted
@@ -34,12 +34,14 @@ uninstall_all() {
     remove_volumes
     remove_component openebs
     remove_rest
-    say "uninstalled; left: $(left_behind)$([[ $PURGE == true ]] || printf '; install finds it again, --purge removes it')"
+    left=$(left_behind) || exit
+    [[ $left == nothing || $PURGE == true ]] || left+="; install finds it again, --purge removes it"
+    say "uninstalled; left: $left"
 }
 
 # What is to go: objects and helm releases, but namespaces only when they go whatever lies in them.
 everything_going() {
-    local found releases kept='^(namespace/|configmap/'$STATE_NAME' )'
+    local found releases kept='^namespace/'
     [[ $PURGE == false ]] || kept='^$'
     found=$(everything_ours) || exit
     releases=$(our_releases) || exit
@@ -70,7 +72,7 @@ refuse_while_jobs_run() {
 (kubectl --context $CONTEXT delete pytorchjob NAME -n NAMESPACE):$running"
 }
 
-running_of() { # running_of KIND: " KIND/NAMESPACE/NAME" of each that goes on
+running_of() { # running_of KIND: " NAMESPACE/NAME" of each that goes on
     local found name='{.metadata.namespace}/{.metadata.name}'
     local state='{range .status.conditions[?(@.status=="True")]}{.type},{end}'
     found=$(asked "$1" --all-namespaces --output "jsonpath={range .items[*]}$name $state{'\n'}{end}") || exit
