@@ -1,6 +1,7 @@
 # make run            sets up and does the main job: notebook 01, headless
 # make cancel         stops a job: JOB=its name, and WHERE and STORE as it was run with
 # make test           sets up and passes the tests that need no cluster
+# make test-all       those and the long proofs
 # make check          the quick checks: style, types, arrows, shell
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
 # make test-cluster   passes the tests on the cluster that KUBECONFIG names: IMAGE=what it can pull
@@ -9,7 +10,7 @@ SHELL := bash
 .SHELLFLAGS := -Eeuo pipefail -c
 .ONESHELL:
 .SILENT:
-.PHONY: run cancel known setup test check image test-cluster lock
+.PHONY: run cancel known setup test test-all check image test-cluster lock
 
 BIN := .venv/bin
 
@@ -56,6 +57,9 @@ setup:
 	infra/environment.sh
 
 test: setup
+	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+
+test-all: setup
 	$(BIN)/python -m pytest $(TESTS)
 
 check: setup
