@@ -53,6 +53,21 @@ exchange_secret() {
     keep_secret "$@"
 }
 
+# copy_key_of_jobs COMPONENT NAMESPACE NAME: where pods of that namespace look for it; the root key stays where none can
+# mount it
+copy_key_of_jobs() {
+    local user password
+    if [[ $DRY_RUN == true ]] && ! exists secret myminio-jobs kubeflow; then
+        say "  would be created: Secret $2/$3"
+        return
+    fi
+    exists secret myminio-jobs kubeflow ||
+        die "$FAILED" "there is no Secret kubeflow/myminio-jobs, the key that $1 get a copy of; install the component s3 first"
+    user=$(secret_value kubeflow myminio-jobs rootUser) || exit
+    password=$(secret_value kubeflow myminio-jobs rootPassword) || exit
+    exchange_secret "$1" "$2" "$3" rootUser "$user" rootPassword "$password"
+}
+
 # secret_value NAMESPACE NAME KEY, for a pipe or a variable; never for the screen
 secret_value() {
     asked secret "$2" --namespace "$1" --ignore-not-found --output "jsonpath={.data.$3}" | base64 --decode
@@ -75,21 +90,23 @@ $(tell_alias "$read")
 $(tell_exchange "$read")
 TEXT
     not_wanted jupyterhub >/dev/null || cat <<TEXT
-JupyterHub (Secret kubeflow/my-jupyter-login):
-  $read -n kubeflow get secret my-jupyter-login -o jsonpath='{.data.user_password}' | base64 -d
-  $read -n kubeflow get secret my-jupyter-login -o jsonpath='{.data.admin_password}' | base64 -d
+JupyterHub (Secret $HUB_NAMESPACE/my-jupyter-login; $ONE_CIRCLE):
+  $read -n $HUB_NAMESPACE get secret my-jupyter-login -o jsonpath='{.data.user_password}' | base64 -d
+  $read -n $HUB_NAMESPACE get secret my-jupyter-login -o jsonpath='{.data.admin_password}' | base64 -d
 TEXT
 }
 
 tell_exchange() { # tell_exchange KUBECTL
+    local with=s3,jobs
+    not_wanted jupyterhub >/dev/null || with+=,jupyterhub
     if [[ $S3 == external ]]; then
         printf 'Another key: with it in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY\n'
-        printf '  ./install.sh install --s3 external --only s3,jobs --context %s\n' "$CONTEXT"
+        printf '  ./install.sh install --s3 external --only %s --context %s\n' "$with" "$CONTEXT"
         return
     fi
     printf 'Another key for jobs and notebooks, or another root key (the Secret myminio): the one of now is deleted and opens\n'
     printf 'nothing any more, a new one is made; what runs has the old one until it is started again:\n'
-    printf '  %s -n kubeflow delete secret myminio-jobs && ./install.sh install --only s3,jobs --context %s\n' "$1" "$CONTEXT"
+    printf '  %s -n kubeflow delete secret myminio-jobs && ./install.sh install --only %s --context %s\n' "$1" "$with" "$CONTEXT"
 }
 
 # For mc, without the key in its arguments.

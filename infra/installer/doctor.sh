@@ -31,9 +31,18 @@ check_components() {
             finding ok "$component" "is well"
         else
             finding FAIL "$component" "$(tail -n 1 <<<"$said")" \
-                "install.sh install brings back what is missing; kubectl --context $CONTEXT get pods,events -n kubeflow tells more"
+                "install.sh install brings back what is missing; kubectl --context $CONTEXT get pods,events -n $(namespace_of "$component") tells more"
         fi
     done
+}
+
+namespace_of() { # namespace_of COMPONENT
+    case $1 in
+        openebs) printf 'openebs\n' ;;
+        jobs) printf 'train-func\n' ;;
+        jupyterhub) printf '%s\n' "$HUB_NAMESPACE" ;;
+        *) printf 'kubeflow\n' ;;
+    esac
 }
 
 # Prints the report; fails when something is missing.

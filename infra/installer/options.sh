@@ -2,6 +2,7 @@
 # The command line: everything that is wrong with it is said at once.
 COMMANDS=(install upgrade status doctor render bundle credentials uninstall)
 COMPONENTS=(openebs s3 operator jobs jupyterhub)
+NAMESPACES=(kubeflow train-func train-func-hub) # store and operator, jobs, notebooks: each a circle of trust
 PROFILES=(generic kind aks hpk testbed)
 ENGINES=(seaweedfs minio versitygw external)
 FAULTS=()

@@ -26,16 +26,15 @@ check_operator() {
 # Whoever may make a job where privileged pods are allowed has the node.
 check_namespaces() {
     local name level
-    for name in kubeflow train-func; do
-        if foreign namespace "$name"; then
-            finding note namespaces "$name is there, not made by install.sh: it is used and never removed"
-        fi
-    done
-    foreign namespace train-func || return 0
-    level=$(asked namespace train-func --output 'jsonpath={.metadata.labels.pod-security\.kubernetes\.io/enforce}') || exit
-    [[ $level =~ ^(baseline|restricted)$ ]] ||
-        finding FAIL namespaces "train-func allows privileged pods, to whoever may submit a job: to every notebook" \
-            "kubectl --context $CONTEXT label namespace train-func pod-security.kubernetes.io/enforce=restricted"
+    while read -r name; do
+        foreign namespace "$name" || continue
+        finding note namespaces "$name is there, not made by install.sh: it is used and never removed"
+        [[ $name != kubeflow ]] || continue
+        level=$(asked namespace "$name" --output 'jsonpath={.metadata.labels.pod-security\.kubernetes\.io/enforce}') || exit
+        [[ $level =~ ^(baseline|restricted)$ ]] ||
+            finding FAIL namespaces "$name allows privileged pods, to whoever may make one there: with jobs to every notebook" \
+                "kubectl --context $CONTEXT label namespace $name pod-security.kubernetes.io/enforce=restricted"
+    done < <(wanted_namespaces)
 }
 
 check_store() {
@@ -64,7 +63,7 @@ kubectl --context $CONTEXT --namespace kubeflow delete persistentvolumeclaim dat
 check_nobody_elses_store() {
     local what found=()
     for what in "statefulset myminio kubeflow" "deployment myminio kubeflow" "service myminio kubeflow" \
-        "secret myminio kubeflow" "secret myminio train-func"; do
+        "secret myminio kubeflow" "secret myminio train-func" "secret myminio-jobs $HUB_NAMESPACE"; do
         # shellcheck disable=SC2086
         if foreign $what && [[ $S3 != external || $what != *kubeflow ]]; then
             found+=("$what")

@@ -54,12 +54,18 @@ install_namespaces() {
 # Those that are not there already as somebody else's.
 render_namespaces() {
     local name
-    for name in kubeflow train-func; do
+    while read -r name; do
         if ! foreign namespace "$name"; then
             printf -- '---\n'
             namespace_yaml "$name" restricted
         fi
-    done
+    done < <(wanted_namespaces)
+}
+
+# That of notebooks only where there is to be a hub in it.
+wanted_namespaces() {
+    printf '%s\n' kubeflow train-func
+    [[ $HUB_NAMESPACE == kubeflow ]] || not_wanted jupyterhub >/dev/null || printf '%s\n' "$HUB_NAMESPACE"
 }
 
 verify() {
@@ -96,9 +102,8 @@ status() {
         printf '%-12s%s\n' "$component" "$said"
         [[ ! $said =~ (^| )(missing|0/) ]] || unwell=true
     done
-    local forward="kubectl --context $CONTEXT -n kubeflow port-forward"
-    [[ $S3 == external ]] || printf 'the store from here:    %s svc/myminio 9000\n' "$forward"
-    not_wanted jupyterhub >/dev/null || printf 'JupyterHub from here:   %s svc/proxy-public 8000:http\n' "$forward"
+    [[ $S3 == external ]] || printf 'the store from here:    %s\n' "kubectl --context $CONTEXT -n kubeflow port-forward svc/myminio 9000"
+    not_wanted jupyterhub >/dev/null || tell_hub
     tell_submission
     [[ $unwell == false ]] ||
         die "$FAILED" "something is missing or not ready; install.sh install brings it back, install.sh doctor tells more"

@@ -81,8 +81,8 @@ running_of() { # running_of KIND: " NAMESPACE/NAME" of each that goes on
 
 tell_purge() {
     local name others
-    say "--purge removes the volumes with every model in them, and the namespaces kubeflow and train-func"
-    for name in kubeflow train-func; do
+    say "--purge removes the volumes with every model in them, and the namespaces ${NAMESPACES[*]}"
+    for name in "${NAMESPACES[@]}"; do
         others=$(others_in "$name") || exit
         [[ -z $others ]] || say "  in $name, not made by install.sh, and removed with it: $(paste -sd' ' <<<"$others")"
     done
@@ -122,7 +122,7 @@ remove_rest() {
     found=$(everything_ours) || exit
     { grep -vE "^(namespace/|configmap/$STATE_NAME )" || true; } <<<"$found" | keep_volumes | delete_each
     printf 'configmap/%s %s\n' "$STATE_NAME" "$STATE_NAMESPACE" | delete_each
-    for name in kubeflow train-func; do
+    for name in "${NAMESPACES[@]}"; do
         remove_namespace "$name"
     done
 }

@@ -8,6 +8,7 @@ not_needed_jobs() { :; }
 render_jobs() {
     cp -r "$ROOT/infra/jobs" "$WORK/"
     cp "$ROOT/infra/rbac.yaml" "$WORK/jobs/"
+    name_hub_namespace "$WORK/jobs/from-jupyterhub.yaml"
     if [[ $NETWORK_POLICIES == true ]]; then
         sed -i '$a\  - policy.yaml' "$WORK/jobs/kustomization.yaml"
     fi
@@ -21,17 +22,7 @@ render_jobs() {
 install_jobs() {
     render_jobs >"$WORK/jobs.yaml"
     apply jobs "$WORK/jobs.yaml"
-    # Under the name that every job looks for; the root key stays where no job can mount it.
-    if [[ $DRY_RUN == true ]] && ! exists secret myminio-jobs kubeflow; then
-        say "  would be created: Secret train-func/myminio"
-        return
-    fi
-    exists secret myminio-jobs kubeflow ||
-        die "$FAILED" "there is no Secret kubeflow/myminio-jobs, the key that jobs get a copy of; install the component s3 first"
-    local user password
-    user=$(secret_value kubeflow myminio-jobs rootUser) || exit
-    password=$(secret_value kubeflow myminio-jobs rootPassword) || exit
-    exchange_secret jobs train-func myminio rootUser "$user" rootPassword "$password"
+    copy_key_of_jobs jobs train-func myminio # the name that every job looks for
 }
 
 verify_jobs() {

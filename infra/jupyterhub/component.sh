@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Notebooks in the cluster: the chart of JupyterHub with our image, an account without rights, and a login.
 readonly JUPYTER=my-jupyter
+readonly ONE_CIRCLE="one circle of trust: its users share one account, namespace, Role and key, whoever logs them in"
 
 images_of_jupyterhub() {
     printf '%s\n' "$JUPYTERHUB_HUB_IMAGE" "$JUPYTERHUB_PROXY_IMAGE" "${TRAIN_FUNC_IMAGE:-registry/train-func:1}"
@@ -8,25 +9,47 @@ images_of_jupyterhub() {
 
 not_needed_jupyterhub() { :; }
 
-release_of_jupyterhub() { printf '%s kubeflow\n' "$JUPYTER"; }
+release_of_jupyterhub() { printf '%s %s\n' "$JUPYTER" "$HUB_NAMESPACE"; }
+
+# HUB_NAMESPACE: one with nothing of the others in it, as the hub may read its Secrets and make pods there. A hub that is
+# in kubeflow already, beside the root key of the store and the operator, stays there with its users' volumes.
+settle_hub() { # settle_hub ONLINE
+    local name found
+    HUB_NAMESPACE=train-func-hub
+    [[ $1 == true && -z $RECORD_FAULT ]] || return 0
+    for name in train-func-hub kubeflow; do
+        found=$(of_hub "$name" deployments,persistentvolumeclaims) || exit
+        if [[ -n $found ]]; then
+            HUB_NAMESPACE=$name
+            return
+        fi
+    done
+}
+
+# name_hub_namespace FILE: in a copy of one that names train-func-hub
+name_hub_namespace() { sed -i "s/train-func-hub/$HUB_NAMESPACE/g" "$1"; }
 
 render_jupyterhub() {
     local chart
     render_account
     chart=$(chart_of jupyterhub "$JUPYTERHUB_CHART" "$JUPYTERHUB_CHARTS") || return
     jupyterhub_values
-    rendered "$JUPYTER" kubeflow "$chart" "${JUPYTERHUB_VALUES[@]}"
+    rendered "$JUPYTER" "$HUB_NAMESPACE" "$chart" "${JUPYTERHUB_VALUES[@]}"
 }
 
 render_account() {
     cp -r "$ROOT/infra/jupyterhub" "$WORK/"
-    kustomized jupyterhub kubeflow </dev/null
+    kustomized jupyterhub "$HUB_NAMESPACE" </dev/null
 }
 
 # JUPYTERHUB_VALUES: the files, the later ones winning.
 jupyterhub_values() {
     JUPYTERHUB_VALUES=("$ROOT/infra/jupyterhub/values.yaml" "$WORK/jupyterhub-values.yaml")
-    [[ $HEADLESS == false ]] || JUPYTERHUB_VALUES+=("$ROOT/infra/jupyterhub/headless.yaml")
+    if [[ $HEADLESS == true ]]; then
+        cp "$ROOT/infra/jupyterhub/headless.yaml" "$WORK/jupyterhub-headless.yaml"
+        name_hub_namespace "$WORK/jupyterhub-headless.yaml"
+        JUPYTERHUB_VALUES+=("$WORK/jupyterhub-headless.yaml")
+    fi
     {
         values_of_hub
         values_of_proxy
@@ -132,7 +155,8 @@ api_addresses_or_placeholder() {
 egress_to_store() {
     local rest host port address
     if [[ $S3 != external ]]; then
-        printf '      - {to: [{podSelector: {matchLabels: {app: myminio}}}], ports: [{port: 9000, protocol: TCP}]}\n'
+        printf '      - to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kubeflow}}, '
+        printf 'podSelector: {matchLabels: {app: myminio}}}]\n        ports: [{port: 9000, protocol: TCP}]\n'
         return
     fi
     rest=${AWS_ENDPOINT_URL_S3#*://} port=443
@@ -160,38 +184,70 @@ install_jupyterhub() {
     chart=$(chart_of jupyterhub "$JUPYTERHUB_CHART" "$JUPYTERHUB_CHARTS")
     render_account >"$WORK/jupyterhub.yaml"
     apply jupyterhub "$WORK/jupyterhub.yaml"
-    keep_secret jupyterhub kubeflow my-jupyter-login user_password "$(random 24)" admin_password "$(random 40)"
+    [[ $HUB_NAMESPACE == kubeflow ]] || copy_key_of_jobs jupyterhub "$HUB_NAMESPACE" myminio-jobs
+    keep_secret jupyterhub "$HUB_NAMESPACE" my-jupyter-login user_password "$(random 24)" admin_password "$(random 40)"
     jupyterhub_values
-    release jupyterhub "$JUPYTER" kubeflow "$chart" "${JUPYTERHUB_VALUES[@]}"
+    release jupyterhub "$JUPYTER" "$HUB_NAMESPACE" "$chart" "${JUPYTERHUB_VALUES[@]}"
+    say "  $ONE_CIRCLE"
+    [[ $HUB_NAMESPACE != kubeflow ]] || tell_move
+}
+
+# What whoever runs the cluster does by hand, because it ends every user's server: volumes stay in their namespace.
+tell_move() {
+    local of="-n kubeflow --context $CONTEXT --selector app=jupyterhub,release=$JUPYTER"
+    cat >&2 <<TEXT
+  this hub was installed before hubs had a namespace of their own: it may read the root key of the store and make pods
+  beside store and operator, and stays so until you move it; every home stays in its volume, in the namespace kubeflow
+  next: have the users save their work; bring each home here (the servers run): kubectl cp kubeflow/jupyter-NAME:/home/train-func NAME
+    helm uninstall $JUPYTER -n kubeflow --kube-context $CONTEXT
+    kubectl delete pods $of
+    kubectl label persistentvolumeclaims $of release=$JUPYTER-before --overwrite
+    install.sh install --context $CONTEXT
+  and, once its user has started a server there, each home back: kubectl cp NAME/. train-func-hub/jupyter-NAME:/home/train-func
+TEXT
 }
 
 verify_jupyterhub() {
-    k rollout status deployment/hub --namespace kubeflow --timeout 30s >/dev/null || return
-    k rollout status deployment/proxy --namespace kubeflow --timeout 30s >/dev/null
+    local here there
+    k rollout status deployment/hub --namespace "$HUB_NAMESPACE" --timeout 30s >/dev/null || return
+    k rollout status deployment/proxy --namespace "$HUB_NAMESPACE" --timeout 30s >/dev/null || return
+    here=$(secret_value "$HUB_NAMESPACE" myminio-jobs rootPassword) || return
+    there=$(secret_value kubeflow myminio-jobs rootPassword) || return
+    [[ $here == "$there" ]] || { printf 'notebooks have another key of the store than jobs\n' && return 1; }
 }
 
-status_of_jupyterhub() { rollout_of kubeflow deployment/hub; }
+status_of_jupyterhub() { rollout_of "$HUB_NAMESPACE" deployment/hub; }
 
-# The hub made servers and homes, so helm does not know of them.
+tell_hub() {
+    printf 'JupyterHub from here:   kubectl --context %s -n %s port-forward svc/proxy-public 8000:http\n' "$CONTEXT" "$HUB_NAMESPACE"
+    printf '%22s  %s\n' "" "$ONE_CIRCLE"
+    [[ $HUB_NAMESPACE != kubeflow ]] ||
+        printf '%22s  in the namespace of store and operator; install.sh install tells how to move it\n' ""
+}
+
+# The hub made servers and homes, so helm does not know of them. Wherever one of ours is or was.
 remove_jupyterhub() {
-    local left
-    ours_or_none "$JUPYTER" kubeflow || return 0
-    remove_release "$JUPYTER" kubeflow
-    delete_of_hub pods
-    if [[ $PURGE == true ]]; then
-        delete_of_hub persistentvolumeclaims
-    fi
-    left=$(of_hub persistentvolumeclaims)
-    [[ -z $left ]] || say "  kept: $(paste -sd' ' <<<"$left")"
+    local name left
+    for name in train-func-hub kubeflow; do
+        ours_or_none "$JUPYTER" "$name" || continue
+        remove_release "$JUPYTER" "$name"
+        delete_of_hub "$name" pods
+        if [[ $PURGE == true ]]; then
+            delete_of_hub "$name" persistentvolumeclaims
+        fi
+        left=$(of_hub "$name" persistentvolumeclaims) || exit
+        [[ -z $left ]] || say "  kept in $name: $(paste -sd' ' <<<"$left")"
+    done
 }
 
-of_hub() { # of_hub KIND
-    k get "$1" --namespace kubeflow --selector "app=jupyterhub,release=$JUPYTER" --output name 2>/dev/null
+of_hub() { # of_hub NAMESPACE KINDS
+    asked "$2" --namespace "$1" --selector "app=jupyterhub,release=$JUPYTER" --output name
 }
 
-delete_of_hub() { # delete_of_hub KIND
-    local what
-    for what in $(of_hub "$1"); do
-        k delete "$what" --namespace kubeflow --ignore-not-found --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
+delete_of_hub() { # delete_of_hub NAMESPACE KIND
+    local what found
+    found=$(of_hub "$1" "$2") || exit
+    for what in $found; do
+        k delete "$what" --namespace "$1" --ignore-not-found --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
     done
 }

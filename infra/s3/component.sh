@@ -33,6 +33,7 @@ render_s3() {
     [[ $S3 != minio || -n ${S3_IMAGE:-} ]] || die "$PREREQUISITE" \
         "--s3 minio: S3_IMAGE=registry/minio:tag is wanted, as nobody publishes one; or take --s3 seaweedfs"
     cp -r "$ROOT/infra/s3" "$WORK/"
+    name_hub_namespace "$WORK/s3/policy.yaml"
     s3_resources >"$WORK/s3/kustomization.yaml"
     s3_kustomization | kustomized s3 kubeflow
 }

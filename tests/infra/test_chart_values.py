@@ -120,7 +120,8 @@ def test_a_notebook_reaches_the_api_server_the_store_and_dns_alone(render):
     api, store, dns = policy["egress"]
     assert {port["port"] for port in dns["ports"]} == {53}
     assert api == {"to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}], "ports": [{"port": 6443, "protocol": "TCP"}]}
-    assert store["to"] == [{"podSelector": {"matchLabels": {"app": "myminio"}}}]
+    kubeflow = {"matchLabels": {"kubernetes.io/metadata.name": "kubeflow"}}
+    assert store["to"] == [{"namespaceSelector": kubeflow, "podSelector": {"matchLabels": {"app": "myminio"}}}]
     assert store["ports"] == [{"port": 9000, "protocol": "TCP"}]
 
 
@@ -175,8 +176,8 @@ def test_without_volumes_nothing_asks_for_one(render):
 
 def test_where_services_are_headless_names_are_whole(render):
     found = merged(render("jupyterhub", "hpk"))
-    assert "hub.kubeflow.svc.cluster.local:8081" in found["hub"]["extraConfig"]["names"]
-    assert found["proxy"]["chp"]["defaultTarget"] == "http://hub.kubeflow.svc.cluster.local:8081"
+    assert "hub.train-func-hub.svc.cluster.local:8081" in found["hub"]["extraConfig"]["names"]
+    assert found["proxy"]["chp"]["defaultTarget"] == "http://hub.train-func-hub.svc.cluster.local:8081"
     assert found["hub"]["db"]["type"] == "sqlite-memory"
     assert found["singleuser"]["networkPolicy"]["enabled"] is found["hub"]["readinessProbe"]["enabled"] is False
 

@@ -11,6 +11,7 @@ from typing import Any
 from tests.cluster.kubectl import Kubectl, until
 from tests.install.browser import Browser
 
+NAMESPACE = "train-func-hub"
 NOTEBOOK = "notebooks/01_finetune.ipynb"
 SERVER_SECONDS = 400
 RUN_SECONDS = 400
@@ -22,7 +23,7 @@ WAITING = "//div[contains(@class, 'jp-InputPrompt') and contains(., '*')]"
 @contextmanager
 def forwarded(admin: Kubectl) -> Iterator[str]:
     """Its address on this machine, the way that install.sh status tells."""
-    command = [*Kubectl(admin.kubeconfig, "kubeflow", limit=None).command, "port-forward", "svc/proxy-public", ":http"]
+    command = [*Kubectl(admin.kubeconfig, NAMESPACE, limit=None).command, "port-forward", "svc/proxy-public", ":http"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -39,7 +40,7 @@ def forwarded(admin: Kubectl) -> Iterator[str]:
 def password(admin: Kubectl, whose: str) -> str:
     """The users' or the admin's, as install.sh credentials tells how to read it."""
     template = f"--output=jsonpath={{.data.{whose}_password}}"
-    return base64.b64decode(admin("get", "secret", "my-jupyter-login", "--namespace=kubeflow", template)).decode()
+    return base64.b64decode(admin("get", "secret", "my-jupyter-login", f"--namespace={NAMESPACE}", template)).decode()
 
 
 def log_in(browser: Browser, url: str, user: str, word: str) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 300
-NAMESPACES = ("kubeflow", "train-func")
+NAMESPACES = ("kubeflow", "train-func", "train-func-hub")
 CHARTS = ("openebs", "jupyterhub")  # which the testbed cannot reach; tests/install/charts.py has those it is given
 IN_FRONT = """#!/usr/bin/env bash
 printf '%s\\n' "{name} $*" >>"{folder}/arguments"
@@ -91,6 +91,12 @@ class Installer:
         done = self(command, *options)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
+
+    def by_hand(self, command: str) -> None:
+        """A command line that it told somebody to give."""
+        subprocess.run(
+            ["bash", "-ec", command], env=self._environment, check=True, timeout=SECONDS, capture_output=True
+        )
 
     def killed_at(self, words: str) -> None:
         """An installation that is killed, with all its processes, as soon as it says this in a line of its own."""

@@ -43,7 +43,7 @@ def test_the_key_of_jobs_opens_its_bucket_and_nothing_else(installed, admin):
 def test_nobody_but_an_admin_reads_secrets_or_runs_programs_in_pods(installed, admin, notebook):
     for verb in ("get", "list", "watch"):
         assert notebook.run("auth", "can-i", verb, "secrets", "--all-namespaces").stdout.strip() == "no"
-    for account in ("train-func:notebook", "train-func:default", "kubeflow:default", "kubeflow:notebook"):
+    for account in ("train-func:notebook", "train-func:default", "kubeflow:default", "train-func-hub:notebook"):
         one = f"--as=system:serviceaccount:{account}"
         for what in (("get", "secret/myminio"), ("list", "secrets"), ("create", "pods/exec"), ("create", "pods")):
             for namespace in ("kubeflow", "train-func"):

@@ -13,11 +13,16 @@ from tests.install.browser import Browser
 from tests.install.installer import NAMESPACES, Installer
 from tests.install.objects import everything
 from tests.install.reach import listening, reached, skip_unless_enforced
+from tests.install.store import key_of
 from tests.install.test_confined import ASKS
 
-KUBEFLOW = "--namespace=kubeflow"
+HERE = f"--namespace={hub.NAMESPACE}"
+BEFORE = "--namespace=kubeflow"  # where a hub of an earlier install.sh is
 RELEASE = "--selector=owner=helm,name=my-jupyter"
 USER = "alice"
+SELECTOR = "--selector=app=jupyterhub,release=my-jupyter"
+LABELS = {"app": "jupyterhub", "release": "my-jupyter", "component": "singleuser-storage"}
+HUB = ["deployment.apps/hub", "deployment.apps/proxy"]
 
 
 def objects(admin: Kubectl) -> dict[str, str]:
@@ -80,11 +85,11 @@ def test_a_notebook_reaches_the_api_server_the_store_and_the_hub_by_name_and_no_
     skip_unless_enforced(admin)
     labels = {"app": "jupyterhub", "release": "my-jupyter", "component": "singleuser-server"}
     labels |= {"hub.jupyter.org/network-access-hub": "true"}  # as the spawner marks its pods
-    wanted = {"kubernetes.default.svc:443", "myminio:9000", "hub:8081"}
+    wanted = {"kubernetes.default.svc:443", "myminio.kubeflow:9000", "hub:8081"}
     node = admin("get", "nodes", "--output=jsonpath={.items[0].status.addresses[0].address}")
     with accounts.namespace_of_its_own(admin) as name, listening(admin, name) as other:
         assert other in reached(admin, name, other)
-        assert reached(admin, "kubeflow", *wanted, other, f"{node}:10250", labels=labels) == wanted
+        assert reached(admin, hub.NAMESPACE, *wanted, other, f"{node}:10250", labels=labels) == wanted
 
 
 def test_a_second_run_changes_nothing(installed, admin):
@@ -94,28 +99,28 @@ def test_a_second_run_changes_nothing(installed, admin):
 
 
 def test_what_somebody_changed_by_hand_is_put_right(installed, admin):
-    admin("patch", "service", "proxy-public", KUBEFLOW, '--patch={"spec": {"type": "NodePort"}}')
+    admin("patch", "service", "proxy-public", HERE, '--patch={"spec": {"type": "NodePort"}}')
     assert "changed: jupyterhub" in installed.must("install")
-    assert admin("get", "service", "proxy-public", KUBEFLOW, "--output=jsonpath={.spec.type}") == "ClusterIP"
+    assert admin("get", "service", "proxy-public", HERE, "--output=jsonpath={.spec.type}") == "ClusterIP"
 
 
 def test_an_upgrade_that_was_killed_goes_on(installed, admin):
-    newest = admin("get", "secrets", KUBEFLOW, RELEASE, "--output=name").split()[-1]
-    admin("label", newest, KUBEFLOW, "status=pending-upgrade", "--overwrite")
+    newest = admin("get", "secrets", HERE, RELEASE, "--output=name").split()[-1]
+    admin("label", newest, HERE, "status=pending-upgrade", "--overwrite")
     assert "an earlier run was interrupted; going on" in installed.must("install")
     assert "nothing was changed" in installed.must("install")
 
 
 def test_a_release_of_somebody_else_is_refused_before_anything_is_changed(installed, admin):
-    newest = admin("get", "secrets", KUBEFLOW, RELEASE, "--output=name").split()[-1]
-    admin("label", newest, KUBEFLOW, "made-by-")
+    newest = admin("get", "secrets", HERE, RELEASE, "--output=name").split()[-1]
+    admin("label", newest, HERE, "made-by-")
     try:
         done = installed("install")
         assert done.returncode == 3
-        assert "release kubeflow/my-jupyter is there, not made by install.sh" in done.stdout
-        assert "or uninstall it: helm uninstall my-jupyter -n kubeflow" in done.stdout
+        assert f"release {hub.NAMESPACE}/my-jupyter is there, not made by install.sh" in done.stdout
+        assert f"or uninstall it: helm uninstall my-jupyter -n {hub.NAMESPACE}" in done.stdout
     finally:
-        admin("label", newest, KUBEFLOW, "made-by=train-func-install")
+        admin("label", newest, HERE, "made-by=train-func-install")
 
 
 @pytest.mark.parametrize(("user", "whose"), [("alice", "admin"), ("admin", "user"), ("No name!", "user")])
@@ -139,12 +144,34 @@ def test_one_changed_word_trains_on_the_cluster(url, admin, window):
 
 def test_a_notebook_reads_no_secret_and_starts_nothing(installed, admin):
     pod = f"jupyter-{USER}"
-    said = admin("exec", pod, KUBEFLOW, "--", "python", "-c", ASKS)
+    said = admin("exec", pod, HERE, "--", "python", "-c", ASKS)
     assert said.split() == ["403", "403", "403"]
-    one = "--as=system:serviceaccount:kubeflow:notebook"
+    one = f"--as=system:serviceaccount:{hub.NAMESPACE}:notebook"
     for namespace in NAMESPACES:
         for what in (("create", "pods"), ("create", "pods/exec"), ("get", "secrets"), ("create", "rolebindings")):
             assert admin.run("auth", "can-i", *what, f"--namespace={namespace}", one).stdout.strip() == "no"
+
+
+@pytest.mark.parametrize("namespace", [name for name in NAMESPACES if name != hub.NAMESPACE])
+def test_the_hub_reads_no_secret_and_makes_no_pod_where_store_operator_and_jobs_are(installed, admin, namespace):
+    def may(*what: str, where: str = namespace) -> str:
+        one = f"--as=system:serviceaccount:{hub.NAMESPACE}:hub"
+        return admin.run("auth", "can-i", *what, f"--namespace={where}", one).stdout.strip()
+
+    assert may("create", "pods", where=hub.NAMESPACE) == "yes"  # so the account is the hub's
+    for what in ("secret/myminio", "secret/myminio-jobs", "secrets"):
+        assert may("get", what) == "no", what
+    for what in ("pods", "pods/exec", "pytorchjobs.kubeflow.org", "persistentvolumeclaims", "secrets"):
+        assert may("create", what) == "no", what
+
+
+def test_the_namespace_of_the_hub_holds_nothing_of_the_others_but_the_key_of_jobs(installed, admin):
+    assert key_of(admin, hub.NAMESPACE, "myminio-jobs") == key_of(admin, "train-func", "myminio")
+    assert key_of(admin, hub.NAMESPACE, "myminio-jobs") != key_of(admin, "kubeflow", "myminio")
+    secrets = admin("get", "secrets", HERE, "--field-selector=type=Opaque", "--output=name").split()
+    assert set(secrets) == {"secret/hub", "secret/my-jupyter-login", "secret/myminio-jobs"}
+    pods = admin("get", "pods", HERE, "--output=jsonpath={.items[*].metadata.labels.app}").split()
+    assert set(pods) == {"jupyterhub"}
 
 
 def test_a_server_that_starts_again_finds_what_was_changed(url, admin, window):
@@ -170,7 +197,7 @@ def test_a_notebook_reaches_the_api_server_the_store_and_dns_alone(installed, ad
         "get", "endpointslices", "--namespace=default", "--selector=kubernetes.io/service-name=kubernetes"
     )
     api = [f"{address}/32" for each in shown["items"] for end in each["endpoints"] for address in end["addresses"]]
-    policy = admin.json("get", "networkpolicy", "singleuser", KUBEFLOW)["spec"]
+    policy = admin.json("get", "networkpolicy", "singleuser", HERE)["spec"]
     rules = [rule for rule in policy["egress"] if {port["port"] for port in rule.get("ports", [])} != {53}]
     blocks = [to["ipBlock"] for rule in rules for to in rule.get("to", []) if "ipBlock" in to]
     assert blocks == [{"cidr": address} for address in api]
@@ -178,7 +205,7 @@ def test_a_notebook_reaches_the_api_server_the_store_and_dns_alone(installed, ad
 
 def test_no_password_is_in_an_argument_a_release_or_what_was_said(installed, admin, url):
     installed.must("credentials")
-    shown = json.dumps(admin.json("get", "configmaps,deployments,pods", KUBEFLOW))
+    shown = json.dumps(admin.json("get", "configmaps,deployments,pods", HERE))
     for whose in ("user", "admin"):
         word = hub.password(admin, whose)
         assert len(word) >= 24
@@ -188,10 +215,33 @@ def test_no_password_is_in_an_argument_a_release_or_what_was_said(installed, adm
 def test_uninstalling_keeps_homes_and_installing_again_finds_them(installed, admin):
     claims = {"persistentvolumeclaim/hub-db-dir", f"persistentvolumeclaim/claim-{USER}"}
     assert "kept: " in installed.must("uninstall")
-    assert claims <= set(admin("get", "pvc", KUBEFLOW, "--output=name").split())
-    assert not admin("get", "pods,deployments,services", KUBEFLOW, "--selector=app=jupyterhub", "--output=name")
+    assert claims <= set(admin("get", "pvc", HERE, "--output=name").split())
+    assert not admin("get", "pods,deployments,services", HERE, "--selector=app=jupyterhub", "--output=name")
     installed.must("install")
     assert "nothing was changed" in installed.must("install")
+
+
+def test_one_that_is_beside_the_store_already_stays_with_its_homes_until_somebody_moves_it(installed, admin):
+    installed.must("uninstall")
+    admin("delete", "pvc", "--all", HERE, "--timeout=120s", seconds=130)
+    home = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "claim-bob", "labels": LABELS}}
+    home["spec"] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    Kubectl(admin.kubeconfig, "kubeflow").apply(home)
+
+    said = installed.must("install")
+    assert admin("get", "deployments", BEFORE, SELECTOR, "--output=name").split() == HUB
+    assert not admin("get", "deployments", HERE, "--ignore-not-found", "--output=name")
+    assert "kubeflow port-forward svc/proxy-public" in installed.must("status")
+
+    commands = [line.strip() for line in said.splitlines() if line.startswith(("    helm ", "    kubectl "))]
+    assert len(commands) == 3
+    for command in commands:
+        installed.by_hand(command)
+    installed.must("install")
+    assert admin("get", "deployments", HERE, SELECTOR, "--output=name").split() == HUB
+    assert not admin("get", "deployments", BEFORE, SELECTOR, "--output=name")
+    assert admin("get", "pvc", "claim-bob", BEFORE, "--output=name")
+    assert f"{hub.NAMESPACE} port-forward svc/proxy-public" in installed.must("status")
 
 
 def test_purging_leaves_the_cluster_as_it_was(installed, admin, before):
