@@ -14,7 +14,7 @@ from train_func.errors import (
     StorageReason,
     TrainFuncError,
 )
-from train_func.worker.pod.exits import Exit, exit_of, is_lost_peer, retryable
+from train_func.exits import Exit, cause_of, exit_of, is_lost_peer, retryable
 
 GLOO_CLOSED = (
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:59608. "
@@ -66,6 +66,18 @@ def of_type(name, base=RuntimeError):
 )
 def test_every_exception_has_its_exit(error, code, cause):
     assert exit_of(error) == Exit(code, cause)
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        *((64, "input"), (65, "data"), (66, "model"), (69, "storage"), (70, "code"), (73, "storage"), (74, "storage")),
+        *((77, "permission"), (78, "source"), (134, "killed"), (137, "killed"), (139, "killed"), (143, "preemption")),
+        *((144, "storage"), (145, "peer"), (146, "peer"), (147, "killed"), (1, "unknown"), (128, "unknown")),
+    ],
+)
+def test_a_code_tells_its_cause_where_nothing_else_does(code, cause):
+    assert cause_of(code) == cause
 
 
 def test_every_reason_of_a_storage_failure_has_an_exit_and_only_unreachable_is_retried():

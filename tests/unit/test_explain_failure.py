@@ -8,6 +8,7 @@ import pytest
 
 from tests.recorded_jobs import RecordedPlace, a_record
 from train_func.client.explain import explain
+from train_func.client.explain.incidents import incidents
 from train_func.storage import open_store
 
 
@@ -37,8 +38,10 @@ def test_a_worker_that_left_no_record_is_told_by_its_exit_code_and_not_by_its_lo
 KILLED_LOG = "worker 1 of 2 starts in job-a-worker-1\nworker 1 meets the others\n[rank 1] slow 0\n[rank 1] slow 1\n"
 ENDS = [
     (137, KILLED_LOG, "killed", "worker 0 was killed by SIGKILL"),
-    (139, KILLED_LOG, "unknown", "worker 0 was killed by SIGSEGV"),
-    (147, KILLED_LOG, "unknown", "worker 0 ended with exit code 147"),
+    (139, KILLED_LOG, "killed", "worker 0 was killed by SIGSEGV"),
+    (147, KILLED_LOG, "killed", "worker 0 ended with exit code 147"),
+    (73, KILLED_LOG, "storage", "worker 0 ended with exit code 73"),
+    (144, KILLED_LOG, "storage", "worker 0 ended with exit code 144"),
     (1, f"{KILLED_LOG}ImportError: no torch\n", "unknown", "worker 0 ended with exit code 1: ImportError: no torch"),
 ]
 
@@ -54,6 +57,8 @@ def test_a_worker_that_could_say_nothing_is_told_by_signal_or_code_without_its_l
     assert error.cause == cause
     assert f"{words}\n" in str(error)
     assert "slow" not in str(error)
+    while_it_runs = [found.trouble.cause for found in incidents(place.pods("job-a"), place.events("job-a"))]
+    assert while_it_runs == ([cause] if code > 128 else [])  # a final end is told when the job has failed
 
 
 def test_a_cancelled_run_is_not_promised_to_go_on(store):

@@ -19,6 +19,7 @@ from train_func.client.placement import whole_fault
 from train_func.client.records import ends, submitted
 from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
+from train_func.exits import retryable
 from train_func.run import RunRecord
 from train_func.storage import Store
 from train_func.storage.patience import within
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 FINISHED = ("Succeeded", "Failed", "Cancelled", "Interrupted")
 REPR_SECONDS = 3.0  # for the state in a job's repr
 LONGEST_WAIT = 60.0  # seconds between two looks at a job whose place tells of every change
-RETRYABLE = 128  # exit codes from here on are retried
 CANCELLED = "cancelled.json"  # in the store, because a cluster keeps nothing of a job that was cancelled
 WAY = {
     **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
@@ -294,7 +294,7 @@ def state_in_store(store: Store, record: RunRecord) -> str:
     newest = f"attempts/{max(attempts, default=0)}"
     keys = [f"{record.prefix}/{key}" for key in entries if re.fullmatch(rf"{newest}/worker-\d+\.json", key)]
     over = ends(store, record, keys)
-    if any(0 < end["exit_code"] < RETRYABLE for end in over):
+    if any(end["exit_code"] and not retryable(end["exit_code"]) for end in over):
         return "Failed"
     # Without a result.json the function published nothing, and yet all of it was done.
     return "Succeeded" if any(end["worker"] == end["exit_code"] == 0 for end in over) else "Absent"

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
+from train_func import exits
 from train_func.client import records
 from train_func.client.explain import termination
 from train_func.client.explain.incidents import brief, incidents, since
@@ -25,10 +26,6 @@ KILLED = ("killed", "preemption")  # causes on record of a worker that was ended
 LAST_EVENTS = 5
 TOLD_BY_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission", "cluster", "unknown")
 DEADLINE = "longer than specified deadline"  # the operator's words; its reason does not tell
-
-# Of a worker that left no record, by its exit code: what the supervisor means by it.
-_EXITS: dict[int, Cause] = {64: "input", 65: "data", 66: "model", 69: "storage", 70: "code", 74: "storage"}
-_EXITS |= {77: "permission", 137: "killed", 144: "storage"}
 
 FOREIGN = "give an image built by `make image` (image=...) and submit again"
 AGAIN = "submit again: it starts from the beginning (no checkpoints yet)"
@@ -170,7 +167,7 @@ def _of_pods(evidence: Evidence) -> Trouble:
         return Trouble("image", f"worker {last.worker}: its image cannot run the workers' program: {words}", FOREIGN)
     code, cause = last.exit_code or 0, termination.read(last.message)[0]
     what = f"worker {last.worker} {termination.ending(code, last.reason, last.message)}"
-    return Trouble(cause or _EXITS.get(code, "unknown"), what)
+    return Trouble(cause or exits.cause_of(code), what)
 
 
 def _own_ends(ends: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -192,7 +189,7 @@ def _of_record(end: dict[str, Any], evidence: Evidence) -> Trouble:
     what = f"{error['type']}: {error['message']}\n  in {where}"
     frames = locate(evidence.cells, error["traceback"])
     what += "".join(f"\n  {origin}, line {line}: `{text.strip()}`" for origin, line, text in reversed(frames))
-    if end["exit_code"] == 71:
+    if end["exit_code"] == exits.SPENT:
         what += f"\n  {end['message']}"
     return Trouble(cause, what)
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from train_func import exits
 from train_func.client.explain import termination
 from train_func.client.explain.starts import Starts, starts
 from train_func.client.explain.taken import TAKEN_AWAY, taken
 from train_func.client.explain.trouble import Trouble, worker_of
 from train_func.client.observed import Event, Pod
-from train_func.errors import Cause
 
 _ON_EVENT = {
     "Evicted": "was evicted",
@@ -25,11 +25,7 @@ _ON_EVENT = {
 _ENDED = re.compile(
     r"Error pod (?P<pod>\S+) container \S+ exitCode: (?P<code>\d+) terminated message: (?P<message>.*)", re.DOTALL
 )
-UNREACHABLE = 144
-_CAUSES: dict[int, Cause] = {137: "killed", 143: "preemption", UNREACHABLE: "storage", 147: "killed"}
 TAKEN = "taken"  # the key of what the cluster did begins so
-FOLLOWING = (145, 146)  # ends that another worker's end brings about
-FIRST_RETRYABLE = 128
 CRASHES = 4  # pods that end so, each within SHORT_LIFE, after which only a change can help
 SHORT_LIFE = 60.0  # seconds
 EVICTIONS = 3  # of one worker, for what it keeps on disk; after that only a change can help
@@ -85,7 +81,7 @@ def unbegun(pods: Sequence[Pod], events: Sequence[Event]) -> dict[int, int]:
     begun, found = starts(pods, events), defaultdict[int, set[str]](set)
     for event in events:
         ended = _ENDED.match(event.message)
-        if ended and int(ended["code"]) == UNREACHABLE and termination.attempt(ended["message"]) is None:
+        if ended and int(ended["code"]) == exits.UNREACHABLE and termination.attempt(ended["message"]) is None:
             worker = worker_of(ended["pod"])
             found[worker] |= set(begun.between(worker, event))
     return {worker: len(ends) for worker, ends in found.items()}
@@ -112,7 +108,7 @@ def _of_event(event: Event, begun: Starts, crashes: int) -> Incident | None:
     ended = _ENDED.match(event.message)
     if kind != "PyTorchJob" or ended is None:
         return None
-    if int(ended["code"]) < FIRST_RETRYABLE or int(ended["code"]) in FOLLOWING:
+    if not exits.retryable(int(ended["code"])) or int(ended["code"]) in exits.FOLLOWING:
         return None
     worker = worker_of(ended["pod"])
     pods = begun.between(worker, event)
@@ -132,7 +128,7 @@ def _of_end(event: Event, ended: "re.Match[str]", num_pods: int, crashes: int) -
     if event.reason == "OOMKilled":
         what = f"worker {worker} needed more than its memory limit and was killed (exit code {code}). {message}".strip()
         return Trouble("memory", what, _MEMORY, permanent=hopeless)
-    return Trouble(cause or _CAUSES.get(code, "unknown"), _ending(event, ended), "it is started again")
+    return Trouble(cause or exits.cause_of(code), _ending(event, ended), "it is started again")
 
 
 def _ending(event: Event, ended: "re.Match[str]") -> str:

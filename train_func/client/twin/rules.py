@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from train_func import exits
 from train_func.client.twin.record import PodRecord
 from train_func.client.twin.spec import Spec
 
 Status = dict[str, Any]
 KIND = "PyTorchJob"
 CANCELLED = "Cancelled"  # reason of a Failed condition that no operator gives
-RETRYABLE = 128  # exit codes from here on are retried under the policy ExitCode
 
 
 @dataclass
@@ -182,7 +182,7 @@ def _pods(spec: Spec, outcome: Outcome, pods: Sequence[PodRecord], now: str) -> 
 def _failed_pod(spec: Spec, outcome: Outcome, pod: PodRecord, now: str) -> None:
     by_code = spec.restart_policy == "ExitCode"
     # A failed pod without an exit code counts as retryable.
-    retryable = pod.exit_code is None or pod.exit_code >= RETRYABLE
+    retryable = pod.exit_code is None or exits.retryable(pod.exit_code)
     if spec.restart_policy in ("OnFailure", "Always") or (by_code and retryable):
         outcome.delete.append(pod)
         message = f"job {spec.name} is restarting because Worker replica(s) failed."

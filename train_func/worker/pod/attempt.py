@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
+from train_func import exits
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import RunRecord
 from train_func.storage import Store
 from train_func.storage.patience import within
-from train_func.worker.pod import exits
 from train_func.worker.pod.attempts import Attempts, Lease, now
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.mirror import Mirror

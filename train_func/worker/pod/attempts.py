@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from train_func import exits
 from train_func.errors import Cause, StorageFailed
 from train_func.run import RunRecord
 from train_func.storage import Store
-from train_func.worker.pod import exits
 from train_func.worker.pod.verdict import RankEnd, Verdict
 
 _FREE = {exits.STOPPED, exits.RENDEZVOUS}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from train_func.errors import Cause
-from train_func.worker.pod.exits import CODE, Exit, exit_of, is_lost_peer
+from train_func.exits import CODE, Exit, exit_of, is_lost_peer
 
 LONGEST_MESSAGE = 4_000  # characters; a record stays readable when an exception carries a whole tensor
 LONGEST_TRACEBACK = 60_000

@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from train_func import exits
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.run import RunRecord
 from train_func.storage import Store, open_store
-from train_func.worker.pod import exits
 from train_func.worker.pod.attempt import Attempt, Refused
 from train_func.worker.pod.attempts import now
 from train_func.worker.pod.environment import Environment, read_environment

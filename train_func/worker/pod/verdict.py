@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Self
 
+from train_func import exits
 from train_func.errors import Cause
-from train_func.worker.pod import exits
 from train_func.worker.pod.outcome import Outcome
 
 

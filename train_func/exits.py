@@ -1,6 +1,7 @@
 """One table: what went wrong, the exit code that says so, and whether the operator tries again.
 
-Codes of 128 and above are retried by the operator, those below are final.
+Workers end with these codes and the client reads them. Codes of 128 and above are retried by the operator, those below
+are final.
 """
 
 import errno
@@ -20,12 +21,14 @@ FENCED = 73  # another attempt leads or has published
 FULL = 74
 PERMISSION = 77
 CONFIGURATION = 78
+FIRST_SIGNAL = 129  # 128 and the number of the signal that killed the process
 MEMORY = 137
 STOPPED = 143
 UNREACHABLE = 144
 PEER = 145
 RENDEZVOUS = 146
 KILLED = 147
+FOLLOWING = (PEER, RENDEZVOUS)  # ends that another worker's end brings about
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,24 @@ _STORAGE: dict[StorageReason, int] = {
 }
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _ALLOCATION = re.compile(r"can't allocate memory|CUDA out of memory|out of memory")
+
+
+# What a code says by itself, of a worker that could not write down why it ended.
+_CAUSES: dict[int, Cause] = {
+    **dict.fromkeys(range(FIRST_SIGNAL, STOPPED), "killed"),  # 137 too: only the kernel knows whether it was for memory
+    **dict.fromkeys(_STORAGE.values(), "storage"),
+    **{code: cause for cause, code in _REFUSED.items()},
+    CONFIGURATION: "source",
+    STOPPED: "preemption",
+    PEER: "peer",
+    RENDEZVOUS: "peer",
+    KILLED: "killed",
+}
+
+
+def cause_of(code: int) -> Cause:
+    """The cause that an exit code alone tells."""
+    return _CAUSES.get(code, "unknown")
 
 
 def exit_of(error: BaseException) -> Exit:
