@@ -1,4 +1,4 @@
-"""Access to one cluster, from a kubeconfig or from inside a pod; every request is bounded in time.
+"""Access to one cluster, from a kubeconfig or from inside a pod; how requests are sent is said in ``sending``.
 
 The kubernetes client is imported with the first connection, because that takes a second.
 """
@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train_func.client.cluster import faults
+from train_func.client.cluster import faults, proxy
+from train_func.client.cluster.credentials import Credentials
+from train_func.client.cluster.proxy import Proxy
+from train_func.client.cluster.sending import Sender
 from train_func.errors import InvalidInput
 
-SECONDS = (3.0, 10.0)  # to connect, and between two packets of an answer
-TWICE = ("GET", "DELETE")  # once more where the server had closed a kept connection; a POST is never sent twice
+PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 CONNECTIONS = 32  # kept open: watches, followed logs, and the requests between them
 POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 DEFAULT_KUBECONFIG = "~/.kube/config"
@@ -74,19 +76,32 @@ def connect(context: str | None = None, namespace: str | None = None) -> Access:
         InvalidInput: no cluster is named, or there is no such context.
     """
     kubeconfig = os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
-    return _connect(kubeconfig, _written(kubeconfig), context, namespace)
+    proxies = tuple((name, value) for name, value in sorted(os.environ.items()) if name.upper() in PROXIES)
+    return _connect(kubeconfig, _written(kubeconfig), proxies, context, namespace)
 
 
 @functools.lru_cache(maxsize=16)
-def _connect(kubeconfig: str, written: tuple[int, ...], context: str | None, namespace: str | None) -> Access:
+def _connect(
+    kubeconfig: str,
+    written: tuple[int, ...],
+    proxies: tuple[tuple[str, str], ...],
+    context: str | None,
+    namespace: str | None,
+) -> Access:
     """``written``: whoever logs in again, or takes another context, is not held to what was read before."""
     from kubernetes import client
 
     configuration = client.Configuration()
-    where, found = _load(configuration, kubeconfig, context)
+    where, found, through = _load(configuration, kubeconfig, context)
+    through = through or proxy.from_environment(configuration.host, dict(proxies))
+    if through:
+        where += f" through the proxy {through.url}"
+        _lead(configuration, through)
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.retries = False  # urllib3 would write a warning about each, where nobody asked for one
-    api = _Bounded.of(configuration)
+    credentials = Credentials(configuration, lambda fresh: _load(fresh, kubeconfig, context))
+    api = client.ApiClient(configuration)
+    api.request = Sender(api, credentials, where)
     return Access(
         namespace=namespace or found,
         where=where,
@@ -96,28 +111,12 @@ def _connect(kubeconfig: str, written: tuple[int, ...], context: str | None, nam
     )
 
 
-class _Bounded:
-    """Makes an ApiClient whose requests have a time limit; the client's own wait for ever."""
+def _lead(configuration: Any, through: Proxy) -> None:
+    """Has the client use the proxy, and no rules of its own about when not to."""
+    from urllib3.util import make_headers
 
-    @staticmethod
-    def of(configuration: Any) -> Any:
-        from kubernetes import client
-        from urllib3.exceptions import ProtocolError
-
-        api = client.ApiClient(configuration)
-        unbounded = api.request
-
-        def request(method: str, *arguments: Any, _request_timeout: Any = None, **options: Any) -> Any:
-            limits = _request_timeout or SECONDS
-            try:
-                return unbounded(method, *arguments, _request_timeout=limits, **options)
-            except ProtocolError:
-                if method not in TWICE:
-                    raise
-                return unbounded(method, *arguments, _request_timeout=limits, **options)
-
-        api.request = request
-        return api
+    configuration.proxy, configuration.no_proxy = through.url, ""
+    configuration.proxy_headers = make_headers(proxy_basic_auth=through.user) if through.user else None
 
 
 def _written(kubeconfig: str) -> tuple[int, ...]:
@@ -126,14 +125,14 @@ def _written(kubeconfig: str) -> tuple[int, ...]:
     return tuple(file.stat().st_mtime_ns for file in files if file.is_file())
 
 
-def _load(configuration: Any, kubeconfig: str, context: str | None) -> tuple[str, str]:
-    """Fills ``configuration``; returns which cluster that is, and its namespace."""
+def _load(configuration: Any, kubeconfig: str, context: str | None) -> tuple[str, str, Proxy | None]:
+    """Fills ``configuration``; returns which cluster that is, its namespace, and the proxy that is named for it."""
     import yaml
     from kubernetes import config
 
     if context is None and not _written(kubeconfig) and POD_NAMESPACE.exists():
         config.load_incluster_config(client_configuration=configuration)
-        return f"the cluster of this pod ({configuration.host})", POD_NAMESPACE.read_text().strip()
+        return f"the cluster of this pod ({configuration.host})", POD_NAMESPACE.read_text().strip(), None
     try:
         contexts, current = config.list_kube_config_contexts(config_file=kubeconfig)
         chosen = next((found for found in contexts if found["name"] == context), None) if context else current
@@ -141,13 +140,24 @@ def _load(configuration: Any, kubeconfig: str, context: str | None) -> tuple[str
             names = ", ".join(found["name"] for found in contexts) or "none"
             raise InvalidInput(f"context={context!r}: {kubeconfig} has no such context; it has: {names}")
         config.load_kube_config(config_file=kubeconfig, context=chosen["name"], client_configuration=configuration)
+        through = _proxy_url(kubeconfig, chosen["context"]["cluster"])
     except (config.ConfigException, yaml.YAMLError, OSError) as error:
         raise InvalidInput(
             f"no cluster is named: {_why(error)} ({kubeconfig}). Name a kubeconfig by KUBECONFIG and one of its "
             "contexts by Cluster(context=...) (`kubectl config get-contexts` lists them), or run inside a pod that has "
             "a service account's token. Local() trains on this machine"
         ) from None
-    return f"context {chosen['name']!r} ({configuration.host})", chosen["context"].get("namespace") or "default"
+    where = f"context {chosen['name']!r} ({configuration.host})"
+    return where, chosen["context"].get("namespace") or "default", through
+
+
+def _proxy_url(kubeconfig: str, cluster: str) -> Proxy | None:
+    """The proxy that a kubeconfig names for a cluster, which the client does not read."""
+    from kubernetes.config.kube_config import KubeConfigMerger
+
+    found = KubeConfigMerger(kubeconfig).config["clusters"].get_with_name(cluster)["cluster"]
+    url = found.safe_get("proxy-url")
+    return proxy.parse(url, f"proxy-url of the cluster {cluster!r} in {kubeconfig}") if url else None
 
 
 def _why(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """One question to the API by its path, answered as plain JSON; several at once, none for longer than there is time."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from train_func.client.cluster.access import Access
+from train_func.client.cluster.sending import Asked
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -25,29 +27,34 @@ def post(access: Access, path: str, body: Mapping[str, Any], *, seconds: float =
 def together(calls: Sequence[Callable[[], T]], seconds: float) -> list[T | Exception]:
     """What each of ``calls`` returned or raised, in their order; TimeoutError for those that were not done in time.
 
-    They run in threads of their own, which are left behind then: a silent name server ends no earlier.
+    They run in threads of their own, which are left behind then: a silent name server ends no earlier. Time for which
+    a busy server asked to be left alone is not counted.
     """
-    futures: list[Future[T]] = [Future() for _ in calls]
+    futures: list[tuple[Future[T], Asked]] = [(Future(), Asked()) for _ in calls]
     end = time.monotonic() + seconds
-    for call, future in zip(calls, futures, strict=True):
-        threading.Thread(target=_settle, args=(call, future), name="preflight", daemon=True).start()
+    for call, (future, asked) in zip(calls, futures, strict=True):
+        threading.Thread(target=_settle, args=(call, future, asked), name="preflight", daemon=True).start()
     outcomes: list[T | Exception] = []
-    for future in futures:
-        outcome = _outcome(future, end)
+    for future, asked in futures:
+        outcome = _outcome(future, end, asked)
         outcomes.append(outcome)
     return outcomes
 
 
-def _settle(call: Callable[[], T], future: "Future[T]") -> None:
+def _settle(call: Callable[[], T], future: "Future[T]", asked: Asked) -> None:
+    asked.count()
     try:
         future.set_result(call())
     except Exception as error:
         future.set_exception(error)
 
 
-def _outcome(future: "Future[T]", end: float) -> T | Exception:
+def _outcome(future: "Future[T]", end: float, asked: Asked) -> T | Exception:
+    while not future.done() and (left := end + asked.seconds - time.monotonic()) > 0:
+        with contextlib.suppress(TimeoutError):
+            future.exception(left)
     try:
-        return future.result(max(0.0, end - time.monotonic()))
+        return future.result(0)
     except Exception as error:
         return error
 

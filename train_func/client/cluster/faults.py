@@ -5,6 +5,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.cluster import rights
+from train_func.client.cluster.sending import PATIENCE_SECONDS, retry_after
 from train_func.client.explain.refusals import DENIED, POLICY
 from train_func.errors import Cause, InvalidInput
 
@@ -97,8 +98,18 @@ def api_fault(error: BaseException, verb: str, resource: str, access: "Access") 
             return f"{asked}: the cluster does not take what was asked: {words}"
         case 400 | 403 | 422:
             return _refusal(asked, words, access)
+        case 429:
+            return _busy(asked, words, retry_after(error))
         case status:
             return _broken(asked, status, words, access.where)
+
+
+def _busy(asked: str, words: str, seconds: float | None) -> str:
+    later = "" if seconds is None else f", and wants to be asked again after {seconds:.0f} s"
+    return (
+        f"{asked}: the API server has too many requests (status 429){later}: {words}. It is asked again for at most "
+        f"{PATIENCE_SECONDS:.0f} s; submit again later"
+    )
 
 
 def _refusal(asked: str, words: str, access: "Access") -> str:

@@ -1,0 +1,188 @@
+"""Credentials that the API server refuses are read again from a plugin or a file: once, and not in a storm."""
+
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.api_servers import Answer, ApiServer, Authority, running, unauthorized, write_kubeconfig
+from tests.twin_jobs import until
+from train_func.client.cluster import credentials
+from train_func.client.cluster.access import connect
+from train_func.client.cluster.asking import get, post
+from train_func.client.cluster.reflection import Kind, Reflection
+from train_func.errors import InvalidInput
+
+API = "client.authentication.k8s.io/v1"
+# Hands out token-1, token-2, ..., the last of them again and again; its folder holds one file for each time it ran.
+PLUGIN = """#!/bin/sh
+ran=$(mktemp "$0.ran.XXXXXX")
+number=$(ls "$0".ran.* | wc -l)
+[ "$number" -gt {last} ] && number={last}
+cat <<END
+{answer}
+END
+"""
+
+
+class Plugin:
+    """A credential plugin, as a script."""
+
+    def __init__(self, path, *, last=2, status=None):
+        status = status or {"token": "token-$number"}
+        answer = json.dumps({"apiVersion": API, "kind": "ExecCredential", "status": status})
+        path.write_text(PLUGIN.format(last=last, answer=answer))
+        path.chmod(0o700)
+        self._path = path
+        self.user = {"exec": {"apiVersion": API, "command": str(path), "interactiveMode": "Never"}}
+
+    @property
+    def num_runs(self):
+        return len(list(self._path.parent.glob(f"{self._path.name}.ran.*")))
+
+
+@pytest.fixture
+def server():
+    with running(server := ApiServer()):
+        server.good = {"token-2"}
+        server.answer = lambda asked: Answer() if asked.token in server.good else unauthorized()
+        yield server
+
+
+@pytest.fixture
+def connected(server, tmp_path, monkeypatch):
+    def connected(user):
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", {"server": server.url}, user)))
+        return connect()
+
+    return connected
+
+
+@pytest.mark.parametrize("send", [get, lambda access, path: post(access, path, {})], ids=["GET", "POST"])
+def test_the_plugin_is_asked_again_when_its_token_is_refused(server, connected, tmp_path, send):
+    plugin = Plugin(tmp_path / "plugin")
+    access = connected(plugin.user)
+    assert send(access, "/api") == {}
+    assert [asked.token for asked in server.asked] == ["token-1", "token-2"]
+    assert send(access, "/api") == {}
+    assert [asked.token for asked in server.asked][2:] == ["token-2"]
+    assert plugin.num_runs == 2
+
+
+def test_many_requests_that_are_refused_together_ask_it_once(server, connected, tmp_path):
+    plugin, together, answers = Plugin(tmp_path / "plugin"), threading.Barrier(7), []
+    access = connected(plugin.user)
+    answer = server.answer
+
+    def all_at_once(asked):
+        if asked.token == "token-1":
+            together.wait(60)
+        return answer(asked)
+
+    server.answer = all_at_once
+    threads = [threading.Thread(target=lambda: answers.append(get(access, "/api", seconds=60))) for _ in range(7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [{}] * 7
+    assert plugin.num_runs == 2
+
+
+def test_a_login_that_is_over_is_told_and_asks_the_plugin_no_more_often(server, connected, tmp_path):
+    server.good = set()
+    plugin = Plugin(tmp_path / "plugin")
+    access = connected(plugin.user)
+    for _ in range(7):
+        with pytest.raises(InvalidInput, match="does not accept the credentials") as caught:
+            access.ask("get", "things", lambda: get(access, "/api"))
+        assert caught.value.cause == "permission"
+    assert plugin.num_runs == 2
+    assert len(server.asked) == 8
+
+
+def test_after_a_while_a_later_login_is_noticed(server, connected, tmp_path, monkeypatch):
+    monkeypatch.setattr(credentials, "PAUSE_SECONDS", 0.0)
+    server.good = {"token-3"}
+    access = connected(Plugin(tmp_path / "plugin", last=3).user)
+    with pytest.raises(Exception, match="401"):
+        get(access, "/api")
+    assert get(access, "/api") == {}
+
+
+def test_a_plugin_that_fails_leaves_the_servers_refusal_to_be_told(server, connected, tmp_path, caplog):
+    plugin = Plugin(tmp_path / "plugin")
+    access = connected(plugin.user)
+    (tmp_path / "plugin").write_text("#!/bin/sh\necho log in first >&2\nexit 1\n")
+    with pytest.raises(InvalidInput, match="does not accept the credentials"):
+        access.ask("get", "things", lambda: get(access, "/api"))
+    assert "log in first" in caplog.text
+
+
+def test_short_lived_tokens_do_not_have_the_plugin_run_for_every_request(server, connected, tmp_path):
+    server.good = {"token-1", "token-2"}
+    soon = (datetime.now(UTC) + timedelta(minutes=4)).isoformat(timespec="seconds").replace("+00:00", "Z")
+    plugin = Plugin(tmp_path / "plugin", status={"token": "token-$number", "expirationTimestamp": soon})
+    access = connected(plugin.user)
+    assert [get(access, "/api") for _ in range(7)] == [{}] * 7
+    assert plugin.num_runs == 1
+
+
+def test_a_watch_goes_on_when_the_token_expires_in_between(server, connected, tmp_path):
+    server.good, watches = {"token-1"}, []
+    access = connected(Plugin(tmp_path / "plugin").user)
+    accepted = server.answer
+
+    def answer(asked):
+        if (refused := accepted(asked)).status == 401:
+            return refused
+        if "watch=true" not in asked.path:
+            return Answer(body={"metadata": {"resourceVersion": "1"}, "items": []})
+        watches.append(asked.token)
+        server.good = {"token-2"}
+        return Answer()  # and the watch is over
+
+    server.answer = answer
+    kind = Kind("pods", "/api/v1/pods", (), b"none", lambda item: None)
+    reflection = Reflection(access, kind, lambda: None)
+    reflection.start()
+    until(lambda: "token-2" in watches, "a watch with the second token")
+    reflection.stop()
+    assert watches[0] == "token-1"
+    assert reflection.failure is None
+    assert sum("watch=true" not in asked.path for asked in server.asked) == 1, "nothing was listed anew"
+    reflection.join(60)
+
+
+def test_a_token_in_a_file_is_read_again(server, connected, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("token-1")
+    access = connected({"tokenFile": str(token)})
+    token.write_text("token-2")
+    assert get(access, "/api") == {}
+
+
+def test_a_new_login_in_the_kubeconfig_reaches_who_is_connected_already(server, connected, tmp_path):
+    access = connected({"token": "token-1"})
+    write_kubeconfig(tmp_path / "kubeconfig", {"server": server.url}, {"token": "token-2"})
+    assert get(access, "/api") == {}
+
+
+def test_a_certificate_that_is_refused_is_replaced_by_the_plugins_next(tmp_path, monkeypatch):
+    authority = Authority(tmp_path)
+    pems = [authority.certificate(name).read_text() for name in ("first", "second")]
+    plugin, answers = tmp_path / "plugin", tmp_path / "answers"
+    answers.mkdir()
+    for name, pem in zip(("1", "2"), pems, strict=True):
+        status = {"clientCertificateData": pem, "clientKeyData": pem}
+        (answers / name).write_text(json.dumps({"apiVersion": API, "kind": "ExecCredential", "status": status}))
+    plugin.write_text(f"#!/bin/sh\ncat {answers}/1 2>/dev/null || cat {answers}/2\nrm -f {answers}/1\n")
+    plugin.chmod(0o700)
+    with running(server := ApiServer(authority.certificate("server"), authority.path)):
+        server.answer = lambda asked: Answer() if asked.client == "second" else unauthorized()
+        user = {"exec": {"apiVersion": API, "command": str(plugin), "interactiveMode": "Never"}}
+        there = {"server": server.url, "certificate-authority": str(authority.path)}
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", there, user)))
+        assert get(connect(), "/api") == {}
+        assert [asked.client for asked in server.asked] == ["first", "second"]
