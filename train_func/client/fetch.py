@@ -1,37 +1,36 @@
-"""Brings the published model home: whole, verified, or not at all; and makes it ready for use."""
+"""Brings the published model home: whole, verified, or not at all; nothing that was not fetched is ever touched."""
 
+import contextlib
 import hashlib
-import json
 import shutil
 import tempfile
-import warnings
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from train_func.errors import StorageFailed
+from train_func.client.published import MANIFEST, SUMS, Published, read_sums
+from train_func.errors import InvalidInput, StorageFailed
 from train_func.storage import Store
 
-if TYPE_CHECKING:
-    from transformers import Pipeline
-
-MANIFEST = "manifest.json"
-SUMS = "SHA256SUMS"
 TRIES = 3  # a newer generation may be replacing the folder while it is read
+STAGING = ".train_func-fetch-"  # begins the name of the folder that files arrive in
+STALE_SECONDS = 24 * 3600  # what a fetch that was killed has left goes after so long
 
 
 def fetch(store: Store, prefix: str, to: Path) -> Path:
     """Downloads the model under ``prefix`` into the folder ``to`` and verifies every byte.
 
-    A folder that already holds exactly this model is left as it is.
+    A folder with an earlier fetched model gets the newer one file by file; files of other origin stay as they are.
 
     Raises:
-        StorageFailed: no model is there (reason "absent"), or a file is not what was published ("damaged").
-        FileExistsError: ``to`` holds something that is not a fetched model.
+        StorageFailed: no model is there (reason "absent"), or it is not what was published ("damaged").
+        InvalidInput: ``to`` holds something else, or fetched files that were changed since; nothing was changed.
     """
     for attempt in range(1, TRIES + 1):
         manifest = store.get(f"{prefix}/{MANIFEST}")
         try:
-            return _fetch_once(store, prefix, to, manifest.data)
+            _fetch_once(store, prefix, to.resolve(), manifest.data)
+            return to
         except StorageFailed as failure:
             moved = store.get(f"{prefix}/{MANIFEST}").version != manifest.version
             if failure.reason not in ("damaged", "absent") or not moved or attempt == TRIES:
@@ -39,61 +38,122 @@ def fetch(store: Store, prefix: str, to: Path) -> Path:
     raise AssertionError("the loop returns or raises")
 
 
-def ready(folder: Path) -> "Pipeline":
-    """The ``transformers`` pipeline of a fetched model; nothing is shown while it is loaded."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="IProgress not found")  # without ipywidgets no bar is wanted either
-        from transformers import pipeline
-        from transformers.utils import logging
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        return pipeline("text-classification", model=str(folder), truncation=True)
-    finally:
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes) -> Path:
-    files: dict[str, dict[str, Any]] = json.loads(manifest)["files"]
-    if _holds(to, manifest, files):
-        return to
-    if to.exists() and any(to.iterdir()) and not (to / MANIFEST).is_file():
-        raise FileExistsError(f"{to} is there and is no fetched model; name another folder with to=..., or remove it")
-    to.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))
-    try:
-        for name, wanted in files.items():
-            _download(store, f"{prefix}/{name}", staging / name, wanted["sha256"])
+def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes) -> None:
+    """A new folder appears in one step; in one that is there the manifest is exchanged last."""
+    new = Published.read(manifest, f"{prefix}/{MANIFEST} in {store.address}")
+    if not new.files:
+        raise StorageFailed(f"the run under {prefix} in {store.address} has published no files", reason="absent")
+    old = _recognised(to, new) if to.exists() else None
+    wanted = [name for name, sha256 in new.files.items() if sha256_of(to / name) != sha256]
+    if old and not wanted and old.data == new.data and _sums_in(to) == new.sums:
+        return
+    with _staging(to) as staging:
+        for name in wanted:
+            _download(store, f"{prefix}/{name}", staging / name, new.files[name])
+        sums = store.get(f"{prefix}/{SUMS}").data
+        if read_sums(sums) != new.sums:
+            raise _not_published(f"{prefix}/{SUMS} in {store.address}", "it does not belong to the manifest")
+        (staging / SUMS).write_bytes(sums)
         (staging / MANIFEST).write_bytes(manifest)
-        (staging / SUMS).write_bytes(store.get(f"{prefix}/{SUMS}").data)
-        staging.chmod(0o755)
-        if to.exists():
-            shutil.rmtree(to)
-        staging.rename(to)
+        if not to.exists():
+            staging.chmod(0o755)
+            staging.rename(to)
+            return
+        for name in wanted:
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            (staging / name).replace(to / name)
+        for name in set(old.files) - set(new.files) if old else ():
+            _remove(to, name)
+        for name in (SUMS, MANIFEST):
+            (staging / name).replace(to / name)
+
+
+def _recognised(to: Path, new: Published) -> Published | None:
+    """What was fetched into the folder before, None when it is empty.
+
+    Raises:
+        InvalidInput: it holds anything else, or ``new`` cannot be put into it without loss.
+    """
+    if not to.is_dir():
+        raise InvalidInput(f"to={str(to)!r}: a file is there; name a folder that is new, empty, or a fetched model")
+    if not any(path for path in to.iterdir() if not path.name.startswith(STAGING)):
+        return None
+    other = InvalidInput(
+        f"to={str(to)!r}: the folder holds files and no model that was fetched into it; nothing was changed: "
+        "name a new or an empty folder with to=..."
+    )
+    try:
+        old = Published.read((to / MANIFEST).read_bytes(), str(to / MANIFEST))
+        known = _sums_in(to) in (old.sums, new.sums)
+    except (OSError, StorageFailed):
+        raise other from None
+    if not known:
+        raise other
+    if changed := [name for name in {**old.files, **new.files} if not _replaceable(to, name, old, new)]:
+        raise InvalidInput(
+            f"to={str(to)!r}: not as they were fetched, so that they would be lost: {', '.join(sorted(changed)[:5])}; "
+            "nothing was changed: move them away, or name another folder with to=..."
+        )
+    return old
+
+
+def _replaceable(to: Path, name: str, old: Published, new: Published) -> bool:
+    """Whether nothing is there, or just what one of the two models has under that name."""
+    path = to / name
+    above = [folder for folder in path.parents if folder != to and folder.is_relative_to(to)]
+    if any(folder.is_symlink() or (folder.exists() and not folder.is_dir()) for folder in above):
+        return False
+    if not path.exists() and not path.is_symlink():
+        return True
+    known = {old.files.get(name), new.files.get(name)}
+    return path.is_file() and not path.is_symlink() and sha256_of(path) in known
+
+
+def _sums_in(folder: Path) -> dict[str, str]:
+    return read_sums((folder / SUMS).read_bytes())
+
+
+@contextlib.contextmanager
+def _staging(to: Path) -> Iterator[Path]:
+    """A folder on the same disk: in ``to`` when that is there, else beside it; gone afterwards."""
+    above = to if to.exists() else to.parent
+    above.mkdir(parents=True, exist_ok=True)
+    for left in above.glob(f"{STAGING}*"):
+        if time.time() - left.stat().st_mtime > STALE_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(prefix=STAGING, dir=above))
+    try:
+        yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return to
+
+
+def _remove(folder: Path, name: str) -> None:
+    """Removes a file, and the folders that it empties."""
+    (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # the first that is not empty ends it
+        for parent in Path(name).parents[:-1]:
+            (folder / parent).rmdir()
 
 
 def _download(store: Store, key: str, path: Path, wanted: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     found = store.download(key, path)
     if found != wanted:
-        raise StorageFailed(
-            f"{key} in {store.address} is not what was published: SHA-256 {found}, wanted {wanted}; "
-            "nothing was handed over; submit the run with fresh=True to publish it again",
-            reason="damaged",
-        )
+        raise _not_published(f"{key} in {store.address}", f"SHA-256 {found}, wanted {wanted}")
 
 
-def _holds(folder: Path, manifest: bytes, files: dict[str, dict[str, Any]]) -> bool:
-    if not (folder / MANIFEST).is_file() or (folder / MANIFEST).read_bytes() != manifest:
-        return False
-    return all((folder / name).is_file() and sha256_of(folder / name) == f["sha256"] for name, f in files.items())
+def _not_published(what: str, why: str) -> StorageFailed:
+    return StorageFailed(
+        f"{what} is not what was published: {why}; nothing was handed over; submit the run with fresh=True to publish "
+        "it again",
+        reason="damaged",
+    )
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
+def sha256_of(path: Path) -> str | None:
+    """SHA-256 of a file, in hex; None when no file is there."""
+    if not path.is_file():
+        return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,25 +1,26 @@
 """Job: the handle on what executes a run, the same for every place and every kernel."""
 
 import json
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.explain import Lookout, explain, patiently
-from train_func.client.fetch import fetch, ready
+from train_func.client.fetch import fetch
 from train_func.client.heartbeat import Heartbeat
+from train_func.client.load import ready
 from train_func.client.logs import Kept, Told, headed, joined
-from train_func.client.observed import Event, JobStatus, Note, Place
+from train_func.client.observed import Event, Note, Place
 from train_func.client.placement import whole_fault
-from train_func.client.records import ends, submitted
+from train_func.client.published import Published
+from train_func.client.records import submitted
+from train_func.client.state import CANCELLED, FINISHED, state_in_store, state_of
 from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
-from train_func.exits import retryable
 from train_func.run import RunRecord
 from train_func.storage import Store
 from train_func.storage.patience import within
@@ -27,10 +28,8 @@ from train_func.storage.patience import within
 if TYPE_CHECKING:
     from transformers import Pipeline
 
-FINISHED = ("Succeeded", "Failed", "Cancelled", "Interrupted")
 REPR_SECONDS = 3.0  # for the state in a job's repr
 LONGEST_WAIT = 60.0  # seconds between two looks at a job whose place tells of every change
-CANCELLED = "cancelled.json"  # in the store, because a cluster keeps nothing of a job that was cancelled
 WAY = {
     **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
     "Suspended": "it goes on when whoever suspended it resumes it",
@@ -183,8 +182,7 @@ class Job:
         published = self._final_manifest()
         if published is None:
             print(f"{self.name}: nothing was published: {WAY['Succeeded']}")
-        metrics: dict[str, Any] = (published or {}).get("metrics", {})
-        return metrics
+        return dict(published.metrics) if published else {}
 
     def fetch(self, what: str = "model", *, to: str | Path | None = None) -> Path:
         """Downloads the published model and verifies it; returns its folder.
@@ -195,6 +193,7 @@ class Job:
 
         Raises:
             StorageFailed: no model is published yet, or a file is not what was published.
+            InvalidInput: the folder holds other files, or fetched ones that were changed since; nothing is changed.
         """
         if what != "model":
             raise InvalidInput(f"fetch({what!r}): only 'model' is kept for fetching")
@@ -211,7 +210,10 @@ class Job:
             ) from None
 
     def load(self) -> "Pipeline":
-        """A ready ``transformers`` pipeline of the fetched and verified model."""
+        """A ready ``transformers`` pipeline of the fetched and verified model; runs no code out of its folder.
+
+        Verified means: as it was published. Whoever can write to the store can publish.
+        """
         return ready(self.fetch())
 
     def cancel(self) -> None:
@@ -242,14 +244,14 @@ class Job:
         """Stops the workers and removes the job; what the store holds stays."""
         self._place.delete(self.record.job_name)
 
-    def _final_manifest(self) -> dict[str, Any] | None:
+    def _final_manifest(self) -> Published | None:
+        key = f"{self.record.prefix}/result.json"
         try:
-            manifest: dict[str, Any] = json.loads(self._store.get(f"{self.record.prefix}/result.json").data)
+            return Published.read(self._store.get(key).data, f"{key} in {self._store.address}")
         except StorageFailed as failure:
             if failure.reason == "absent":
                 return None
             raise
-        return manifest
 
     def _published(self) -> bool:
         return bool(self._store.list(f"{self.record.prefix}/result.json"))
@@ -265,36 +267,3 @@ class Job:
         except StorageFailed:  # whoever submitted it got no further than its record
             return ""
         return other and f"{self.name} was submitted to another place: attach({self.name!r}, {other})"
-
-
-def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
-    """One word for a job: its newest true condition.
-
-    Args:
-        published: whether the store holds the final manifest; a job that nobody controls any more has then succeeded.
-    """
-    true = {condition.type: condition for condition in status.conditions if condition.status == "True"}
-    if "Succeeded" in true:
-        return "Succeeded"
-    if "Failed" in true:
-        return "Cancelled" if true["Failed"].reason == "Cancelled" else "Failed"
-    if status.interrupted:
-        return "Succeeded" if published() else "Interrupted"
-    return next((state for state in ("Suspended", "Restarting", "Running") if state in true), "Created")
-
-
-def state_in_store(store: Store, record: RunRecord) -> str:
-    """What became of a job that is gone from its place: cancelled, deleted, or past its time to live."""
-    entries = {entry.key.removeprefix(f"{record.prefix}/") for entry in store.list(f"{record.prefix}/")}
-    if "result.json" in entries:
-        return "Succeeded"
-    if CANCELLED in entries:
-        return "Cancelled"
-    attempts = {int(found[1]) for key in entries if (found := re.match(r"attempts/(\d+)/", key))}
-    newest = f"attempts/{max(attempts, default=0)}"
-    keys = [f"{record.prefix}/{key}" for key in entries if re.fullmatch(rf"{newest}/worker-\d+\.json", key)]
-    over = ends(store, record, keys)
-    if any(end["exit_code"] and not retryable(end["exit_code"]) for end in over):
-        return "Failed"
-    # Without a result.json the function published nothing, and yet all of it was done.
-    return "Succeeded" if any(end["worker"] == end["exit_code"] == 0 for end in over) else "Absent"

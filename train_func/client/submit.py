@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from train_func import __version__
-from train_func.client.job import CANCELLED, FINISHED, Job
+from train_func.client.job import Job
 from train_func.client.observed import Place, RunsAlready
 from train_func.client.placement import changed
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
+from train_func.client.state import CANCELLED, FINISHED
 from train_func.client.twin import Local
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run, RunRecord, name_of

@@ -1,0 +1,79 @@
+"""What was fetched is loaded as a worker loads: no code out of the model's folder, no pickle, nothing made up."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from tests.tiny_model import write_tiny_model
+from train_func.client.load import ready
+from train_func.errors import InvalidInput
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A classifier with two outputs, as a run publishes it."""
+    folder = write_tiny_model(tmp_path_factory.mktemp("published"))
+    torch.manual_seed(0)
+    AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2).save_pretrained(folder)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def folder(published, tmp_path):
+    for name, data in published.items():
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+@pytest.fixture
+def yes(monkeypatch):
+    """A person who answers yes, and how often that was asked."""
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda *_: asked.append("asked") or "y")
+    return asked
+
+
+def alter(path, **fields):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_a_published_classifier_is_ready(folder):
+    assert ready(folder)("good food")[0]["label"] in ("LABEL_0", "LABEL_1")
+
+
+def test_a_config_that_brings_code_is_refused_without_a_question(folder, yes):
+    ran = folder / "it ran"
+    code = f"from pathlib import Path\nPath({str(ran)!r}).touch()\nfrom transformers import BertConfig as Own\n"
+    (folder / "own.py").write_text(code)
+    alter(folder / "config.json", model_type="its-own", auto_map={"AutoConfig": "own.Own"})
+    with pytest.raises(InvalidInput) as refused:
+        ready(folder)
+    assert refused.value.cause == "model"
+    assert not ran.exists()
+    assert not yes
+
+
+def test_a_tokenizer_that_brings_code_is_not_asked_about(folder, yes):
+    ran = folder / "it ran"
+    (folder / "own.py").write_text(f"from pathlib import Path\nPath({str(ran)!r}).touch()\nclass Own: pass\n")
+    alter(folder / "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", "own.Own"]})
+    ready(folder)  # transformers has a tokenizer of its own for it
+    assert not ran.exists()
+    assert not yes
+
+
+def test_a_pickle_is_refused_where_there_are_no_safetensors(folder):
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InvalidInput) as refused:
+        ready(folder)
+    assert refused.value.cause == "model"
+
+
+def test_a_model_without_a_head_is_not_given_a_random_one(folder):
+    write_tiny_model(folder)
+    with pytest.raises(InvalidInput, match="classifier"):
+        ready(folder)

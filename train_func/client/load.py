@@ -1,0 +1,57 @@
+"""Makes a fetched model ready for use, by the rules that a worker loads with: no code of its own, no pickle.
+
+That its bytes are those that were published says nothing of who published them.
+"""
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from train_func.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from transformers import Pipeline
+
+
+def ready(folder: Path) -> "Pipeline":
+    """The ``transformers`` pipeline of a fetched text classifier; nothing is shown while it is loaded.
+
+    Raises:
+        InvalidInput: it needs Python code of its own, has no safetensors, or is no whole text classifier.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")  # without ipywidgets no bar is wanted either
+        from transformers import pipeline
+        from transformers.utils import logging
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model, tokenizer, report = _loaded(folder)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        text = str(error).strip().partition("\n")[0]
+        raise _refused(folder, f"transformers cannot load it: {type(error).__name__}: {text[:300]}") from error
+    finally:
+        if bars:
+            logging.enable_progress_bar()
+    if missing := sorted(report["missing_keys"]):  # transformers would make them up
+        raise _refused(folder, f"{len(missing)} tensors of a text classifier are not in it, such as {missing[0]}")
+    return pipeline("text-classification", model=model, tokenizer=tokenizer, truncation=True, trust_remote_code=False)
+
+
+def _loaded(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    rules = {"local_files_only": True, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(folder, **rules)
+    model, report = AutoModelForSequenceClassification.from_pretrained(
+        folder, use_safetensors=True, output_loading_info=True, **rules
+    )
+    return model, tokenizer, report
+
+
+def _refused(folder: Path, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"{folder}: {why}. load() reads text classifiers in safetensors that transformers knows, and runs no code out "
+        "of a model's folder; another kind of model is yours to load from the folder that fetch() returns",
+        cause="model",
+    )
