@@ -16,7 +16,9 @@ from functools import partial
 from typing import Any, Self
 
 from train_func.errors import InvalidInput
-from train_func.validity import RECORD_KEY, faults
+from train_func.plain import plain
+from train_func.tables import is_table, saved
+from train_func.validity import RECORD_KEY, TABLES, faults
 
 READABLE_LENGTH = 24  # characters of a name before its hash; pods add "-worker-999" and must stay below 63
 HASH_LENGTH = 10
@@ -26,6 +28,9 @@ HASH_LENGTH = 10
 class Run:
     """One training, asked for. All faults are reported at once.
 
+    A Path and numpy's numbers become plain values; a pandas DataFrame or a datasets.Dataset is saved, once and by
+    content, and named by its file.
+
     Raises:
         InvalidInput: naming every field that cannot work, what it was and what it may be.
     """
@@ -33,7 +38,7 @@ class Run:
     model: str
     """Hub id, folder, store address, or ``package://NAME/FOLDER`` inside an installed package."""
     dataset: str
-    """Hub id, csv/tsv/json/jsonl/parquet file, saved ``datasets`` folder, or store address of one of those."""
+    """Hub id, csv/tsv/json/jsonl/parquet file, saved ``datasets`` folder, store address, DataFrame or Dataset."""
     model_revision: str = "main"
     """Branch, tag or commit of a Hub model."""
     dataset_revision: str = "main"
@@ -47,7 +52,7 @@ class Run:
     labels: tuple[str, ...] = ()
     """Names of the classes, in the order of the integer labels 0, 1, ...; empty: the values themselves."""
     held_out: float | str = 0.2
-    """Share of the rows kept for evaluation, or the name of a split, or a file."""
+    """Share of the rows kept for evaluation, the name of a split, or a file, DataFrame or Dataset."""
     samples: int | None = None
     """Use only so many rows, drawn with the seed."""
     max_length: int = 512
@@ -78,7 +83,16 @@ class Run:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        if found := faults(self):
+        unsaved: list[str] = []
+        for name in field_names():
+            value = getattr(self, name)
+            try:
+                held = saved(value, name) if name in TABLES and is_table(value) else plain(value)
+            except InvalidInput as refused:
+                unsaved += refused.faults
+            else:
+                object.__setattr__(self, name, held)
+        if found := [*unsaved, *faults(self)]:
             raise InvalidInput(found)
         object.__setattr__(self, "labels", tuple(self.labels))
         object.__setattr__(self, "parameters", json.loads(json.dumps(dict(self.parameters))))

@@ -3,24 +3,30 @@
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from train_func.secret import secret_in, secret_under
+from train_func.tables import is_table
 
 if TYPE_CHECKING:
     from train_func.run import Run
 
 MAX_SEED = 2**32 - 1
 MAX_WORKERS = 1000
+TABLES = ("dataset", "held_out")  # fields that may be given a table
+MAX_SHOWN = 100  # characters of a value that is none
 RECORD_KEY = "train_func"  # beside the fields of a Run in what a function is called with
+_CUT_ADDRESS = re.compile(r"(s3|package|https?):/(?!/)")
 
 
 def faults(run: "Run") -> list[str]:
     """Everything that keeps a Run from being valid; empty when nothing does."""
-    found = [_text(run, name) for name in ("model", "dataset", "model_revision", "dataset_revision", "text", "label")]
+    texts = ("model", "dataset", "model_revision", "dataset_revision", "text", "label")
+    found = [_text(run, name) for name in texts if not _is_unsaved(run, name)]
     found.append(_text(run, "subset") if run.subset is not None else None)
-    found += [_labels(run), _held_out(run)]
+    found += [_labels(run), None if _is_unsaved(run, "held_out") else _held_out(run)]
     found.append(_whole(run, "samples", 2, 10**12) if run.samples is not None else None)
     found.append(_whole(run, "max_length", 4, 1_000_000))
     found.append(_whole(run, "workers", 1, MAX_WORKERS))
@@ -40,7 +46,7 @@ def _whole(run: "Run", name: str, low: int, high: int) -> str | None:
     value = getattr(run, name)
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
         return None
-    return f"{name}={value!r}: a whole number from {low} to {high} is wanted"
+    return f"{name}={_shown(value)}: a whole number from {low} to {high} is wanted"
 
 
 def _text(run: "Run", name: str) -> str | None:
@@ -48,15 +54,23 @@ def _text(run: "Run", name: str) -> str | None:
     if isinstance(value, str) and value.strip():
         if found := secret_in(value):
             return f"{name}: holds {found}; give credentials by Secret or environment, never in a Run"
+        if cut := _CUT_ADDRESS.match(value):
+            return f"{name}={value!r}: an address begins with {cut[1]}://; a Path removes one slash: give it as text"
         return None
-    return f"{name}={value!r}: a non-empty text is wanted"
+    if name == "dataset":
+        return (
+            f"{name}={_shown(value)}: a non-empty text or a Path is wanted (a file, a folder, a Hub id, an address), "
+            "a pandas DataFrame or a datasets.Dataset"
+        )
+    return f"{name}={_shown(value)}: a non-empty text is wanted"
 
 
 def _learning_rate(run: "Run") -> str | None:
     rate = run.learning_rate
     if isinstance(rate, (int, float)) and not isinstance(rate, bool) and math.isfinite(rate) and 0 < rate <= 1:
         return None
-    return f"learning_rate={rate!r}: a number above 0 and at most 1 is wanted (fine-tuning usually takes 1e-5 to 1e-4)"
+    allowed = "a number above 0 and at most 1 is wanted (fine-tuning usually takes 1e-5 to 1e-4)"
+    return f"learning_rate={_shown(rate)}: {allowed}"
 
 
 def _held_out(run: "Run") -> str | None:
@@ -65,13 +79,13 @@ def _held_out(run: "Run") -> str | None:
         return _text(run, "held_out")
     if isinstance(share, (int, float)) and not isinstance(share, bool) and 0 < share < 1:
         return None
-    return f"held_out={share!r}: a share between 0 and 1, the name of a split, or a file is wanted"
+    return f"held_out={_shown(share)}: a share between 0 and 1, the name of a split, a file or a table is wanted"
 
 
 def _labels(run: "Run") -> str | None:
     given: object = run.labels
     if not isinstance(given, (tuple, list)) or not all(isinstance(name, str) and name for name in given):
-        return f"labels={run.labels!r}: a tuple of class names is wanted, such as ('negative', 'positive')"
+        return f"labels={_shown(given)}: a tuple of class names is wanted, such as ('negative', 'positive')"
     if len(set(run.labels)) != len(run.labels):
         return f"labels={run.labels!r}: every class name may stand only once"
     if len(run.labels) == 1:
@@ -82,7 +96,7 @@ def _labels(run: "Run") -> str | None:
 def _parameters(run: "Run") -> list[str]:
     given: object = run.parameters
     if not isinstance(given, Mapping):
-        return [f"parameters={given!r}: a dict of plain JSON values is wanted"]
+        return [f"parameters={_shown(given)}: a dict of plain JSON values is wanted"]
     taken = {RECORD_KEY, *(own.name for own in dataclasses.fields(run))}
     return [fault for key, value in given.items() if (fault := _parameter(key, value, taken))]
 
@@ -101,9 +115,20 @@ def _parameter(key: object, value: object, taken: set[str]) -> str | None:
     if same:
         return None
     return (
-        f"parameters[{key!r}] = {value!r} ({type(value).__name__}): only plain JSON travels: "
+        f"parameters[{key!r}] = {_shown(value)} ({type(value).__name__}): only plain JSON travels: "
         "text, finite numbers, true, false, None, lists and dicts with text keys"
     )
+
+
+def _is_unsaved(run: "Run", name: str) -> bool:
+    """Whether a field still holds its table: why it could not be saved has been told."""
+    return name in TABLES and is_table(getattr(run, name))
+
+
+def _shown(value: object) -> str:
+    """One short line: tables, arrays and long lists would fill the screen."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def _secret_within(key: str, value: object) -> str | None:

@@ -15,6 +15,7 @@ ENVIRONMENT_READERS = {
     "client/cluster/cluster.py": "defaults of its options",
     "client/twin": "hands a copy of its environment to the workers",
     "storage/s3.py": "endpoint and credentials",
+    "tables.py": "where the tables of a notebook are saved",
     "worker": "the process edge of the pod",
 }
 

@@ -1,6 +1,7 @@
 """Data files are read as they are, or refused with file, place and remedy."""
 
 import json
+from pathlib import Path
 
 import datasets
 import pyarrow as pa
@@ -99,26 +100,61 @@ def test_rows_of_a_ragged_file_are_counted_as_rows_and_not_as_lines(tmp_path):
     assert "row 3 has 3 fields" in refusal(write(tmp_path, "a.csv", 'text,label\n"two\nlines",1\na,b,1\n'))
 
 
+def columns_of(path, *wanted):
+    source = read_source(Wanted("dataset", path, "dataset", columns=wanted), None, None, Path(path).parent / "cache")
+    return source.splits["all"].to_pydict()
+
+
 @pytest.mark.parametrize(
-    ("content", "separator", "header"),
+    "content",
     [
-        ("text;label\ngood, and cheap;1\nbad;0\n", ";", "text;label"),
-        ('\ufeff"text";"label"\r\n"good, and cheap";1\r\n', ";", '"text";"label"'),
-        ("\nid|text|label\n1|good|1\n", "|", "id|text|label"),
+        'text,label\n"good, and cheap; really|\t",1\nbad,0\n',
+        "text;label\ngood, and cheap;1\nbad;0\n",
+        '\ufeff"text";"label"\r\n"good; or, if you like: ""cheap""";1\r\n',
+        "\nid|text|label\n1|good, and; cheap|1\n",
+        "text\tlabel\ngood, and cheap\t1\n",
+        "text;label;note\ngood, and cheap;1;a,b,c\nbad;0;a,b,c\n",
+        'text,label,"a;b"\n"1;2",1,0\n',
     ],
+    ids=["commas", "semicolons", "quoted", "bars", "tabs", "commas in every row", "semicolons in every row"],
 )
-def test_a_csv_with_another_separator_is_told_which(tmp_path, content, separator, header):
-    said = refusal(path := write(tmp_path, "a.csv", content))
-    assert said.endswith(
-        f"{path}: the separator looks like {separator!r}: the header is {header!r}; a csv has commas: "
-        "save it with commas"
-    )
+def test_the_separator_of_a_csv_is_the_one_that_cuts_out_the_wanted_columns(tmp_path, content):
+    path = write(tmp_path, "a.csv", content)
+    columns = columns_of(path, "text", "label")
+    assert {"text", "label"} <= set(columns)
+    assert columns["label"][0] == 1
+    assert read(path).column_names == list(columns)
 
 
-def test_a_csv_with_tabs_may_be_named_tsv(tmp_path):
-    said = refusal(write(tmp_path, "a.csv", "text\tlabel\ngood, and cheap\t1\n"))
-    assert r"the separator looks like '\t': the header is 'text\tlabel'" in said
-    assert said.endswith("save it with commas, or name it .tsv")
+def test_of_two_separators_that_cut_out_the_wanted_columns_the_one_with_whole_rows_is_taken(tmp_path):
+    header = "text,;text;label;,label"  # under commas text and label are its ends, under semicolons its middle
+    by_commas, by_semicolons = "good,;a;b;,1\ngood,;;;;;,0\n", "x,;good;1;,y\nx,y,z;good;0;,y\n"
+    for name, rows in (("a.csv", by_commas), ("b.csv", by_semicolons)):
+        columns = columns_of(write(tmp_path, name, f"{header}\n{rows}"), "text", "label")
+        assert (columns["text"], columns["label"]) == (["good", "good"], [1, 0])
+
+
+def test_a_csv_that_two_separators_fit_is_refused_with_the_remedy(tmp_path):
+    path = write(tmp_path, "a.csv", "text,;text;label;,label\na,;b;1;,2\n")
+    with pytest.raises(InvalidInput) as caught:
+        columns_of(path, "text", "label")
+    assert caught.value.cause == "data"
+    assert f"{path}: it can be read with commas and with semicolons between its columns" in str(caught.value)
+    assert "write it anew with commas" in str(caught.value)
+
+
+def test_a_separator_is_not_chosen_to_make_ragged_rows_whole(tmp_path):
+    path = write(tmp_path, "a.csv", "text,label\na;b\nc;d\n")
+    with pytest.raises(InvalidInput, match="2 rows have not as many fields as the header"):
+        columns_of(path, "text", "label")
+
+
+def test_rows_of_a_csv_with_semicolons_are_judged_by_them(tmp_path):
+    said = refusal(write(tmp_path, "a.csv", 'text;label\nfine, and cheap;1\none; two;1\n"fine; too";0\n'))
+    assert "1 row has not as many fields as the header: row 3 has 3 fields, wanted 2: 'one; two;1'" in said
+    assert "a text that holds semicolons or line breaks has to stand in double quotes" in said
+    said = refusal(write(tmp_path, "b.csv", 'text;label\nfine;1\n"open;0\n'))
+    assert "the double quote opened in row 3 is never closed" in said
 
 
 def test_a_separator_within_a_name_of_a_csv_is_no_fault(tmp_path):

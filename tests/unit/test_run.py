@@ -7,7 +7,9 @@ import json
 import pickle
 import random
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import train_func
@@ -19,7 +21,14 @@ IDENTITY = {"source_sha256": "a", "data_fingerprint": "b", "model_fingerprint": 
 
 FAULTS = [
     ({"model": ""}, "model='': a non-empty text"),
-    ({"dataset": None}, "dataset=None"),
+    ({"dataset": None}, "dataset=None: .*a Hub id.*a pandas DataFrame or a datasets.Dataset"),
+    ({"dataset": list(range(1000))}, "dataset=.{,150}: a non-empty text or a Path"),
+    ({"dataset": Path("s3://bucket/rows.csv")}, "s3:/bucket/rows.csv': an address begins with s3://"),
+    ({"workers": np.float64(2)}, r"workers=2\.0: a whole number"),
+    ({"learning_rate": np.float64("nan")}, "learning_rate=nan"),
+    ({"parameters": {"x": np.arange(3)}}, "only plain JSON travels"),
+    ({"parameters": {"x": np.float32("inf")}}, "only plain JSON travels"),
+    ({"parameters": {"x": np.str_("hf_" + "a" * 34)}}, "holds a Hugging Face token"),
     ({"model": "https://me:hunter2hunter2@host/model"}, "model: holds a password in an address"),
     ({"subset": ""}, "subset=''"),
     ({"text": "label"}, "text and label are both 'label'"),
@@ -57,6 +66,35 @@ FAULTS = [
 def test_a_fault_is_named_with_what_was_given_and_what_is_allowed(change, message):
     with pytest.raises(InvalidInput, match=message):
         Run(**{**VALID, **change})
+
+
+def test_paths_and_numbers_of_numpy_are_plain_values_under_the_same_name():
+    given = Run(
+        model=Path("models/small"),
+        dataset=Path("data/reviews.csv"),
+        held_out=Path("data/held_out.csv"),
+        text=np.str_("review"),
+        labels=[np.str_("bad"), np.str_("good")],
+        samples=np.int64(101),
+        workers=np.uint8(3),
+        learning_rate=np.float64(2e-4),
+        parameters={"folder": Path("a/b"), "deep": [np.int32(7), {"on": np.bool_(True)}], "rate": np.float32(0.5)},
+    )
+    plain = Run(
+        model="models/small",
+        dataset="data/reviews.csv",
+        held_out="data/held_out.csv",
+        text="review",
+        labels=("bad", "good"),
+        samples=101,
+        workers=3,
+        learning_rate=2e-4,
+        parameters={"folder": "a/b", "deep": [7, {"on": True}], "rate": 0.5},
+    )
+    assert given == plain
+    assert repr(given) == repr(plain)
+    assert [type(value) for value in given.to_dict().values()] == [type(value) for value in plain.to_dict().values()]
+    assert name_of(given, **IDENTITY) == name_of(plain, **IDENTITY)
 
 
 def test_all_faults_are_reported_at_once():

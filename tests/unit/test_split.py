@@ -235,8 +235,7 @@ def test_a_missing_column_is_named_with_the_likely_one(tmp_path, refusal):
 @pytest.mark.parametrize(
     ("name", "content", "hint"),
     [
-        ("a.csv", "text;label\na;1\n", "the separator looks like ';'"),
-        ("a.csv", "text\tlabel\na\t1\n", "save it with commas, or name it .tsv"),
+        ("a.tsv", "text;label\na;1\n", "the header looks separated by semicolons: name the file .csv"),
         ("a.tsv", "text,label\na,1\n", "the header looks separated by commas: name the file .csv"),
         ("a.tsv", "Wow... Loved this place.\t1\nCrust is not good.\t0\n", "the first row looks like data"),
     ],
@@ -245,6 +244,15 @@ def test_a_header_that_is_none_is_recognised(tmp_path, refusal, name, content, h
     path = tmp_path / name
     path.write_text(content)
     assert hint in refusal(str(path))
+
+
+def test_both_files_of_a_run_may_have_separators_of_their_own(tmp_path, prepared):
+    for name, separator, numbers in (("train.csv", ";", range(101)), ("held_out.csv", "|", range(101, 141))):
+        rows = [f"review {number}, as it came{separator}{number % 2}" for number in numbers]
+        (tmp_path / name).write_text("\n".join([f"text{separator}label", *rows]))
+    found = prepared(str(tmp_path / "train.csv"), held_out=str(tmp_path / "held_out.csv"))
+    assert (found.train.num_rows, found.held_out.num_rows) == (101, 40)
+    assert found.held_out["text"][0] == "review 101, as it came"
 
 
 def test_text_and_label_faults_of_both_sides_come_together(tmp_path, refusal):

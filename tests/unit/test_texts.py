@@ -69,10 +69,10 @@ def test_equal_texts_with_different_labels_are_noted():
 
 @pytest.mark.parametrize("text", ["NA", "null", "nan", "None"])
 def test_words_that_look_like_nulls_are_texts(tmp_path, text):
-    from train_func.worker.data.delimited import read_delimited
+    from train_func.worker.data.delimited import read_csv
 
     path = tmp_path / "a.csv"
     path.write_text(f"review,label\ngood,1\n{text},0\n")
-    table = read_delimited(path, ",")
+    table = read_csv(path)
     assert table["review"].to_pylist() == ["good", text]
     assert text_faults(table, "review", "training") == ([], [])

@@ -17,10 +17,10 @@ from train_func.client.cluster import logs, looking, objects, observer, prefligh
 from train_func.client.cluster.access import Access, connect
 from train_func.client.cluster.addresses import endpoint_faults, store_faults
 from train_func.client.cluster.images import image_fault
-from train_func.client.home import home
 from train_func.client.observed import Event, Input, JobStatus, LogCut, LogLine, Note, Pod, WhyNot
 from train_func.client.placement import Placement, SecretKey
 from train_func.errors import InvalidInput, JobNotFound
+from train_func.home import home
 from train_func.run import Run, RunRecord
 from train_func.storage import Store
 

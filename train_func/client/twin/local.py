@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from train_func.client import manifest as manifests
-from train_func.client.home import home
 from train_func.client.observed import Condition, Event, Input, JobStatus, LogLine, Pod, RunsAlready, WhyNot
 from train_func.client.placement import Placement, memory_fault, whole_fault
 from train_func.client.twin import admission, lock, logs, rules, start_and_end
@@ -22,6 +21,7 @@ from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.machine import Machine
 from train_func.client.twin.record import moment
 from train_func.errors import InvalidInput, JobNotFound
+from train_func.home import home
 from train_func.run import Run, RunRecord
 from train_func.storage import Store
 

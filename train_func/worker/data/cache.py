@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from train_func.home import home
 from train_func.storage.atomic import make_folders, sync_folder
 
 
@@ -14,7 +15,7 @@ def machine_cache(environ: Mapping[str, str]) -> Path:
     """The folder that all processes of this machine share, kept over jobs (in a pod: a volume)."""
     if folder := environ.get("TRAIN_FUNC_CACHE_DIR"):
         return Path(folder)
-    return Path(environ.get("TRAIN_FUNC_HOME") or Path.home() / ".train_func") / "cache"
+    return home(environ) / "cache"
 
 
 def entry(cache: Path, key: str, make: Callable[[Path], None]) -> Path:

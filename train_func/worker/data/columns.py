@@ -64,8 +64,7 @@ def _separator(names: list[str]) -> str | None:
         return None
     for separator, word in ((";", "semicolons"), ("\t", "tabs"), (",", "commas"), ("|", "vertical bars")):
         if separator in names[0]:
-            ending = {"\t": "name the file .tsv", ",": "name the file .csv"}.get(separator, "save it with commas")
-            return f"the header looks separated by {word}: {ending}"
+            return f"the header looks separated by {word}: name the file {'.tsv' if separator == chr(9) else '.csv'}"
     return None
 
 

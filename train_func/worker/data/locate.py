@@ -46,6 +46,8 @@ class Wanted:
     address: str
     kind: Literal["model", "dataset"]
     revision: str = "main"
+    columns: tuple[str, ...] = ()
+    """What a data set has to hold; empty: it is only looked at."""
 
     def fault(self, text: str) -> InvalidInput:
         """The error of this field, in its usual form."""

@@ -34,7 +34,9 @@ def find_parts(run: Run, store: Store | None, cache: Path) -> Parts:
         InvalidInput: not found, unreadable, no such split.
         StorageFailed: the store is away or denies.
     """
-    source = read_source(Wanted("dataset", run.dataset, "dataset", run.dataset_revision), run.subset, store, cache)
+    columns = (run.text, run.label)
+    wanted = Wanted("dataset", run.dataset, "dataset", run.dataset_revision, columns)
+    source = read_source(wanted, run.subset, store, cache)
     training = source.training()
     others = [name for name in source.splits if name != training]
     tables = {TRAINING: source.splits[training]}
@@ -44,7 +46,7 @@ def find_parts(run: Run, store: Store | None, cache: Path) -> Parts:
     if run.held_out in others:
         return Parts({**tables, HELD_OUT: source.splits[run.held_out]}, source.fingerprint, source.notes, local)
     if run.held_out != training and (looks_like_path(run.held_out) or Path(run.held_out).exists()):
-        other = read_source(Wanted("held_out", run.held_out, "dataset"), None, store, cache)
+        other = read_source(Wanted("held_out", run.held_out, "dataset", columns=columns), None, store, cache)
         together = fingerprint.together({"dataset": source.fingerprint, "held_out": other.fingerprint})
         both = {**local, **({"held_out": other.local} if other.local else {})}
         return Parts({**tables, HELD_OUT: other.splits[other.training()]}, together, source.notes + other.notes, both)

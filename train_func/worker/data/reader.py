@@ -14,7 +14,7 @@ from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.worker.data import fingerprint
 from train_func.worker.data.cache import machine_cache
-from train_func.worker.data.delimited import read_delimited
+from train_func.worker.data.delimited import read_csv, read_tsv
 from train_func.worker.data.encoding import encoding_fault
 from train_func.worker.data.jsonrows import read_json
 from train_func.worker.data.locate import DATA_SUFFIXES, HubId, LocalFiles, Wanted, locate
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 FEATURES = b"huggingface"  # the key under which `datasets` keeps its features in an Arrow schema
 _READERS: dict[str, Callable[[Path], pa.Table]] = {
-    ".csv": lambda path: read_delimited(path, ","),
-    ".tsv": lambda path: read_delimited(path, "\t"),
+    ".tsv": read_tsv,
     ".json": read_json,
     ".jsonl": read_json,
 }
@@ -115,13 +114,13 @@ def _read_file(wanted: Wanted, path: Path) -> pa.Table:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return _read_parquet(path)
-    if suffix not in _READERS:
+    if suffix not in DATA_SUFFIXES:
         raise wanted.fault(
             f"a file is read by its ending, which is one of {', '.join(DATA_SUFFIXES)}; rename or convert it"
         )
     if fault := encoding_fault(path):
         raise InvalidInput(fault, cause="data")
-    return _READERS[suffix](path)
+    return read_csv(path, wanted.columns) if suffix == ".csv" else _READERS[suffix](path)
 
 
 def _read_parquet(path: Path) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Where this person keeps jobs, the cache and fetched models on this machine."""
+"""Where this person keeps jobs, the default store, the cache, fetched models and tables held in memory."""
 
 from collections.abc import Mapping
 from pathlib import Path

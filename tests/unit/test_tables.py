@@ -1,0 +1,175 @@
+"""A table that a notebook holds is saved once, by content, and read back as it was."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as parquet
+import pytest
+
+from train_func import tables
+from train_func.errors import InvalidInput
+from train_func.run import Run
+from train_func.worker.data.division import divide
+from train_func.worker.data.reader import read
+
+CLASSES = ("bad", "so so", "good")
+# 101 rows in pieces of 40: the last one is short.
+ROWS = [{"text": f"review {number}, as it came", "label": number % 3} for number in range(101)]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(tables, "ROWS", 40)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame(ROWS)
+
+
+def named(table, **fields) -> str:
+    return Run(model="m", dataset=table, **fields).dataset
+
+
+def refusal(table, **fields) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        Run(model="m", dataset=table, **fields)
+    return str(caught.value)
+
+
+def test_a_frame_is_a_file_below_the_home_with_its_rows_in_their_order(frame, home):
+    path = named(frame)
+    assert Path(path).relative_to(home).parts[0] == "inputs"
+    assert read(path).to_list() == ROWS
+
+
+def test_the_same_rows_are_saved_once(frame, home):
+    assert named(frame) == named(frame.copy()) == named(pd.concat([frame[:7], frame[7:]]))
+    assert [path.name for path in home.rglob("*") if path.is_file()] == ["table.parquet"]
+    assert len(list((home / "inputs").iterdir())) == 1
+
+
+def test_order_values_and_types_are_content(frame):
+    others = [frame[::-1], frame.assign(label=frame.label + 1), frame.assign(label=frame.label.astype("int8"))]
+    assert len({named(table) for table in [frame, *others]}) == 4
+
+
+def test_another_process_and_another_home_give_the_same_bytes(frame, tmp_path):
+    code = f"""
+import json, sys
+import pandas as pd
+from train_func import Run, tables
+tables.ROWS = {tables.ROWS}
+print(Run(model="m", dataset=pd.DataFrame(json.loads(sys.stdin.read()))).dataset)
+"""
+    other = {**os.environ, "TRAIN_FUNC_HOME": str(tmp_path / "other")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps(ROWS), env=other, capture_output=True, text=True, check=True
+    )
+    there, here = Path(done.stdout.strip()), Path(named(frame))
+    assert there.relative_to(tmp_path / "other") == here.relative_to(tmp_path / "home")
+    assert there.read_bytes() == here.read_bytes()
+
+
+def test_an_index_without_a_name_is_only_the_number_of_the_row(frame):
+    chosen = frame[frame.label > 0]
+    assert list(chosen.index) != list(range(len(chosen)))
+    assert named(chosen) == named(chosen.reset_index(drop=True))
+
+
+def test_an_index_with_a_name_is_a_column(frame):
+    rows = read(named(frame.assign(number=np.arange(101)).set_index("number")))
+    assert rows.column_names == ["number", "text", "label"]
+    assert rows["number"][:] == list(range(101))
+
+
+def test_a_missing_text_stays_missing(frame):
+    frame.loc[3, "text"] = None
+    assert read(named(frame))["text"][2:5] == ["review 2, as it came", None, "review 4, as it came"]
+
+
+def test_a_dataset_keeps_its_selection_its_order_and_the_names_of_its_classes():
+    features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=list(CLASSES)))
+    rows = datasets.Dataset.from_list(ROWS, features=features).shuffle(seed=7).select(range(99))
+    path = named(rows)
+    assert path == named(datasets.Dataset.from_dict(rows.to_dict(), features=features))
+    assert read(path).to_list() == rows.to_list()
+    assert divide(Run(model="m", dataset=rows), None, Path(path).parent / "cache").labels == CLASSES
+
+
+@pytest.mark.parametrize("kind", ["category", "str", "int8", "object"])
+def test_labels_of_every_kind_that_a_frame_keeps_are_classes(frame, kind, tmp_path):
+    names = pd.Series([CLASSES[label] for label in frame.label])
+    labels = frame.label.astype(kind) if kind == "int8" else names.astype(kind)
+    divided = divide(Run(model="m", dataset=frame.assign(label=labels)), None, tmp_path / "cache")
+    assert divided.labels == (("0", "1", "2") if kind == "int8" else tuple(sorted(CLASSES)))
+    assert divided.num_rows == 101
+
+
+def test_the_held_out_rows_may_be_a_table_too(frame, tmp_path):
+    divided = divide(Run(model="m", dataset=frame[:61], held_out=frame[61:]), None, tmp_path / "cache")
+    assert (divided.train.num_rows, divided.held_out.num_rows) == (61, 40)
+
+
+def test_a_file_that_somebody_changed_is_made_whole_again(frame):
+    path = Path(named(frame))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-7])
+    assert named(frame) == str(path)
+    assert path.read_bytes() == whole
+
+
+def test_all_columns_that_cannot_be_saved_are_named_beside_the_other_faults(frame):
+    frame["mixed"], frame["things"] = [1, "two"] * 50 + [3], object()
+    said = refusal(frame, workers=0)
+    assert said.startswith("3 faults:")
+    assert "column 'mixed'" in said
+    assert "frame.drop(columns=['things'])" in said
+    assert "workers=0" in said
+
+
+def test_a_column_named_twice_is_refused(frame):
+    assert "more than one column 'text'" in refusal(frame[["text", "label", "text"]])
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        (lambda rows: datasets.DatasetDict(test=rows, train=rows), "dataset=splits['train'], held_out=splits['test']"),
+        (lambda rows: datasets.DatasetDict(train=rows), "dataset=splits['train']"),
+        (lambda rows: rows.to_iterable_dataset(), "without streaming=True"),
+        (lambda rows: rows.with_transform(lambda batch: batch), "dataset.map(...)"),
+    ],
+    ids=["splits", "one split", "stream", "transform"],
+)
+def test_what_is_no_table_of_rows_is_refused_with_the_remedy(change, remedy):
+    assert remedy in refusal(change(datasets.Dataset.from_list(ROWS)))
+
+
+def test_a_home_that_takes_no_files_is_named(frame, home):
+    home.write_text("a file where a folder is expected")
+    assert f"cannot be saved in {home}/inputs" in refusal(frame)
+
+
+def test_nothing_is_saved_of_what_is_refused(frame, home):
+    refusal(frame.assign(things=object()))
+    assert not [path for path in home.rglob("*") if path.is_file()]
+
+
+def test_the_file_has_no_trace_of_the_pieces_of_a_table(frame):
+    rows = datasets.concatenate_datasets([datasets.Dataset.from_list(ROWS[:3]), datasets.Dataset.from_list(ROWS[3:])])
+    path = named(rows)
+    assert path == named(datasets.Dataset.from_list(ROWS))
+    assert parquet.ParquetFile(path).num_row_groups == 3
+
+
+def test_an_empty_frame_is_a_file_without_rows(frame):
+    assert read(named(frame[:0])).num_rows == 0

@@ -1,0 +1,26 @@
+"""Plain values for what a user holds: a Path becomes text, a number of numpy one of Python.
+
+Types are recognised by name, so that nothing is imported that the user has not imported.
+"""
+
+from collections.abc import Mapping
+from pathlib import PurePath
+
+
+def plain(value: object) -> object:
+    """``value`` with every Path and numpy scalar in it as a plain value; what is neither stays as it is."""
+    if isinstance(value, PurePath):
+        return str(value)
+    if is_a(value, "numpy", "generic"):
+        return value.item()  # type: ignore[attr-defined]
+    if isinstance(value, Mapping):
+        return {key: plain(held) for key, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        held = [plain(item) for item in value]
+        return held if isinstance(value, list) else tuple(held)
+    return value
+
+
+def is_a(value: object, package: str, name: str) -> bool:
+    """Whether the class of ``value``, or one that it derives from, has this name and comes from this package."""
+    return any(kind.__name__ == name and kind.__module__.split(".")[0] == package for kind in type(value).__mro__)

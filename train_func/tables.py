@@ -1,0 +1,128 @@
+"""Saves a table that a notebook holds, once and by content, so that a Run names it like any other file.
+
+The same rows, in the same order and of the same types, give the same file: ``inputs/<SHA-256>/table.parquet`` below
+TRAIN_FUNC_HOME. Neither pandas nor datasets is imported: whoever holds one of their tables has imported them.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from train_func.errors import InvalidInput
+from train_func.home import home
+from train_func.plain import is_a
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS = 50_000  # written at once; also after how many rows the file begins a new group, whatever the table's own pieces
+NAME = "table.parquet"
+
+
+def is_table(value: object) -> bool:
+    """Whether ``value`` is a table of pandas or of datasets, of a kind that can be saved or not."""
+    kinds = ("Dataset", "DatasetDict", "IterableDataset", "IterableDatasetDict")
+    return is_a(value, "pandas", "DataFrame") or any(is_a(value, "datasets", kind) for kind in kinds)
+
+
+def saved(table: Any, field: str) -> str:
+    """The path of the file that holds ``table``, the value of a Run's ``field``.
+
+    Raises:
+        InvalidInput: a kind of table, or of column, that cannot be saved as it is.
+    """
+    pieces = _of_frame(table, field) if is_a(table, "pandas", "DataFrame") else _of_dataset(table, field)
+    inputs = home(os.environ) / "inputs"
+    try:
+        return str(_kept(pieces, inputs))
+    except OSError as error:
+        raise InvalidInput(
+            f"{field}: the table cannot be saved in {inputs}: {error}; TRAIN_FUNC_HOME may name another folder",
+            cause="storage",
+        ) from None
+
+
+def _kept(pieces: "Iterator[pa.Table]", inputs: Path) -> Path:
+    inputs.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".part-", dir=inputs) as folder:
+        part = Path(folder, NAME)
+        _write(part, pieces)
+        target = inputs / _sha256(part) / NAME
+        target.parent.mkdir(exist_ok=True)
+        part.replace(target)  # also when it is there: it is then the same, unless somebody has changed it
+    return target
+
+
+def _of_frame(frame: Any, field: str) -> "Iterator[pa.Table]":
+    """The columns of a frame; an index that has a name is a column too, one without is only the number of the row."""
+    import pyarrow as pa
+
+    if not frame.columns.is_unique:
+        twice = ", ".join(repr(str(name)) for name in dict.fromkeys(frame.columns[frame.columns.duplicated()]))
+        raise InvalidInput(f"{field}: the DataFrame has more than one column {twice}; rename or drop one", cause="data")
+    named = {name: level for level, name in enumerate(frame.index.names) if name is not None and name not in frame}
+    held = {
+        **{str(name): frame.index.get_level_values(level).to_series() for name, level in named.items()},
+        **{str(name): frame[name] for name in frame.columns},
+    }
+    columns, faults = {}, []
+    for name, column in held.items():
+        try:
+            columns[name] = pa.array(column, from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            why = " ".join(str(error).split())
+            remedy = f"give all its rows one type, or leave it out: frame.drop(columns=[{name!r}])"
+            faults.append(f"{field}: column {name!r} of the DataFrame cannot be saved: {why}; {remedy}")
+    if faults:
+        raise InvalidInput(faults, cause="data")
+    whole = pa.table(columns)
+    return (whole.slice(start, ROWS) for start in range(0, max(1, whole.num_rows), ROWS))
+
+
+def _of_dataset(dataset: Any, field: str) -> "Iterator[pa.Table]":
+    """The rows of a Dataset as they were selected and ordered, with the names of its classes."""
+    if is_a(dataset, "datasets", "DatasetDict") or is_a(dataset, "datasets", "IterableDatasetDict"):
+        first, second, *_ = [*sorted(dataset, key=lambda name: name != "train"), None, None]
+        held_out = f", held_out=splits[{second!r}]" if second else ""
+        raise InvalidInput(
+            f"{field}: a {type(dataset).__name__} is no table, it holds the splits {', '.join(map(repr, dataset))}; "
+            f"give those that are meant: dataset=splits[{first!r}]{held_out}",
+            cause="data",
+        )
+    if is_a(dataset, "datasets", "IterableDataset"):
+        raise InvalidInput(
+            f"{field}: an IterableDataset has no number of rows, and every row is to be used exactly once per epoch; "
+            "load it without streaming=True, or keep some rows: datasets.Dataset.from_list(list(rows.take(10_000)))",
+            cause="data",
+        )
+    if dataset.format["type"] == "custom":
+        raise InvalidInput(
+            f"{field}: the Dataset changes its rows while they are read (set_transform), and those on disk are others; "
+            "change them once: dataset.reset_format(), then dataset.map(...)",
+            cause="data",
+        )
+    rows, metadata = dataset.with_format("arrow"), dataset.features.arrow_schema.metadata
+    starts = range(0, max(1, dataset.num_rows), ROWS)
+    return (rows[start : start + ROWS].replace_schema_metadata(metadata) for start in starts)
+
+
+def _write(path: Path, pieces: "Iterator[pa.Table]") -> None:
+    """On the disk, before its name says that it is whole."""
+    import pyarrow.parquet as parquet
+
+    writer = None
+    for piece in pieces:
+        writer = writer or parquet.ParquetWriter(path, piece.schema)
+        writer.write_table(piece.combine_chunks(), row_group_size=ROWS)
+    assert writer is not None
+    writer.close()
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
