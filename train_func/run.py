@@ -227,6 +227,9 @@ def name_of(
     return f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:HASH_LENGTH]}"
 
 
+NAME = re.compile(rf"[a-z][a-z0-9-]*-[0-9a-f]{{{HASH_LENGTH}}}")  # what ``name_of`` returns
+
+
 def _slug(address: str) -> str:
     last = re.split(r"[/\\]", address.rstrip("/\\"))[-1]
     words = re.sub(r"[^a-z0-9]+", "-", last.rsplit(".", 1)[0].lower()).strip("-")[:12].strip("-")

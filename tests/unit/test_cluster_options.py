@@ -286,10 +286,12 @@ def test_an_image_that_no_node_could_pull_is_refused_with_all_the_rest():
 def test_a_run_that_the_store_does_not_hold_is_answered_with_the_most_similar_names(tmp_path):
     place = Local(store=(tmp_path / "store").as_uri())
     store = open_store(place.store_address())
-    for name in ("tiny-reviews-0123", *(f"run-{number}" for number in range(20))):
+    for name in ("tiny-reviews-0123456789", *(f"run-{number:010x}" for number in range(20))):
         store.put(f"{name}/run.json", b"{}")
-    with pytest.raises(JobNotFound, match=r"of its 21 the nearest: tiny-reviews-0123, (run-\d+, ){3}run-\d+\. Another"):
-        attach("tiny-review-0123", on=place)
+    store.put("inputs/tiny-review/rows.csv", b"no run")
+    nearest = r"of its 21 the nearest: tiny-reviews-0123456789, (run-\w+, ){3}run-\w+\. Another"
+    with pytest.raises(JobNotFound, match=nearest):
+        attach("tiny-review-0123456789", on=place)
 
 
 @pytest.mark.parametrize("name", ["", "/", "../run", 5])

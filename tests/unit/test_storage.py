@@ -147,6 +147,18 @@ def test_a_listing_is_sorted_and_takes_any_beginning_of_a_key(store):
     assert keys(store, "nothing/here") == []
 
 
+def test_the_names_in_a_folder_are_those_directly_in_it(store):
+    for key in ("run/b", "run/a/2", "run/a/10", "run-2/x", "other", "run/a.json", "run/c/d/e"):
+        store.put(key, key.encode())
+    store.put("run/gone/x", b"x")
+    store.delete("run/gone/x")
+    assert store.names("") == ["other", "run-2/", "run/"]
+    assert store.names("run") == store.names("run/") == ["a.json", "a/", "b", "c/"]
+    assert store.names("run/c") == ["d/"]
+    assert store.names("run/b") == store.names("nothing/here") == []
+    assert "'..'" in str(refusal(lambda: store.names("run/..")))
+
+
 def test_a_deleted_object_is_gone_and_deleting_it_again_does_nothing(store):
     store.put("run/a/b", b"x")
     store.put("run/c", b"x")

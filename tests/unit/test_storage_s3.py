@@ -133,6 +133,7 @@ def test_a_listing_goes_on_after_a_thousand_objects(store, server):
     for number in range(1003):
         client.put_object(Bucket=server.bucket, Key=raw_key(store, f"many/{number:04}"), Body=b"")
     assert [entry.key for entry in store.list("many/")] == [f"many/{number:04}" for number in range(1003)]
+    assert store.names("many") == [f"{number:04}" for number in range(1003)]
 
 
 def test_of_eight_processes_exactly_one_creates_and_exactly_one_replaces(fair, monkeypatch):

@@ -31,14 +31,14 @@ def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
 
 def state_in_store(store: Store, record: RunRecord) -> str:
     """What became of a job that is gone from its place: cancelled, deleted, or past its time to live."""
-    entries = {entry.key.removeprefix(f"{record.prefix}/") for entry in store.list(f"{record.prefix}/")}
-    if "result.json" in entries:
+    names = store.names(record.prefix)
+    if "result.json" in names:
         return "Succeeded"
-    if CANCELLED in entries:
+    if CANCELLED in names:
         return "Cancelled"
-    attempts = {int(found[1]) for key in entries if (found := re.match(r"attempts/(\d+)/", key))}
-    newest = f"attempts/{max(attempts, default=0)}"
-    keys = [f"{record.prefix}/{key}" for key in entries if re.fullmatch(rf"{newest}/worker-\d+\.json", key)]
+    attempts = (re.fullmatch(r"(\d+)/", name) for name in store.names(f"{record.prefix}/attempts"))
+    newest = f"{record.prefix}/attempts/{max((int(found[1]) for found in attempts if found), default=0)}"
+    keys = [f"{newest}/{name}" for name in store.names(newest) if re.fullmatch(r"worker-\d+\.json", name)]
     over = ends(store, record, keys)
     if any(end["exit_code"] and not retryable(end["exit_code"]) for end in over):
         return "Failed"

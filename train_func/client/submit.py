@@ -19,7 +19,7 @@ from train_func.client.source import Source, pack
 from train_func.client.state import CANCELLED, FINISHED
 from train_func.client.twin import Local
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
-from train_func.run import Run, RunRecord, name_of
+from train_func.run import NAME, Run, RunRecord, name_of
 from train_func.storage import Store, open_store
 
 MOST_CLASSES = 8  # shown by name
@@ -129,8 +129,7 @@ def attach(name: str, *, on: Place | None = None) -> Job:
     store = open_store(place.store_address())
     generation = _generation(store, name)
     if generation == 0:
-        keys = [entry.key for entry in store.list("")]
-        known = [key.removesuffix("/run.json") for key in keys if re.fullmatch(r"[^/]+/run\.json", key)]
+        known = [found.removesuffix("/") for found in store.names("") if NAME.fullmatch(found.removesuffix("/"))]
         raise JobNotFound(
             f"{store.address} holds no run {name!r}; {_similar(name, known)}. Another store is named by "
             "attach(name, on=Local(store=...)), on=Cluster(store=...) or TRAIN_FUNC_STORE; `make run` keeps its jobs "
@@ -270,11 +269,10 @@ def _files(record: RunRecord, source: Source) -> dict[str, bytes]:
 
 def _generation(store: Store, name: str) -> int:
     """The newest generation of a run; 0 when the store has none."""
-    keys = {entry.key for prefix in ("run.json", "generations/") for entry in store.list(f"{name}/{prefix}")}
-    if _run_key(name, 1) not in keys:
-        return 0
-    later = (re.fullmatch(rf"{re.escape(name)}/generations/(\d+)/run\.json", key) for key in keys)
-    return max([1, *(int(found[1]) for found in later if found)])
+    first = 1 if store.list(_run_key(name, 1)) else 0
+    found = (re.fullmatch(r"(\d+)/", folder) for folder in store.names(f"{name}/generations") if first)
+    later = sorted((int(number[1]) for number in found if number), reverse=True)
+    return next((number for number in later if store.list(_run_key(name, number))), first)
 
 
 def _stored(store: Store, name: str, generation: int) -> RunRecord:

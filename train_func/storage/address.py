@@ -77,6 +77,12 @@ def check_prefix(prefix: str) -> None:
         check_key(prefix.removesuffix("/"))
 
 
+def folder_prefix(folder: str) -> str:
+    """How the keys of what lies in a folder begin; "" is the store's own folder."""
+    check_prefix(folder)
+    return f"{folder.removesuffix('/')}/" if folder else ""
+
+
 def key_fault(key: str) -> str | None:
     """What is wrong with a key, or None."""
     parts = key.split("/")

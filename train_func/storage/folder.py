@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from train_func.errors import StorageFailed
 from train_func.storage import probe as probing
-from train_func.storage.address import RESERVED, check_key, check_prefix
+from train_func.storage.address import RESERVED, check_key, check_prefix, folder_prefix
 from train_func.storage.atomic import copy, make_folders, place, settle, sync_folder, temporary
 from train_func.storage.disk_faults import disk_faults, open_source
 from train_func.storage.store import Entry, Object, ignore
@@ -65,15 +65,24 @@ class FolderStore:
                 place(file, path)
         return digest
 
+    def names(self, folder: str) -> list[str]:
+        """See Store."""
+        above = folder_prefix(folder)
+        asked = f"names in {folder!r} in {self.address}"
+        self._refuse_missing_parent(asked)
+        with disk_faults(asked):
+            found = self._scan(self._root / above, above)
+            return sorted(f"{item.name}/" if _is_folder(item) else item.name for item in found if self._holds(item))
+
     def list(self, prefix: str) -> list[Entry]:
         """See Store."""
         check_prefix(prefix)
         asked = f"list of {prefix!r} in {self.address}"
         self._refuse_missing_parent(asked)
-        folder = prefix.rpartition("/")[0]
+        folder, _, begin = prefix.rpartition("/")
         with disk_faults(asked):
-            found = self._walk(self._root / folder, f"{folder}/" if folder else "")
-            return sorted((entry for entry in found if entry.key.startswith(prefix)), key=lambda entry: entry.key)
+            found = self._walk(self._root / folder, f"{folder}/" if folder else "", begin)
+            return sorted(found, key=lambda entry: entry.key)
 
     def delete(self, key: str) -> None:
         """See Store; folders that it empties go too."""
@@ -175,18 +184,28 @@ class FolderStore:
                 if path.stat().st_mtime < oldest:
                     path.unlink(missing_ok=True)
 
-    def _walk(self, folder: Path, above: str) -> Iterator[Entry]:
-        try:
-            with os.scandir(folder) as found:
-                items = [item for item in found if above or item.name != RESERVED]
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        for item in items:
-            if item.is_dir(follow_symlinks=False):
+    def _walk(self, folder: Path, above: str, begin: str = "") -> Iterator[Entry]:
+        """Every object in the folder; ``begin`` is how the names directly in it begin."""
+        for item in self._scan(folder, above):
+            if not item.name.startswith(begin):
+                continue
+            if _is_folder(item):
                 yield from self._walk(folder / item.name, f"{above}{item.name}/")
             else:
                 with contextlib.suppress(FileNotFoundError):  # deleted since
                     yield Entry(f"{above}{item.name}", item.stat().st_size)
+
+    def _scan(self, folder: Path, above: str) -> Iterator["os.DirEntry[str]"]:
+        try:
+            found = os.scandir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        with found:
+            yield from (item for item in found if above or item.name != RESERVED)
+
+    def _holds(self, item: "os.DirEntry[str]") -> bool:
+        """Whether it is an object, or a folder with one somewhere in it."""
+        return not _is_folder(item) or any(self._walk(Path(item.path), "folder/"))
 
     @contextlib.contextmanager
     def _faults(self, operation: str, key: str) -> Iterator[None]:
@@ -217,6 +236,10 @@ class FolderStore:
                     "mount its volume, or correct the store's address",
                     reason="bucket",
                 )
+
+
+def _is_folder(item: "os.DirEntry[str]") -> bool:
+    return item.is_dir(follow_symlinks=False)
 
 
 def _occupied(target: Path) -> bool:

@@ -2,14 +2,14 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from train_func.errors import StorageFailed
 from train_func.storage import probe as probing
-from train_func.storage.address import check_key, check_prefix, without_password
+from train_func.storage.address import check_key, check_prefix, folder_prefix, without_password
 from train_func.storage.s3_files import download, put_whole, recorded, upload, verify
 from train_func.storage.s3_server import Server
 from train_func.storage.store import Entry, Object, ignore
@@ -61,17 +61,22 @@ class S3Store:
         check_key(key)
         return download(self._server, key, path)
 
+    def names(self, folder: str) -> list[str]:
+        """See Store; the server leaves out what lies deeper."""
+        prefix = folder_prefix(folder)
+        start = len(self._server.prefix + prefix)
+        found: set[str] = set()
+        for page in self._pages(prefix, Delimiter="/"):
+            found |= {item["Prefix"][start:] for item in page.get("CommonPrefixes", ())}
+            found |= {item["Key"][start:] for item in page.get("Contents", ())}
+        return sorted(found - {""})  # an object that stands for the folder itself
+
     def list(self, prefix: str) -> list[Entry]:
         """See Store."""
         check_prefix(prefix)
-        request = {"Bucket": self._server.bucket, "Prefix": self._server.prefix + prefix}
-        found: list[Entry] = []
-        while True:
-            answer = self._server.ask("list", prefix, lambda client: client.list_objects_v2(**request))
-            found += [self._entry(item) for item in answer.get("Contents", ()) if not item["Key"].endswith("/")]
-            if not answer.get("IsTruncated"):
-                return sorted(found, key=lambda entry: entry.key)
-            request["ContinuationToken"] = answer["NextContinuationToken"]
+        items = [item for page in self._pages(prefix) for item in page.get("Contents", ())]
+        found = (self._entry(item) for item in items if not item["Key"].endswith("/"))
+        return sorted(found, key=lambda entry: entry.key)
 
     def delete(self, key: str) -> None:
         """See Store."""
@@ -81,6 +86,15 @@ class S3Store:
     def probe(self, prefix: str) -> None:
         """See Store."""
         probing.probe(S3Store(self._server.hurried(PROBE_TRY_SECONDS)), prefix, self._server.place)
+
+    def _pages(self, prefix: str, **options: str) -> Iterator[dict[str, Any]]:
+        request = {"Bucket": self._server.bucket, "Prefix": self._server.prefix + prefix, **options}
+        while True:
+            page = self._server.ask("list", prefix, lambda client: client.list_objects_v2(**request))
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            request["ContinuationToken"] = page["NextContinuationToken"]
 
     def _whole(self, client: Any, key: str) -> Object:
         answer = client.get_object(**self._server.object(key))

@@ -58,6 +58,12 @@ class Store(Protocol):
     def download(self, key: str, path: Path) -> str:
         """Writes the object to ``path``, which changes only when all of it has arrived; returns its SHA-256 (hex)."""
 
+    def names(self, folder: str) -> list[str]:
+        """What lies directly in ``folder`` ("" for the store's own), sorted; names of folders end with "/".
+
+        What this costs does not grow with what lies deeper.
+        """
+
     def list(self, prefix: str) -> list[Entry]:
         """All objects whose key begins with ``prefix`` ("" for all), sorted by key."""
 

@@ -143,7 +143,7 @@ def _from_store(wanted: Wanted, store: Store | None, cache: Path, take: Callable
     found = [item for item in store.list(key) if item.key == key or item.key.startswith(f"{key}/")]
     if not found:
         folder = key.rpartition("/")[0]
-        near = sorted({item.key for item in store.list(f"{folder}/" if folder else "")})
+        near = [f"{folder}/{name}" if folder else name for name in store.names(folder)]
         raise wanted.fault(f"{store.address} holds nothing under {key!r}; near it: {_listed(near)}{_near(key, near)}")
     wanted_items = [item for item in found if item.key == key or take(item.key.removeprefix(f"{key}/"))]
     return _copied(store, key, wanted_items, cache)

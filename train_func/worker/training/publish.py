@@ -88,9 +88,10 @@ def _is_complete(store: Store, record: RunRecord, result: bytes) -> bool:
 
 
 def _has_newer(store: Store, record: RunRecord) -> bool:
-    start = f"{record.name}/generations/"
-    keys = (entry.key.removeprefix(start).split("/") for entry in store.list(start))
-    return any(rest == ["result.json"] and int(number) > record.generation for number, *rest in keys)
+    folder = f"{record.name}/generations"
+    numbers = (name.removesuffix("/") for name in store.names(folder))
+    later = (number for number in numbers if number.isdecimal() and int(number) > record.generation)
+    return any(store.list(f"{folder}/{number}/result.json") for number in later)
 
 
 def _copy(store: Store, record: RunRecord, result: bytes, scratch: Path, folder: Path | None) -> None:
