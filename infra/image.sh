@@ -8,7 +8,6 @@
 # Safe to run twice: only layers that changed are built.
 set -Eeuo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-TESTBED=$ROOT/../shared/testbed
 SOURCES=(Dockerfile requirements.lock pyproject.toml README.md train_func notebooks)
 
 say() { printf 'image: %s\n' "$*" >&2; }
@@ -20,10 +19,6 @@ die() {
 
 find_builder() {
     local name
-    if [[ -x $TESTBED/image ]]; then
-        printf '%s\n' "$TESTBED/image"
-        return
-    fi
     for name in docker podman buildah; do
         if "$name" info >/dev/null 2>&1; then
             printf '%s\n' "$name"

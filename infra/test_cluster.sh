@@ -2,8 +2,9 @@
 # Passes the tests that need a cluster, on the one that KUBECONFIG names: infra/test_cluster.sh [TESTS]
 # Whoever KUBECONFIG names must be its admin, and sets up: a namespace enforcing pod security restricted, MinIO in it,
 # and the account of infra/rbac.yaml, which the tests act as. All of it is removed at the end.
-#   IMAGE=registry/name:tag         the workers' image, which the cluster can pull; on the testbed it is built here
-#   TRAIN_FUNC_TEST_MINIO_IMAGE=... an image whose entry point is MinIO, as nobody publishes one; the testbed has it
+#   IMAGE=registry/name:tag         the workers' image, which the cluster can pull
+#   BUILDER=program                 without IMAGE: builds it here, and makes sure that the cluster can pull it (image.sh)
+#   TRAIN_FUNC_TEST_MINIO_IMAGE=... an image whose entry point is MinIO, as nobody publishes one
 set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,11 +22,11 @@ context() {
 image() { # image CONTEXT
     if [[ -n ${IMAGE:-} ]]; then
         printf '%s\n' "$IMAGE"
-    elif [[ $1 == testbed ]]; then
+    elif [[ -n ${BUILDER:-} ]]; then
         infra/image.sh
     else
-        die "IMAGE=registry/name:tag is wanted, an image that context $1 can pull: make image IMAGE=..., push it," \
-            "make test-cluster IMAGE=..."
+        die "IMAGE=registry/name:tag is expected, an image that context $1 can pull: make image IMAGE=..., push it," \
+            "make test-cluster IMAGE=...; or BUILDER=, a program that builds one and brings it to the cluster"
     fi
 }
 

@@ -18,7 +18,7 @@ import yaml
 from botocore.config import Config
 
 from tests.cluster.kubectl import Kubectl, until
-from tests.cluster.training_operator import TESTBED
+from tests.testbed import TESTBED
 
 MANIFEST = Path(__file__).with_name("minio.yaml")
 NAME, PORT, BUCKET = "myminio", 9000, "kubeflow-examples"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.following import counts
 from tests.cluster.kubectl import Kubectl, until
-from tests.cluster.training_operator import TESTBED
+from tests.testbed import TESTBED
 from tests.tiny_model import write_tiny_model
 from train_func import Cluster, Run, submit
 from train_func.client.job import Job

@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 
 from tests.cluster.kubectl import Kubectl, until
+from tests.testbed import TESTBED
 
 INSTALL_SECONDS = 120
-TESTBED = Path(__file__).parents[3] / "shared/testbed"
 REMEDY = (
     "install it: kubectl apply --server-side -k "
     '"https://github.com/kubeflow/trainer.git/manifests/overlays/standalone'

@@ -64,6 +64,12 @@ def test_the_environment_is_read_at_the_edges_only():
     assert not strangers
 
 
+def test_only_continuous_integration_knows_where_the_testbed_lies():
+    done = subprocess.run(["git", "grep", "-l", "shared/testbed"], cwd=ROOT, capture_output=True, text=True, check=True)
+    found = set(done.stdout.split()) - {Path(__file__).relative_to(ROOT).as_posix()}
+    assert found == {".ci/run", "tests/infra/test_continuous_integration.py"}
+
+
 def imported_by(statement: str) -> set[str]:
     code = f"import sys; {statement}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

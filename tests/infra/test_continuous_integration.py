@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TOLD = '#!/usr/bin/env bash\necho "$(basename "$0")" >>"$(dirname "$0")/told"\n'
 MAKEFILE = """
-test-cluster: ; @echo "test-cluster on $$KUBECONFIG" >>told; $(FAILING)
+test-cluster: ; @echo "test-cluster on $$KUBECONFIG by $(BUILDER)" >>told; $(FAILING)
 check test: ; @echo $@ >>told
 """
 
@@ -37,16 +37,21 @@ def run(checkout, **settings):
     return done, (checkout / "told").read_text().splitlines()
 
 
+def on_the_testbed(checkout):
+    """The tests on its cluster, with images that its own program builds."""
+    return f"test-cluster on /the/testbed by {checkout.parent}/shared/testbed/image"
+
+
 def test_everything_is_called_once_and_the_cluster_goes_down(checkout):
     done, told = run(checkout)
     assert done.returncode == 0, done.stderr
-    assert told == ["build", "check", "test", "up", "test-cluster on /the/testbed", "down"]
+    assert told == ["build", "check", "test", "up", on_the_testbed(checkout), "down"]
 
 
 def test_failing_tests_fail_and_the_cluster_goes_down_all_the_same(checkout):
     done, told = run(checkout, FAILING="false")
     assert done.returncode != 0
-    assert told[-2:] == ["test-cluster on /the/testbed", "down"]
+    assert told[-2:] == [on_the_testbed(checkout), "down"]
 
 
 def test_a_cluster_that_did_not_come_up_is_taken_down_and_fails(checkout):

@@ -16,10 +16,11 @@ import pytest
 from tests.cluster import in_cluster_minio, training_operator
 from tests.cluster.kubectl import Kubectl
 from tests.install.installer import ROOT, Installer
+from tests.testbed import TESTBED
 
 VARIABLE = "TRAIN_FUNC_TEST_CHARTS"
 IMAGES = Path(__file__).with_name("images")
-BUILD = training_operator.TESTBED / "image"
+BUILD = TESTBED / "image"
 BUILD_SECONDS = 600
 
 
