@@ -90,7 +90,7 @@ def test_more_workers_than_cores_are_told_of(jobs, monkeypatch, capsys, more, to
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     cores = Machine.look({}).cores
     Local(cpu=1).preflight(Run(model="m", dataset="d", workers=cores + more))
-    said = f"note: {cores + 1} workers share the {cores} cores of this machine, and each takes more than 1 GB of memory"
+    said = f"note: {cores + 1} workers share the {cores} cores of this machine"
     assert (said in capsys.readouterr().out) == told
 
 

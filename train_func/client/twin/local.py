@@ -16,7 +16,7 @@ from typing import Any
 from train_func.client import manifest as manifests
 from train_func.client.observed import Condition, Event, Input, JobStatus, LogLine, Pod, RunsAlready, WhyNot
 from train_func.client.placement import Placement, memory_fault, whole_fault
-from train_func.client.twin import admission, lock, logs, rules, start_and_end
+from train_func.client.twin import admission, lock, logs, room, rules, start_and_end
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.machine import Machine
 from train_func.client.twin.record import moment
@@ -40,9 +40,9 @@ class Local:
     store: str | None = None
     """``file:///folder`` or ``s3://bucket/prefix``; default: TRAIN_FUNC_STORE, else a folder below TRAIN_FUNC_HOME."""
     cpu: int | None = None
-    """Cores of each worker; default: those of this machine shared evenly."""
+    """Cores of each worker, and then any number of workers; default: those of this machine shared evenly."""
     memory: str | None = None
-    """Memory at which a worker is killed, such as ``"4Gi"``; default: none."""
+    """Memory at which a worker is killed, such as ``"4Gi"``; default: none, for as many workers as should fit."""
     gpu: int | None = None
     """GPUs of each worker; default: those of this machine shared evenly, none if there are fewer than workers."""
 
@@ -94,13 +94,15 @@ class Local:
         """Raises InvalidInput with everything that would keep the run from starting on this machine."""
         machine = Machine.look(os.environ)
         _refuse(self.render(manifests.provisional(run, self.store_address()), manifests.FILES), machine)
+        if faults := room.faults(run, machine, cpu=self.cpu, memory=self.memory):
+            raise InvalidInput(faults, cause="scheduling")
         gpus = len(machine.gpus)
         if self.gpu is None and 0 < gpus < run.workers:
             print(f"note: {gpus} GPUs for {run.workers} workers: none is used; workers={gpus} would use all of them")
         if run.workers > machine.cores:
             print(
-                f"note: {run.workers} workers share the {machine.cores} cores of this machine, and each takes more "
-                f"than 1 GB of memory: workers={machine.cores} trains as fast"
+                f"note: {run.workers} workers share the {machine.cores} cores of this machine: "
+                f"workers={machine.cores} trains as fast"
             )
 
     def carry(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
