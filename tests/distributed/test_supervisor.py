@@ -128,7 +128,7 @@ def train_func(parameters):
     record = made.end_record(1, 1)
     assert record["cause"] == "peer"
     assert "sys.exit(9)" in record["message"]
-    assert record["ranks"] == [{"rank": 1, "exit_code": 143, "error": None}]  # it was asked to end
+    assert record["ranks"] == [{"rank": 1, "exit_code": 143, "error": None, "separate": False}]  # it was asked to end
 
 
 def test_a_worker_that_waits_for_the_group_of_a_job_that_is_over_leaves(job):
@@ -188,6 +188,17 @@ def test_a_stop_while_starting_while_meeting_and_while_training(job):
     assert "asked to stop by SIGTERM" in made.end_record(3, 0)["message"]
 
 
+def test_workers_stopped_before_their_group_has_formed_leave_one_attempt(job):
+    made = job(MEET_FOR_EVER, workers=3).start(1, 2)  # worker 0 never comes
+    for pod in made.pods.values():
+        pod.says("^worker . of 3 starts")
+    for pod in made.pods.values():
+        pod.signal(signal.SIGTERM)
+    assert made.exit_codes() == [143, 143]
+    assert [made.end_record(1, worker)["formed"] for worker in (1, 2)] == [False, False]
+    assert not open_store(made.record.store).list("a-run/attempts/2/")
+
+
 def test_a_stubborn_rank_is_killed_within_the_grace_period_or_at_the_second_signal(job):
     source = """
 import signal, subprocess, time
@@ -208,7 +219,8 @@ def train_func():
     assert made.exit_codes() == [143]
     assert 2 <= time.monotonic() - start < 7
     assert seconds_until_gone(processes) < PROMPT
-    assert made.end_record(1, 0)["ranks"] == [{"rank": 0, "exit_code": -signal.SIGKILL, "error": None}]
+    (rank,) = made.end_record(1, 0)["ranks"]
+    assert (rank["exit_code"], rank["error"]) == (-signal.SIGKILL, None)
 
     made = job(source, grace=60).start()
     made.pods[0].says("deaf")
@@ -294,3 +306,25 @@ def test_a_store_that_is_away_is_waited_for_until_somebody_stops_it(job):
     made.pods[0].signal(signal.SIGTERM)
     assert made.exit_codes() == [143]
     assert made.pods[0].termination["attempt"] is None
+
+
+@pytest.mark.parametrize(("workers", "ranks"), [(2, 1), (1, 2)])
+def test_a_rank_that_leaves_with_code_0_in_mid_training_is_the_root(job, workers, ranks):
+    source = MEET + (
+        """
+def train_func(parameters):
+    import os
+    dist, total = meet()
+    for step in range(101):
+        dist.all_reduce(total)
+        if step == 7 and dist.get_rank() == 1:
+            os._exit(0)
+"""
+    )
+    made = job(source, workers=workers, ranks=ranks).start()
+    assert made.exit_codes() == [70] * workers
+    root = made.end_record(1, workers - 1)
+    assert (root["cause"], root["root"]) == ("code", True)
+    assert root["message"].startswith("rank 1 left with exit code 0")
+    assert [rank["error"] for rank in root["ranks"]] == [None] * ranks
+    assert "rank 1 left with exit code 0" in made.pods[0].termination["message"]

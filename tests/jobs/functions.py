@@ -102,3 +102,35 @@ def loads_each(parameters):
         values = shipment.load(work, None, own)({})
         assert hashlib.sha256(repr(values).encode(errors="surrogatepass")).hexdigest() == returned, name
     print(f"{len(wanted)} sources arrived and work", flush=True)
+
+
+def trains_without_a_session(parameters):
+    """transformers' own Trainer and a bare Accelerator, as people write them for torchrun."""
+    import os
+
+    from accelerate import Accelerator, PartialState
+    from transformers import AutoConfig, AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+    if parameters["api"] == "Accelerator":
+        accelerator = Accelerator()
+        world_size, device = accelerator.num_processes, accelerator.device
+    else:
+        torch_rows = [{"input_ids": [1, 2, 3], "attention_mask": [1, 1, 1], "labels": i % 2} for i in range(7)]
+        model = AutoModelForSequenceClassification.from_config(AutoConfig.from_pretrained(parameters["model"]))
+        arguments = TrainingArguments("output", max_steps=1, report_to="none", save_strategy="no")
+        trainer = Trainer(model=model, args=arguments, train_dataset=torch_rows)
+        trainer.train()
+        world_size, device = arguments.world_size, arguments.device
+    print(f"rank {os.environ['RANK']} of world_size={world_size} on {device.type}", flush=True)
+    PartialState().destroy_process_group()
+
+
+def trains_alone(parameters):
+    """Every rank by itself, although there are several; with ``together`` in a group that is left before the end."""
+    import torch
+    import torch.distributed as dist
+
+    if parameters["together"]:
+        dist.init_process_group("gloo")
+        dist.destroy_process_group()
+    assert torch.ones(1).sum() == 1

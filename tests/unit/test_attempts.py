@@ -9,7 +9,7 @@ from train_func.errors import StorageFailed
 from train_func.run import Run, RunRecord
 from train_func.storage import open_store
 from train_func.worker.pod.attempts import Attempts
-from train_func.worker.pod.outcome import Failure, Outcome
+from train_func.worker.pod.outcome import Failure, Outcome, running
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.store_wait import patiently
 from train_func.worker.pod.verdict import RankEnd, Verdict, following, of_ranks
@@ -56,7 +56,7 @@ def test_numbers_go_up_from_one_and_generations_do_not_mix(store, attempts):
     assert [attempts.claim().attempt for _ in range(3)] == [1, 2, 3]
     assert Attempts(store, record(generation=2), worker=0, pod="p").claim().attempt == 1
     lease = json.loads(store.get("a-run/attempts/2/lease.json").data)
-    assert set(lease) == {"attempt", "generation", "pod", "pod_uid", "worker", "submitted", "started"}
+    assert set(lease) == {"attempt", "generation", "pod", "pod_uid", "worker", "submitted", "started", "formed"}
     assert (lease["attempt"], lease["generation"], lease["pod"]) == (2, 1, "a-run-worker-0")
     assert lease["pod_uid"] == "uid-0"
 
@@ -96,6 +96,52 @@ def test_an_attempt_is_charged_unless_it_was_stopped_or_belongs_to_an_earlier_su
     account = attempts.account()
     assert account.num_charged == num_charged
     assert account.spent == (num_charged >= 3)
+
+
+@pytest.mark.parametrize("codes", [(147, 0, 147), (None, 71, None), (0, 0, 145)], ids=str)
+def test_within_one_submission_no_end_gives_the_attempts_back(store, codes):
+    """A worker that is done, or has told the end of all, and is lost with its group starts again, and is counted."""
+    attempts = Attempts(store, record(submitted="2026-11-21T14:00:00+00:00"), worker=0, pod="p")
+    lived(attempts, *codes)
+    account = attempts.account()
+    assert (account.num_charged, account.spent) == (3, True)
+
+
+def test_workers_whose_group_never_formed_end_under_one_number_however_many_they_are(store):
+    pods = [Attempts(store, record(), worker=worker, pod=f"p-{worker}") for worker in range(7)]
+    end_together(pods, 143)
+    assert numbers(store) == {1: set(range(7))}
+    end_together(pods, 146)  # started again, and again in vain
+    assert numbers(store) == {1: set(range(7)), 2: set(range(7))}
+    account = pods[0].account()
+    assert (account.num_started, account.num_charged) == (2, 0)
+    assert pods[0].claim().attempt == 3
+    pods[1].write_end(pods[1].claim_unformed(), verdict(146, worker=1), [])
+    assert numbers(store)[4] == {1}  # not under that of a group that has formed
+
+
+def end_together(pods, code):
+    together = threading.Barrier(len(pods))
+
+    def end(worker):
+        together.wait()
+        pods[worker].write_end(pods[worker].claim_unformed(), verdict(code, worker=worker), [])
+
+    threads = [threading.Thread(target=end, args=(worker,)) for worker in range(len(pods))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def numbers(store):
+    """Which workers ended under which number."""
+    found = {}
+    for entry in store.list("a-run/attempts/"):
+        number, name = entry.key.split("/")[2:]
+        if name.startswith("worker-"):
+            found.setdefault(int(number), set()).add(int(name[7:-5]))
+    return found
 
 
 def test_a_stop_of_one_worker_frees_the_attempt_of_all(store, attempts):
@@ -185,6 +231,24 @@ def test_ranks_that_only_follow_make_a_worker_that_follows():
 def test_no_verdict_where_no_rank_failed_by_itself():
     ends = [RankEnd(0, 0, Outcome(0, None, True, False, None), False, 0), ended(1, -15, asked=True)]
     assert of_ranks(ends, worker=0, out_of_memory=False) is None
+
+
+def test_a_rank_that_left_with_code_0_before_its_end_is_the_root_and_others_that_say_so_only_follow():
+    left = RankEnd(1, 0, None, False, 1, unfinished=True)
+    found = of_ranks([ended(0, 145, follows=True, time=1), left], worker=0, out_of_memory=False)
+    assert (found.exit_code, found.cause, found.root) == (70, "code", True)
+    assert found.message.startswith("rank 1 left with exit code 0")
+    asked = RankEnd(1, 0, None, True, 1, unfinished=True)
+    assert of_ranks([asked], worker=0, out_of_memory=False) is None
+
+
+def test_a_rank_that_came_to_its_end_says_so_even_where_it_can_write_nothing(tmp_path):
+    path = tmp_path / "0.json"
+    running(path).touch()
+    path.with_suffix(".unfinished").mkdir()
+    Outcome(0, None, False, False, None).write(path)
+    assert Outcome.read(path) is None
+    assert not running(path).exists()
 
 
 def test_a_record_shows_the_root_and_hides_the_errors_that_it_caused(store, attempts):

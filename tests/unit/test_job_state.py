@@ -48,7 +48,7 @@ RESULT, MARK = {"result.json": {}}, {"cancelled.json": {}}
 def attempt(number: int, **codes: int) -> dict[str, dict]:
     """Lease and end records; ``w0=1``: worker 0 ended with exit code 1."""
     ends = {
-        f"attempts/{number}/worker-{worker[1:]}.json": {"worker": int(worker[1:]), "exit_code": code}
+        f"attempts/{number}/worker-{worker[1:]}.json": {"attempt": number, "worker": int(worker[1:]), "exit_code": code}
         for worker, code in codes.items()
     }
     return {f"attempts/{number}/lease.json": {}, **ends}
@@ -89,7 +89,7 @@ def test_what_became_of_an_earlier_submission_is_not_what_became_of_the_newest(t
         store.put(f"{record.prefix}/{key}", json.dumps(fields).encode())
 
     put("run.json", submitted="2026-11-21T14:00:00")
-    put("attempts/1/worker-0.json", worker=0, exit_code=70, submitted="2026-11-21T14:00:00")
+    put("attempts/1/worker-0.json", attempt=1, worker=0, exit_code=70, submitted="2026-11-21T14:00:00")
     assert state_in_store(store, record) == "Failed"
     put("run.json", submitted="2026-11-21T15:00:00")
     assert state_in_store(store, record) == "Absent"

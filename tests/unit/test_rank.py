@@ -15,12 +15,13 @@ from tests.job_folder import write_job_folder
 def rank(tmp_path):
     """Starts a rank that runs ``source`` under this process as its supervisor."""
 
-    def start(source, parent=None):
+    def start(source, parent=None, world_size=1):
         write_job_folder(tmp_path, source, parameters={"mine": 5})
         environment = {
             **os.environ,
             "TRAIN_FUNC_JOB_DIR": str(tmp_path),
             "TRAIN_FUNC_STORE": "",
+            "WORLD_SIZE": str(world_size),
             "TRAIN_FUNC_SUPERVISOR": str(parent or os.getpid()),
             "TRAIN_FUNC_OUTCOME_FILE": str(tmp_path / "outcome.json"),
         }
@@ -39,8 +40,9 @@ def rank(tmp_path):
 def end(rank, tmp_path):
     """Exit code, outcome, stdout and stderr of a rank whose function has this body."""
 
-    def run(body, signature="parameters"):
-        process = rank(f"def train_func({signature}):\n{textwrap.indent(textwrap.dedent(body), '    ')}")
+    def run(body, signature="parameters", world_size=1):
+        source = f"def train_func({signature}):\n{textwrap.indent(textwrap.dedent(body), '    ')}"
+        process = rank(source, world_size=world_size)
         out, err = process.communicate(timeout=60)
         outcome = tmp_path / "outcome.json"
         return process.returncode, json.loads(outcome.read_text()) if outcome.exists() else None, out, err
@@ -51,7 +53,8 @@ def end(rank, tmp_path):
 def test_a_function_that_returns(end):
     code, outcome, out, err = end("print(parameters['mine'], parameters['epochs'])")
     assert (code, out, err) == (0, "5 3\n", "")
-    assert outcome == {"exit_code": 0, "cause": None, "session": False, "follows": False, "failure": None}
+    found = {"exit_code": 0, "cause": None, "session": False, "follows": False, "failure": None, "separate": False}
+    assert outcome == found
 
 
 def test_a_function_without_parameters(end):
@@ -114,6 +117,14 @@ def test_log_lines_of_the_package_stand_as_they_are(end):
 
 def test_a_rank_whose_supervisor_is_not_its_parent_ends_at_once(rank):
     assert rank("raise SystemExit('this must not run')", parent=1).wait(60) == -9
+
+
+@pytest.mark.parametrize(
+    ("body", "world_size", "separate"),
+    [("import torch", 2, True), ("import torch", 1, False), ("print('no torch')", 2, False)],
+)
+def test_one_of_several_ranks_that_has_torch_and_forms_no_group_says_so(end, body, world_size, separate):
+    assert end(body, world_size=world_size)[1]["separate"] is separate
 
 
 def test_no_torch_is_loaded_for_a_function_without_a_session(end):

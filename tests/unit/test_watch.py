@@ -137,7 +137,7 @@ def test_whoever_interrupts_the_watching_leaves_nobody_behind_who_follows(capsys
         over.set()
 
     with pytest.raises(KeyboardInterrupt):
-        watch.watch(Interrupted(), lines(), "", Lookout(a_record(), RecordedPlace("evicted")), stop)
+        watch.watch(Interrupted(), lines(), "", Lookout(a_record(), RecordedPlace("evicted")), stop, str)
     assert over.wait(10)
     assert "no longer watched" in capsys.readouterr().out
 
@@ -145,7 +145,7 @@ def test_whoever_interrupts_the_watching_leaves_nobody_behind_who_follows(capsys
 def test_only_what_says_that_it_is_older_belongs_to_an_earlier_submission(capsys):
     said = [Attempt(number, submitted, "", first=True) for number, submitted in [(1, "older"), (2, ""), (3, "newest")]]
     told = [Told(one, 0, f"attempt {one.number} is told", late=False) for one in said]
-    watch.watch(Ended(), iter(told), "newest", Lookout(a_record(), RecordedPlace("exit_1")), threading.Event())
+    watch.watch(Ended(), iter(told), "newest", Lookout(a_record(), RecordedPlace("exit_1")), threading.Event(), str)
     shown = capsys.readouterr().out
     assert "earlier submissions had the attempts 1:" in shown
     assert "attempt 1 is told" not in shown

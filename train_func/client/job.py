@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train_func.client.explain import Lookout, explain, patiently
+from train_func.client.explain import Lookout, explain, patiently, separate
 from train_func.client.fetch import fetch
 from train_func.client.heartbeat import Heartbeat
 from train_func.client.load import ready
@@ -111,7 +111,8 @@ class Job:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state."""
         stop = threading.Event()
         told = self._told(follow=True, note=lambda words: None, stop=stop)  # the lookout tells what matters here
-        return watch(self, told, submitted(self._store, self.record), Lookout(self.record, self._place), stop)
+        lookout, newest = Lookout(self.record, self._place), submitted(self._store, self.record)
+        return watch(self, told, newest, lookout, stop, lambda: separate(self.record, self._store))
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> Iterator[str]:
         """Lines of all workers from the first one on, each behind its worker; a line before those of each attempt.
@@ -179,6 +180,8 @@ class Job:
             raise
         if state != "Succeeded":
             raise explain(self.record, self._place, self._store)
+        if words := separate(self.record, self._store):
+            self._note(words)
         published = self._final_manifest()
         if published is None:
             print(f"{self.name}: nothing was published: {WAY['Succeeded']}")

@@ -1,6 +1,7 @@
 """How the workers of a run ended, as they wrote it down: of its newest submission only, whose fault others are not."""
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,12 @@ def submitted(store: Store, record: RunRecord) -> str:
         if failure.reason != "absent":
             raise
         return ""
+
+
+def all_ends(store: Store, record: RunRecord) -> list[dict[str, Any]]:
+    """Every end record of the newest submission, oldest attempt first."""
+    keys = [entry.key for entry in store.list(f"{record.prefix}/attempts/")]
+    return ends(store, record, (key for key in keys if re.search(r"/attempts/\d+/worker-\d+\.json$", key)))
 
 
 def ends(store: Store, record: RunRecord, keys: Iterable[str]) -> list[dict[str, Any]]:

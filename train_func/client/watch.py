@@ -4,7 +4,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from train_func.client.explain import Lookout, Trouble, patiently
@@ -25,7 +25,14 @@ STARTING = "the workers start and meet (about 5 s)"
 LOADING = "the group is complete; its ranks load their libraries (about 15 s)"
 
 
-def watch(job: "Job", lines: Iterator[Told], submitted: str, lookout: Lookout, stop: threading.Event) -> str:
+def watch(
+    job: "Job",
+    lines: Iterator[Told],
+    submitted: str,
+    lookout: Lookout,
+    stop: threading.Event,
+    amiss: Callable[[], str],
+) -> str:
     """Prints until the job has finished or hangs for good; an interrupt ends the watching, and the cells after it.
 
     Args:
@@ -33,6 +40,7 @@ def watch(job: "Job", lines: Iterator[Told], submitted: str, lookout: Lookout, s
         submitted: time of the newest submission; what says that it belongs to an earlier one is only counted.
         lookout: tells what hinders the job.
         stop: is set in the end, and ends the following of ``lines``.
+        amiss: what a job that has succeeded has to be told of all the same, in words; mostly nothing.
     """
     display = Display()
     try:
@@ -41,7 +49,8 @@ def watch(job: "Job", lines: Iterator[Told], submitted: str, lookout: Lookout, s
                 display.pass_over(line.attempt)
             else:
                 display.tell(line)
-        display.finish(job.name, job.state if lookout.failure() else job.wait())
+        state = job.state if lookout.failure() else job.wait()
+        display.finish(job.name, state, amiss() if state == "Succeeded" else "")
     except KeyboardInterrupt:
         name = job.name
         print(f"{name}: no longer watched; it goes on: {job.way_back}.watch() shows it again, .cancel() stops it")
@@ -82,12 +91,14 @@ class Display:
                 self._shown.add(trouble.headline)
                 self._say(str(trouble))
 
-    def finish(self, name: str, state: str) -> None:
-        """What was still held back, and the last state."""
+    def finish(self, name: str, state: str, amiss: str = "") -> None:
+        """What was still held back, the last state, and what is amiss in spite of it."""
         self._tell_earlier()
         if self._held:
             self._say(self._held)
         self.state(name, state)
+        if amiss:
+            self._say(f"{name}: {amiss}")
 
     def pass_over(self, attempt: Attempt) -> None:
         """Its lines are not shown here."""

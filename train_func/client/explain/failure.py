@@ -93,7 +93,7 @@ def _gather(record: RunRecord, place: Place, store: Store) -> Evidence:
     cells: dict[str, Any] = {"pieces": []}
     away = None
     try:
-        attempts, cells = _attempts(record, store), _cells(record, store)
+        attempts, cells = records.all_ends(store, record), _cells(record, store)
     except StorageFailed as failure:
         away = failure
     status = place.status(record.job_name)
@@ -106,12 +106,6 @@ def _gather(record: RunRecord, place: Place, store: Store) -> Evidence:
         num_workers=record.run.workers,
         away=away,
     )
-
-
-def _attempts(record: RunRecord, store: Store) -> list[dict[str, Any]]:
-    keys = [entry.key for entry in store.list(f"{record.prefix}/attempts/")]
-    ends = [key for key in keys if "/worker-" in key and key.endswith(".json") and "/model/" not in key]
-    return records.ends(store, record, ends)
 
 
 def _cells(record: RunRecord, store: Store) -> dict[str, Any]:

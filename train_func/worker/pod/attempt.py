@@ -160,6 +160,8 @@ class Attempt:
                 "call session.publish(trainer) on every rank as the last step",
                 cause="code",
             )
+        if any(end.separate for end in ends):
+            print("the ranks never formed one process group: each has trained by itself")
         self._keep(Verdict(exits.DONE, None, "all ranks ended", self._environment.worker), ends)
 
     def close(self, ends: list[RankEnd], own: Verdict | None, root: Verdict | None = None) -> Verdict:
@@ -215,13 +217,13 @@ class Attempt:
         return account.verdict(self._environment.worker, root or verdict) if account and account.spent else verdict
 
     def _lease_for(self, verdict: Verdict) -> bool:
-        """Whether this end goes on record: under the group's number, or under one of its own if none was formed."""
+        """Whether this end goes on record: under the group's number, or under that of no group if none was formed."""
         attempts = self._attempts
         if attempts is None or self.lease:
             return attempts is not None
         if not verdict.root or (verdict.retryable and verdict.exit_code not in (exits.STOPPED, exits.RENDEZVOUS)):
             return False
-        if lease := self._bounded(attempts.claim):
+        if lease := self._bounded(attempts.claim_unformed):
             self._begin(lease)
         return lease is not None
 

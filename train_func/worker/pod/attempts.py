@@ -32,6 +32,8 @@ class Lease:
     worker: int
     submitted: str
     started: str
+    formed: bool = True
+    """Whether a group has formed under it; else it stands for those whose workers ended before."""
 
 
 @dataclass(frozen=True)
@@ -77,36 +79,53 @@ class Attempts:
 
     def claim(self) -> Lease:
         """Takes the next free number; of several claimants at once each gets its own."""
-        number = max(self._files(), default=0)
-        while True:
+        number = max(self._files(), default=0) + 1
+        while not self._put(lease := self._lease(number)):
             number += 1
-            lease = self._lease(number)
-            try:
-                self._store.put(self._key(number, "lease.json"), _json(asdict(lease)), if_absent=True)
-            except StorageFailed as failure:
-                if failure.reason != "conflict":
-                    raise
-                continue
-            return lease
+        return lease
 
-    def _lease(self, number: int) -> Lease:
+    def claim_unformed(self) -> Lease:
+        """The number for the end of this worker when no group has formed: one for all workers that end so."""
+        number = max(self._files(), default=1)
+        while not self._put(lease := self._lease(number, formed=False)) and not self._may_join(number):
+            number += 1
+        return lease
+
+    def _put(self, lease: Lease) -> bool:
+        try:
+            self._store.put(self._key(lease.attempt, "lease.json"), _json(asdict(lease)), if_absent=True)
+        except StorageFailed as failure:
+            if failure.reason != "conflict":
+                raise
+            return False
+        return True
+
+    def _may_join(self, number: int) -> bool:
+        """Whether no group has formed under it either, and this worker has not ended under it yet."""
+        lease = self._read_lease(number)
+        unformed = not lease.get("formed", True) and lease.get("submitted") == self._record.submitted
+        return unformed and f"worker-{self._worker}.json" not in self._files().get(number, [])
+
+    def _lease(self, number: int, *, formed: bool = True) -> Lease:
         """This worker's claim of a number."""
         record = self._record
-        return Lease(number, record.generation, self._pod, self._pod_uid, self._worker, record.submitted, now())
+        return Lease(number, record.generation, self._pod, self._pod_uid, self._worker, record.submitted, now(), formed)
 
     def account(self, current: int | None = None) -> Account:
         """Counts the attempts of this submission; ``current`` is counted however its workers end.
 
-        Without the time of the submission a final end before tells of a new one. Progress will end the count here as
-        well, once there are checkpoints to tell of it.
+        Only without the time of the submission a final end before tells of a new one: a worker writes down that it is
+        done and may be lost with its group all the same. Progress will end the count here as well, once there are
+        checkpoints to tell of it.
         """
+        submitted = self._record.submitted
         files = self._files()
         num_started, num_charged, last = 0, 0, None
         for number in sorted(files, reverse=True):
-            if number != current and self._submitted(number) != self._record.submitted:
+            if number != current and self._read_lease(number).get("submitted", "") != submitted:
                 break
             ends = sorted(self._ends(number, files[number]), key=lambda end: not end.root)
-            if number != current and any(not exits.retryable(end.exit_code) for end in ends):
+            if number != current and not submitted and any(not exits.retryable(end.exit_code) for end in ends):
                 break
             num_started += 1
             if not any(end.exit_code in _FREE for end in ends):
@@ -161,9 +180,9 @@ class Attempts:
                 found.setdefault(int(number), []).append(name)
         return {number: names for number, names in found.items() if "lease.json" in names}
 
-    def _submitted(self, number: int) -> str:
-        lease = json.loads(self._store.get(self._key(number, "lease.json")).data)
-        return str(lease.get("submitted", ""))
+    def _read_lease(self, number: int) -> dict[str, Any]:
+        lease: dict[str, Any] = json.loads(self._store.get(self._key(number, "lease.json")).data)
+        return lease
 
     def _ends(self, number: int, names: list[str]) -> list[Verdict]:
         records = [json.loads(self._store.get(self._key(number, name)).data) for name in names if _is_end(name)]
@@ -190,7 +209,8 @@ def _ranks(ends: list[RankEnd]) -> list[dict[str, Any]]:
     entries = []
     for end in sorted(ends, key=lambda end: end.rank):
         failure = end.outcome.failure if end.outcome and not (end.asked or (rooted and end.follows)) else None
-        entries.append({"rank": end.rank, "exit_code": end.exit_code, "error": asdict(failure) if failure else None})
+        entry = {"rank": end.rank, "exit_code": end.exit_code, "error": asdict(failure) if failure else None}
+        entries.append({**entry, "separate": end.separate})
     return entries
 
 

@@ -27,20 +27,27 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a rank ended by itself. ``follows``: it failed only because a peer had gone."""
+    """How a rank ended by itself.
+
+    ``follows``: it failed only because a peer had gone. ``separate``: it had torch and never formed a process group
+    with all the others.
+    """
 
     exit_code: int
     cause: Cause | None
     session: bool
     follows: bool
     failure: Failure | None
+    separate: bool = False
 
     def write(self, path: Path) -> None:
-        """Best effort: on a full disk the exit code has to say it alone."""
+        """Best effort: on a full disk the exit code has to say it alone, and that the rank came to its end."""
         with contextlib.suppress(OSError):
             unfinished = path.with_suffix(".unfinished")
             unfinished.write_text(json.dumps(asdict(self)))
             unfinished.replace(path)
+        with contextlib.suppress(OSError):
+            running(path).unlink()
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
@@ -51,6 +58,11 @@ class Outcome:
             return None
         failure = plain.pop("failure")
         return cls(**plain, failure=Failure(**failure) if failure else None)
+
+
+def running(path: Path) -> Path:
+    """The file beside an outcome that the supervisor makes, and that is there until the rank has come to its end."""
+    return path.with_suffix(".running")
 
 
 def of_error(error: BaseException, *, session: bool) -> Outcome:

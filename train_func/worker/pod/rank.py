@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 from train_func.errors import InvalidInput
 from train_func.run import RunRecord
 from train_func.storage import open_store
-from train_func.worker.pod import shipment
+from train_func.worker.pod import process_group, shipment
 from train_func.worker.pod.outcome import Outcome, of_error
 
 
@@ -25,7 +26,9 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     faulthandler.enable()
     _configure_logging()
     signal.signal(signal.SIGTERM, _on_signal)
+    process_group.observe()
     outcome = _outcome(lambda: _run(Path(environ["TRAIN_FUNC_JOB_DIR"]), environ.get("TRAIN_FUNC_STORE", "")))
+    outcome = replace(outcome, separate=process_group.separate(int(environ.get("WORLD_SIZE", "1"))))
     if "TRAIN_FUNC_OUTCOME_FILE" in environ:
         outcome.write(Path(environ["TRAIN_FUNC_OUTCOME_FILE"]))
     logging.shutdown()

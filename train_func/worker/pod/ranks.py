@@ -8,11 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, cast
 
+import torch
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.events.api import Event, EventSource
@@ -21,7 +22,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler
 
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.mirror import Mirror
-from train_func.worker.pod.outcome import Outcome
+from train_func.worker.pod.outcome import Outcome, running
 from train_func.worker.pod.peers import Peers
 from train_func.worker.pod.processes import signal_group
 from train_func.worker.pod.rendezvous import Rendezvous
@@ -78,6 +79,7 @@ class RankAgent(LocalElasticAgent):
                 outcome=Outcome.read(self._files.outcome(local_rank)),
                 asked=local_rank in self._asked,
                 seen=self._seen.index(local_rank) if local_rank in self._seen else len(self._seen),
+                unfinished=running(self._files.outcome(local_rank)).exists(),  # asked for after its exit code
             )
             for local_rank, process in self._processes().items()
         ]
@@ -112,6 +114,7 @@ class RankAgent(LocalElasticAgent):
         if self._failed():
             self._await_root()
             self._end_ranks()
+            return RunResult(WorkerState.FAILED)  # to torch a rank that left early with code 0 has succeeded
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state is WorkerState.SUCCEEDED:
             self._end_ranks()  # their own children
@@ -142,12 +145,15 @@ class RankAgent(LocalElasticAgent):
         return {rank: process for rank, process in self._processes().items() if process.poll() is None}
 
     def _failed(self) -> bool:
-        return any(end.failed and end.exit_code is not None for end in self.ends())
+        return bool(self._failed_ends())
+
+    def _failed_ends(self) -> list[RankEnd]:
+        return [end for end in self.ends() if end.failed and end.exit_code is not None]
 
     def _await_root(self) -> None:
         """A rank that lost its peer may be seen dead before the peer that is still writing down why it failed."""
         end = time.monotonic() + PATIENCE
-        while self._alive() and all(rank.follows for rank in self.ends() if rank.exit_code) and time.monotonic() < end:
+        while self._alive() and all(end.follows for end in self._failed_ends()) and time.monotonic() < end:
             self._stop.pause(0.05)
             self._look()
 
@@ -205,8 +211,17 @@ class _RankFiles(LogsSpecs):
                 "TRAIN_FUNC_OUTCOME_FILE": str(self.outcome(local_rank)),
                 "TRAIN_FUNC_SUPERVISOR": str(os.getpid()),
                 "OMP_NUM_THREADS": str(self._environment.num_threads),
+                **_without_gpu(os.environ),
             }
+            running(self.outcome(local_rank)).touch()
         return LogsDest(stdouts=outputs, stderrs=dict(outputs), error_files=dict.fromkeys(outputs, ""))
+
+
+def _without_gpu(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without it accelerate, and transformers' Trainer with it, sees a world of one rank where there is no GPU."""
+    if torch.cuda.device_count() or "ACCELERATE_USE_CPU" in environ:
+        return {}
+    return {"ACCELERATE_USE_CPU": "1"}
 
 
 def _silence() -> None:

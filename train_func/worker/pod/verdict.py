@@ -16,7 +16,8 @@ class RankEnd:
     """How a rank's process ended.
 
     ``exit_code``: negative for a signal, None when the process could not be buried. ``asked``: the supervisor had told
-    it to stop before. ``seen``: order in which the supervisor noticed.
+    it to stop before. ``seen``: order in which the supervisor noticed. ``unfinished``: its process ended before it had
+    come to the end of train_func.
     """
 
     rank: int
@@ -24,10 +25,15 @@ class RankEnd:
     outcome: Outcome | None
     asked: bool
     seen: int
+    unfinished: bool = False
 
     @property
     def failed(self) -> bool:
-        return self.exit_code != 0 and not self.asked
+        return (self.exit_code != 0 or self.unfinished) and not self.asked
+
+    @property
+    def separate(self) -> bool:
+        return self.outcome is not None and self.outcome.separate
 
     @property
     def follows(self) -> bool:
@@ -98,6 +104,12 @@ def _when(end: RankEnd) -> tuple[str, int]:
 def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
     if end.exit_code is None or end.exit_code < 0:
         return _of_signal(end, worker, out_of_memory)
+    if end.exit_code == 0:
+        message = (
+            f"rank {end.rank} left with exit code 0 before train_func had returned (os._exit, or native code that ends "
+            "the process), so that nothing tells whether its work was done; let train_func return instead"
+        )
+        return Verdict(exits.CODE, "code", message, worker)
     if end.outcome is None:
         message = f"rank {end.rank} left with exit code {end.exit_code} and no exception (os._exit, or native code)"
         return Verdict(end.exit_code, "code", message, worker)

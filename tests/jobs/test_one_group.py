@@ -1,0 +1,46 @@
+"""Ranks that train form one process group, or it is said that they did not: W models are no silent success."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.functions import trains_alone, trains_without_a_session
+from train_func import Local, attach, submit
+
+LIMIT = 180
+SEPARATE = "never formed one process group"
+
+
+@pytest.mark.parametrize("api", ["Trainer", "Accelerator"])
+def test_the_ranks_of_a_plain_training_form_one_group_on_a_machine_without_gpu(home, a_run, api, capsys):
+    job = submit(trains_without_a_session, a_run(parameters={"api": api}), on=Local())
+    job.result(LIMIT)
+    said = [line.partition("] [rank ")[2][3:] for line in job.logs() if "world_size=" in line]
+    assert sorted(said) == ["rank 0 of world_size=2 on cpu", "rank 1 of world_size=2 on cpu"]
+    assert SEPARATE not in capsys.readouterr().out
+
+
+def test_ranks_that_train_each_by_itself_succeed_and_are_told_of_everywhere(home, a_run, capsys):
+    job = submit(trains_alone, a_run(parameters={"together": False}), on=Local())
+    assert job.watch() == "Succeeded"
+    assert capsys.readouterr().out.count(SEPARATE) == 1
+    attach(job.name).result(LIMIT)
+    shown = capsys.readouterr().out
+    assert SEPARATE in shown
+    assert "init_process_group" in shown
+    assert separate(job) == [True, True]
+    assert any(SEPARATE in line for line in job.logs(worker=0))
+
+
+def test_a_group_that_was_left_before_the_end_is_remembered(home, a_run, capsys):
+    job = submit(trains_alone, a_run(parameters={"together": True}), on=Local())
+    job.result(LIMIT)
+    assert SEPARATE not in capsys.readouterr().out
+    assert separate(job) == [False, False]
+
+
+def separate(job) -> list[bool]:
+    store = Path(Local().store_address().removeprefix("file://"))
+    paths = sorted((store / job.record.prefix / "attempts/1").glob("worker-*.json"))
+    return [rank["separate"] for path in paths for rank in json.loads(path.read_text())["ranks"]]
