@@ -5,12 +5,13 @@
 # make check          the quick checks: style, types, arrows, shell
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
 # make test-cluster   passes the tests on the cluster that KUBECONFIG names: IMAGE=what it can pull
+# make test-cluster-all  those and the long proofs
 # make lock           resolves pyproject.toml anew into requirements.lock
 SHELL := bash
 .SHELLFLAGS := -Eeuo pipefail -c
 .ONESHELL:
 .SILENT:
-.PHONY: run cancel known setup test test-all check image test-cluster lock
+.PHONY: run cancel known setup test test-all check image test-cluster test-cluster-all lock
 
 BIN := .venv/bin
 
@@ -75,6 +76,9 @@ image: known
 
 test-cluster: known setup
 	infra/test_cluster.sh $(TESTS)
+
+test-cluster-all: known setup
+	infra/test_cluster.sh --all $(TESTS)
 
 lock: setup
 	$(BIN)/uv pip compile pyproject.toml --python-version 3.11 --universal --all-extras \

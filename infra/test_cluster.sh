@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Passes the tests that need a cluster, on the one that KUBECONFIG names: infra/test_cluster.sh [TESTS]
+# Passes the tests that need a cluster, on the one that KUBECONFIG names: infra/test_cluster.sh [--all] [TESTS]
+# --all passes the long proofs too, which show at length what the others show in short.
 # Whoever KUBECONFIG names must be its admin, and sets up: a namespace enforcing pod security restricted, MinIO in it,
 # and the account of infra/rbac.yaml, which the tests act as. All of it is removed at the end.
 #   IMAGE=registry/name:tag         the workers' image, which the cluster can pull
@@ -31,14 +32,18 @@ image() { # image CONTEXT
 }
 
 main() {
-    local context image
+    local context image tier=(-m "not slow")
+    if [[ ${1:-} == --all ]]; then
+        tier=()
+        shift
+    fi
     context=$(context)
     image=$(image "$context")
     printf 'test-cluster: on context %s, workers of %s\n' "$context" "$image"
     export TRAIN_FUNC_IMAGE=$image
     if [[ $# -eq 0 ]]; then
-        .venv/bin/python -m pytest --durations=5 tests/install # wants the cluster bare, and leaves it so
+        .venv/bin/python -m pytest "${tier[@]}" --durations=5 tests/install # wants the cluster bare, and leaves it so
     fi
-    .venv/bin/python -m pytest --durations=15 "${@:-tests/cluster}"
+    .venv/bin/python -m pytest "${tier[@]}" --durations=15 "${@:-tests/cluster}"
 }
 main "$@"

@@ -5,7 +5,7 @@ TRAIN_FUNC_REWRITE_GOLDEN=1 rewrites it from a cluster.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,8 +21,8 @@ NAMES = [scenario.name for scenario in SCENARIOS]
 Played = Mapping[str, Trace | BaseException]
 
 
-def play_all(stage: Stage, side_by_side: int) -> Played:
-    """Every scenario on one place; one that cannot be played leaves its exception."""
+def play_all(stage: Stage, side_by_side: int, names: Sequence[str] = NAMES) -> Played:
+    """Scenarios on one place; one that cannot be played leaves its exception."""
 
     def play(scenario: Scenario) -> Trace | BaseException:
         try:
@@ -31,7 +31,8 @@ def play_all(stage: Stage, side_by_side: int) -> Played:
             return failure
 
     with ThreadPoolExecutor(side_by_side) as pool:
-        return dict(zip(NAMES, pool.map(play, SCENARIOS), strict=True))
+        chosen = [scenario for scenario in SCENARIOS if scenario.name in names]
+        return dict(zip((scenario.name for scenario in chosen), pool.map(play, chosen), strict=True))
 
 
 def trace_of(played: Played, name: str) -> Trace:

@@ -13,6 +13,7 @@ from tests.cluster.kubectl import Kubectl, until
 from tests.tiny_model import write_tiny_model
 from train_func import Cluster, JobFailed, Run, submit
 from train_func.client.cluster import capacity
+from train_func.client.job import Job
 
 NAMED_SECONDS = 30.0  # from the appearance of a trouble until it is told
 LIMIT_SECONDS = 180.0
@@ -170,6 +171,7 @@ def test_an_evicted_worker_is_told_and_the_job_goes_on(admin, namespace):
         found.job.delete()
 
 
+@pytest.mark.slow
 def test_a_preempted_worker_is_told_and_the_job_goes_on(admin, prepared):
     nodes, pods = (admin.json("get", *what)["items"] for what in (("nodes",), ("pods", "--all-namespaces")))
     ask = capacity.Ask({"cpu": Decimal("0.1")}, 1, {}, ())
@@ -220,45 +222,70 @@ def sleeps(parameters):
     time.sleep(600)
 
 
-def failure_of(function, run, **options) -> JobFailed:
-    job = submit(function, run, on=Cluster(**{**SMALL, **options}))
+# What fails, how it is asked for, where it runs; titles keep runs of one function apart.
+FAILING: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "code": (misspells, {}, {}),
+    "memory": (hoards, {"max_attempts": 1}, {}),
+    "store": (sleeps, {}, {"store_secret": "wrong"}),
+    "deadline": (sleeps, {"deadline": 45}, {}),
+}
+
+
+def failing(run: Run, title: str, function: Any, asked: dict[str, Any], options: dict[str, Any]) -> Job:
+    wanted = Run(**{**run.to_dict(), **asked, "parameters": {"title": title}})
+    return submit(function, wanted, on=Cluster(**{**SMALL, **options}))
+
+
+@pytest.fixture(scope="module")
+def failures(run: Run, admin: Kubectl, namespace: str) -> Iterator[dict[str, BaseException]]:
+    """How each of them ended, all waited for at once."""
+    wrong = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "wrong", "namespace": namespace}}
+    admin.apply({**wrong, "stringData": {"rootUser": "nobody", "rootPassword": "wrong"}})
+    jobs = {title: failing(run, title, *how) for title, how in FAILING.items()}
     try:
-        with pytest.raises(JobFailed) as caught:
-            job.result(LIMIT_SECONDS)
-        return caught.value
+        yield {title: end_of(job) for title, job in jobs.items()}
     finally:
-        job.delete()
+        for job in jobs.values():
+            job.delete()
 
 
-def test_a_fault_of_the_function_is_named_with_its_line(run):
-    error = failure_of(misspells, run)
-    assert error.cause == "code"
+def end_of(job: Job) -> BaseException:
+    try:
+        return AssertionError(f"{job.name} did not fail: {job.result(LIMIT_SECONDS)}")
+    except (JobFailed, TimeoutError) as error:
+        return error
+
+
+def test_a_fault_of_the_function_is_named_with_its_line(failures):
+    error = failures["code"]
+    assert error.cause == "code", error
     assert "AttributeError: 'list' object has no attribute 'apend'" in str(error)
     assert "`[].apend(1)`" in str(error)
 
 
-def test_a_rank_killed_for_want_of_memory_is_named_with_the_remedy(run):
-    error = failure_of(hoards, Run(**{**run.to_dict(), "max_attempts": 1}))
-    assert error.cause == "memory"
+def test_a_rank_killed_for_want_of_memory_is_named_with_the_remedy(failures):
+    error = failures["memory"]
+    assert error.cause == "memory", error
     assert "more memory" in str(error)
 
 
-def test_the_memory_is_given_up_for_only_after_all_attempts(run, capsys):
-    error = failure_of(hoards, Run(**{**run.to_dict(), "max_attempts": 2}))
-    assert error.cause == "memory"
-    assert "2 of 2 attempts made no progress" in str(error)
-    assert capsys.readouterr().out.count("needed more than its memory limit") <= 2
-
-
-def test_a_store_that_does_not_let_the_workers_in_is_named(run, admin, namespace):
-    wrong = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "wrong", "namespace": namespace}}
-    admin.apply({**wrong, "stringData": {"rootUser": "nobody", "rootPassword": "wrong"}})
-    error = failure_of(sleeps, run, store_secret="wrong")
-    assert error.cause in ("storage", "permission")
+def test_a_store_that_does_not_let_the_workers_in_is_named(failures):
+    error = failures["store"]
+    assert error.cause in ("storage", "permission"), error
     assert "InvalidAccessKeyId" in str(error) or "credentials" in str(error) or "key" in str(error)
 
 
-def test_a_job_past_its_deadline_is_named(run):
-    error = failure_of(sleeps, Run(**{**run.to_dict(), "deadline": 30}))
-    assert error.cause == "deadline"
-    assert "30 s" in str(error)
+def test_a_job_past_its_deadline_is_named(failures):
+    error = failures["deadline"]
+    assert error.cause == "deadline", error
+    assert "45 s" in str(error)
+
+
+@pytest.mark.slow
+def test_the_memory_is_given_up_for_only_after_all_attempts(run, capsys):
+    job = failing(run, "twice", hoards, {"max_attempts": 2}, {})
+    error = end_of(job)
+    job.delete()
+    assert error.cause == "memory", error
+    assert "2 of 2 attempts made no progress" in str(error)
+    assert capsys.readouterr().out.count("needed more than its memory limit") <= 2

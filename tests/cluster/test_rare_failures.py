@@ -62,6 +62,7 @@ def seconds_until_told(found: Hanging, words: str, since: datetime) -> float:
     return told[0] - (time.monotonic() - found.begun) + (datetime.now(UTC) - since).total_seconds()
 
 
+@pytest.mark.slow
 def test_a_worker_that_fills_its_disk_is_told_which_and_what_to_raise(jobs):
     jobs.append(hanging("over-volume", runs(FILLS_ITS_DISK), disk="20Mi", grace_seconds=1))
     jobs.append(hanging("over-ephemeral", over_ephemeral, grace_seconds=1))
@@ -115,6 +116,7 @@ def test_a_policy_that_denies_the_job_is_told_beforehand(admin, namespace):
     assert len(caught.value.faults) == 1
 
 
+@pytest.mark.slow
 def test_a_policy_that_denies_the_pods_of_a_job_that_is_there_is_raised(jobs, admin, namespace):
     found = hanging("denied", runs(SLEEPS), grace_seconds=1)
     jobs.append(found)
@@ -139,6 +141,7 @@ def out_of_reach(admin: Kubectl, namespace: str) -> dict[str, str]:
     return {"silent": f"http://{pods[-2]}:9000", "closed": "http://no-store:9000"}
 
 
+@pytest.mark.slow
 def test_a_store_that_only_the_pods_do_not_reach_is_told_with_its_address(jobs, out_of_reach):
     for title, address in out_of_reach.items():
         jobs.append(hanging(f"store-{title}", s3_endpoint=address, cpu="200m", memory="1Gi", grace_seconds=1))
@@ -152,6 +155,7 @@ def test_a_store_that_only_the_pods_do_not_reach_is_told_with_its_address(jobs, 
     assert [found.failure for found in jobs] == [None, None]
 
 
+@pytest.mark.slow
 def test_a_store_whose_name_only_the_pods_do_not_know_ends_the_waiting(jobs):
     found = hanging("store-nameless", s3_endpoint="http://nosuch:9000", cpu="200m", memory="1Gi", grace_seconds=1)
     jobs.append(found)

@@ -78,6 +78,7 @@ def test_a_deleted_pod_a_new_operator_and_a_new_kernel_lose_no_line(counting, ad
     assert by_attempt(list(job.logs())) == by_attempt(everything)  # now from the store alone
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not (API_SERVER.is_file() and TESTBED.is_dir()), reason="the API server of this cluster is not ours to restart"
 )

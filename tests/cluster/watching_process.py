@@ -1,4 +1,6 @@
-"""A process that watches a job for a while and then says what that cost: python -m tests.cluster.watching_process NAME.
+"""A process that watches a job for a while and then says what that cost.
+
+python -m tests.cluster.watching_process NAME UNMEASURED MEASURED, the times in seconds.
 
 Before anything is imported that could connect, every request to the API is counted where it is made.
 """
@@ -18,10 +20,10 @@ import psutil
 from train_func import Cluster, attach
 from train_func.client.cluster.access import connect
 
-WARM_SECONDS, SECONDS = 15.0, 30.0
+NUM_WATCHES, START_SECONDS = 3, 60.0  # of job, pods and events; a busy machine begins late
 
 
-def main(name: str) -> None:
+def main(name: str, unmeasured: float, measured: float) -> None:
     access, asked = connect(None, os.environ["TRAIN_FUNC_NAMESPACE"]), Counter()  # the one that Cluster() uses
     unheard = access.client.call_api
 
@@ -37,15 +39,18 @@ def main(name: str) -> None:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         threading.Thread(target=job.watch, daemon=True).start()
-        time.sleep(WARM_SECONDS)
+        end = time.monotonic() + START_SECONDS
+        while sum(kind.startswith("watch ") for kind in asked) < NUM_WATCHES and time.monotonic() < end:
+            time.sleep(0.2)
+        time.sleep(unmeasured)
         begun, before = time.process_time(), Counter(asked)
         connections = []
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + measured
         while time.monotonic() < end:
             time.sleep(1)
             mine = psutil.Process().net_connections("tcp")
             connections.append(sum(c.status == "ESTABLISHED" and c.raddr.port == server.port for c in mine))
-        cpu = (time.process_time() - begun) / SECONDS
+        cpu = (time.process_time() - begun) / measured
     changes = len(Cluster().pods(job.record.job_name))
     found = {
         "cpu": cpu,
@@ -59,4 +64,4 @@ def main(name: str) -> None:
     print(json.dumps(found))
 
 
-main(sys.argv[1])
+main(sys.argv[1], *map(float, sys.argv[2:]))

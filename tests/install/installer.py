@@ -40,6 +40,8 @@ class Installer:
         self._without = without
         self._context = yaml.safe_load(kubeconfig.read_text())["current-context"]
         self.said = ""
+        self.in_place = False
+        """Whether its last installation ended well and nobody has uninstalled since."""
         for name in ("kubectl", "helm"):
             if real := shutil.which(name):
                 (folder / name).write_text(IN_FRONT.format(name=name, real=real, folder=folder))
@@ -84,6 +86,8 @@ class Installer:
             input=f"{self._context}\n" if agreed else "",
         )
         self.said += done.stdout + done.stderr
+        if command in ("install", "uninstall") and "--dry-run" not in options:
+            self.in_place = command == "install" and done.returncode == 0
         return done
 
     def must(self, command: str, *options: str) -> str:
@@ -100,6 +104,7 @@ class Installer:
 
     def killed_at(self, words: str) -> None:
         """An installation that is killed, with all its processes, as soon as it says this in a line of its own."""
+        self.in_place = False
         process = subprocess.Popen(
             self._command("install"),
             env=self._environment,

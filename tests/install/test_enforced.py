@@ -5,6 +5,8 @@ import pytest
 from tests.cluster import accounts
 from tests.install.reach import listening, reached, skip_unless_enforced
 
+# Finding out whether a cluster enforces them takes a minute; test_confined reads them everywhere.
+pytestmark = pytest.mark.slow
 STORE = "myminio.kubeflow.svc.cluster.local:9000"
 
 

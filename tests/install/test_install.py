@@ -6,26 +6,39 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
-from tests.cluster import restricted_pod
+from tests.cluster import api_in_front, restricted_pod
 from tests.install.objects import everything
 from tests.install.store import can_list, client, key_of, store_address
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK_SECONDS = 400
+LOST = 30  # which request of an uninstallation gets no answer; test_lost_answers tries others
 
 
-def test_the_second_run_changes_nothing_and_says_so(installed, admin):
+@pytest.fixture(scope="module")
+def second_run(installed, admin) -> str:
+    """What it says, with no component left out by an option."""
     before = everything(admin)
-    said = installed.must("install")
-    assert "everything was there already: nothing was changed" in said
-    assert "applied" not in said
-    assert "skipped: openebs" in said
-    assert "jupyterhub" in said.rpartition("skipped: ")[2]
+    said = installed.with_what_is_remembered().must("install")
     assert everything(admin) == before
+    return said
 
 
+def test_the_second_run_changes_nothing_and_says_so(second_run):
+    assert "everything was there already: nothing was changed" in second_run
+    assert "applied" not in second_run
+    assert "skipped: openebs" in second_run
+    assert "jupyterhub" in second_run.rpartition("skipped: ")[2]
+
+
+def test_what_was_left_out_stays_left_out_until_it_is_named(second_run):
+    assert "skipped: left out when this was installed; --only jupyterhub adds it" in second_run
+
+
+@pytest.mark.slow
 def test_an_upgrade_to_the_same_versions_changes_nothing_either(installed, admin):
     before = everything(admin)
     assert "nothing was changed" in installed.must("upgrade")
@@ -48,20 +61,6 @@ def test_volumes_stay_in_the_class_in_which_they_were_made(installed, admin):
     assert everything(admin) == before
 
 
-def test_what_was_left_out_stays_left_out_until_it_is_named(installed):
-    said = installed.with_what_is_remembered().must("install")
-    assert "skipped: left out when this was installed; --only jupyterhub adds it" in said
-    assert "nothing was changed" in said
-
-
-def test_another_image_of_the_store_that_cannot_start_is_mended_by_installing_the_right_one(installed):
-    done = installed("install", "--timeout", "15s", S3_IMAGE=os.environ["TRAIN_FUNC_IMAGE"])
-    assert done.returncode == 5
-    assert "statefulset/myminio in kubeflow was not ready within 15s" in done.stderr
-    assert "myminio-0" in done.stderr  # its pod, as evidence
-    assert "changed: s3" in installed.must("install")
-
-
 def test_an_exchange_of_the_key_of_jobs_that_was_interrupted_is_completed(installed, admin):
     before = key_of(admin, "train-func", "myminio")
     admin("delete", "secret", "myminio-jobs", "--namespace=kubeflow")
@@ -73,13 +72,7 @@ def test_an_exchange_of_the_key_of_jobs_that_was_interrupted_is_completed(instal
     assert not can_list(admin, before)
 
 
-def test_the_doctor_finds_everything_well(installed):
-    said = installed.must("doctor")
-    assert "FAIL" not in said
-    assert said.count("is well") >= 3
-
-
-def test_the_doctor_names_what_is_not_well_and_installing_again_brings_it_back(installed, admin):
+def test_the_doctor_names_what_is_not_well_and_finds_all_well_once_install_has_brought_it_back(installed, admin):
     admin("delete", "statefulset", "myminio", "--namespace=kubeflow")
     done = installed("doctor")
     assert done.returncode == 4
@@ -89,8 +82,16 @@ def test_the_doctor_names_what_is_not_well_and_installing_again_brings_it_back(i
     assert "install.sh install brings it back" in status.stderr
     assert 'FAIL  s3               Error from server (NotFound): statefulsets.apps "myminio" not found' in done.stdout
     assert "ok    operator         is well" in done.stdout
+
+    done = installed("install", "--timeout", "10s", S3_IMAGE=os.environ["TRAIN_FUNC_IMAGE"])  # which is no store
+    assert done.returncode == 5
+    assert "statefulset/myminio in kubeflow was not ready within 10s" in done.stderr
+    assert "myminio-0" in done.stderr  # its pod, as evidence
+
     assert "changed: s3" in installed.must("install")
-    assert "FAIL" not in installed.must("doctor")
+    said = installed.must("doctor")
+    assert "FAIL" not in said
+    assert said.count("is well") >= 3
 
 
 def test_the_status_tells_what_runs_and_how_to_reach_it(installed):
@@ -168,12 +169,16 @@ def test_purging_without_the_name_of_the_context_changes_nothing(installed, admi
     assert everything(admin) == before
 
 
-def test_uninstalling_keeps_what_is_worth_it_and_installing_again_finds_the_data(installed, admin, bare):
+def test_uninstalling_with_an_answer_lost_keeps_what_is_worth_it_and_installing_again_finds_the_data(
+    installed, admin, bare, tmp_path
+):
     admin("delete", "pytorchjobs", "--all", "--namespace=train-func")
     admin("create", "secret", "generic", "hf-secrets", "--namespace=train-func")
     jobs = client(admin, key_of(admin, "train-func", "myminio"))
     jobs.put_object(Bucket="kubeflow-examples", Key="kept", Body=b"still here")
-    installed.must("uninstall")
+    with api_in_front.failing_at(LOST, admin.kubeconfig, tmp_path) as kubeconfig:
+        installed("uninstall", KUBECONFIG=str(kubeconfig))
+    installed("uninstall")
     left = {what for what in everything(admin) if what not in bare}
     kept = {"Namespace /kubeflow", "PersistentVolumeClaim kubeflow/data-myminio-0", "Secret kubeflow/myminio"}
     kept |= {"Namespace /train-func", "Secret train-func/hf-secrets"}

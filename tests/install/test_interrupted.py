@@ -1,9 +1,12 @@
 """Killed in any step and run again, install.sh ends ready."""
 
+import pytest
+
 from tests.cluster.kubectl import Kubectl
 from tests.install.installer import Installer
 from tests.install.store import SECRETS, key_of
 
+pytestmark = pytest.mark.slow  # one kill, in the step in which a key is exchanged, is in test_install
 STEPS = ["namespaces", "s3", "operator", "jobs", "jupyterhub", "verify"]
 
 

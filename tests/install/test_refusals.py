@@ -1,6 +1,7 @@
 """What is missing is named before anything is changed, each with its remedy and exit code 3."""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -37,72 +38,88 @@ def refused(done) -> str:
     return done.stdout
 
 
-def test_a_class_that_is_not_there(installer, unchanged):
-    said = refused(installer("install", "--storage", "existing:fast"))
-    assert "FAIL  volumes          there is no class fast; there are: standard" in said
-    assert "next: --storage existing:ONE OF THEM, or --storage openebs" in said
+@pytest.fixture(scope="module")
+def wrongly_asked(installer: Installer, admin: Kubectl) -> str:
+    """The report on options and variables that this cluster cannot follow: all in one."""
+    before = everything(admin)
+    images = {"TRAIN_FUNC_IMAGE": "localhost:5000/nobody/has:this", "S3_IMAGE": "registry.invalid/minio:1"}
+    said = refused(installer("install", "--storage", "existing:fast", **images))
+    assert everything(admin) == before
+    return said
 
 
-def test_a_cluster_without_a_default_class_that_cannot_have_openebs(installer, admin, bare):
+def test_a_class_that_is_not_there(wrongly_asked):
+    assert "FAIL  volumes          there is no class fast; there are: standard" in wrongly_asked
+    assert "next: --storage existing:ONE OF THEM, or --storage openebs" in wrongly_asked
+
+
+def test_an_image_that_its_registry_does_not_have(wrongly_asked):
+    found = "FAIL  image            localhost:5000/nobody/has:this is not in localhost:5000, which answers"
+    assert found in wrongly_asked
+    assert "next: push it, or mend its name" in wrongly_asked
+
+
+def test_a_registry_that_does_not_answer(wrongly_asked):
+    assert "FAIL  image            registry.invalid/minio:1: registry.invalid does not answer" in wrongly_asked
+
+
+@pytest.fixture(scope="module")
+def without_charts(installer: Installer, admin: Kubectl, bare: dict[str, str]) -> str:
+    """The report on a cluster without a default class, where no chart can be had."""
     mark = "storageclass.kubernetes.io/is-default-class"
     admin("annotate", "storageclass", "standard", f"{mark}=false", "--overwrite")
     try:
-        said = refused(installer("install", "--storage", "auto", "--only", "openebs,s3"))
+        return refused(installer("install", "--storage", "auto", "--only", "openebs,s3,jupyterhub"))
     finally:
         admin("annotate", "storageclass", "standard", f"{mark}=true", "--overwrite")
-    assert "the cluster has no default class: OpenEBS makes the class openebs-hostpath" in said
-    assert "FAIL  openebs" in said
-    assert "or --skip openebs" in said
 
 
-def test_an_image_that_its_registry_does_not_have(installer, unchanged):
-    said = refused(installer("install", S3_IMAGE="localhost:5000/nobody/has:this"))
-    assert "FAIL  image            localhost:5000/nobody/has:this is not in localhost:5000, which answers" in said
-    assert "next: push it, or mend its name" in said
+def test_a_cluster_without_a_default_class_that_cannot_have_openebs(without_charts):
+    assert "the cluster has no default class: OpenEBS makes the class openebs-hostpath" in without_charts
+    assert "FAIL  openebs" in without_charts
+    assert "or --skip openebs" in without_charts
 
 
-def test_a_registry_that_does_not_answer(installer, unchanged):
-    said = refused(installer("install", S3_IMAGE="registry.invalid/minio:1"))
-    assert "FAIL  image            registry.invalid/minio:1: registry.invalid does not answer" in said
+def test_charts_that_cannot_be_had(without_charts):
+    assert "FAIL  jupyterhub" in without_charts
+    assert "or --skip jupyterhub" in without_charts
 
 
-def test_an_image_of_workers_that_is_not_named(installer, unchanged):
-    assert "TRAIN_FUNC_IMAGE is not set" in refused(installer("install", TRAIN_FUNC_IMAGE=""))
-
-
-def test_charts_that_cannot_be_had(installer, unchanged):
-    said = refused(installer("install", "--only", "jupyterhub"))
-    assert "FAIL  jupyterhub" in said
-    assert "or --skip jupyterhub" in said
-
-
-def test_an_operator_of_somebody_else(installer, admin, unchanged):
+@pytest.fixture(scope="module")
+def beside_others(installer: Installer, admin: Kubectl) -> Iterator[tuple[str, str]]:
+    """The report on a cluster that has an operator, a store and a namespace of others; and where that operator is."""
     with accounts.namespace_of_its_own(admin) as name:
         admin("create", f"--namespace={name}", "--filename=-", given=json.dumps(yaml.safe_load(OTHER_OPERATOR)))
-        said = refused(installer("install"))
-        assert f"somebody/training-operator:v1.7.0 in namespace {name}" in said
-        assert "--skip operator to go on with it" in said
+        try:
+            for namespace in ("kubeflow", "train-func"):
+                admin("create", "namespace", namespace)
+            admin("create", "service", "clusterip", "myminio", "--tcp=9000", "--namespace=kubeflow")
+            before = everything(admin)
+            said = refused(installer("install", TRAIN_FUNC_IMAGE=""))
+            assert everything(admin) == before
+        finally:
+            admin("delete", "namespace", "kubeflow", "train-func", "--timeout=60s", seconds=70)
+        yield said, name
 
 
-def test_a_store_of_somebody_else(installer, admin):
-    admin("create", "namespace", "kubeflow")
-    try:
-        admin("create", "service", "clusterip", "myminio", "--tcp=9000", "--namespace=kubeflow")
-        said = refused(installer("install"))
-    finally:
-        admin("delete", "namespace", "kubeflow", "--timeout=60s", seconds=70)
-    assert "not made by install.sh, and in its way: service myminio kubeflow" in said
-    assert "--s3 external goes on with a store that is there" in said
+def test_an_image_of_workers_that_is_not_named(beside_others):
+    assert "TRAIN_FUNC_IMAGE is not set" in beside_others[0]
 
 
-def test_a_namespace_for_jobs_in_which_a_pod_may_be_privileged(installer, admin):
-    admin("create", "namespace", "train-func")
-    try:
-        said = refused(installer("install"))
-    finally:
-        admin("delete", "namespace", "train-func", "--timeout=60s", seconds=70)
-    assert "FAIL  namespaces       train-func allows privileged pods" in said
-    assert "label namespace train-func pod-security.kubernetes.io/enforce=restricted" in said
+def test_an_operator_of_somebody_else(beside_others):
+    said, namespace = beside_others
+    assert f"somebody/training-operator:v1.7.0 in namespace {namespace}" in said
+    assert "--skip operator to go on with it" in said
+
+
+def test_a_store_of_somebody_else(beside_others):
+    assert "not made by install.sh, and in its way: service myminio kubeflow" in beside_others[0]
+    assert "--s3 external goes on with a store that is there" in beside_others[0]
+
+
+def test_a_namespace_for_jobs_in_which_a_pod_may_be_privileged(beside_others):
+    assert "FAIL  namespaces       train-func allows privileged pods" in beside_others[0]
+    assert "label namespace train-func pod-security.kubernetes.io/enforce=restricted" in beside_others[0]
 
 
 def test_an_account_without_rights(installer, admin, tmp_path):
