@@ -120,7 +120,8 @@ tell_submission() {
     [[ $S3 != external ]] || here=$(store_endpoint)
     cat <<TEXT
 to submit from here, with the key of jobs (install.sh credentials tells how to read it):
-  export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... AWS_ENDPOINT_URL_S3=$here
+  read -rp 'access key: ' AWS_ACCESS_KEY_ID && read -rsp 'secret key: ' AWS_SECRET_ACCESS_KEY
+  export AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_ENDPOINT_URL_S3=$here
   export TRAIN_FUNC_S3_ENDPOINT=$(store_endpoint) TRAIN_FUNC_STORE=s3://$BUCKET
   export TRAIN_FUNC_NAMESPACE=train-func TRAIN_FUNC_IMAGE=${TRAIN_FUNC_IMAGE:-}
   export TRAIN_FUNC_CPU=$WORKER_CPU TRAIN_FUNC_MEMORY=$WORKER_MEMORY   # of each worker

@@ -234,7 +234,7 @@ def test_secrets_accounts_and_classes_that_are_missing_are_told_at_once(refused,
     told = str(error)
     assert len(error.faults) == 4
     assert "Secret 'nowhere' is not in namespace" in told
-    assert "--from-literal=rootUser=" in told
+    assert "--from-env-file=/dev/stdin" in told
     assert "service_account='nobody': " in told
     assert "priority_class='none': " in told
     assert "has no Kueue" in told

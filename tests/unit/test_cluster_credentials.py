@@ -157,10 +157,11 @@ def test_a_watch_goes_on_when_the_token_expires_in_between(server, connected, tm
 
 def test_a_token_in_a_file_is_read_again(server, connected, tmp_path):
     token = tmp_path / "token"
-    token.write_text("token-1")
+    token.write_text("token-1\n")
     access = connected({"tokenFile": str(token)})
-    token.write_text("token-2")
+    token.write_text("token-2\n")
     assert get(access, "/api") == {}
+    assert [asked.token for asked in server.asked] == ["token-1", "token-2"]
 
 
 def test_a_new_login_in_the_kubeconfig_reaches_who_is_connected_already(server, connected, tmp_path):

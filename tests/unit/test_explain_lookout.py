@@ -269,7 +269,10 @@ def test_the_same_trouble_of_many_workers_is_told_in_one_line():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("secret_missing", ("kubectl create secret generic nosuch --from-literal=rootUser=", "store_secret=")),
+        (
+            "secret_missing",
+            ("kubectl create secret generic nosuch --from-env-file=/dev/stdin", "rootUser=", "store_secret="),
+        ),
         ("secret_key_missing", ("lacks the key rootPassword", "kubectl edit secret half")),
     ],
 )

@@ -9,6 +9,7 @@ from train_func.client.cluster import asking, faults, quota, rights, room
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.images import image_fault
 from train_func.client.explain.refusals import judge
+from train_func.client.explain.remedies import create_secret
 from train_func.errors import Cause
 
 GROUP, VERSION, PLURAL = "kubeflow.org", "v1", "pytorchjobs"
@@ -186,9 +187,6 @@ def _may(access: Access, right: rights.Right) -> bool:
 
 
 def _secret(access: Access, name: str, keys: list[str]) -> Said:
-    make = f"kubectl -n {access.namespace} create secret generic {name} " + " ".join(
-        f"--from-literal={key}=..." for key in keys
-    )
     try:
         there = asking.get(access, f"/api/v1/namespaces/{access.namespace}/secrets/{name}").get("data") or {}
     except Exception as error:
@@ -197,7 +195,7 @@ def _secret(access: Access, name: str, keys: list[str]) -> Said:
         yield Finding(
             "permission",
             f"Secret {name!r} is not in namespace {access.namespace}, and workers take {', '.join(keys)} from it: "
-            f"{make}",
+            f"{create_secret(name, keys, access.namespace)}",
         )
         return
     if lacking := [key for key in keys if key not in there]:

@@ -28,6 +28,7 @@ class Credentials:
         """Counts how often they were replaced."""
         self._expiry = configuration.refresh_api_key_hook
         configuration.refresh_api_key_hook = self._look_at_expiry
+        _strip(configuration)
 
     @property
     def header(self) -> str | None:
@@ -53,6 +54,7 @@ class Credentials:
         fresh, held = client.Configuration(), self._configuration
         try:
             self._read(fresh)
+            _strip(fresh)
         except Exception:  # the server's refusal tells more: whoever asked gets that
             return False
         changed = fresh.api_key != held.api_key or any(getattr(fresh, name) != getattr(held, name) for name in _HELD)
@@ -72,5 +74,11 @@ class Credentials:
         try:
             self._next_look = time.monotonic() + PAUSE_SECONDS
             self._expiry(configuration)
+            _strip(configuration)
         finally:
             self._lock.release()
+
+
+def _strip(configuration: Any) -> None:
+    """A token in a file has an end of line, as `kubectl create token` writes it; the client would send that."""
+    configuration.api_key = {name: value.strip() for name, value in configuration.api_key.items()}

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 OPERATOR_LOG = "kubectl -n kubeflow get pods; kubectl -n kubeflow logs deploy/training-operator"
 INSTALL = 'kubectl apply --server-side -k "https://github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=4445c12aa62e4345b0c2c6ac9b215a70eca46ed7"'
 _LOG_IN = (
-    "Log in to the cluster again; where the kubeconfig holds a token, put a new one there, as by `kubectl create token "
-    "ACCOUNT --duration=8h`"
+    "Log in to the cluster again; where the kubeconfig names a file with a token, put a new one there: `kubectl create "
+    "token ACCOUNT --duration=8h >FILE`"
 )
 _RBAC = re.compile(r"cannot \w+ resource")
 _WEBHOOK = re.compile(r'failed calling webhook "(?P<name>[^"]+)"')

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from train_func.client.explain.remedies import create_secret
 from train_func.client.explain.trouble import Trouble
 from train_func.client.observed import Event, Pod
 
@@ -76,10 +77,10 @@ def _give(message: str) -> str:
             f"the Secret is there and lacks the key {key}: `kubectl edit secret {found['of']}` adds it, and the worker "
             "then starts by itself; or job.cancel() and name another: store_secret=..., keys rootUser and rootPassword"
         )
+    make = create_secret(found["secret"], ("rootUser", "rootPassword"))
     return (
         "is the name misspelt? job.cancel() and name another one: store_secret=... Otherwise make it in the job's "
-        f"namespace, with the store's keys where it is the store's: `kubectl create secret generic {found['secret']} "
-        "--from-literal=rootUser=... --from-literal=rootPassword=...`; the worker then starts by itself"
+        f"namespace, with the store's keys where it is the store's: {make}; the worker then starts by itself"
     )
 
 
