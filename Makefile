@@ -1,7 +1,7 @@
 # make run            sets up and does the main job: notebook 01, headless
 # make cancel         stops a job: JOB=its name, and WHERE and STORE as it was run with
-# make test           sets up and passes the tests that need no cluster
-# make test-all       those and the long proofs
+# make test           sets up and passes the tests that need no cluster, less the long proofs
+# make test-all       those and the long proofs: many seeds, 20 of 20, every engine
 # make check          the quick checks: style, types, arrows, shell
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
 # make test-cluster   passes the tests on the cluster that KUBECONFIG names: IMAGE=what it can pull
@@ -14,6 +14,8 @@ SHELL := bash
 .PHONY: run cancel known setup test test-all check image test-cluster test-cluster-all lock
 
 BIN := .venv/bin
+# Two processes share the files of tests, in their order: the long ones come first.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Where this checkout keeps jobs, cache and, unless STORE says otherwise, the store.
 export TRAIN_FUNC_HOME ?= $(CURDIR)/.train_func
@@ -58,10 +60,10 @@ setup:
 	infra/environment.sh
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+	$(PYTEST) -m "not slow" $(TESTS)
 
 test-all: setup
-	$(BIN)/python -m pytest $(TESTS)
+	$(PYTEST) $(TESTS)
 
 check: setup
 	$(BIN)/ruff check .

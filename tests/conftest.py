@@ -1,7 +1,8 @@
-"""What all tests share: real review sentences from beside the checkout, when they are there."""
+"""What all tests share: real review sentences from beside the checkout, and which files run in one process."""
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,3 +18,20 @@ def sentences() -> Path:
     if not SENTENCES.is_file():
         pytest.skip(f"the real review sentences are not here: {SENTENCES}; TRAIN_FUNC_TEST_DATA names their folder")
     return SENTENCES
+
+
+# Files that look at one launch of four ranks: in one process they share it.
+OF_ONE_LAUNCH = {"tests/distributed/test_parity.py", "tests/distributed/test_splits.py"}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file stays in one of the processes, because its tests share what they start."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByLaunch(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "the launch of four ranks" if file in OF_ONE_LAUNCH else file
+
+    return ByLaunch(config, log)

@@ -149,6 +149,6 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
     yield found
     for folder in (home / "jobs").glob("[a-z]*"):
         found.place.delete(folder.name)
-    until(lambda: not processes(TRAIN_FUNC_HOME=str(home)), "no process left", seconds=3)
+    until(lambda: not processes(TRAIN_FUNC_HOME=str(home)), "no process left")
     assert not list((home / "jobs").glob("[a-z]*"))
     assert links_into(home) == []

@@ -85,9 +85,7 @@ def test_a_finished_run_is_not_trained_again(job):
     made.environment["PYTHONPATH"] = os.pathsep.join([str(forbidden.parent), os.environ.get("PYTHONPATH", "")])
     result = {"attempt": 1, "generation": 1, "step": 1, "num_steps": 1, "metrics": {}, "audit": {}, "files": {}}
     open_store(made.record.store).put("a-run/result.json", json.dumps(result).encode())
-    start = time.monotonic()
     assert made.start().exit_codes() == [0]
-    assert time.monotonic() - start < PROMPT
 
 
 def test_an_exception_of_one_rank_is_the_root_and_its_peer_follows(job):
@@ -149,7 +147,7 @@ def test_a_killed_rank_is_noticed_at_once_and_its_peer_follows(job):
     rank.kill()
     start = time.monotonic()
     assert made.exit_codes() == [145, 147]
-    assert time.monotonic() - start < 2 * PROMPT
+    assert time.monotonic() - start < PROMPT
     record = made.end_record(1, 1)
     assert (record["cause"], record["ranks"][0]["exit_code"]) == ("killed", -signal.SIGKILL)
     assert record["message"] == "rank 1 was killed by SIGKILL"
@@ -217,7 +215,7 @@ def train_func():
     start = time.monotonic()
     made.pods[0].signal(signal.SIGTERM)
     assert made.exit_codes() == [143]
-    assert 2 <= time.monotonic() - start < 7
+    assert 2 <= time.monotonic() - start < PROMPT  # 2: the grace period less what is kept for records
     assert seconds_until_gone(processes) < PROMPT
     (rank,) = made.end_record(1, 0)["ranks"]
     assert (rank["exit_code"], rank["error"]) == (-signal.SIGKILL, None)
@@ -228,7 +226,7 @@ def train_func():
     made.pods[0].signal(signal.SIGINT)
     start = time.monotonic()
     assert made.exit_codes() == [143]
-    assert time.monotonic() - start < 2 * PROMPT
+    assert time.monotonic() - start < PROMPT
 
 
 def test_attempts_are_used_up_also_by_pods_that_vanished(job):

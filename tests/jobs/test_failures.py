@@ -44,7 +44,7 @@ def test_a_typo_fails_once_and_is_shown_with_its_line(home, a_run):
 
 
 def test_a_missing_import_fails_once_and_is_named(home, a_run):
-    job = submit(functions.imports_what_is_missing, a_run(), on=Local())
+    job = submit(functions.imports_what_is_missing, a_run(workers=1), on=Local())
     error = failure(job)
     assert error.cause == "code"
     assert "No module named 'a_package_nobody_has'" in str(error)
@@ -101,14 +101,14 @@ def test_a_new_submission_is_watched_by_itself_and_its_attempts_are_told_apart(h
 
 
 def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):
-    job = submit(functions.needs_much_memory, a_run(max_attempts=1), on=Local(memory="700Mi"))
+    job = submit(functions.needs_much_memory, a_run(workers=1, max_attempts=1), on=Local(memory="700Mi"))
     error = failure(job)
     assert error.cause == "memory"
     assert "give each worker more memory" in str(error)
     assert {pod.reason for pod in Local().pods(job.record.job_name)} >= {"OOMKilled"}
 
 
-@pytest.mark.parametrize("code", [1, 65])
+@pytest.mark.parametrize("code", [1, pytest.param(65, marks=pytest.mark.slow)])
 def test_a_permanent_exit_code_fails_once(home, a_run, code):
     job = submit(functions.ends_with, a_run(workers=1, parameters={"code": code}), on=Local())
     assert f"{code}" in str(failure(job))
@@ -132,7 +132,7 @@ def test_cancel_stops_the_workers_and_a_new_submission_goes_on(home, a_run, tmp_
 
 
 def test_a_fresh_one_is_refused_while_the_one_before_it_trains(home, a_run, tmp_path):
-    asked = a_run(parameters={"file": str(tmp_path / "go")})
+    asked = a_run(workers=1, parameters={"file": str(tmp_path / "go")})
     job = submit(functions.waits_for_a_file, asked, on=Local())
     until(lambda: any("waiting" in line for line in job.logs()))
     with pytest.raises(InvalidInput, match=rf"generation 1 of {job.name} is Running; .*attach\('{job.name}'\).cancel"):
@@ -143,7 +143,7 @@ def test_a_fresh_one_is_refused_while_the_one_before_it_trains(home, a_run, tmp_
 
 def test_an_interrupt_ends_the_watching_and_not_the_job(home, a_run, tmp_path, capsys):
     file = tmp_path / "go"
-    job = submit(functions.waits_for_a_file, a_run(parameters={"file": str(file)}), on=Local())
+    job = submit(functions.waits_for_a_file, a_run(workers=1, parameters={"file": str(file)}), on=Local())
     until(lambda: any("waiting" in line for line in job.logs()))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
     threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -164,8 +164,8 @@ def test_the_death_of_the_controller_leaves_no_orphan_and_reads_as_interrupted(h
     until(lambda: sum("waiting" in line for line in job.logs()) == 2)
     controller = int((home / "jobs" / job.record.job_name / "controller.pid").read_text())
     os.kill(controller, signal.SIGKILL)
-    until(lambda: not processes_of(job.record.job_name), 5)
-    assert job.wait(5) == "Interrupted"
+    until(lambda: not processes_of(job.record.job_name))
+    assert job.wait(LIMIT) == "Interrupted"
     assert failure(job).cause == "interrupted"
     file.touch()
     assert submit(functions.waits_for_a_file, asked, on=Local()).wait(LIMIT) == "Succeeded"

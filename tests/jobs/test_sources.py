@@ -4,6 +4,8 @@ import dataclasses
 import hashlib
 import json
 
+import pytest
+
 from tests.generated_sources import generated_sources, large_source
 from tests.jobs.functions import loads_each
 from tests.shipping import imported, packed, record_of
@@ -11,7 +13,6 @@ from train_func import Local, submit
 from train_func.client.source import pack
 from train_func.storage import open_store
 
-NUM_SOURCES = 1000
 LIMIT = 180
 
 
@@ -19,9 +20,10 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def test_one_job_carries_a_thousand_sources_through_its_manifest(home, a_run, tmp_path):
+@pytest.mark.parametrize("num_sources", [101, pytest.param(1000, marks=pytest.mark.slow)])
+def test_one_job_carries_many_sources_through_its_manifest(home, a_run, tmp_path, num_sources):
     wanted, files = {}, {}
-    for number, generated in enumerate(generated_sources(11, NUM_SOURCES)):
+    for number, generated in enumerate(generated_sources(11, num_sources)):
         name, source = f"source-{number}.py", packed(tmp_path, generated.data)
         files[name] = source.text.encode()
         wanted[name] = (source.sha256, sha256(repr(generated.returns).encode(errors="surrogatepass")))
@@ -37,7 +39,7 @@ def test_one_job_carries_a_thousand_sources_through_its_manifest(home, a_run, tm
     }
     Local().create("thousand", Local().render(record, sorted(files)), files)
     lines = [line.text for line in Local().log_lines("thousand", follow=True)]
-    assert any(f"{NUM_SOURCES} sources arrived and work" in line for line in lines), lines[-20:]
+    assert any(f"{num_sources} sources arrived and work" in line for line in lines), lines[-20:]
     assert Local().status("thousand").condition("Succeeded")
 
 

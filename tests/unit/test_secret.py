@@ -130,7 +130,7 @@ def test_prose_code_and_templates_under_a_telling_name_are_not_accused(text):
     ["a.b-", "https://a:", "sk-", "x", "é", "ghp_", "wandb =", "token ", "token=", "token: a_", "token\t"],
 )
 def test_a_long_text_is_judged_quickly(part):
-    started = time.perf_counter()
+    started = time.process_time()
     secret_in(text := part * (300_000 // len(part)))
     list(secret_pairs(text))
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 5  # far below 1 by itself; minutes where it looks back at every character

@@ -20,12 +20,12 @@ PACK = """
 import json as _json, time as _time, dataclasses as _dataclasses
 from train_func.client.source import pack as _pack
 from train_func.errors import SourceRefused as _SourceRefused
-_started = _time.perf_counter()
+_started = _time.process_time()
 try:
     _said = _dataclasses.asdict(_pack(train_func))
 except _SourceRefused as _error:
     _said = {"faults": _error.faults}
-_said["seconds"] = _time.perf_counter() - _started
+_said["seconds"] = _time.process_time() - _started
 with open("said.jsonl", "a", newline="") as _file:
     _file.write(_json.dumps(_said) + "\\n")
 """

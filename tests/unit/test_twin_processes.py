@@ -50,16 +50,16 @@ def test_what_the_main_process_leaves_behind_ends_with_it(jobs, exit_code):
 
 
 @pytest.mark.parametrize(
-    ("preparation", "exit_code", "least", "most"),
+    ("preparation", "exit_code", "grace", "least", "most"),
     [
-        ("import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n", 143, 0, 2),
-        ("import signal; signal.signal(signal.SIGTERM, lambda *_: None)\n", 137, 2, 6),
-        ("", 137, 2, 6),
+        ("import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n", 143, 60, 0, 60),
+        ("import signal; signal.signal(signal.SIGTERM, lambda *_: None)\n", 137, 2, 2, 60),
+        ("", 137, 2, 2, 60),
     ],
     ids=["ends on SIGTERM", "goes on after SIGTERM", "has no handler, which the first process of a pod needs"],
 )
-def test_cancel_gives_the_grace_period_and_leaves_nothing(jobs, preparation, exit_code, least, most):
-    jobs.start(preparation + FOREVER, grace=2)
+def test_cancel_gives_the_grace_period_and_leaves_nothing(jobs, preparation, exit_code, grace, least, most):
+    jobs.start(preparation + FOREVER, grace=grace)
     started(jobs)
     begun = time.monotonic()
     jobs.place.cancel("job-a")
