@@ -25,7 +25,7 @@ def run_on_disk(code: str, folder: Path, size: str, *arguments: str) -> list[str
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=120,
+        timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()

@@ -7,7 +7,7 @@ from typing import Any
 from train_func.errors import StorageFailed
 from train_func.storage import Store, open_store
 
-SECONDS = 120
+SECONDS = 300
 
 
 def race(address: str, *, num_writers: int, num_rounds: int) -> tuple[list[list[int]], list[list[int]]]:

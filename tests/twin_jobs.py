@@ -18,7 +18,7 @@ from train_func.client.twin import Local
 from train_func.client.twin.folder import JobFolder
 from train_func.run import Run, RunRecord
 
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 120.0  # only a hang comes near it
 Found = TypeVar("Found")
 
 

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from tests.distributed.conftest import HANG
 from tests.distributed.parity import CASES, NUM_EPOCHS, reference_of
 from tests.distributed.worlds import WORLD_SIZES
 
+pytestmark = pytest.mark.timeout(HANG)
 NO_DROPOUT = [name for name, case in CASES.items() if case[-1] == 0]
 NOISE = {"rtol": 1e-4, "atol": 2e-7}  # fp32 sums in another order; gradients here are about 1e-2
 

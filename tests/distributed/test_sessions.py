@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from tests.distributed.conftest import HANG
 from tests.distributed.sessions import NUM_ROWS
 from train_func.storage import open_store
+
+pytestmark = pytest.mark.timeout(HANG)
 
 
 @pytest.fixture(scope="module")

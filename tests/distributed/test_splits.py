@@ -5,9 +5,11 @@ import re
 import pytest
 import torch
 
+from tests.distributed.conftest import HANG
 from tests.distributed.splits import PLANS, STOCK
 from tests.distributed.worlds import WORLD_SIZES
 
+pytestmark = pytest.mark.timeout(HANG)
 SEVERAL = (2, 3)
 RIGHT = ["split once", "sharded once", "blocks by hand", "another rank's block", "rows", "some rows"]
 RIGHT_ROWS = ["whole", "iterable", "the same part everywhere", "split, dealt by nobody"]

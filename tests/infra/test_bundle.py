@@ -43,7 +43,7 @@ def served(folder):
 
 
 def ran(*command, code=0, **settings):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **settings)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **settings)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -48,7 +48,7 @@ def render(tmp_path):
         (tmp_path / "bundle/charts").symlink_to(folder)
         command = [ROOT / "install.sh", "render", "--profile", profile, "--bundle", tmp_path / "bundle"]
         command += ["--only", component, *options]
-        done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == code, done.stderr
         return done.stdout if not code else done.stderr
 

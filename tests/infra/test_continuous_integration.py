@@ -32,7 +32,7 @@ def checkout(tmp_path):
 def run(checkout, **settings):
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", **settings}
     done = subprocess.run(
-        [checkout / ".ci/run"], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [checkout / ".ci/run"], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     return done, (checkout / "told").read_text().splitlines()
 

@@ -38,7 +38,7 @@ def image(tmp_path, told):
         path = f"{programs}:{os.environ['PATH']}"
         environment = {"PATH": path, "HOME": str(tmp_path), "TOLD": str(told), "DEAF": "", **settings}
         return subprocess.run(
-            [ROOT / "infra/image.sh"], env=environment, capture_output=True, text=True, timeout=60, check=False
+            [ROOT / "infra/image.sh"], env=environment, capture_output=True, text=True, timeout=300, check=False
         )
 
     return run

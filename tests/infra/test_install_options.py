@@ -17,7 +17,7 @@ def install(*arguments, **environment):
     """Runs it beside the kubeconfig that is named, if any; nobody is there to answer questions."""
     given = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": "/nonexistent", **environment}
     return subprocess.run(
-        [ROOT / "install.sh", *arguments], env=given, capture_output=True, text=True, timeout=60, check=False, input=""
+        [ROOT / "install.sh", *arguments], env=given, capture_output=True, text=True, timeout=300, check=False, input=""
     )
 
 

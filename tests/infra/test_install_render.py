@@ -45,7 +45,7 @@ def rendered(profile, engine, component):
         (Path(folder) / "operator").symlink_to(published())
         options = ["--profile", profile, "--bundle", folder, "--only", component]
         command = [str(ROOT / "install.sh"), "render", *options, *(["--s3", engine] if engine else [])]
-        done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return [found for found in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if found]
 
@@ -62,7 +62,7 @@ def published():
         pytest.skip(
             "NOT TESTED what install.sh renders: TRAIN_FUNC_TESTBED names no folder with the operator's manifests"
         )
-    shown = subprocess.run([TESTBED / "operator"], capture_output=True, text=True, check=True, timeout=120)
+    shown = subprocess.run([TESTBED / "operator"], capture_output=True, text=True, check=True, timeout=300)
     return Path(shown.stdout.strip()).parents[1]
 
 

@@ -28,7 +28,7 @@ def cancel(tmp_path):
         environment = {**kept, "PYTHONPATH": str(ROOT)}
         command = ["make", "-s", "cancel", *given]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
         return done.returncode, done.stderr
 

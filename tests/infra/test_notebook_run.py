@@ -32,7 +32,7 @@ def run(tmp_path):
         told = tmp_path / "told"
         environment = {"PATH": os.environ["PATH"], "TOLD": str(told), "SAYS": says, "CODE": str(code), **given}
         done = subprocess.run(
-            [checkout / "infra/notebook.sh"], env=environment, capture_output=True, text=True, timeout=30, check=False
+            [checkout / "infra/notebook.sh"], env=environment, capture_output=True, text=True, timeout=300, check=False
         )
         arguments = told.read_text().split("\0") if told.exists() else []
         pairs = {arguments[i + 1]: arguments[i + 2] for i, word in enumerate(arguments) if word == "-p"}
@@ -86,7 +86,7 @@ def test_a_file_that_takes_the_output_keeps_its_first_lines(run, tmp_path):
     script = run.checkout / "infra/notebook.sh"
     environment = {"PATH": os.environ["PATH"], "TOLD": str(tmp_path / "told"), "SAYS": "", "CODE": "0"}
     with (tmp_path / "log").open("w") as log:
-        subprocess.run([script], env=environment, stdout=log, timeout=30, check=True)
+        subprocess.run([script], env=environment, stdout=log, timeout=300, check=True)
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[0].startswith("notebook 01_finetune runs")
     assert lines[1:] == ["what a cell prints", "the executed notebook: build/01_finetune.ipynb"]

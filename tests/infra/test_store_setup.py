@@ -34,7 +34,7 @@ def set_up(server, jobs):
     variables |= {"ROOT_USER": server.access_key, "ROOT_PASSWORD": server.secret_key}
     variables |= {"JOBS_USER": jobs[0], "JOBS_PASSWORD": jobs[1], "PATH": os.environ["PATH"]}
     done = subprocess.run(
-        [sys.executable, SETUP], env=variables, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, SETUP], env=variables, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

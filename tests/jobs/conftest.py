@@ -57,7 +57,7 @@ def processes_of(job_name: str) -> list[int]:
     return found
 
 
-def until(condition, seconds=30.0):
+def until(condition, seconds=120.0):
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, f"not so after {seconds} s"

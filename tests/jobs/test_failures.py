@@ -13,7 +13,7 @@ from tests.jobs import functions
 from tests.jobs.conftest import processes_of, until
 from train_func import InvalidInput, JobFailed, JobNotFound, Local, attach, submit
 
-LIMIT = 120
+LIMIT = 300
 
 
 def failure(job) -> JobFailed:
@@ -186,7 +186,7 @@ def test_the_death_of_the_kernel_does_not_touch_the_job(home, tiny_model, rows, 
     file = tmp_path / "go"
     command = [sys.executable, "-c", KERNEL, str(tiny_model), str(rows), str(file)]
     kernel = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-    name = until(lambda: next((line for line in kernel.stdout if ":" not in line), "").strip(), 60)
+    name = until(lambda: next((line for line in kernel.stdout if ":" not in line), "").strip())
     job = attach(name)
     until(lambda: any("waiting" in line for line in job.logs()))
     kernel.kill()

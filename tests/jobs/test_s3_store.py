@@ -11,7 +11,7 @@ from tests.jobs.functions import fine_tunes
 from tests.s3_servers import KINDS, add_minio_user, free_port, needed, s3_server
 from train_func import Local, StorageFailed, submit
 
-LIMIT = 180
+LIMIT = 300
 PROBE = 30  # seconds; 5 by themselves, and no limit of its own without them
 
 OFFLINE = """

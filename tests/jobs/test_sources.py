@@ -13,7 +13,7 @@ from train_func import Local, submit
 from train_func.client.source import pack
 from train_func.storage import open_store
 
-LIMIT = 180
+LIMIT = 300
 
 
 def sha256(data: bytes) -> str:

@@ -11,7 +11,7 @@ from tests.jobs.conftest import processes_of, until
 from tests.jobs.functions import fine_tunes, only_meets
 from train_func import Local, attach, submit
 
-LIMIT = 180
+LIMIT = 300
 
 
 def test_a_function_becomes_a_verified_model_that_is_found_again(home, a_run, tmp_path, capsys):

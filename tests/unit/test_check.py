@@ -49,7 +49,7 @@ def ask(request, home):
     environment = {**os.environ, "TRAIN_FUNC_HOME": str(home)}
     command = [sys.executable, "-X", "importtime", "-m", "train_func.worker", "check"]
     done = subprocess.run(
-        command, input=json.dumps(request), env=environment, capture_output=True, text=True, check=False, timeout=120
+        command, input=json.dumps(request), env=environment, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

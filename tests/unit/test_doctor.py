@@ -8,7 +8,7 @@ import sys
 def doctor(*arguments, **environment):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TRAIN_FUNC_", "KUBE"))}
     command = [sys.executable, "-m", "train_func", *arguments]
-    return subprocess.run(command, env=clean | environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=clean | environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_everything_that_is_missing_is_told_at_once_with_its_remedy(tmp_path):

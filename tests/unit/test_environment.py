@@ -67,7 +67,7 @@ def test_a_worker_beyond_the_group_is_a_fault():
 @pytest.mark.parametrize("arguments", [[], ["walk"], ["run", "away"]])
 def test_a_wrong_call_shows_how_to_call(arguments):
     done = subprocess.run(
-        [sys.executable, "-m", "train_func.worker", *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "train_func.worker", *arguments], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 64
     assert "usage:" in done.stderr
@@ -80,7 +80,7 @@ def test_an_environment_that_cannot_be_ends_with_64_and_says_why(tmp_path):
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 64
     assert "TRAIN_FUNC_WORK_DIR is not set" in done.stdout

@@ -59,7 +59,7 @@ def ask(tmp_path_factory):
         settings = {**known, "HF_ENDPOINT": address, "HF_HOME": str(home / "hf"), **environment}
         command = [sys.executable, "-c", PROGRAM, str(home / "cache"), "download" if download else "check"]
         done = subprocess.run(
-            command, input=json.dumps(runs), env=settings, capture_output=True, text=True, check=False, timeout=120
+            command, input=json.dumps(runs), env=settings, capture_output=True, text=True, check=False, timeout=300
         )
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]

@@ -10,7 +10,7 @@ from train_func.worker.pod.peers import Peers, PeersLost
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.verdict import Verdict
 
-LIMIT = 20  # seconds
+LIMIT = 60  # seconds
 
 
 @pytest.fixture

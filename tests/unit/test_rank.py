@@ -43,7 +43,7 @@ def end(rank, tmp_path):
     def run(body, signature="parameters", world_size=1):
         source = f"def train_func({signature}):\n{textwrap.indent(textwrap.dedent(body), '    ')}"
         process = rank(source, world_size=world_size)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
         outcome = tmp_path / "outcome.json"
         return process.returncode, json.loads(outcome.read_text()) if outcome.exists() else None, out, err
 

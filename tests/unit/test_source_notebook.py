@@ -39,7 +39,7 @@ def notebook(tmp_path, monkeypatch):
 
     def execute(*cells):
         document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-        client = NotebookClient(document, timeout=120, kernel_name="python3", allow_errors=True)
+        client = NotebookClient(document, timeout=300, kernel_name="python3", allow_errors=True)
         client.execute(cwd=str(tmp_path))
         said = tmp_path / "said.jsonl"
         lines = said.read_text().splitlines() if said.exists() else [str(document.cells[-1].outputs)]

@@ -68,7 +68,13 @@ def test_the_container_starts_within_half_a_second(jobs):
 
 @pytest.mark.parametrize("exit_code", [1, 65])
 def test_a_permanent_exit_code_fails_the_job_at_once_and_once(jobs, exit_code):
-    jobs.start(WORKER + f"import sys, time; worker and sys.exit({exit_code}); time.sleep(0.5)")
+    code = (
+        "import pathlib, sys, time; gone = pathlib.Path(os.environ['TRAIN_FUNC_CACHE_DIR'], 'gone')\n"
+        f"if worker: gone.touch(); sys.exit({exit_code})\n"
+        "while not gone.exists(): time.sleep(0.01)\n"
+        "time.sleep(0.5)"
+    )
+    jobs.start(WORKER + code)
     status = jobs.ended()
     assert [found.type for found in status.conditions if found.status == "True"] == ["Created", "Failed"]
     assert status.condition("Failed").reason == "PyTorchJobFailed"

@@ -20,7 +20,7 @@ def test_an_expired_job_is_absent_and_its_folder_gone(jobs):
     jobs.start("print('ran')", policy=LIVES)
     jobs.ended()
     assert jobs.text() == ["ran", "ran"]
-    until(lambda: jobs.place.status("job-a") is None, "expiry", seconds=5)
+    until(lambda: jobs.place.status("job-a") is None, "expiry")
     assert jobs.place.pods("job-a") == jobs.place.events("job-a") == jobs.text() == []
     assert not (jobs.home / "jobs/job-a").exists()
     with pytest.raises(JobNotFound):
@@ -56,15 +56,16 @@ def test_an_expired_job_can_be_started_anew_under_its_name(jobs):
 
 def test_workers_that_are_still_at_work_when_the_job_expires_are_ended(jobs):
     code = (
-        "import os, signal, time\nif int(os.environ['TRAIN_FUNC_WORKER']):\n"
+        "import os, pathlib, signal, time\nready = pathlib.Path(os.environ['TRAIN_FUNC_CACHE_DIR'], 'ready')\n"
+        "if int(os.environ['TRAIN_FUNC_WORKER']):\n"
         "    signal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), os._exit(143)))\n"
-        "    print('ready', flush=True); time.sleep(600)\n"
-        "time.sleep(0.3)"
+        "    print('ready', flush=True); ready.touch(); time.sleep(600)\n"
+        "while not ready.exists(): time.sleep(0.01)"
     )
     jobs.start(code, policy=LIVES)
     lines = jobs.place.log_lines("job-a", follow=True)
     assert [line.text for line in lines] == ["ready", "asked"]
-    until(lambda: not jobs.processes("job-a"), "end of all", seconds=5)
+    until(lambda: not jobs.processes("job-a"), "end of all")
     assert jobs.place.status("job-a") is None
     assert jobs.place.pods("job-a") == []
 
@@ -83,4 +84,4 @@ def test_a_running_job_does_not_expire(jobs):
 
 def test_a_time_to_live_of_0_takes_the_job_away_at_once(jobs):
     jobs.start("pass", policy={"ttlSecondsAfterFinished": 0})
-    until(lambda: jobs.place.status("job-a") is None, "expiry", seconds=10)
+    until(lambda: jobs.place.status("job-a") is None, "expiry")

@@ -122,7 +122,7 @@ def test_everything_dies_with_a_killed_controller_and_the_job_reads_as_interrupt
     started(jobs, workers=3)
     assert len(jobs.processes("job-a")) == 1 + 3 * 3  # the controller; a shim, a program and its daemon each
     os.kill(jobs.controller(), signal.SIGKILL)
-    until(lambda: not jobs.processes("job-a"), "death of all", seconds=2)
+    until(lambda: not jobs.processes("job-a"), "death of all")
     until(lambda: jobs.place.status("job-a").interrupted, "release of the controller's lock")
     assert not jobs.place.status("job-a").finished
     assert [(pod.phase, pod.exit_code) for pod in jobs.place.pods("job-a")] == [("Unknown", None)] * 3
@@ -132,7 +132,7 @@ def test_a_controller_that_is_asked_to_end_ends_its_pods_first_and_leaves_the_jo
     jobs.start("import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n" + FOREVER)
     started(jobs)
     os.kill(jobs.controller(), signal.SIGTERM)
-    until(lambda: jobs.place.status("job-a").interrupted, "end of the controller", seconds=5)
+    until(lambda: jobs.place.status("job-a").interrupted, "end of the controller")
     assert jobs.processes("job-a") == []
     assert [pod.exit_code for pod in jobs.place.pods("job-a")] == [143, 143]
 
@@ -140,7 +140,7 @@ def test_a_controller_that_is_asked_to_end_ends_its_pods_first_and_leaves_the_jo
 def test_an_interrupted_job_can_be_cancelled(jobs):
     jobs.start(FOREVER)
     os.kill(jobs.controller(), signal.SIGKILL)
-    until(lambda: not jobs.processes("job-a"), "death of all", seconds=2)
+    until(lambda: not jobs.processes("job-a"), "death of all")
     jobs.place.cancel("job-a")
     status = jobs.place.status("job-a")
     assert (status.interrupted, status.condition("Failed").reason) == (False, "Cancelled")
