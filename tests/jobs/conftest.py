@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_model import write_tiny_model
+from tests.twin_jobs import processes
 from train_func import Run
 
 
@@ -44,17 +45,8 @@ def a_run(tiny_model: Path, rows: Path) -> Callable[..., Run]:
 
 
 def processes_of(job_name: str) -> list[int]:
-    """Process ids that carry the job's name in their environment, zombies left out."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                environment = (entry / "environ").read_bytes()
-            except OSError:
-                continue
-            if f"TRAIN_FUNC_JOB={job_name}".encode() in environment.split(b"\0"):
-                found.append(int(entry.name))
-    return found
+    """Of this test: other tests that run beside it may use the name in their own homes."""
+    return processes(TRAIN_FUNC_JOB=job_name, TRAIN_FUNC_HOME=os.environ["TRAIN_FUNC_HOME"])
 
 
 def until(condition, seconds=120.0):
