@@ -40,7 +40,7 @@ class Answer:
     """What the server says to it."""
 
     status: int = 200
-    body: Json = field(default_factory=dict)
+    body: Json | bytes = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = Asked(self.command, self.path, token, names.get("commonName", ""), body, time.monotonic())
         self.server.asked.append(asked)
         answer = self.server.answer(asked)
-        data = json.dumps(answer.body).encode()
+        data = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
         self.send_response(answer.status)
         for name, value in {"Content-Type": "application/json", **answer.headers}.items():
             self.send_header(name, value)

@@ -16,7 +16,7 @@ from train_func.worker.data.locate import Wanted, _from_store
 from train_func.worker.training.publish import _has_newer
 
 RECORD = provisional(Run(model="m", dataset="d"), "s3://unnamed")
-LARGE = 101  # objects, each with a long name, so that listing them shows in the bytes that are answered
+LARGE = 40  # objects, each with a long name, so that listing them shows in the bytes that are answered
 
 
 class Place:
@@ -111,7 +111,9 @@ def test_a_question_about_a_run_in_a_folder_reads_no_more_folders_where_there_ar
         store = open_store((tmp_path / f"store-{num_objects}").as_uri())
         for number in range(num_objects):
             for folder in ("attempts/1/model", "generations/2/attempts/1/model"):
-                store.put(f"{RECORD.name}/{folder}/part-{number}/file", b"x")
+                part = tmp_path / f"store-{num_objects}/{RECORD.name}/{folder}/part-{number}"
+                part.mkdir(parents=True)
+                (part / "file").write_bytes(b"x")
         fill(store, 1)
         scanned = []
         with monkeypatch.context() as patched:

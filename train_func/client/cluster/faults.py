@@ -5,7 +5,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.cluster import rights
-from train_func.client.cluster.sending import PATIENCE_SECONDS, retry_after
+from train_func.client.cluster.sending import NO_API, PATIENCE_SECONDS, retry_after
 from train_func.client.explain.refusals import DENIED, POLICY
 from train_func.errors import Cause, InvalidInput
 
@@ -192,7 +192,8 @@ def said(error: Any) -> str:
     try:
         return str(json.loads(error.body)["message"])
     except (AttributeError, TypeError, ValueError, KeyError):
-        body = str(getattr(error, "body", None) or "").strip()
+        given = getattr(error, "body", None) or ""
+        body = (given.decode(errors="replace") if isinstance(given, bytes) else str(given)).strip()
         if body.startswith("<"):  # a page, of whatever listens there
-            return "what answers there is no Kubernetes API, by its answer in HTML or XML; see the server's address"
+            return NO_API
         return body or str(getattr(error, "reason", None) or error).strip()

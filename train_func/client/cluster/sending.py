@@ -23,6 +23,7 @@ PATIENCE_SECONDS = 60.0  # longest wait of one request for a busy server
 SHORTEST_PAUSE, FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0, 10.0  # the latter where the server does not say how long
 SPREAD = 0.2  # of a pause, so that those who were refused together do not come back together
 TELL_SECONDS = 30.0  # between two lines about a busy server
+NO_API = "what answers there is no Kubernetes API, by its answer in HTML or XML; see the server's address"
 
 
 class Asked:
@@ -67,7 +68,7 @@ class Sender:
         while True:
             generation = self._credentials.generation
             try:
-                return self._send(method, url, **options)
+                return self._answer(method, url, options)
             except ProtocolError:
                 if cut or method not in TWICE:
                     raise
@@ -83,6 +84,18 @@ class Sender:
                     raise
                 num_busy += 1
                 self._wait(pause, error)
+
+    def _answer(self, method: str, url: str, options: dict[str, Any]) -> Any:
+        """The API's; a page of whatever else listens there, as of a proxy, raises the error that says so."""
+        from kubernetes.client import ApiException
+
+        try:
+            answer = self._send(method, url, **options)
+        except UnicodeDecodeError:  # the client takes every answer for UTF-8
+            raise ApiException(status=0, reason=NO_API) from None
+        if "html" in (answer.getheader("Content-Type") or ""):
+            raise ApiException(status=0, reason=NO_API)
+        return answer
 
     def _renew(self, generation: int, options: dict[str, Any]) -> bool:
         """Whether the request may succeed with other credentials; it then carries them."""
