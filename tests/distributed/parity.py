@@ -59,7 +59,10 @@ def train(name, world_size, rank, folder):
     assert trainer.args.world_size == world_size
     steps = trainer.train().global_step
     metrics = trainer.evaluate()
+    unseen = small.rows(num_rows // 2, seed=1)
     return {
+        "predictions": trainer.predict(unseen.remove_columns("row_id")).predictions,
+        "one_by_one": one_by_one(trainer.model, unseen) if world_size == 1 else None,
         "steps": steps,
         "gradients": np.stack(keeps.gradients),
         "weights": flat(trainer.model.parameters()),
@@ -68,6 +71,12 @@ def train(name, world_size, rank, folder):
         "in_metric": trainer.measured.coverage.num_once,
         "batches": batches(plan),
     }
+
+
+def one_by_one(model, rows):
+    """What the model says of each row alone."""
+    with torch.no_grad():
+        return torch.cat([model(**small.collate([row])).logits for row in rows]).numpy()
 
 
 def batches(plan):

@@ -16,6 +16,7 @@ import transformers
 from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
 
+from tests.distributed import best
 from tests.tiny_model import write_tiny_model
 from train_func.errors import StorageFailed, TrainFuncError
 from train_func.run import Run, RunRecord
@@ -130,7 +131,28 @@ def dies_on_one_rank(folder):
         return {"error": type(error).__name__, "seconds": time.monotonic() - started}
 
 
-SCENES = (publishes, is_beaten, is_split_before_transformers, is_transformers_own, fails_on_one_rank)
+def ends_with_the_best(folder):
+    return best.ends_with_the_best(record(folder, "best", epochs=best.EPOCHS), Trainer)
+
+
+def ends_with_the_best_of_transformers(folder):
+    return best.ends_with_the_best(record(folder, "best-of-transformers", epochs=best.EPOCHS), transformers.Trainer)
+
+
+def predicts(folder):
+    return best.predicts(record(folder, "predicts"), build)
+
+
+SCENES = (
+    publishes,
+    is_beaten,
+    is_split_before_transformers,
+    is_transformers_own,
+    ends_with_the_best,
+    ends_with_the_best_of_transformers,
+    predicts,
+    fails_on_one_rank,
+)
 
 
 def main():

@@ -69,3 +69,14 @@ def test_the_metric_is_the_same_on_all_ranks_and_at_any_world_size(in_worlds, wo
             assert found["eval_accuracy"] == expected["eval_accuracy"]
             assert found["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-5)
             assert found == worlds[size][name]["metrics"]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "random-collator"])
+def test_predictions_are_those_of_every_row_alone_in_order_on_all_ranks(in_worlds, name):
+    expected = in_worlds[1, 0]["parity"][name]["one_by_one"]
+    for size in WORLD_SIZES:
+        for rank in range(size):
+            found = in_worlds[size, rank]["parity"][name]["predictions"]
+            # Weights differ by the order of sums between world sizes, and padding changes that order too.
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+            np.testing.assert_array_equal(found, in_worlds[size, 0]["parity"][name]["predictions"])

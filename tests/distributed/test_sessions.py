@@ -2,11 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
+from transformers import AutoModelForSequenceClassification
 
+from tests.distributed import best
 from tests.distributed.conftest import HANG
 from tests.distributed.sessions import NUM_ROWS
 from train_func.storage import open_store
+from train_func.worker.training.weights import fingerprint
 
 pytestmark = pytest.mark.timeout(HANG)
 
@@ -48,7 +52,7 @@ def test_ranks_share_attempt_and_metric(ranks, store):
 
 def test_lines_are_said_once_for_all_ranks(folder):
     lines = (folder / "output").read_text().splitlines()
-    assert sum(line.startswith("published attempt=1 model=file://") for line in lines) == 2  # two runs did
+    assert sum(line.startswith("published attempt=1 model=file://") for line in lines) == 4  # as many runs did
     assert sum(line.startswith("session run=published attempt=1 world_size=2") for line in lines) == 1
 
 
@@ -73,6 +77,32 @@ def test_transformers_own_trainer_may_repeat_a_few_rows_to_even_its_batches(stor
     assert training["missing"] == 0
     assert training["used_once"] + training["repeated"] == training["rows"]
     assert "held_out" not in audit
+
+
+@pytest.mark.parametrize(
+    "scene, name", [("ends_with_the_best", "best"), ("ends_with_the_best_of_transformers", "best-of-transformers")]
+)
+def test_all_ranks_end_with_the_best_weights_and_these_were_measured_and_published(ranks, folder, store, scene, name):
+    ends = [rank[scene] for rank in ranks]
+    assert ends[0]["folder"] != ends[1]["folder"]
+    assert ends[0]["weights"] == ends[1]["weights"]
+    result = result_of(store, name)
+    step_of = {int(epoch): step for epoch, step in ends[0]["steps"].items()}
+    assert result["audit"]["best_step"] == step_of[best.BEST_EPOCH]
+    assert (result["step"], result["num_steps"]) == (step_of[best.BEST_EPOCH + 1], 4 * step_of[1])
+    assert result["metrics"]["score"] == 0
+    published = AutoModelForSequenceClassification.from_pretrained(folder / "store" / name / "model")
+    assert fingerprint(published) == ends[0]["weights"]
+    # Measured anew on what each rank has now: the ranks' own shares of the rows give what was published.
+    for end in ends:
+        np.testing.assert_allclose(end["published"]["eval_logits"], result["metrics"]["logits"], rtol=1e-6)
+
+
+def test_predictions_are_of_every_row_in_order_on_every_rank(ranks):
+    assert ranks[0]["predicts"] == ranks[1]["predicts"]
+    num_rows = ranks[0]["predicts"]["metrics"]["test_rows"]
+    assert np.shape(ranks[0]["predicts"]["logits"]) == (num_rows, 3)
+    assert "4 on rank 0, 4 on rank 1" in ranks[0]["predicts"]["refused"]
 
 
 def test_a_fault_of_one_rank_is_told_to_the_other(ranks):

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run, RunRecord
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
+from train_func.worker.training import evaluation
 from train_func.worker.training import session as session_module
+from train_func.worker.training.coverage import count
 from train_func.worker.training.plan import facts_of, row_ids_of
 
 WORDS = {"bad": "terrible cold rude", "good": "tasty fresh friendly"}
@@ -167,7 +170,7 @@ def test_what_is_published_was_measured_on_all_held_out_rows(a_record, store):
         assert trainer.measured.metrics["rows"] == 3
         session.publish(trainer)
     result = json.loads(store.get("tiny-reviews-0123/result.json").data)
-    assert result["metrics"] | {"loss": 0} == {"odd": None, "shape": "(8, 2)", "rows": 8, "loss": 0}
+    assert result["metrics"] | {"loss": 0} == {"odd": None, "shape": [8, 2], "rows": 8, "loss": 0}
     assert result["audit"]["training"] == [{"rows": 32, "used_once": 32, "missing": 0, "repeated": 0}]
 
 
@@ -214,6 +217,82 @@ def test_compute_metrics_gets_every_row_in_order(a_record):
         assert seen[0].predictions.shape == (8, 2)
 
 
+def test_evaluations_of_other_rows_are_not_published(a_record, store):
+    """As many rows with other ids; the same rows changed; a dict of sets that share the held-out rows."""
+    parameters = a_record(epochs=1).parameters()
+
+    def compute_metrics(prediction):
+        return {"seen": [float(np.abs(prediction.predictions).sum()), prediction.label_ids]}
+
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters)
+        trainer.compute_metrics = compute_metrics
+        held_out = trainer.eval_dataset
+        trainer.train()
+        of_held_out = trainer.evaluate()["eval_seen"]
+        train, _ = session.data(trainer.processing_class)
+        others = train.filter(lambda row: row["label"] == 0).select(range(len(held_out)))
+        changed = held_out.map(lambda row: {**row, "input_ids": row["input_ids"][::-1]})
+        parts = {"a": held_out.select(range(3)), "b": held_out.select(range(3, len(held_out))), "others": others}
+        found = [trainer.evaluate(rows)["eval_seen"] for rows in (others, changed)]
+        found += [value for name, value in trainer.evaluate(parts).items() if name.endswith("_seen")]
+        assert len(found) == 5
+        assert of_held_out not in found
+        num_evaluations = len(trainer.evaluations)
+        session.publish(trainer)
+        assert len(trainer.evaluations) == num_evaluations  # the first one is still true
+    result = json.loads(store.get("tiny-reviews-0123/result.json").data)
+    assert result["metrics"]["seen"] == of_held_out
+    assert result["audit"]["held_out"]["rows"] == 8
+
+
+def test_weights_that_changed_after_their_evaluation_are_measured_again(a_record, store):
+    parameters = a_record(epochs=1).parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters)
+        held_out = trainer.eval_dataset
+        trainer.eval_dataset = {"first": held_out.select(range(3)), "whole": held_out}
+        trainer.train()
+        before = trainer.evaluate()
+        with torch.no_grad():
+            trainer.model.classifier.bias[0] += 1
+        session.publish(trainer)
+        after = trainer.evaluate()
+    result = json.loads(store.get("tiny-reviews-0123/result.json").data)
+    assert before["eval_whole_loss"] != after["eval_whole_loss"] == result["metrics"]["loss"]
+
+
+def test_transformers_own_evaluation_of_other_rows_is_not_published(a_record, store):
+    parameters = a_record(epochs=1).parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, kind=transformers.Trainer, eval_strategy="epoch")
+        trainer.train()
+        of_held_out = trainer.state.log_history[-2]["eval_loss"]
+        assert trainer.evaluate(trainer.train_dataset.select(range(8)))["eval_loss"] != of_held_out
+        session.publish(trainer)
+    assert json.loads(store.get("tiny-reviews-0123/result.json").data)["metrics"]["loss"] == of_held_out
+
+
+def predictions(logits, labels):
+    return evaluation._Predictions(np.asarray(logits), np.asarray(labels), None, count(np.arange(4), [np.arange(4)]))
+
+
+@pytest.mark.parametrize(
+    "logits, labels, accuracy",
+    [
+        (np.eye(4), [0, 1, 2, 0], 0.75),
+        (np.eye(4)[:, None].repeat(3, axis=1), [[0, -100, 0], [1, 1, 1], [2, 2, 2], [3, 3, -100]], None),  # tokens
+        ([[0.1], [0.2], [0.3], [0.4]], [0, 0, 1, 1], None),  # regression, or one logit for two classes
+        ([[0.1], [0.2], [0.3], [0.4]], [0.1, 0.2, 0.3, 0.4], None),
+        (np.eye(4), [0.0, 1.0, 2.0, 3.0], None),
+        (np.eye(4), np.eye(4, dtype=int), None),  # several classes at once
+    ],
+)
+def test_accuracy_is_given_only_where_each_row_has_one_class_of_several(logits, labels, accuracy):
+    trainer = SimpleNamespace(compute_metrics=None)
+    assert evaluation._metrics(trainer, predictions(logits, labels)).get("accuracy") == accuracy
+
+
 def test_evaluating_nothing_is_refused(a_record):
     parameters = a_record(address="").parameters()
     with Session(parameters) as session:
@@ -233,10 +312,65 @@ def test_a_loss_that_is_not_finite_stops_the_training_with_step_and_rows(a_recor
             trainer.train()
 
 
+def test_arguments_are_a_mapping_and_take_others_when_called(a_record):
+    with Session(a_record(address="").parameters()) as session:
+        plain = TrainingArguments(**session.arguments, num_train_epochs=2)
+        called = session.arguments(save_strategy="epoch", report_to="none", num_train_epochs=2, seed=42)
+        assert TrainingArguments(**called).save_strategy == "epoch"
+        assert {**session.arguments, "save_strategy": "epoch", "num_train_epochs": 2} == called
+        assert plain.seed == 42
+        with pytest.raises(InvalidInput) as refused:
+            session.arguments(seed=1, max_steps=5, gradient_accumulation_steps=8, output_dir="mine", bf16=True)
+        assert len(refused.value.faults) == 4
+        for name in ("seed=1", "max_steps=5", "gradient_accumulation_steps=8", "output_dir='mine'"):
+            assert any(name in fault for fault in refused.value.faults)
+
+
+def test_what_trackers_write_is_kept_with_the_attempt_also_when_the_training_fails(a_record, store, capsys):
+    parameters = a_record().parameters()
+    with pytest.raises(ZeroDivisionError), Session(parameters) as session:
+        trainer = trainer_of(session, parameters, **session.arguments(report_to="none"))
+        trainer.add_callback(Tracks())
+        trainer.train()
+    kept = {entry.key: store.get(entry.key).data for entry in store.list("tiny-reviews-0123/attempts/1/")}
+    assert kept["tiny-reviews-0123/attempts/1/runs/today/events"] == b"1 2 flushed"
+    assert kept["tiny-reviews-0123/attempts/1/mlruns/0/metrics/loss"] == b"1 2 "
+    assert "2 files of report_to are kept" in capsys.readouterr().out
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+
+
+class Tracks(transformers.TrainerCallback):
+    """Writes where TensorBoard and MLflow do, until the training fails."""
+
+    def on_step_end(self, args, state, control, **others):
+        folders = (
+            Path(args.output_dir) / "runs/today/events",
+            Path(os.environ["MLFLOW_TRACKING_URI"].removeprefix("file://")),
+        )
+        for path in (folders[0], folders[1] / "0/metrics/loss"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a") as file:
+                file.write(f"{state.global_step} ")
+        self.tb_writer = SimpleNamespace(flush=lambda: folders[0].write_text(folders[0].read_text() + "flushed"))
+        if state.global_step == 2:
+            _ = 1 / 0
+
+
+@pytest.mark.parametrize("metric", ["f1", "eval_bleu"])
+def test_a_best_model_by_an_unknown_metric_is_refused_before_the_first_step(a_record, metric):
+    parameters = a_record().parameters()
+    with Session(parameters) as session:
+        best = {"eval_strategy": "epoch", "load_best_model_at_end": True, "metric_for_best_model": metric}
+        trainer = trainer_of(session, parameters, **session.arguments(save_strategy="epoch", **best))
+        with pytest.raises(InvalidInput, match=f"'{metric}'.* the metrics are accuracy, loss, rows"):
+            trainer.train()
+        assert trainer.state.global_step == 0
+
+
 @pytest.mark.parametrize(
     "changes, named",
     [
-        ({"num_train_epochs": 3}, ["num_train_epochs=3", "2 is wanted"]),
+        ({"num_train_epochs": 3}, ["num_train_epochs=3", "expected 2"]),
         ({"max_steps": 2}, ["max_steps=2", "the plan has whole epochs"]),
         ({"gradient_accumulation_steps": 3, "dataloader_drop_last": True}, ["2 faults", "accumulation", "drop_last"]),
     ],
@@ -257,26 +391,98 @@ def test_training_that_has_not_ended_is_not_published(a_record, store):
         trainer = trainer_of(session, parameters)
         with pytest.raises(InvalidInput, match="after step 0 of none.* call trainer.train"):
             session.publish(trainer)
-        trainer.add_callback(StopsAfterTwo())
-        trainer.train()
+        trainer.add_callback(StopsAfterTwo(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
         with pytest.raises(InvalidInput, match="after step 2 of 4"):
             session.publish(trainer)
     assert not store.list("tiny-reviews-0123/model/")
     assert (session_module.opened(), session_module.published()) == (True, False)
 
 
+@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+def test_a_training_that_a_callback_ends_early_is_published(a_record, store, kind):
+    parameters = a_record().parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, kind=kind)
+        trainer.add_callback(StopsAfterTwo())
+        trainer.train()
+        session.publish(trainer)
+    result = json.loads(store.get("tiny-reviews-0123/model/manifest.json").data)
+    assert (result["step"], result["num_steps"]) == (2, trainer.state.max_steps)
+    assert trainer.state.max_steps > 2
+
+
 class StopsAfterTwo(transformers.TrainerCallback):
+    """By the way that callbacks have, or by an exception."""
+
+    def __init__(self, error=None):
+        self.error = error
+
     def on_step_end(self, args, state, control, **others):
+        if state.global_step == 2 and self.error:
+            raise self.error
         control.should_training_stop = state.global_step == 2
 
 
-def test_without_a_store_there_is_nowhere_to_publish(a_record):
-    parameters = a_record(address="").parameters()
+@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+def test_what_cannot_be_published_is_not_trained(a_record, store, kind):
+    """What would refuse a model after its training refuses it before the first step."""
+    parameters = a_record().parameters()
     with Session(parameters) as session:
-        trainer = trainer_of(session, parameters)
-        trainer.train()
-        with pytest.raises(InvalidInput, match="needs a store, and the run has none: submit it, or give"):
+        trainer = trainer_of(session, parameters, kind=kind)
+        trainer.model.save_pretrained = None
+        with pytest.raises(InvalidInput, match="BertForSequenceClassification cannot be published.* save_pretrained"):
+            trainer.train()
+        del trainer.model.save_pretrained
+        trainer.processing_class = object()
+        with pytest.raises(InvalidInput, match="cannot be published"):
+            trainer.train()
+        trainer.processing_class = None
+        trainer.args.enable_jit_checkpoint = True  # which makes a stopped training look like one that has ended
+        with pytest.raises(InvalidInput, match="enable_jit_checkpoint=True"):
+            trainer.train()
+        trainer.args.enable_jit_checkpoint = False
+        store.put("tiny-reviews-0123/result.json", b'{"attempt": 99}')
+        with pytest.raises(StorageFailed, match="attempt 99 has published already") as refused:
+            trainer.train()
+        assert refused.value.reason == "conflict"
+        assert trainer.state.global_step == 0
+        with pytest.raises(InvalidInput, match="after step 0"):
             session.publish(trainer)
+
+
+@pytest.mark.parametrize("launched", [{"RANK": "0"}, {"TRAIN_FUNC_ATTEMPT": "1"}])
+def test_ranks_and_pods_without_a_store_are_refused_before_they_train(a_record, monkeypatch, launched):
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidInput, match="needs a store, and this run has none: submit it, or set TRAIN_FUNC_STORE"):
+        Session(a_record(address="").run.to_dict())
+
+
+def test_a_call_in_a_notebook_publishes_as_often_as_it_is_made(a_record, tmp_path, capsys):
+    """No launcher, no store: the folder is named before training, and each call leaves the earlier results alone."""
+    run, models = a_record(epochs=1).run, []
+    for _ in range(2):
+        train_func(run.to_dict())
+        lines = capsys.readouterr().out.splitlines()
+        (named,) = (line for line in lines if line.startswith("note: train_func was called without a launcher"))
+        folder = Path(named.rpartition("file://")[2])
+        assert folder.is_relative_to(tmp_path / "home" / "store")
+        assert lines.index(named) < next(i for i, line in enumerate(lines) if line.startswith("progress"))
+        transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+        models.append(json.loads((folder / "manifest.json").read_text()))
+    assert [model["generation"] for model in models] == [1, 2]
+    first = json.loads((folder.parent / "result.json").read_text())
+    assert first == models[0]
+
+
+def test_a_call_goes_to_the_store_of_the_environment(a_record, store, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_STORE", store.address)
+    with Session(a_record().run.to_dict()) as session:
+        assert session.store.address == store.address
+    with pytest.raises(InvalidInput, match="lack model and dataset"):
+        Session(a_record(parameters={"rank": 4}).run.parameters)
 
 
 def test_transformers_own_trainer_is_published_without_claims_about_its_metric(a_record, store):

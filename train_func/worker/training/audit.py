@@ -143,6 +143,28 @@ def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
     return ids
 
 
+def check_contents_alike(rows: Dataset, what: str) -> None:
+    """Collective, for rows without ids: every rank was given the same contents in the same order.
+
+    Raises:
+        InvalidInput: (cause "code", on every rank) when it is not so.
+    """
+    if len(set(world.gather(world.together(lambda: _digest(rows))))) > 1:
+        sizes = ", ".join(f"{number} on rank {rank}" for rank, number in enumerate(world.gather(len(rows))))
+        raise InvalidInput(
+            f"The ranks were given different {what} rows ({sizes}): leave these rows whole, and in one order, on every "
+            "rank; they are dealt over the ranks where they are used",
+            cause="code",
+        )
+
+
+def _digest(rows: Dataset) -> str:
+    digest = hashlib.sha256()
+    for table in rows.with_format("arrow").iter(batch_size=1_000):
+        digest.update(repr(table.to_pydict()).encode())
+    return digest.hexdigest()
+
+
 def _union(parts: Sequence[RowIds]) -> RowIds:
     """All ids, each once, in the order of the ranks."""
     return np.asarray(list(dict.fromkeys(np.concatenate(parts).tolist())))

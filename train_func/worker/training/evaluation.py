@@ -11,12 +11,14 @@ import numpy.typing as npt
 from datasets import Dataset
 from transformers import EvalPrediction
 from transformers.trainer_pt_utils import nested_concat, nested_numpify
+from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
-from train_func.worker.training import world
+from train_func.worker.training import audit, weights, world
 from train_func.worker.training.coverage import Coverage, RowIds, count
 from train_func.worker.training.loader import Collator, take_row_ids
-from train_func.worker.training.plan import features_of, lengths_of
+from train_func.worker.training.plain import plain
+from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row_ids_of
 from train_func.worker.training.randomness import seed_for
 
 if TYPE_CHECKING:
@@ -30,18 +32,29 @@ class Measured:
     """One evaluation. ``metrics`` have plain names (accuracy, loss, ...)."""
 
     step: int
-    metrics: dict[str, float]
+    weights: str
+    """Fingerprint of the weights that were measured."""
+    rows: str
+    """Fingerprint of the data set that they were measured on."""
+    metrics: dict[str, Any]
     coverage: Coverage
 
     def __str__(self) -> str:
         return " ".join(
             f"{name}={value:.4f}" if isinstance(value, float) else f"{name}={value}"
             for name, value in self.metrics.items()
+            if isinstance(value, (float, int, str))
         )
 
-    def covers(self, rows: Dataset, step: int) -> bool:
-        """Whether it was made of all these rows, after this step."""
-        return self.step == step and self.coverage.num_rows == len(rows)
+
+@dataclass(frozen=True)
+class _Predictions:
+    """What the model says of all rows, in the order of the rows, on every rank."""
+
+    logits: Any
+    labels: Any
+    loss: float | None
+    coverage: Coverage
 
 
 @dataclass(frozen=True)
@@ -56,12 +69,60 @@ class _Part:
     labels: Any
 
 
-def measure(trainer: "Trainer", rows: Dataset, ids: RowIds, ignore_keys: list[str] | None) -> Measured:
-    """Collective. ``ids``: of ``rows``, the same on all ranks.
+def measure(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None) -> Measured:
+    """Collective: the metrics of ``rows``, which every rank has whole.
 
     Raises:
-        InvalidInput: (cause "code", on every rank) when a row is not in the metric exactly once.
+        InvalidInput: (cause "code", on every rank) when ranks have different rows, or a row is not in the metric
+            exactly once.
     """
+    ids = audit.check_rows_alike(rows, None, "held-out")
+    used = weights.agree(trainer.accelerator.unwrap_model(trainer.model))
+    made = _predict_all(trainer, rows, ids, ignore_keys, "held_out")
+    metrics = world.together(lambda: _metrics(trainer, made))
+    return Measured(trainer.state.global_step, used, rows._fingerprint, metrics, made.coverage)
+
+
+def predict(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None, prefix: str) -> PredictionOutput:
+    """Collective: predictions for ``rows``, which every rank has whole, in their order; they may lack labels and ids.
+
+    Raises:
+        InvalidInput: (cause "code", on every rank) when ranks have different rows.
+    """
+    if isinstance(rows, Dataset) and ROW_ID not in rows.column_names:
+        audit.check_contents_alike(rows, "given")
+        rows = rows.add_column(ROW_ID, np.arange(len(rows)))
+    ids = audit.check_rows_alike(rows, None, "given")
+    weights.agree(trainer.accelerator.unwrap_model(trainer.model))
+    made = _predict_all(trainer, rows, ids, ignore_keys, "predicted")
+    metrics = world.together(lambda: _metrics(trainer, made)) if made.labels is not None else {"rows": len(rows)}
+    return PredictionOutput(made.logits, made.labels, {f"{prefix}_{name}": value for name, value in metrics.items()})
+
+
+def covering(sets: Any, rows: Dataset) -> Dataset:
+    """The data set among ``sets`` (an eval_dataset, one or a dict of them) that has the rows of ``rows``, else those.
+
+    A function may have given them other columns; they are the same rows when they have the same ids.
+    """
+    wanted = np.sort(row_ids_of(rows))
+    for part in sets.values() if isinstance(sets, dict) else [sets]:
+        has_ids = isinstance(part, Dataset) and ROW_ID in part.column_names
+        if has_ids and np.array_equal(np.sort(row_ids_of(part)), wanted):
+            return part
+    return rows
+
+
+def metric_names(sets: Any) -> set[str]:
+    """Names that an evaluation without ``compute_metrics`` may have, as metric_for_best_model spells them."""
+    parts = [f"{name}_" for name in sets] if isinstance(sets, dict) else [""]
+    return {f"{part}{name}" for part in parts for name in ("loss", "accuracy", "rows")}
+
+
+def _predict_all(
+    trainer: "Trainer", rows: Dataset, ids: RowIds, ignore_keys: list[str] | None, what: str
+) -> _Predictions:
+    if not len(rows):
+        raise InvalidInput(f"The {what.replace('_', '-')} rows are none: give at least one", cause="code")
     batches = batches_of(lengths_of(rows), trainer.args.per_device_eval_batch_size)
     collator = trainer.collator("evaluation")
     trainer.model.eval()
@@ -70,10 +131,16 @@ def measure(trainer: "Trainer", rows: Dataset, ids: RowIds, ignore_keys: list[st
     parts = sorted((part for of_rank in world.gather(own) for part in of_rank), key=lambda part: int(part.positions[0]))
     coverage = count(ids, [np.asarray(part.row_ids) for part in parts])
     numbers = " ".join(f"{name}={value}" for name, value in coverage.counts("in_metric_once").items())
-    world.say(f"audit held_out {numbers} world_size={world.size()}")
+    world.say(f"audit {what} {numbers} world_size={world.size()}")
     if not coverage.exact:
-        raise InvalidInput(f"The metric does not cover every held-out row once: {coverage}", cause="code")
-    return Measured(trainer.state.global_step, world.together(lambda: _metrics(trainer, parts)), coverage)
+        raise InvalidInput(f"The {what.replace('_', '-')} rows are not used once each: {coverage}", cause="code")
+    order = np.argsort(np.concatenate([part.positions for part in parts]))
+    logits, labels = (_in_order(values, order) for values in zip(*((p.logits, p.labels) for p in parts), strict=True))
+    loss = None
+    if all(part.loss is not None for part in parts):
+        sizes = [len(part.positions) for part in parts]
+        loss = float(np.average([part.loss for part in parts], weights=sizes))
+    return _Predictions(logits, labels, loss, coverage)
 
 
 def batches_of(lengths: Ints, batch_size: int) -> list[Ints]:
@@ -94,23 +161,36 @@ def _predict(
     if trainer.preprocess_logits_for_metrics is not None:
         logits = trainer.preprocess_logits_for_metrics(logits, labels)
     mean = None if loss is None else loss.item()
-    return _Part(positions, row_ids, mean, nested_numpify(logits), nested_numpify(labels))
+    return _Part(positions, row_ids, mean, nested_numpify(logits), _numpy_or_none(labels))
 
 
-def _metrics(trainer: "Trainer", parts: list[_Part]) -> dict[str, float]:
+def _numpy_or_none(labels: Any) -> Any:
+    return None if labels is None else nested_numpify(labels)
+
+
+def _metrics(trainer: "Trainer", made: _Predictions) -> dict[str, Any]:
     """Computed from all rows in the order of the data set."""
-    order = np.argsort(np.concatenate([part.positions for part in parts]))
-    logits, labels = (_in_order(values, order) for values in zip(*((p.logits, p.labels) for p in parts), strict=True))
-    metrics: dict[str, float] = {}
+    logits, labels = made.logits, made.labels
+    metrics: dict[str, Any] = {}
     if trainer.compute_metrics is not None:
-        own = trainer.compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
-        metrics |= {name: value.item() if isinstance(value, np.generic) else value for name, value in own.items()}
-    elif isinstance(logits, np.ndarray) and labels is not None and logits.ndim == labels.ndim + 1:
+        metrics |= plain(trainer.compute_metrics(EvalPrediction(predictions=logits, label_ids=labels)))
+    elif _are_classes(logits, labels):
         metrics["accuracy"] = float((logits.argmax(-1) == labels).mean())
-    if all(part.loss is not None for part in parts):
-        weights = [len(part.positions) for part in parts]
-        metrics["loss"] = float(np.average([part.loss for part in parts], weights=weights))
-    return {**metrics, "rows": len(order)}
+    if made.loss is not None:
+        metrics["loss"] = made.loss
+    return {**metrics, "rows": made.coverage.num_rows}
+
+
+def _are_classes(logits: Any, labels: Any) -> bool:
+    """Whether each row has one class out of several; anything else has no accuracy that everybody would count alike."""
+    return (
+        isinstance(logits, np.ndarray)
+        and isinstance(labels, np.ndarray)
+        and logits.ndim == 2
+        and logits.shape[1] >= 2
+        and labels.shape == logits.shape[:1]
+        and np.issubdtype(labels.dtype, np.integer)
+    )
 
 
 def _in_order(values: tuple[Any, ...], order: Ints) -> Any:

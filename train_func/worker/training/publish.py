@@ -41,6 +41,22 @@ def _attempt_prefix(record: RunRecord, attempt: int) -> str:
     return f"{record.prefix}/attempts/{attempt}/model"
 
 
+def check_unpublished(store: Store, record: RunRecord, attempt: int, done: str = "is about to train") -> None:
+    """Raises StorageFailed, reason "conflict", when another attempt has published already."""
+    key = f"{record.prefix}/result.json"
+    try:
+        published = json.loads(store.get(key).data)
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+        return
+    raise StorageFailed(
+        f"Attempt {attempt} of {record.name} {done}, but attempt {published['attempt']} has published already, as "
+        f"{store.address}/{key} says. Nothing of this attempt was published; fetch the model that is there",
+        reason="conflict",
+    )
+
+
 def _win(store: Store, record: RunRecord, attempt: int, result: bytes) -> None:
     key = f"{record.prefix}/result.json"
     try:
@@ -48,14 +64,8 @@ def _win(store: Store, record: RunRecord, attempt: int, result: bytes) -> None:
     except StorageFailed as failure:
         if failure.reason != "conflict":
             raise
-        published = store.get(key).data
-        if published != result:  # the same bytes are this attempt's own
-            raise StorageFailed(
-                f"Attempt {attempt} of {record.name} has trained to the end, but attempt "
-                f"{json.loads(published)['attempt']} has published already, as {store.address}/{key} says. Nothing of "
-                "this attempt was published; fetch the model that is there",
-                reason="conflict",
-            ) from failure
+        if store.get(key).data != result:  # the same bytes are this attempt's own
+            check_unpublished(store, record, attempt, "has trained to the end")
 
 
 def complete(store: Store, record: RunRecord, folder: Path | None = None) -> bool:

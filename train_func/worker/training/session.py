@@ -18,18 +18,20 @@ import transformers
 from datasets import Dataset
 
 from train_func.errors import InvalidInput
-from train_func.run import RunRecord
 from train_func.storage import Store, open_store
 from train_func.worker.data import split, tokens
 from train_func.worker.model import loading as models
 from train_func.worker.pod.attempts import Attempts
-from train_func.worker.training import audit, stock, world
+from train_func.worker.training import audit, calling, publication, stock, tracking, world
+from train_func.worker.training.arguments import Arguments
 from train_func.worker.training.coverage import Coverage, RowIds
+from train_func.worker.training.plain import as_json
 from train_func.worker.training.plan import build_plan, num_micro_batches, row_ids_of
 from train_func.worker.training.probe import Probe, probe, recorded
-from train_func.worker.training.publication import write_publication
-from train_func.worker.training.publish import complete, publish
+from train_func.worker.training.publish import check_unpublished, complete, publish
 from train_func.worker.training.trainer import Trainer
+
+TRACKING_SECONDS, STOPPED_SECONDS = 60.0, 5.0  # for files of report_to, at the end and after a signal
 
 _was = {"opened": False, "published": False}
 
@@ -47,21 +49,24 @@ def published() -> bool:
 class Session:
     """``with Session(parameters) as session:`` inside train_func, on every rank.
 
-    Without a launcher it is a world of one rank, so that the function can be called as it is.
+    Without a launcher it is a world of one rank, so that the function can be called as it is:
+    ``train_func(run.to_dict())``. Each such call is a generation of its own, and says where it publishes: in the store
+    that TRAIN_FUNC_STORE names, else in the folder ``store`` of TRAIN_FUNC_HOME.
     """
 
     def __init__(self, parameters: dict[str, Any]) -> None:
         """Raises InvalidInput when these are not the parameters that train_func was called with.
 
         Under another launcher, such as torchrun, they may be a plain dict of Run's fields; TRAIN_FUNC_STORE then names
-        the store.
+        the store, and has to.
         """
-        self.record = RunRecord.from_parameters(parameters, world.environment().get("TRAIN_FUNC_STORE", ""))
+        self.record, self._is_call = calling.record_of(parameters, world.environment())
         self.run = self.record.run
         self._tokenizer: Any = None
         self._train_ids: RowIds | None = None
         self._held_out: Dataset | None = None
         self._stock_coverage: Coverage | None = None
+        self._trainers: list[transformers.Trainer] = []
 
     def __enter__(self) -> Self:
         _was["opened"] = True
@@ -82,25 +87,31 @@ class Session:
             torch.set_num_threads(int(threads))
         self._work = Path(tempfile.mkdtemp(prefix="session-", dir=environment.get("TRAIN_FUNC_WORK_DIR")))
         opening.callback(shutil.rmtree, self._work, ignore_errors=True)
-        home = Path(environment.get("TRAIN_FUNC_HOME") or Path.home() / ".train_func")
-        self._cache = Path(environment.get("TRAIN_FUNC_CACHE_DIR") or home / "cache")
+        self._cache = Path(environment.get("TRAIN_FUNC_CACHE_DIR") or calling.home(environment) / "cache")
         self._cache.mkdir(parents=True, exist_ok=True)
-        self.store: Store | None = open_store(self.record.store) if self.record.store else None
+        self.store: Store = open_store(self.record.store)
         self.attempt: int = world.on_rank_zero(lambda: self._attempt(environment.get("TRAIN_FUNC_ATTEMPT")))
         self.probe: Probe = world.on_rank_zero(self._probe)
-        opening.enter_context(stock.watched(self._watch))
+        self._watch = stock.Watch(self._before_training)
+        opening.enter_context(self._watch.lasts())
+        opening.enter_context(tracking.mlflow_writes_to(self._work))
         transformers.set_seed(self.run.seed)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.rank == 0 and self._trainers:
+            seconds = TRACKING_SECONDS if error is None or isinstance(error, Exception) else STOPPED_SECONDS
+            if line := tracking.keep(self._work, self._trainers, self.store, self.record, self.attempt, seconds):
+                world.say(line)
         self._open.close()  # waits for no other rank, which may have failed
 
     def _attempt(self, given: str | None) -> int:
         if given:
             return int(given)
-        if self.store is None:
-            return 1
+        if self._is_call:
+            self.record = calling.claim(self.store, self.record)
+            return calling.ATTEMPT
         if complete(self.store, self.record):
             raise InvalidInput(
                 f"{self.record.name} has a result in {self.store.address} already: fetch the model from "
@@ -112,8 +123,6 @@ class Session:
         # As many ranks as the run asked for: what it has at the moment must not decide how a batch is cut.
         num_ranks = self.run.workers * self.world.local_size
         cut = num_micro_batches(self.run.batch_size, self.run.micro_batch_size, num_ranks)
-        if self.store is None:
-            return probe(cut)
         return recorded(self.store, f"{self.record.prefix}/probe.json", lambda: probe(cut))
 
     @property
@@ -189,10 +198,13 @@ class Session:
         )
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        """What TrainingArguments needs and the run, the plan and the machine decide."""
+    def arguments(self) -> Arguments:
+        """What TrainingArguments needs and the run, the plan and the machine decide.
+
+        ``**session.arguments(save_strategy="epoch", ...)`` has others beside them.
+        """
         has_gpu = torch.cuda.is_available()
-        return {
+        given = {
             "output_dir": str(self._work),
             "seed": self.run.seed,
             "use_cpu": not has_gpu,
@@ -207,78 +219,73 @@ class Session:
             "save_strategy": "no",
             "disable_tqdm": True,
         }
+        return Arguments(given, num_epochs=self.run.epochs)
 
-    def _watch(self, trainer: transformers.Trainer) -> None:
-        self._stock_coverage = stock.check_stock_trainer(trainer, self._train_ids)
+    def _before_training(self, trainer: transformers.Trainer) -> None:
+        """Whatever would keep the result from being published is found now."""
+        self._trainers.append(trainer)
+        if not isinstance(trainer, Trainer):
+            self._stock_coverage = stock.check_stock_trainer(trainer, self._train_ids)
+
+        def rehearse() -> list[str]:
+            check_unpublished(self.store, self.record, self.attempt)
+            return publication.rehearse(
+                self._work / "rehearsal", trainer, self._tokenizer_of(trainer), self.record, self.store
+            )
+
+        for note in world.on_rank_zero(rehearse):
+            world.say(f"note: {note}")
+
+    def _tokenizer_of(self, trainer: transformers.Trainer) -> Any:
+        return trainer.processing_class or self._tokenizer
 
     def publish(self, trainer: transformers.Trainer) -> None:
         """Publishes the trained model as the result of the run; all ranks return when that is done.
 
+        Training has come to its end when ``trainer.train()`` has returned, also where a callback ended it early.
+
         Raises:
-            InvalidInput: when training has not come to its end, or there is no store.
+            InvalidInput: when training has not come to its end.
             StorageFailed: reason "conflict" when another attempt has published, or what the store says.
         """
-        store, state = world.together(lambda: self._publishable(trainer)), trainer.state
+        world.together(lambda: self._check_ended(trainer))
+        state = trainer.state
         report = {"step": state.global_step, "num_steps": state.max_steps, **self._report(trainer)}
 
-        def write() -> list[str]:
+        def write() -> None:
             folder = self._work / "model"
-            tokenizer = trainer.processing_class or self._tokenizer
-            notes = write_publication(folder, trainer, tokenizer, self.record, store, report["metrics"])
-            publish(store, self.record, self.attempt, folder, report)
-            return notes
+            tokenizer = self._tokenizer_of(trainer)
+            publication.write_publication(folder, trainer, tokenizer, self.record, self.store, report["metrics"])
+            publish(self.store, self.record, self.attempt, folder, report)
 
-        for note in world.on_rank_zero(write):
-            world.say(f"note: {note}")
+        world.on_rank_zero(write)
         _was["published"] = True
-        world.say(f"published attempt={self.attempt} model={store.address}/{self.record.model_prefix}")
+        world.say(f"published attempt={self.attempt} model={self.store.address}/{self.record.model_prefix}")
 
-    def _publishable(self, trainer: transformers.Trainer) -> Store:
+    def _check_ended(self, trainer: transformers.Trainer) -> None:
         state = trainer.state
-        faults = []
-        if self.store is None:
-            faults.append(
-                "session.publish needs a store, and the run has none: submit it, or give its record a store such as "
-                "file:///tmp/models"
-            )
-        if not 0 < state.max_steps == state.global_step:
-            faults.append(
+        if not self._watch.has_ended(trainer) or state.global_step == 0:
+            raise InvalidInput(
                 f"session.publish was called after step {state.global_step} of {state.max_steps or 'none'}: a model is "
-                "published when its training has come to the end; call trainer.train() first and let it finish"
+                "published when its training has come to an end; call trainer.train() first and let it return",
+                cause="code",
             )
-        if faults or self.store is None:
-            raise InvalidInput(faults, cause="code")
-        return self.store
 
     def _report(self, trainer: transformers.Trainer) -> dict[str, Any]:
         """Metrics and audit, as they are published."""
-        audited = {"world_size": self.world_size}
+        audited: dict[str, Any] = {"world_size": self.world_size}
+        if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
+            audited["best_step"] = trainer.state.best_global_step
         if not isinstance(trainer, Trainer):
-            history = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
-            metrics = _plain({name.removeprefix("eval_"): value for name, value in (history or [{}])[-1].items()})
+            metrics = as_json(self._watch.metrics_of(trainer))
             training = [self._stock_coverage.counts("used_once")] if self._stock_coverage else []
             return {"metrics": metrics, "audit": {**audited, "trainer": "transformers", "training": training}}
-        measured = trainer.measured
-        rows, step = self._held_out, trainer.state.global_step
-        if rows is not None and not (measured and measured.covers(rows, step)):
-            trainer.evaluate(rows)
-            measured = trainer.measured
+        measured = trainer.measured_on(self._held_out) if self._held_out is not None else trainer.measured
         return {
-            "metrics": _plain(measured.metrics) if measured else {},
+            "metrics": as_json(measured.metrics) if measured else {},
             "audit": {
                 **audited,
                 "training": [coverage.counts("used_once") for coverage in trainer.coverage],
                 "held_out": measured.coverage.counts("in_metric_once") if measured else None,
             },
         }
-
-
-def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON has it: what is not finite becomes null, what is no number becomes text."""
-    return {name: _plain_value(value) for name, value in metrics.items()}
-
-
-def _plain_value(value: Any) -> float | str | None:
-    if isinstance(value, (int, float)):
-        return value if math.isfinite(value) else None
-    return None if value is None else str(value)

@@ -1,4 +1,4 @@
-"""transformers' own Trainer inside a Session: watched, so that data that was split before is caught before step one."""
+"""Trainers inside a Session, watched: data that was split before transformers' own is caught before step one."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,32 +10,70 @@ import transformers
 from datasets import Dataset, IterableDataset
 
 from train_func.errors import InvalidInput
-from train_func.worker.training import world
+from train_func.worker.training import weights, world
+from train_func.worker.training.arguments import value_faults
 from train_func.worker.training.audit import pattern_of, served_by
 from train_func.worker.training.coverage import Coverage, RowIds, count
 from train_func.worker.training.plan import CALL, ROW_ID, row_ids_of
 from train_func.worker.training.trainer import Trainer
 
 
-@contextmanager
-def watched(check: Callable[[transformers.Trainer], None]) -> Iterator[None]:
-    """While it lasts, ``check`` sees every transformers.Trainer that is no Trainer of ours before it trains.
+class Watch:
+    """Sees every Trainer while it lasts: before it trains, when its training has ended, and what it has measured.
 
-    Its class is changed for so long because a callback is not told the data set, and a user's function that was
-    written for transformers makes the Trainer itself.
+    transformers' class is changed for so long because a callback is not told the data set, and a user's function that
+    was written for transformers makes the Trainer itself.
     """
-    original = transformers.Trainer.train
 
-    def train(self: transformers.Trainer, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(self, Trainer):
-            check(self)
-        return original(self, *args, **kwargs)
+    def __init__(self, check: Callable[[transformers.Trainer], None]) -> None:
+        """``check`` is called before a training; what it raises keeps the training from starting."""
+        self._check = check
+        self._ended: list[transformers.Trainer] = []
+        self._measured: list[tuple[transformers.Trainer, str, dict[str, Any]]] = []
 
-    transformers.Trainer.train = train
-    try:
-        yield
-    finally:
-        transformers.Trainer.train = original
+    def has_ended(self, trainer: transformers.Trainer) -> bool:
+        """Whether the last training came to an end, its last step or one that a callback chose."""
+        return any(ended is trainer for ended in self._ended)
+
+    def metrics_of(self, trainer: transformers.Trainer) -> dict[str, Any]:
+        """Collective: what transformers' own Trainer measures on its eval_dataset, with the weights it has now.
+
+        Empty when it never measured anything.
+        """
+        used = weights.fingerprint(trainer.accelerator.unwrap_model(trainer.model))
+        own = [(of, metrics) for by, of, metrics in self._measured if by is trainer]
+        found = world.on_rank_zero(lambda: next((metrics for of, metrics in reversed(own) if of == used), None))
+        if found is None and own:
+            found = trainer.evaluate()
+        return {name.removeprefix("eval_"): value for name, value in (found or {}).items()}
+
+    @contextmanager
+    def lasts(self) -> Iterator[None]:
+        """Until the end of the block."""
+        kind = transformers.Trainer
+        train, evaluate = kind.train, kind.evaluate
+
+        def watched_train(trainer: transformers.Trainer, *args: Any, **kwargs: Any) -> Any:
+            self._check(trainer)
+            self._ended = [ended for ended in self._ended if ended is not trainer]
+            output = train(trainer, *args, **kwargs)
+            if trainer.args.load_best_model_at_end and not isinstance(trainer, Trainer):
+                weights.take_rank_zeros(trainer.accelerator.unwrap_model(trainer.model))
+            self._ended.append(trainer)
+            return output
+
+        def watched_evaluate(trainer: transformers.Trainer, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> Any:
+            metrics = evaluate(trainer, eval_dataset, *args, **kwargs)
+            if eval_dataset is None or eval_dataset is trainer.eval_dataset:
+                used = weights.fingerprint(trainer.accelerator.unwrap_model(trainer.model))
+                self._measured.append((trainer, used, dict(metrics)))
+            return metrics
+
+        kind.train, kind.evaluate = watched_train, watched_evaluate
+        try:
+            yield
+        finally:
+            kind.train, kind.evaluate = train, evaluate
 
 
 def check_stock_trainer(trainer: transformers.Trainer, whole: RowIds | None) -> Coverage | None:
@@ -54,6 +92,8 @@ def check_stock_trainer(trainer: transformers.Trainer, whole: RowIds | None) -> 
             "and share no gradients. Pass TrainingArguments(**session.arguments, ...), which says use_cpu",
             cause="code",
         )
+    if faults := value_faults(trainer.args, {"enable_jit_checkpoint": False}):
+        raise InvalidInput(faults, cause="code")
     rows = trainer.train_dataset
     if isinstance(rows, IterableDataset) and getattr(rows, "_distributed", None) is not None and world.size() > 1:
         _refuse_stock("before that an iterable data set was split by split_dataset_by_node", None)

@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
-from train_func.worker.training import audit, evaluation, world
+from train_func.worker.training import audit, evaluation, weights, world
+from train_func.worker.training.arguments import argument_faults
 from train_func.worker.training.coverage import Coverage, shown
 from train_func.worker.training.cut import PAD_TO
 from train_func.worker.training.loader import PLACE, Collator, Place, PlanLoader
@@ -47,8 +50,8 @@ class Trainer(transformers.Trainer):
         self.add_callback(_AfterEpoch(self._audit_epoch))
         self.coverage: list[Coverage] = []
         """One per epoch trained."""
-        self.measured: evaluation.Measured | None = None
-        """The newest evaluation."""
+        self.evaluations: list[evaluation.Measured] = []
+        """In their order."""
         self._progress: Progress | None = None
         self._used: list[tuple[Any, ...]] = []
         self._losses: list[tuple[Place, torch.Tensor]] = []
@@ -67,9 +70,29 @@ class Trainer(transformers.Trainer):
     def _checked_facts(self) -> PlanFacts:
         facts = facts_of(self.train_dataset)
         rows_of(self.train_dataset)
-        if faults := argument_faults(self.args, facts):
+        if faults := argument_faults(self.args, facts) + self._best_model_faults():
             raise InvalidInput(faults, cause="code")
         return facts
+
+    def _best_model_faults(self) -> list[str]:
+        """Why load_best_model_at_end cannot be done."""
+        args = self.args
+        faults: list[str] = []
+        if not args.load_best_model_at_end:
+            return faults
+        if args.deepspeed or args.fsdp:
+            faults.append(
+                "TrainingArguments(load_best_model_at_end=True): not with fsdp or deepspeed, which leave a part of the "
+                "weights on every rank; leave one of them out"
+            )
+        name = str(args.metric_for_best_model).removeprefix("eval_")
+        known = evaluation.metric_names(self.eval_dataset)
+        if self.compute_metrics is None and name not in known:
+            faults.append(
+                f"TrainingArguments(metric_for_best_model={args.metric_for_best_model!r}): without compute_metrics the "
+                f"metrics are {', '.join(sorted(known))}; name one of these, or give Trainer compute_metrics"
+            )
+        return faults
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The loader of this rank's micro-batches, never handed to Accelerate, which would deal them again."""
@@ -158,18 +181,66 @@ class Trainer(transformers.Trainer):
         ``compute_metrics`` was given. Raises InvalidInput when ranks were given different rows."""
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(rows, dict):
-            named = (self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}") for name, part in rows.items())
+            named = [self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}") for name, part in rows.items()]
             return {name: value for metrics in named for name, value in metrics.items()}
+        return self._measure(rows, ignore_keys, metric_key_prefix)
+
+    def _measure(self, rows: Any, ignore_keys: list[str] | None, prefix: str) -> dict[str, Any]:
         started = time.monotonic()
-        ids = audit.check_rows_alike(rows, None, "held-out")
-        self.measured = evaluation.measure(self, rows, ids, ignore_keys)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.measured.metrics.items()}
+        measured = evaluation.measure(self, rows, ignore_keys)
+        self.evaluations.append(measured)
+        metrics = {f"{prefix}_{name}": value for name, value in measured.metrics.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        world.say(f"evaluation step={self.state.global_step} epoch={self.state.epoch or 0:g} {self.measured}")
+        world.say(f"evaluation step={self.state.global_step} epoch={self.state.epoch or 0:g} {measured}")
         if self._progress:
             self._progress.leave_out(time.monotonic() - started)
         return metrics
+
+    @property
+    def measured(self) -> evaluation.Measured | None:
+        """The newest evaluation."""
+        return self.evaluations[-1] if self.evaluations else None
+
+    def measured_on(self, rows: Dataset) -> evaluation.Measured:
+        """Collective: the evaluation of these rows with the weights that the model has now; made when there is none."""
+        rows = evaluation.covering(self.eval_dataset, rows)
+        used = weights.agree(self.accelerator.unwrap_model(self.model))
+
+        def found() -> evaluation.Measured | None:
+            made = (of for of in reversed(self.evaluations) if (of.rows, of.weights) == (rows._fingerprint, used))
+            return next(made, None)
+
+        if world.on_rank_zero(lambda: found() is None):
+            self._measure(rows, None, "eval")
+            return self.evaluations[-1]
+        return found() or self.evaluations[-1]
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """Predictions for rows that every rank has whole, each row once and in their order, the same on all ranks.
+
+        With labels also their metrics. Raises InvalidInput when ranks were given different rows.
+        """
+        started = time.monotonic()
+        output = evaluation.predict(self, test_dataset, ignore_keys, metric_key_prefix)
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, output.metrics)
+        if self._progress:
+            self._progress.leave_out(time.monotonic() - started)
+        return output
+
+    def _finalize_training(self, *args: Any) -> Any:
+        """The best checkpoint, if there is one, stands in rank 0's folder: only there is it known, and read."""
+        self.state.best_model_checkpoint = world.on_rank_zero(lambda: self.state.best_model_checkpoint)
+        return super()._finalize_training(*args)
+
+    def _load_best_model(self) -> None:
+        world.on_rank_zero(super()._load_best_model)
+        weights.take_rank_zeros(self.accelerator.unwrap_model(self.model))
+        world.say(
+            f"note: the weights are those of step {self.state.best_global_step} again, the best of all evaluations"
+        )
 
 
 class _AfterEpoch(TrainerCallback):
@@ -178,27 +249,3 @@ class _AfterEpoch(TrainerCallback):
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:
         self.audit_epoch()
-
-
-def argument_faults(args: transformers.TrainingArguments, facts: PlanFacts) -> list[str]:
-    """What in ``args`` does not fit the plan that is to be trained on."""
-    fixed: tuple[tuple[str, object, str], ...] = (
-        ("num_train_epochs", facts.num_epochs, "the plan was made for so many: set epochs of the Run"),
-        ("max_steps", -1, "the plan has whole epochs: set epochs, or samples, of the Run"),
-        ("gradient_accumulation_steps", facts.accumulation, "it follows from batch_size and micro_batch_size"),
-        ("dataloader_drop_last", False, "every row is used"),
-        ("auto_find_batch_size", False, "the plan fixes the batches: set micro_batch_size of the Run"),
-        ("train_sampling_strategy", "random", "the plan fixes the order"),
-    )
-    faults = [
-        f"TrainingArguments({name}={given!r}): {wanted!r} is wanted, because {why}"
-        for name, wanted, why in fixed
-        if (given := getattr(args, name)) != wanted
-    ]
-    if not args.world_size == world.size() == facts.world_size:
-        faults.append(
-            f"transformers sees {args.world_size} ranks, the launcher started {world.size()}, and the plan was made "
-            f"for {facts.world_size}: pass TrainingArguments(**session.arguments, ...), which says use_cpu, and a plan "
-            "of this session"
-        )
-    return faults

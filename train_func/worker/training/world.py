@@ -106,6 +106,15 @@ def total(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
+def spread(value: torch.Tensor) -> None:
+    """Overwrites a tensor with what rank 0 has in it, bit for bit."""
+    if size() > 1:
+        with torch.no_grad():
+            whole = value.detach().contiguous()
+            dist.broadcast(whole.reshape(-1).view(torch.uint8), src=0)
+            value.copy_(whole)
+
+
 def say(line: str) -> None:
     """Prints ``line`` to the worker's log, once for all ranks."""
     if rank() == 0:

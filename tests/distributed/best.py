@@ -1,0 +1,69 @@
+"""Scenes for tests.distributed.sessions: the best of several evaluations, predictions, evaluations of other rows."""
+
+from datasets.distributed import split_dataset_by_node
+from transformers import EarlyStoppingCallback, TrainingArguments
+
+from train_func.errors import InvalidInput
+from train_func.worker import Session
+from train_func.worker.training.weights import fingerprint
+
+EPOCHS, BEST_EPOCH = 4, 2
+
+
+def train_to_best(session, kind):
+    """Measured as if the model after epoch 2 were the best, so that epoch 3 is the last."""
+    model, tokenizer = session.model()
+    train, held_out = session.data(tokenizer)
+    ours = kind.__module__.startswith("train_func")
+    rows = split_dataset_by_node(session.plan(train), session.rank, session.world_size) if ours else train
+    arguments = session.arguments(
+        num_train_epochs=EPOCHS,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        load_best_model_at_end=True,
+        metric_for_best_model="score",
+        greater_is_better=True,
+        learning_rate=1e-2,
+    )
+
+    def compute_metrics(prediction):
+        return {"score": -abs(trainer.state.epoch - BEST_EPOCH), "logits": prediction.predictions[:3].tolist()}
+
+    trainer = kind(
+        model=model,
+        args=TrainingArguments(**arguments),
+        train_dataset=rows,
+        eval_dataset=held_out,
+        processing_class=tokenizer,
+        compute_metrics=compute_metrics,
+        callbacks=[EarlyStoppingCallback(early_stopping_patience=1)],
+    )
+    trainer.train()
+    return trainer
+
+
+def ends_with_the_best(record, kind):
+    """What each rank has in the end, in a folder of its own."""
+    with Session(record.parameters()) as session:
+        trainer = train_to_best(session, kind)
+        session.publish(trainer)
+        return {
+            "weights": fingerprint(trainer.model),
+            "folder": trainer.args.output_dir,
+            "published": {name: value for name, value in trainer.evaluate().items() if "logits" in name},
+            "steps": {round(log["epoch"]): log["step"] for log in trainer.state.log_history if "eval_loss" in log},
+        }
+
+
+def predicts(record, build):
+    """Rows as a user has them, without ids or labels; then different ones on each rank."""
+    with Session(record.parameters()) as session:
+        trainer = build(session)
+        rows = trainer.eval_dataset.remove_columns(["row_id", "label"])
+        output = trainer.predict(rows)
+        part = rows.select(range(session.rank, 8, 2))
+        try:
+            trainer.predict(part)
+        except InvalidInput as error:
+            refused = str(error)
+        return {"logits": output.predictions.tolist(), "metrics": output.metrics, "refused": refused}

@@ -1,0 +1,38 @@
+"""Metrics as plain values: lists stay lists, whatever numpy and torch made of them."""
+
+import json
+
+import numpy as np
+import torch
+
+from train_func.worker.training.plain import as_json, plain
+
+METRICS = {
+    "f1": np.float32(0.5),
+    "per_class": np.array([0.25, 1.0]),
+    "matrix": [[np.int64(3), 1], (0, torch.tensor(4))],
+    "nested": {"support": torch.tensor([2, 5]), 1: [{"deep": np.bool_(True)}]},
+    "half": torch.tensor(0.5, dtype=torch.bfloat16),
+    "text": "good",
+    "none": None,
+}
+
+
+def test_values_become_what_json_reads_back_as_the_same():
+    found = plain(METRICS)
+    assert found == json.loads(json.dumps(found)) == as_json(METRICS)
+    assert found == {
+        "f1": 0.5,
+        "per_class": [0.25, 1.0],
+        "matrix": [[3, 1], [0, 4]],
+        "nested": {"support": [2, 5], "1": [{"deep": True}]},
+        "half": 0.5,
+        "text": "good",
+        "none": None,
+    }
+
+
+def test_what_json_does_not_have_becomes_null_or_text():
+    odd = {"curve": [1.0, float("nan"), {"top": np.inf}], "kind": complex(1, 2)}
+    assert as_json(odd) == {"curve": [1.0, None, {"top": None}], "kind": "(1+2j)"}
+    assert np.isnan(plain(odd)["curve"][1])

@@ -1,0 +1,86 @@
+"""Arguments: what the session gives to TrainingArguments, and what no TrainingArguments may say otherwise."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import transformers
+
+from train_func.errors import InvalidInput
+from train_func.worker.training import world
+from train_func.worker.training.plan import PlanFacts
+
+# Decided elsewhere, and why; a value that says the same is no fault.
+DECIDED = {
+    "output_dir": "it is a folder of this rank, which the session makes and removes; what is published is kept",
+    "seed": "set seed of the Run",
+    "use_cpu": "the machine decides it",
+    "ddp_backend": "the machine decides it",
+    "per_device_train_batch_size": "the plan fixes the batches: set micro_batch_size of the Run",
+    "gradient_accumulation_steps": "it follows from batch_size and micro_batch_size",
+    "num_train_epochs": "the plan was made for so many: set epochs of the Run",
+    "max_steps": "the plan has whole epochs: set epochs, or samples, of the Run",
+    "dataloader_drop_last": "every row is used",
+    "auto_find_batch_size": "the plan fixes the batches: set micro_batch_size of the Run",
+    "train_sampling_strategy": "the plan fixes the order",
+    "enable_jit_checkpoint": "it lets a training that a signal has stopped look as if it had ended",
+}
+# What they must be in every training on a plan.
+ALWAYS: dict[str, Any] = {
+    "max_steps": -1,
+    "dataloader_drop_last": False,
+    "auto_find_batch_size": False,
+    "train_sampling_strategy": "random",
+    "enable_jit_checkpoint": False,
+}
+# A tracker that was asked for is told of the training loss, about a hundred times.
+TRACKED = {"logging_strategy": "steps", "logging_steps": 0.01}
+
+
+class Arguments(dict[str, Any]):
+    """``**session.arguments``, or ``**session.arguments(save_strategy="epoch", ...)`` with others beside them."""
+
+    def __init__(self, given: Mapping[str, Any], *, num_epochs: int) -> None:
+        """``given``: the arguments themselves; ``num_epochs``: what the plan decides of those not among them."""
+        super().__init__(given)
+        self._decided = {**given, **ALWAYS, "num_train_epochs": num_epochs}
+
+    def __call__(self, **own: Any) -> dict[str, Any]:
+        """These arguments and ``own``, which take the place of those of the same name.
+
+        Raises:
+            InvalidInput: (cause "code") naming all of ``own`` that the run, the plan or the machine decides.
+        """
+        if faults := _faults(own, self._decided):
+            raise InvalidInput(faults, cause="code")
+        tracked = TRACKED if own.get("report_to", "none") not in ("none", [], ["none"]) else {}
+        return {**self, **tracked, **own}
+
+
+def argument_faults(args: transformers.TrainingArguments, facts: PlanFacts) -> list[str]:
+    """What in ``args`` does not fit the plan that is to be trained on."""
+    wanted = {
+        **ALWAYS,
+        "num_train_epochs": facts.num_epochs,
+        "gradient_accumulation_steps": facts.accumulation,
+    }
+    faults = value_faults(args, wanted)
+    if not args.world_size == world.size() == facts.world_size:
+        faults.append(
+            f"transformers sees {args.world_size} ranks, the launcher started {world.size()}, and the plan was made "
+            f"for {facts.world_size}: pass TrainingArguments(**session.arguments(...)), which says use_cpu, and a plan "
+            "of this session"
+        )
+    return faults
+
+
+def value_faults(args: transformers.TrainingArguments, wanted: Mapping[str, Any]) -> list[str]:
+    """What in ``args`` is not as it is decided."""
+    return _faults({name: getattr(args, name) for name in wanted}, wanted)
+
+
+def _faults(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    return [
+        f"TrainingArguments({name}={given[name]!r}): expected {wanted[name]!r}, because {why}"
+        for name, why in DECIDED.items()
+        if name in given and given[name] != wanted[name]
+    ]

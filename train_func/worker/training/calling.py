@@ -1,0 +1,54 @@
+"""Calling: train_func called as it is, in a notebook or by another launcher, without a submitted job."""
+
+import itertools
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from train_func.errors import InvalidInput
+from train_func.run import RunRecord
+from train_func.storage import Store
+from train_func.validity import RECORD_KEY
+from train_func.worker.pod.attempts import Attempts
+
+ATTEMPT = 1  # of every call, which is a generation of its own
+
+
+def home(environment: Mapping[str, str]) -> Path:
+    """Where this person keeps the cache and, if nothing else is said, the store."""
+    return Path(environment.get("TRAIN_FUNC_HOME") or "~/.train_func").expanduser().absolute()
+
+
+def record_of(parameters: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[RunRecord, bool]:
+    """The record inside what train_func was called with, and whether somebody called it without any launcher.
+
+    Raises:
+        InvalidInput: when ``parameters`` hold no Run, or several processes, or a pod, have no store to publish to.
+    """
+    record = RunRecord.from_parameters(parameters, environment.get("TRAIN_FUNC_STORE", ""))
+    launched = "RANK" in environment or "TRAIN_FUNC_ATTEMPT" in environment
+    if not record.store and launched:
+        raise InvalidInput(
+            "session.publish needs a store, and this run has none: submit it, or set TRAIN_FUNC_STORE for every "
+            "process, for example to file:///tmp/models (a folder inside a pod is gone with the pod)"
+        )
+    is_call = not launched and (RECORD_KEY not in parameters or not record.store)
+    return (record if record.store else replace(record, store=(home(environment) / "store").as_uri())), is_call
+
+
+def claim(store: Store, record: RunRecord) -> RunRecord:
+    """The record as the next generation that nobody has begun, so that a call neither finds nor replaces a result."""
+    for generation in itertools.count(1):
+        own = replace(record, generation=generation)
+        if next(iter(store.list(f"{own.prefix}/")), None) is not None:
+            continue
+        if Attempts(store, own, worker=0, pod=socket.gethostname()).claim().attempt == ATTEMPT:
+            print(
+                f"note: train_func was called without a launcher: one rank, generation {generation}; it publishes to "
+                f"{store.address}/{own.model_prefix}",
+                flush=True,
+            )
+            return own
+    raise AssertionError("numbers do not end")

@@ -1,0 +1,67 @@
+"""Tracking: what TensorBoard and MLflow write during a training is kept with the attempt in the store."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import transformers
+
+from train_func.run import RunRecord
+from train_func.storage import Store
+from train_func.storage.patience import within
+
+# Folders beneath output_dir: where transformers lets TensorBoard write, and where MLflow is told to.
+FOLDERS = ("runs", "mlruns")
+MLFLOW = "MLFLOW_TRACKING_URI"
+
+
+@contextmanager
+def mlflow_writes_to(folder: Path) -> Iterator[None]:
+    """While it lasts, MLflow's files go there, unless the environment names a place."""
+    if os.environ.get(MLFLOW):
+        yield
+        return
+    os.environ[MLFLOW] = (folder / "mlruns").as_uri()
+    try:
+        yield
+    finally:
+        os.environ.pop(MLFLOW, None)
+
+
+def keep(
+    folder: Path,
+    trainers: Iterable[transformers.Trainer],
+    store: Store,
+    record: RunRecord,
+    attempt: int,
+    seconds: float,
+) -> str | None:
+    """Uploads what ``trainers`` wrote beneath ``folder``, for so many seconds at most; returns a line about it.
+
+    Never raises: how a training ended does not depend on its diary. None when nothing was written.
+    """
+    for trainer in trainers:
+        _flush(trainer)
+    files = sorted(path for name in FOLDERS for path in (folder / name).rglob("*") if path.is_file())
+    if not files:
+        return None
+    prefix = f"{record.prefix}/attempts/{attempt}"
+
+    def upload() -> None:
+        for path in files:
+            store.upload(f"{prefix}/{path.relative_to(folder).as_posix()}", path)
+
+    try:
+        within(seconds, upload)
+    except Exception as error:
+        return f"note: files of report_to are not all kept: {type(error).__name__}: {error}"
+    kept = " and ".join(name for name in FOLDERS if (folder / name).exists())
+    return f"note: {len(files)} files of report_to are kept: {store.address}/{prefix}/ ({kept})"
+
+
+def _flush(trainer: transformers.Trainer) -> None:
+    """Has TensorBoard's writer, which a training that fails does not close, write what it holds."""
+    for callback in trainer.callback_handler.callbacks:
+        if writer := getattr(callback, "tb_writer", None):
+            writer.flush()
