@@ -17,8 +17,8 @@ BIN := .venv/bin
 # Two processes share the files of tests, in their order: the long ones come first.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Where this checkout keeps jobs, cache and, unless STORE says otherwise, the store.
-export TRAIN_FUNC_HOME ?= $(CURDIR)/.train_func
+# Jobs, cache and the default store lie where every notebook and program of this person has them: a notebook opened
+# beside make run finds its jobs. Only who names TRAIN_FUNC_HOME, or a STORE, has them elsewhere.
 ifdef STORE
 export TRAIN_FUNC_STORE := $(STORE)
 endif

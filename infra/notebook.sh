@@ -71,7 +71,7 @@ main() {
     mkdir -p build
     parameters
     trap interrupted INT
-    echo "notebook $NAME runs; its first words come after about 5 s"
+    echo "notebook $NAME runs"
     # By a pipe: papermill would begin the file anew that somebody sends all of this to.
     if ! .venv/bin/papermill "notebooks/$NAME.ipynb" "$EXECUTED" --cwd notebooks --kernel python3 --no-progress-bar \
         --stdout-file /dev/stdout "${GIVEN[@]}" 2>"$LOG" | cat; then

@@ -87,7 +87,7 @@ def uid_of(notebook: Kubectl, job: Job) -> str:
 def test_the_same_attaches_a_changed_function_is_new_and_deleting_leaves_nothing(run, jobs, objects_of, capsys):
     job = submit(says_hello, run, on=Cluster(**SMALL))
     jobs.append(job)
-    assert "submitted, 1 workers, 32 rows to train, 8 held out; 2 classes: 0, 1" in capsys.readouterr().out
+    assert "submitted, 1 worker, 32 rows to train, 8 held out; 2 classes: 0, 1" in capsys.readouterr().out
     again = submit(says_hello, run, on=Cluster(**SMALL))
     assert again.name == job.name
     assert "; attached to it" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Notebooks are the story: clean in git, short cells, one cell of plain parameters."""
 
 import ast
+import importlib
 import json
 from pathlib import Path
 
@@ -52,6 +53,17 @@ def test_every_parameter_is_used(path):
     used = {node.id for source in rest for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     names = {target.id for statement in ast.parse(parameters).body for target in statement.targets}
     assert names <= used, names - used
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_imports_the_front_door_and_the_worker_alone(path):
+    """Everything behind them may be named otherwise tomorrow; what they list is kept."""
+    for source in sources(path):
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "train_func":
+                assert node.module in ("train_func", "train_func.worker"), ast.unparse(node)
+                offered = importlib.import_module(node.module).__all__
+                assert {alias.name for alias in node.names} <= set(offered), ast.unparse(node)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

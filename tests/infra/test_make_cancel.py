@@ -23,9 +23,9 @@ def cancel(tmp_path):
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
     (tmp_path / ".train_func" / "store").mkdir(parents=True)
 
-    def cancel(*given):
+    def cancel(*given, **variables):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRAIN_FUNC_", "MAKE"))}
-        environment = {**kept, "PYTHONPATH": str(ROOT)}
+        environment = {**kept, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), **variables}
         command = ["make", "-s", "cancel", *given]
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
@@ -48,6 +48,24 @@ def test_the_place_is_the_one_that_is_named(cancel):
     assert code != 0
     assert said.startswith("InvalidInput: store: none is given")
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("named", [{}, {"TRAIN_FUNC_HOME": "{folder}/other"}], ids=["default", "named"])
+def test_make_looks_where_a_notebook_opened_beside_it_looks(cancel, tmp_path, named):
+    person = tmp_path / "person"
+    (person / ".train_func/store").mkdir(parents=True)
+    named = {"HOME": str(person), **{name: value.format(folder=tmp_path) for name, value in named.items()}}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRAIN_FUNC_")}
+    notebook = subprocess.run(
+        [sys.executable, "-c", "from train_func import Local; print(Local().store_address())"],
+        cwd=ROOT / "notebooks",
+        env={**kept, "PYTHONPATH": str(ROOT), **named},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    _, said = cancel("JOB=nobody-has-this", **named)
+    assert f"{notebook.stdout.strip()} holds no run 'nobody-has-this'" in said
 
 
 def test_the_store_is_the_one_that_is_named(cancel, tmp_path):

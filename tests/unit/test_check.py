@@ -157,7 +157,7 @@ def test_the_longest_texts_alone_are_not_worth_a_note(report, tmp_path):
 def test_steps_smaller_than_asked_for_are_noted(report):
     notes = report(batch_size=128, workers=90)["notes"]
     assert "batch_size=128: there are 81 training rows, so every epoch is one smaller step" in notes
-    assert "workers=90: a step has 81 rows, so some workers get none of them" in notes
+    assert "workers=90: a step has 81 rows, so some workers get none" in notes
 
 
 CHECK_ON_SMALL_DISK = """

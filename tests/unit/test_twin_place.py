@@ -81,7 +81,7 @@ def test_gpus_are_shared_evenly_when_there_are_enough(monkeypatch, workers, gpu)
 def test_gpus_that_are_too_few_to_be_used_are_told_of(jobs, monkeypatch, capsys, workers, told):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     Local(cpu=1).preflight(Run(model="m", dataset="d", workers=workers))
-    said = "note: 2 GPUs for 3 workers: none is used; workers=2 would use all of them\n"
+    said = "note: 2 GPUs for 3 workers: none is used; workers=2 would use all\n"
     assert (said in capsys.readouterr().out) == told
 
 
@@ -105,9 +105,9 @@ def test_more_than_the_machine_has_is_refused_with_what_was_asked_and_what_is_th
     assert caught.value.cause == "scheduling"
     cpu, memory, gpu = caught.value.faults
     assert cpu == f"each worker asks for 1000 cores; this machine has {machine.cores}: ask for less cpu"
-    assert "3 workers ask for" in memory
+    assert "3 workers with" in memory
     assert "of it free: ask for less memory or for fewer workers" in memory
-    assert gpu == "3 workers ask for 1 GPUs each; this machine has 1: ask for fewer, or leave gpu out"
+    assert gpu == "3 workers with 1 GPU each; this machine has 1: ask for fewer, or leave gpu out"
     assert jobs.place.status("job-a") is None
 
 

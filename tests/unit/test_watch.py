@@ -118,7 +118,7 @@ class Ended:
         return self.state
 
 
-def test_whoever_interrupts_the_watching_leaves_nobody_behind_who_follows(capsys):
+def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_nobody_behind_who_follows(capsys):
     class Interrupted:
         name, way_back, asked = "a-run", "attach(...)", 0
 
@@ -136,10 +136,12 @@ def test_whoever_interrupts_the_watching_leaves_nobody_behind_who_follows(capsys
         stop.wait()
         over.set()
 
-    with pytest.raises(KeyboardInterrupt):
-        watch.watch(Interrupted(), lines(), "", Lookout(a_record(), RecordedPlace("evicted")), stop, str)
+    state = watch.watch(Interrupted(), lines(), "", Lookout(a_record(), RecordedPlace("evicted")), stop, str)
+    assert state == "Running"
     assert over.wait(10)
-    assert "no longer watched" in capsys.readouterr().out
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.endswith("a-run: Running")
+    assert last == "a-run: no longer watched; it goes on: attach(...).watch() shows it again, .cancel() stops it"
 
 
 def test_only_what_says_that_it_is_older_belongs_to_an_earlier_submission(capsys):

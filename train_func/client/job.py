@@ -108,7 +108,10 @@ class Job:
         return state
 
     def watch(self) -> str:
-        """Shows state, progress and evaluations as they come, until the job has finished; returns its state."""
+        """Shows state, progress and evaluations as they come, until the job has finished; returns its state.
+
+        An interrupt (in a notebook: of the kernel) ends the watching and returns; the job goes on.
+        """
         stop = threading.Event()
         told = self._told(follow=True, note=lambda words: None, stop=stop)  # the lookout tells what matters here
         lookout, newest = Lookout(self.record, self._place), submitted(self._store, self.record)

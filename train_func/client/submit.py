@@ -18,6 +18,7 @@ from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
 from train_func.client.state import CANCELLED, FINISHED
 from train_func.client.twin import Local
+from train_func.counted import counted
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import NAME, Run, RunRecord, name_of
 from train_func.storage import Store, open_store
@@ -67,7 +68,7 @@ def submit(
     if not _start(record, source, place, store, seen):
         return _of_other(Job(_stored(store, record.name, record.generation), place, store))
     again = f"submitted, generation {record.generation}" if earlier else "submitted"
-    print(f"{record.name}: {again}, {run.workers} workers, {_told(facts)}")
+    print(f"{record.name}: {again}, {counted(run.workers, 'worker')}, {_told(facts)}")
     if fresh and earlier:
         earlier.delete()  # it has finished, and no handle leads to it any more
     return Job(record, place, store)
@@ -132,8 +133,7 @@ def attach(name: str, *, on: Place | None = None) -> Job:
         known = [found.removesuffix("/") for found in store.names("") if NAME.fullmatch(found.removesuffix("/"))]
         raise JobNotFound(
             f"{store.address} holds no run {name!r}; {_similar(name, known)}. Another store is named by "
-            "attach(name, on=Local(store=...)), on=Cluster(store=...) or TRAIN_FUNC_STORE; `make run` keeps its jobs "
-            "in the checkout: set TRAIN_FUNC_HOME to its folder .train_func"
+            "attach(name, on=Local(store=...)), on=Cluster(store=...), TRAIN_FUNC_STORE or TRAIN_FUNC_HOME"
         )
     return Job(_stored(store, name, generation), place, store)
 

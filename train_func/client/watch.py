@@ -21,8 +21,8 @@ _TOLD = re.compile(
     r"|worker \d+ ends with exit code (?!0:)\d+: (?P<why>.*)"
 )
 _STEP = re.compile(r"step=(\d+)/(\d+)")
-STARTING = "the workers start and meet (about 5 s)"
-LOADING = "the group is complete; its ranks load their libraries (about 15 s)"
+STARTING = "the workers start and meet"
+LOADING = "the group is complete; its ranks load their libraries"
 
 
 def watch(
@@ -33,7 +33,7 @@ def watch(
     stop: threading.Event,
     amiss: Callable[[], str],
 ) -> str:
-    """Prints until the job has finished or hangs for good; an interrupt ends the watching, and the cells after it.
+    """Prints until the job has finished or hangs for good; an interrupt ends the watching, not the job.
 
     Args:
         lines: what the workers say, followed.
@@ -41,6 +41,9 @@ def watch(
         lookout: tells what hinders the job.
         stop: is set in the end, and ends the following of ``lines``.
         amiss: what a job that has succeeded has to be told of all the same, in words; mostly nothing.
+
+    Returns:
+        The state; after an interrupt the one that was shown last, because whoever interrupts waits for no answer.
     """
     display = Display()
     try:
@@ -54,7 +57,7 @@ def watch(
     except KeyboardInterrupt:
         name = job.name
         print(f"{name}: no longer watched; it goes on: {job.way_back}.watch() shows it again, .cancel() stops it")
-        raise
+        return display.shown
     finally:
         stop.set()
     return job.state
@@ -75,6 +78,11 @@ class Display:
         self._next = STARTING  # what is said when nobody says anything
         self._last = ""
         self._heartbeat = Heartbeat()
+
+    @property
+    def shown(self) -> str:
+        """The state that was shown last; what was submitted is at least Created."""
+        return self._state or "Created"
 
     def state(self, name: str, state: str) -> None:
         """The state, when it is another one."""
@@ -173,6 +181,7 @@ def _as_they_come(job: "Job", lines: Iterator[Told], display: Display, lookout: 
     come: queue.Queue[Told | BaseException | None] = queue.Queue()
     threading.Thread(target=_follow, args=(lines, come), daemon=True).start()
     looked, state = -LOOK_SECONDS, job.state
+    display.state(job.name, state)
     while True:
         if time.monotonic() - looked >= LOOK_SECONDS:
             state = patiently(lambda: job.state, state)

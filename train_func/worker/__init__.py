@@ -1,6 +1,7 @@
 """What runs in the pod, and in its stand-in on this machine.
 
-Inside ``train_func`` it offers Session and Trainer, loaded when first used: the supervisor needs no torch.
+Inside ``train_func`` it offers Session and Trainer, and anywhere ``read``, the rows of a data set to look at; each is
+loaded when first used: the supervisor needs no torch.
 """
 
 import importlib
@@ -8,11 +9,16 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from train_func.worker.data.reader import read
     from train_func.worker.training.session import Session
     from train_func.worker.training.trainer import Trainer
 
-_HOMES = {"Session": "train_func.worker.training.session", "Trainer": "train_func.worker.training.trainer"}
-__all__ = ["Session", "Trainer"]
+_HOMES = {
+    "Session": "train_func.worker.training.session",
+    "Trainer": "train_func.worker.training.trainer",
+    "read": "train_func.worker.data.reader",
+}
+__all__ = ["Session", "Trainer", "read"]
 
 
 def __getattr__(name: str) -> Any:

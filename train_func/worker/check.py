@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from train_func.counted import counted
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run
 from train_func.storage import Store, open_store
@@ -124,8 +125,6 @@ def _size_notes(run: Run, data: Division) -> list[str]:
         notes.append(
             f"batch_size={run.batch_size}: there are {num_train} training rows, so every epoch is one smaller step"
         )
-    if run.workers > min(run.batch_size, num_train):
-        notes.append(
-            f"workers={run.workers}: a step has {min(run.batch_size, num_train)} rows, so some workers get none of them"
-        )
+    if run.workers > (num_rows := min(run.batch_size, num_train)):
+        notes.append(f"workers={run.workers}: a step has {counted(num_rows, 'row')}, so some workers get none")
     return notes

@@ -7,6 +7,7 @@ from decimal import Decimal
 from train_func.client import quantity
 from train_func.client.explain.trouble import Trouble, worker_of, workers
 from train_func.client.observed import Event, Pod
+from train_func.counted import counted
 
 REFUSED, MADE = "FailedCreatePod", "SuccessfulCreatePod"  # the operator's reasons
 _POD = re.compile(r'pods? "(?P<name>[^"]+)"')
@@ -82,8 +83,8 @@ def _over_quota(found: "re.Match[str]", num_workers: int) -> Trouble:
     all_of_them = {name: amount * num_workers for name, amount in asked.items()}
     never = over(all_of_them, {}, hard)
     told = "; ".join(
-        f"{name}: {_raw(found['asked'], name)} asked for each of {num_workers} workers, {_raw(found['used'], name)} "
-        f"used, {_raw(found['hard'], name)} allowed"
+        f"{name}: {_raw(found['asked'], name)} asked for each of {counted(num_workers, 'worker')}, "
+        f"{_raw(found['used'], name)} used, {_raw(found['hard'], name)} allowed"
         for name in dict.fromkeys([*names, *never])
     )
     what = f"quota {found['name']!r} is exceeded ({told})"

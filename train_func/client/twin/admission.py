@@ -8,6 +8,7 @@ from train_func.client import quantity
 from train_func.client.twin.machine import Machine
 from train_func.client.twin.spec import CONTAINER, Spec
 from train_func.client.twin.substitutes import GPU
+from train_func.counted import counted
 
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 NAME_RULE = "a DNS label is wanted: a-z, 0-9 and -, at most 63 characters, a letter first"
@@ -105,7 +106,7 @@ def capacity_faults(manifest: Mapping[str, Any], machine: Machine) -> list[str]:
     memory = quantity.whole(str(limits.get("memory", 0)))
     if memory * spec.num_workers > machine.memory:
         found.append(
-            f"{spec.num_workers} workers ask for {quantity.readable(memory)} of memory each, "
+            f"{counted(spec.num_workers, 'worker')} with {quantity.readable(memory)} of memory each: "
             f"{quantity.readable(memory * spec.num_workers)} together; this machine has "
             f"{quantity.readable(machine.memory)}, {quantity.readable(machine.memory_free)} of it free: "
             "ask for less memory or for fewer workers"
@@ -113,7 +114,7 @@ def capacity_faults(manifest: Mapping[str, Any], machine: Machine) -> list[str]:
     gpus = int(limits.get(GPU, 0))
     if gpus * spec.num_workers > len(machine.gpus):
         found.append(
-            f"{spec.num_workers} workers ask for {gpus} GPUs each; this machine has {len(machine.gpus)}: "
-            "ask for fewer, or leave gpu out"
+            f"{counted(spec.num_workers, 'worker')} with {counted(gpus, 'GPU')} each; this machine has "
+            f"{len(machine.gpus)}: ask for fewer, or leave gpu out"
         )
     return found

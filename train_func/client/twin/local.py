@@ -20,6 +20,7 @@ from train_func.client.twin import admission, lock, logs, room, rules, start_and
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.machine import Machine
 from train_func.client.twin.record import moment
+from train_func.counted import counted
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.home import home
 from train_func.run import Run, RunRecord
@@ -98,10 +99,10 @@ class Local:
             raise InvalidInput(faults, cause="scheduling")
         gpus = len(machine.gpus)
         if self.gpu is None and 0 < gpus < run.workers:
-            print(f"note: {gpus} GPUs for {run.workers} workers: none is used; workers={gpus} would use all of them")
+            print(f"note: {counted(gpus, 'GPU')} for {run.workers} workers: none is used; workers={gpus} would use all")
         if run.workers > machine.cores:
             print(
-                f"note: {run.workers} workers share the {machine.cores} cores of this machine: "
+                f"note: {run.workers} workers share the {counted(machine.cores, 'core')} of this machine: "
                 f"workers={machine.cores} trains as fast"
             )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from train_func.client import quantity
 from train_func.client.twin.machine import Machine
+from train_func.counted import counted
 from train_func.run import Run
 
 # Measured with torch 2.13 on CPU, as memory that the kernel cannot drop: a supervisor has 280 to 300 MiB, a rank with
@@ -28,8 +29,8 @@ def faults(run: Run, machine: Machine, *, cpu: int | None, memory: str | None) -
     found = []
     if cpu is None and run.workers > (most := WORKERS_PER_CORE * machine.cores):
         found.append(
-            f"workers={run.workers}: this machine has {machine.cores} cores, and more than {WORKERS_PER_CORE} workers "
-            f"for each only wait for each other: ask for at most workers={most}, or state what each takes, as "
+            f"workers={run.workers}: this machine has {counted(machine.cores, 'core')}, and more than "
+            f"{WORKERS_PER_CORE} workers for each only wait for each other: ask for at most workers={most}, or state what each takes, as "
             "Local(cpu=1), and they start all the same"
         )
     each = WORKER_BYTES + (0 if machine.gpus else MODEL_COPIES * _model_bytes(run.model))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from train_func.counted import counted
 from train_func.errors import InvalidInput
 from train_func.run import Run
 from train_func.storage import Store
@@ -56,7 +57,7 @@ def find_parts(run: Run, store: Store | None, cache: Path) -> Parts:
 def _unused(source: Source, training: str, others: list[str]) -> list[str]:
     if not others:
         return []
-    shown = ", ".join(f"{name!r} ({source.splits[name].num_rows} rows)" for name in others)
+    shown = ", ".join(f"{name!r} ({counted(source.splits[name].num_rows, 'row')})" for name in others)
     return [f"of {source.where} only the split {training!r} is used; held_out= may name another one: {shown}"]
 
 

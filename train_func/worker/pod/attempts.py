@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from train_func import exits
+from train_func.counted import counted
 from train_func.errors import Cause, StorageFailed
 from train_func.run import RunRecord
 from train_func.storage import Store
@@ -61,7 +62,7 @@ class Account:
         last = own or self.last
         ended = f"The last one: {last.message}" if last else "The last one vanished without a word, as by SIGKILL"
         message = (
-            f"{self.num_charged} of {self.max_attempts} attempts made no progress. {ended}. "
+            f"{self.num_charged} of {counted(self.max_attempts, 'attempt')} made no progress. {ended}. "
             "Mend the cause and submit again, or allow more with max_attempts"
         )
         return Verdict(exits.SPENT, last.cause if last else "killed", message, worker)
