@@ -20,6 +20,7 @@ from train_func.plain import plain
 from train_func.tables import is_table, saved
 from train_func.validity import RECORD_KEY, TABLES, faults
 
+_MISSING = "Run(model=..., dataset=...) has no defaults for these two"
 READABLE_LENGTH = 24  # characters of a name before its hash; pods add "-worker-999" and must stay below 63
 HASH_LENGTH = 10
 
@@ -76,10 +77,15 @@ class Run:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Values of your own, plain JSON, handed to the function beside the fields above."""
 
-    def __new__(cls, **given: Any) -> Self:
-        """Refuses a misspelt field with the one that was meant."""
-        if unknown := [_unknown(name) for name in given if name not in field_names()]:
-            raise InvalidInput(unknown)
+    def __new__(cls, *unnamed: Any, **given: Any) -> Self:
+        """Refuses a misspelt field with the one that was meant, and what is given without a name, or not at all."""
+        found = [_unknown(name) for name in given if name not in field_names()]
+        if unnamed:
+            found.append("the fields of a Run are given by name: Run(model=..., dataset=...)")
+        elif given:  # a copy is made of nothing, and filled afterwards
+            found += [f"{name}= is missing: {_MISSING}" for name in ("model", "dataset") if name not in given]
+        if found:
+            raise InvalidInput(found)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:

@@ -154,6 +154,25 @@ def test_an_unknown_field_is_refused_with_the_one_that_was_meant_or_all(make):
     assert "Run has no field 'zzz': its fields are model, dataset" in caught.value.faults[1]
 
 
+@pytest.mark.parametrize(
+    ("unnamed", "given", "faults"),
+    [
+        (("bert-base-cased", "reviews.csv"), {}, ["given by name"]),
+        ((), {"model": "bert-base-cased"}, ["dataset= is missing"]),
+        (
+            (),
+            {"epochs": 3, "lables": ("a", "b")},
+            ["did you mean 'labels'", "model= is missing", "dataset= is missing"],
+        ),
+    ],
+)
+def test_what_is_not_given_or_not_named_is_refused_with_everything_else(unnamed, given, faults):
+    with pytest.raises(InvalidInput) as caught:
+        Run(*unnamed, **given)
+    assert len(caught.value.faults) == len(faults)
+    assert all(part in fault for part, fault in zip(faults, caught.value.faults, strict=True))
+
+
 def test_help_shows_the_fields_of_a_run():
     assert tuple(inspect.signature(Run).parameters) == field_names()
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,7 @@ def test_the_store_is_the_option_or_the_environment_or_a_folder_here(monkeypatch
     monkeypatch.setenv("TRAIN_FUNC_STORE", "s3://bucket/mine")
     assert Local().store_address() == "s3://bucket/mine"
     assert Local(store="file:///else").store_address() == "file:///else"
+    assert Local(store=Path("/some where/else")) == Local(store="file:///some%20where/else")
 
 
 def rendered_container(place, **fields):

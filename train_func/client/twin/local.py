@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from train_func.client import manifest as manifests
 from train_func.client.observed import Condition, Event, Input, JobStatus, LogLine, Pod, RunsAlready, WhyNot
@@ -39,7 +39,7 @@ class Local:
     """
 
     store: str | None = None
-    """``file:///folder`` or ``s3://bucket/prefix``; default: TRAIN_FUNC_STORE, else a folder below TRAIN_FUNC_HOME."""
+    """``file:///folder``, its Path, or ``s3://bucket/prefix``: TRAIN_FUNC_STORE, else a folder in TRAIN_FUNC_HOME."""
     cpu: int | None = None
     """Cores of each worker, and then any number of workers; default: those of this machine shared evenly."""
     memory: str | None = None
@@ -48,6 +48,8 @@ class Local:
     """GPUs of each worker; default: those of this machine shared evenly, none if there are fewer than workers."""
 
     def __post_init__(self) -> None:
+        if isinstance(given := cast(object, self.store), Path):
+            object.__setattr__(self, "store", given.expanduser().absolute().as_uri())
         faults = [
             None if sys.platform == "linux" else f"Local() needs Linux, or WSL on Windows; this is {sys.platform}",
             whole_fault("cpu", self.cpu, 1) if self.cpu is not None else None,

@@ -30,8 +30,8 @@ def faults(run: Run, machine: Machine, *, cpu: int | None, memory: str | None) -
     if cpu is None and run.workers > (most := WORKERS_PER_CORE * machine.cores):
         found.append(
             f"workers={run.workers}: this machine has {counted(machine.cores, 'core')}, and more than "
-            f"{WORKERS_PER_CORE} workers for each only wait for each other: ask for at most workers={most}, or state what each takes, as "
-            "Local(cpu=1), and they start all the same"
+            f"{WORKERS_PER_CORE} workers for each only wait for each other: ask for at most workers={most}, or state "
+            "what each takes, as Local(cpu=1), and they start all the same"
         )
     each = WORKER_BYTES + (0 if machine.gpus else MODEL_COPIES * _model_bytes(run.model))
     if memory is None and run.workers * each > machine.memory_free:
