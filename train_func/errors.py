@@ -13,6 +13,8 @@ Every message says what was given, what is allowed, where, and what to do next.
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
+from train_func.terminal import shown
+
 Cause = Literal[
     "input",  # a field of the Run, of Local(...) or of Cluster(...)
     "source",  # the function's text
@@ -54,7 +56,7 @@ class TrainFuncError(Exception):
     """The root of everything this package raises on purpose."""
 
     def __init__(self, message: str, *, cause: Cause) -> None:
-        super().__init__(message)
+        super().__init__(shown(message))  # it may quote what a worker wrote, and is printed
         self.cause: Cause = cause
 
     def __reduce__(self) -> tuple[Any, ...]:

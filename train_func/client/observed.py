@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from train_func.errors import InvalidInput
+from train_func.terminal import shown
 
 if TYPE_CHECKING:
     from train_func.run import Run, RunRecord
@@ -95,7 +96,7 @@ class Event:
     def __str__(self) -> str:
         times = f" ({self.count}x)" if self.count > 1 else ""
         what = f"{self.reason}{times}: {' '.join(self.message.split())}"
-        return f"{self.time:%H:%M:%S}  {self.type}  {self.object}  {what}"
+        return shown(f"{self.time:%H:%M:%S}  {self.type}  {self.object}  {what}")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from train_func.client.explain import Lookout, Trouble, patiently
 from train_func.client.heartbeat import Heartbeat
 from train_func.client.logs import Attempt, Told
+from train_func.terminal import shown
 
 if TYPE_CHECKING:
     from train_func.client.job import Job
@@ -168,7 +169,7 @@ class Display:
     def _say(self, text: str) -> None:
         self._last = text
         self._heartbeat.heard()
-        print(f"{time.monotonic() - self._begun:6.1f} s  {text}", flush=True)
+        print(f"{time.monotonic() - self._begun:6.1f} s  {shown(text)}", flush=True)
 
 
 def _is_last(progress: str) -> bool:

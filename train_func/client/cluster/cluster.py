@@ -23,6 +23,7 @@ from train_func.errors import InvalidInput, JobNotFound
 from train_func.home import home
 from train_func.run import Run, RunRecord
 from train_func.storage import Store
+from train_func.terminal import shown
 
 CPU, MEMORY = 2, "8Gi"
 GRACE_SECONDS = 30
@@ -136,7 +137,7 @@ class Cluster:
         manifest = manifests.render(manifests.provisional(run, address), placement, manifests.FILES)
         try:
             for note in preflight.check(access, manifest, also=faults):
-                print(f"note: {note}")
+                print(shown(f"note: {note}"))
         except InvalidInput as found:
             raise InvalidInput([self._by_setting(fault) for fault in found.faults], cause=found.cause) from None
 
