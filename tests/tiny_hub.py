@@ -12,14 +12,20 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass(frozen=True)
 class Repository:
-    """Files of the one commit of a repository; ``gated`` ones hand out their listing but no file."""
+    """Files of the newest commit of a repository; ``gated`` ones hand out their listing but no file."""
 
     files: Mapping[str, bytes]
     gated: bool = False
+    earlier: "tuple[Repository, ...]" = ()
+    """Commits that its branch was at before."""
 
     @property
     def commit(self) -> str:
         return hashlib.sha1(repr(sorted(self.files.items())).encode()).hexdigest()
+
+    def at(self, revision: str) -> "Repository | None":
+        """What a branch or a commit holds."""
+        return next((one for one in (self, *self.earlier) if revision in ("main", one.commit)), None)
 
     def entry(self, name: str) -> dict[str, object]:
         data = self.files[name]
@@ -79,7 +85,8 @@ def reply(repositories: Mapping[str, Repository], path: str, body: bytes) -> Ans
         return refusal(404 if is_api else 401, "RepoNotFound")
     action, revision, *rest = [*parts[2:], *("revision", "main")[max(0, len(parts) - 2) :]]
     name = "/".join(rest)
-    if revision not in ("main", repository.commit):
+    repository = repository.at(revision)
+    if repository is None:
         return refusal(404, "RevisionNotFound")
     if repository.gated and (not is_api or action == "auth-check"):
         return refusal(403, "GatedRepo")

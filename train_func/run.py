@@ -23,6 +23,7 @@ from train_func.validity import RECORD_KEY, TABLES, faults
 _MISSING = "Run(model=..., dataset=...) has no defaults for these two"
 READABLE_LENGTH = 24  # characters of a name before its hash; pods add "-worker-999" and must stay below 63
 HASH_LENGTH = 10
+INPUTS = "inputs"  # in a store: files that runs were given, each file or folder below the SHA-256 of its content
 
 
 @dataclass(frozen=True, kw_only=True)

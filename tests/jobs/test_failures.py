@@ -127,8 +127,13 @@ def test_cancel_stops_the_workers_and_a_new_submission_goes_on(home, a_run, tmp_
     again = submit(functions.waits_for_a_file, asked, on=Local())
     assert again.wait(LIMIT) == "Succeeded"
     assert again.name == job.name
-    again.delete()
-    assert again.state == "Succeeded"
+    for entry in again._store.list(f"{again.name}/"):
+        again._store.delete(entry.key)
+    anew = submit(functions.waits_for_a_file, asked, on=Local())  # the job is there still, its run is not
+    assert anew.wait(LIMIT) == "Succeeded"
+    assert anew.record.submitted > again.record.submitted
+    anew.delete()
+    assert anew.state == "Succeeded"
 
 
 def test_a_fresh_one_is_refused_while_the_one_before_it_trains(home, a_run, tmp_path):

@@ -1,6 +1,7 @@
 """Local files of a run go to the store by content: once, whole, and so that the workers find the same there."""
 
 import dataclasses
+import hashlib
 import json
 import shutil
 import signal
@@ -83,6 +84,20 @@ def test_what_is_there_is_not_sent_again(run, store, tmp_path):
     assert store.sent == [*first, first[0]]
 
 
+def test_what_is_there_under_the_same_name_and_of_the_same_size_is_not_taken_for_the_same(run, store):
+    carried = inputs.carry(run, found(run), store)
+    weights = carried.model.removeprefix(f"{store.address}/") + "/model.safetensors"
+    true = store.get(weights).data
+    store.put(weights, planted(true))
+    inputs.carry(run, found(run), store)
+    assert store.sent[-1] == weights
+    assert store.get(weights).data == true
+
+
+def planted(data):
+    return data[:-4] + bytes(byte ^ 1 for byte in data[-4:])
+
+
 def test_a_package_and_a_saved_folder_and_a_held_out_file_are_carried(run, store, tmp_path):
     Dataset.from_dict({"text": [f"a {i}" for i in range(40)], "label": [i % 2 for i in range(40)]}).save_to_disk(
         tmp_path / "saved"
@@ -150,9 +165,30 @@ def test_what_lies_in_an_s3_store_stays_where_it_is(run, tmp_path, monkeypatch):
         here = check(run, store.address)
         carried = inputs.carry(run, here.inputs, store)
         there = check(carried, store.address)
+        for key in (carried.dataset, f"{carried.model}/model.safetensors"):
+            refuses_what_is_planted(server, key.removeprefix(f"s3://{server.bucket}/"), carried, store, tmp_path)
+            assert inputs.carry(run, here.inputs, store) == carried
+        used(carried, store, tmp_path / "sound")
     assert carried.dataset == f"s3://{server.bucket}/runs/inputs/{here.data_fingerprint}/reviews.csv"
     assert there.inputs == {}
     assert (there.data_fingerprint, there.model_fingerprint) == (here.data_fingerprint, here.model_fingerprint)
+
+
+def used(run, store, cache):
+    """As a worker reads its inputs."""
+    divide(run, store, cache)
+    find_model(run, store, cache)
+
+
+def refuses_what_is_planted(server, key, run, store, folder):
+    """By a program that leaves no record of what it stored, and by one that does."""
+    client = server.client()
+    data = planted(client.get_object(Bucket=server.bucket, Key=key)["Body"].read())
+    for metadata in ({}, {"sha256": hashlib.sha256(data).hexdigest()}):
+        client.put_object(Bucket=server.bucket, Key=key, Body=data, Metadata=metadata)
+        with pytest.raises(InvalidInput, match="/inputs/[0-9a-f]{64}/.*submit again") as refused:
+            used(run, store, folder / f"cache of {key.rpartition('/')[2]} {len(metadata)}")
+        assert refused.value.cause == ("data" if key.endswith(".csv") else "model")
 
 
 def test_a_check_that_nobody_waits_for_any_more_ends(tmp_path):

@@ -8,7 +8,7 @@ from train_func import Cluster, Local
 from train_func.client.cluster import reading
 from train_func.client.job import Job
 from train_func.client.manifest import provisional
-from train_func.errors import InvalidInput, JobNotFound
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store
 
@@ -78,6 +78,31 @@ def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, 
 def test_a_repr_says_that_the_state_is_unknown_while_the_store_is_away(job, jobs, tmp_path):
     take_away(tmp_path / "store")
     assert repr(job) == f"Job({job.name!r}, state unknown)"
+
+
+def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys):
+    name = jobs.start("pass", name=job.record.job_name, workers=1)
+    jobs.ended(name)
+    result = {"attempt": 1, "metrics": {"loss": 0.5}, "files": {}}
+    job._store.put(f"{job.record.prefix}/result.json", json.dumps(result).encode())
+    for said in ("the job is deleted", "there is no job any more"):
+        job.delete()
+        (line,) = capsys.readouterr().out.splitlines()
+        assert said in line
+        assert f"{job._store.address}/{job.name}/" in line
+        assert not (jobs.home / "jobs" / name).exists()
+        assert (jobs.place.status(name), job.state, job.result()) == (None, "Succeeded", {"loss": 0.5})
+    for entry in job._store.list(f"{job.name}/"):
+        job._store.delete(entry.key)
+    assert job.state == "Absent"
+
+
+@pytest.mark.parametrize("result", [b"", b"[]", b'{"files": {}, "metrics": 7}'])
+def test_a_result_that_is_none_is_damage_and_not_a_mistake_of_this_program(job, result):
+    job._store.put(f"{job.record.prefix}/result.json", result)
+    with pytest.raises(StorageFailed) as refused:
+        job.result()
+    assert refused.value.reason == "damaged"
 
 
 @pytest.mark.parametrize("attempt", ["1", 0, 1.5, True])

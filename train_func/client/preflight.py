@@ -34,6 +34,8 @@ class Facts:
     """Share of the held-out rows that have the class most frequent in training."""
     inputs: Mapping[str, Input]
     """Files of this machine that the run reads, by the field that names them."""
+    commits: Mapping[str, Any]
+    """What branches and tags of the Hub are at this moment, by the field that names them."""
 
 
 class Check:
@@ -75,6 +77,7 @@ class Check:
             labels=tuple(facts["labels"]),
             guessing=facts["guessing"],
             inputs={field: _input(found) for field, found in report["inputs"].items()},
+            commits=report["commits"],
         )
 
     def _report(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from train_func.counted import counted
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import NAME, Run, RunRecord, name_of
 from train_func.storage import Store, open_store
+from train_func.terminal import shown
 
 MOST_CLASSES = 8  # shown by name
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
@@ -58,25 +59,29 @@ def submit(
     if fresh and earlier:
         _refuse_beside(earlier, place)
     state = "Deleted" if _leaving(job, place) else job.state
+    if seen is None and state in FINISHED:
+        state = "Absent"  # its run was removed from the store, or is a new generation: nothing is left to attach to
     if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
         return _attached(Job(_stored(store, record.name, record.generation), place, store), state, place)
     if not fresh and state != "Absent":
         print(f"{job.name}: the same was submitted before and is {state}; it is tried again")
     for note in facts.notes:
-        print(f"note: {note}")
-    record = replace(record, run=place.carry(record.run, facts.inputs, store))
+        print(shown(f"note: {note}"))
+    # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
+    record = replace(record, run=replace(place.carry(record.run, facts.inputs, store), **facts.commits))
     if not _start(record, source, place, store, seen):
         return _of_other(Job(_stored(store, record.name, record.generation), place, store))
     again = f"submitted, generation {record.generation}" if earlier else "submitted"
-    print(f"{record.name}: {again}, {counted(run.workers, 'worker')}, {_told(facts)}")
+    print(shown(f"{record.name}: {again}, {counted(run.workers, 'worker')}, {_told(facts)}"))
     if fresh and earlier:
-        earlier.delete()  # it has finished, and no handle leads to it any more
+        place.delete(earlier.record.job_name)  # it has finished, and no handle leads to it any more
     return Job(record, place, store)
 
 
 def _attached(job: Job, state: str, place: Place) -> Job:
     """The job that was submitted before; options of the place that it was not submitted with are told of."""
-    done = "it was already done" if state == "Succeeded" else f"it is {state}"
+    kept = f"{job.record.store}/{job.record.prefix}"
+    done = f"it was already done, and its run is kept in {kept}" if state == "Succeeded" else f"it is {state}"
     print(f"{job.name}: {done}; attached to it (fresh=True trains again)")
     if state != "Succeeded" and (options := changed(job.manifest, place.render(job.record, ()))):
         print(

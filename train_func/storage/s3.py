@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from train_func.errors import StorageFailed
 from train_func.storage import probe as probing
 from train_func.storage.address import check_key, check_prefix, folder_prefix, without_password
-from train_func.storage.s3_files import download, put_whole, recorded, upload, verify
+from train_func.storage.s3_files import download, put_whole, recorded, stored_checksum, upload, verify
 from train_func.storage.s3_server import Server
 from train_func.storage.store import Entry, Object, ignore
 
@@ -70,6 +70,11 @@ class S3Store:
             found |= {item["Prefix"][start:] for item in page.get("CommonPrefixes", ())}
             found |= {item["Key"][start:] for item in page.get("Contents", ())}
         return sorted(found - {""})  # an object that stands for the folder itself
+
+    def checksum(self, key: str) -> str | None:
+        """See Store."""
+        check_key(key)
+        return stored_checksum(self._server, key, "get")
 
     def list(self, prefix: str) -> list[Entry]:
         """See Store."""

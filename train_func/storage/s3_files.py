@@ -131,17 +131,19 @@ class _Multipart:
             self._server.ask("upload", self._key, lambda client: client.complete_multipart_upload(**request))
         except StorageFailed as failed:
             # The answer to an earlier try was lost: then the upload is gone because it is complete.
-            if failed.reason != "absent" or self._stored() != self._known.whole:
+            if failed.reason != "absent" or stored_checksum(self._server, self._key, "upload") != self._known.whole:
                 raise
-
-    def _stored(self) -> str | None:
-        first_byte = {**self._server.object(self._key), "Range": "bytes=0-0"}  # an answer to HEAD would say no reason
-        return recorded(self._server.ask("upload", self._key, lambda client: client.get_object(**first_byte)))
 
     def _abort(self) -> None:
         server = self._server.hurried(0)
         with contextlib.suppress(StorageFailed):  # the server drops unfinished uploads itself after a day
             server.ask("upload", self._key, lambda client: client.abort_multipart_upload(**self._upload))
+
+
+def stored_checksum(server: Server, key: str, operation: str) -> str | None:
+    """The SHA-256 (hex) that was stored beside an object that is not empty."""
+    first_byte = {**server.object(key), "Range": "bytes=0-0"}  # an answer to HEAD would say no reason
+    return recorded(server.ask(operation, key, lambda client: client.get_object(**first_byte)))
 
 
 def recorded(answer: Mapping[str, Any]) -> str | None:

@@ -67,6 +67,12 @@ class Store(Protocol):
     def list(self, prefix: str) -> list[Entry]:
         """All objects whose key begins with ``prefix`` ("" for all), sorted by key."""
 
+    def checksum(self, key: str) -> str | None:
+        """SHA-256 (hex) of the object, without sending it: as recorded when it was stored, None when nobody did.
+
+        Of an empty object it need not be known.
+        """
+
     def delete(self, key: str) -> None:
         """Removes the object; when there is none, nothing happens."""
 

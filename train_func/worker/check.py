@@ -1,8 +1,9 @@
 """python -m train_func.worker check: all that can be known of a run before any worker starts, all faults at once.
 
 Reads the line ``{"run": {...}, "store": address or null}`` from stdin and prints one JSON line, the last on stdout:
-``{"faults": [{"cause", "message"}], "notes": [...], "facts": {...}, "inputs": {...}}``. It judges with the code that
-the workers load with, imports no torch, and needs seconds; only a Hub data set is downloaded, with its own cache.
+``{"faults": [{"cause", "message"}], "notes": [...], "facts": {...}, "inputs": {...}, "commits": {...}}``. It judges
+with the code that the workers load with, imports no torch, and needs seconds; only a Hub data set is downloaded, with
+its own cache.
 """
 
 import json
@@ -41,7 +42,7 @@ def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[
     faults: list[dict[str, str]] = []
     run = _tried(lambda: Run.from_dict(fields), faults)
     if run is None:
-        return {"faults": faults, "notes": [], "facts": {}, "inputs": {}}
+        return {"faults": faults, "notes": [], "facts": {}, "inputs": {}, "commits": {}}
     store = _tried(lambda: open_store(address), faults) if address is not None else None
     report = check(run, store, cache)
     return {**report, "faults": faults + report["faults"]}
@@ -61,7 +62,13 @@ def check(run: Run, store: Store | None, cache: Path) -> dict[str, Any]:
     if data is not None and model is not None:
         notes += length_notes(data.train["text"], model.folder, run)
     facts = {**_data_facts(data), **_model_facts(model)}
-    return {"faults": faults, "notes": notes, "facts": facts, "inputs": _inputs(data, model)}
+    return {
+        "faults": faults,
+        "notes": notes,
+        "facts": facts,
+        "inputs": _inputs(data, model),
+        "commits": _commits(data, model),
+    }
 
 
 def _tried(work: Callable[[], Found], faults: list[dict[str, str]]) -> Found | None:
@@ -104,6 +111,12 @@ def _inputs(data: Division | None, model: FoundModel | None) -> dict[str, Any]:
     """Files of this machine that the run reads, by the field that names them: a cluster has to be given them."""
     local = {**(data.local if data else {}), **({"model": model.local} if model and model.local else {})}
     return {field: found.to_dict() for field, found in local.items()}
+
+
+def _commits(data: Division | None, model: FoundModel | None) -> dict[str, str]:
+    """What the Hub's branches and tags are at this moment, by the field of the Run that names them."""
+    found = {"dataset_revision": data and data.commit, "model_revision": model and model.commit}
+    return {field: commit for field, commit in found.items() if commit}
 
 
 def _disk_faults(model: FoundModel, cache: Path) -> list[dict[str, str]]:

@@ -1,6 +1,6 @@
 """Carries a run's local files to the store, by content, so that the pods of a cluster find them.
 
-What lies there already is not sent again: not for the next run, and not for a colleague's.
+What lies there already, by its SHA-256, is not sent again: not for the next run, and not for a colleague's.
 """
 
 import re
@@ -13,10 +13,9 @@ from typing import Any
 
 from train_func.client.observed import Input
 from train_func.errors import InvalidInput
-from train_func.run import Run
+from train_func.run import INPUTS, Run
 from train_func.storage import Store
 
-FOLDER = "inputs"
 LARGE = 32 << 20  # bytes; less is there before anybody asks
 SAY_SECONDS = 3.0
 
@@ -47,18 +46,18 @@ def carry(run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
 
 def _root(found: Input) -> str:
     """The key of the file or folder; an address in a store cannot hold every character that a file's name can."""
-    return f"{FOLDER}/{found.sha256}/{re.sub('[?#]', '_', found.path.name)}"
+    return f"{INPUTS}/{found.sha256}/{re.sub('[?#]', '_', found.path.name)}"
 
 
 def _missing(found: Input, store: Store) -> dict[str, _File]:
     """The files that the store does not have, by key."""
-    there = {entry.key: entry.size for entry in store.list(f"{FOLDER}/{found.sha256}/")}
+    there = {entry.key: entry.size for entry in store.list(f"{INPUTS}/{found.sha256}/")}
     missing = {}
     for name, sha256 in found.files.items():
         path = found.path.parent / name
         key = _root(found) + name.removeprefix(found.path.name)
         num_bytes = path.stat().st_size
-        if there.get(key) != num_bytes:
+        if there.get(key) != num_bytes or (num_bytes and store.checksum(key) != sha256):
             missing[key] = _File(path, num_bytes, sha256)
     return missing
 
@@ -72,7 +71,7 @@ class _Progress:
         self._said = time.monotonic()
         self._lock = threading.Lock()
         if num_bytes >= LARGE:
-            print(f"{_megabytes(num_bytes)} of local files go to {address}/{FOLDER}, once")
+            print(f"{_megabytes(num_bytes)} of local files go to {address}/{INPUTS}, once")
 
     def add(self, num_bytes: int) -> None:
         with self._lock:

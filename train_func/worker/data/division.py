@@ -34,6 +34,8 @@ class Division:
     num_rows: int
     local: Mapping[str, LocalFiles]
     """Files of this machine that the rows were read from, by the field of the Run that names them."""
+    commit: str | None = None
+    """Of the Hub's data set."""
 
 
 def divide(run: Run, store: Store | None, cache: Path) -> Division:
@@ -60,7 +62,7 @@ def divide(run: Run, store: Store | None, cache: Path) -> Division:
     if run.samples is not None and run.samples > num_rows:
         said.append(f"samples={run.samples}: there are {num_rows} rows, and all are used")
     said = [*parts.notes, *notes, *said]
-    return Division(train, held_out, labels.names, said, parts.fingerprint, num_rows, parts.local)
+    return Division(train, held_out, labels.names, said, parts.fingerprint, num_rows, parts.local, parts.commit)
 
 
 def _checked(run: Run, tables: Mapping[str, pa.Table]) -> tuple[dict[str, pa.ChunkedArray], Labels, list[str]]:

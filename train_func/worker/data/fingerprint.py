@@ -18,12 +18,12 @@ def of_file(path: Path, cache: Path) -> str:
     status = path.stat()
     if status.st_size < REMEMBERED_FROM:
         return _hash(path)
-    state = [status.st_size, status.st_mtime_ns, status.st_ino]
+    state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]  # only the third cannot be set
     note = cache / "fingerprints" / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()}.json"
     if known := _remembered(note, state):
         return known
     found = _hash(path)
-    if time.time() - status.st_mtime > SETTLED:
+    if time.time() - max(status.st_mtime, status.st_ctime) > SETTLED:
         _remember(note, state, found)
     return found
 

@@ -4,19 +4,23 @@ import difflib
 import hashlib
 import importlib.util
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from train_func.errors import Cause, InvalidInput
+from train_func.run import INPUTS
 from train_func.storage import Entry, Store, open_store
 from train_func.storage.address import bucket_of, folder_of
+from train_func.worker.data import fingerprint
 from train_func.worker.data.cache import entry
 
 PACKAGE = "package://"
 DATA_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 _MISTAKEN = (*DATA_SUFFIXES, ".txt", ".xlsx", ".xls", ".gz", ".zip", ".arrow", ".safetensors", ".bin", ".pt")
+_CARRIED = re.compile(rf"(?P<root>(?:.+/)?{INPUTS}/(?P<sha256>[0-9a-f]{{64}}))/[^/]+")
 _CAUSES: dict[str, Cause] = {"model": "model", "dataset": "data"}
 
 
@@ -146,22 +150,35 @@ def _from_store(wanted: Wanted, store: Store | None, cache: Path, take: Callable
         near = [f"{folder}/{name}" if folder else name for name in store.names(folder)]
         raise wanted.fault(f"{store.address} holds nothing under {key!r}; near it: {_listed(near)}{_near(key, near)}")
     wanted_items = [item for item in found if item.key == key or take(item.key.removeprefix(f"{key}/"))]
-    return _copied(store, key, wanted_items, cache)
+    return _copied(wanted, store, key, wanted_items, cache)
 
 
-def _copied(store: Store, key: str, items: list[Entry], cache: Path) -> Path:
-    """Named by what the store lists, so that changed objects get a copy of their own."""
+def _copied(wanted: Wanted, store: Store, key: str, items: list[Entry], cache: Path) -> Path:
+    """Named by what the store lists, so that changed objects get a copy of their own; verified when it is made."""
     listing = [(item.key, item.size, item.version) for item in items]
     state = hashlib.sha256(json.dumps([store.address, key, listing]).encode()).hexdigest()
 
     def download(part: Path) -> None:
         part.mkdir()
+        sums = {}
         for item in items:
             target = part / item.key.removeprefix(key.rpartition("/")[0]).lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
-            store.download(item.key, target)
+            sums[item.key.removeprefix(key).removeprefix("/")] = store.download(item.key, target)
+        _check_carried(wanted, store, key, sums)
 
     return entry(cache, f"stored/{state}", download) / key.rpartition("/")[2]
+
+
+def _check_carried(wanted: Wanted, store: Store, key: str, sums: Mapping[str, str]) -> None:
+    """Refuses what lies below the SHA-256 of something else; ``sums``: by path in the folder, "" for a single file."""
+    address = _CARRIED.fullmatch(key)
+    found = sums.get("") or fingerprint.together(dict(sums))
+    if address and address["sha256"] != found:
+        raise wanted.fault(
+            f"what lies there is not what was carried there: its SHA-256 is {found}; remove "
+            f"{store.address}/{address['root']} and submit again, which carries it anew"
+        )
 
 
 def _importable(name: str) -> str:

@@ -26,6 +26,8 @@ class Parts:
     notes: tuple[str, ...]
     local: Mapping[str, LocalFiles]
     """Files of this machine that were read, by the field of the Run that names them."""
+    commit: str | None = None
+    """Of the Hub's data set."""
 
 
 def find_parts(run: Run, store: Store | None, cache: Path) -> Parts:
@@ -43,14 +45,17 @@ def find_parts(run: Run, store: Store | None, cache: Path) -> Parts:
     tables = {TRAINING: source.splits[training]}
     local = {"dataset": source.local} if source.local else {}
     if not isinstance(run.held_out, str):
-        return Parts(tables, source.fingerprint, (*source.notes, *_unused(source, training, others)), local)
+        notes = (*source.notes, *_unused(source, training, others))
+        return Parts(tables, source.fingerprint, notes, local, source.commit)
     if run.held_out in others:
-        return Parts({**tables, HELD_OUT: source.splits[run.held_out]}, source.fingerprint, source.notes, local)
+        tables[HELD_OUT] = source.splits[run.held_out]
+        return Parts(tables, source.fingerprint, source.notes, local, source.commit)
     if run.held_out != training and (looks_like_path(run.held_out) or Path(run.held_out).exists()):
         other = read_source(Wanted("held_out", run.held_out, "dataset", columns=columns), None, store, cache)
         together = fingerprint.together({"dataset": source.fingerprint, "held_out": other.fingerprint})
         both = {**local, **({"held_out": other.local} if other.local else {})}
-        return Parts({**tables, HELD_OUT: other.splits[other.training()]}, together, source.notes + other.notes, both)
+        tables[HELD_OUT] = other.splits[other.training()]
+        return Parts(tables, together, source.notes + other.notes, both, source.commit)
     raise InvalidInput(_no_split(run, source, training, others), cause="data")
 
 

@@ -40,6 +40,8 @@ class Source:
     notes: tuple[str, ...] = field(default=())
     local: LocalFiles | None = None
     """What it was read from, unless that is a store or the Hub."""
+    commit: str | None = None
+    """Of the Hub."""
 
     def training(self) -> str:
         """Name of the split to train on.
@@ -86,7 +88,7 @@ def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: 
         from train_func.worker.data.hub_dataset import read_hub
 
         commit, tables, notes = read_hub(place, subset)
-        return Source(str(place), tables, commit, notes)
+        return Source(str(place), tables, commit, notes, commit=commit)
     faults = []
     if subset is not None:
         faults.append(f"subset={subset!r}: only a Hub data set has subsets, and {place} is none; leave subset out")

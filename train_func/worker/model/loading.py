@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,32 +9,39 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from transformers.utils import logging
 
 from train_func.errors import InvalidInput
-from train_func.run import Run
-from train_func.storage import Store
-from train_func.worker.model.source import FoundModel, find_model
+from train_func.worker.model.source import FoundModel
 
 
-def load_tokenizer(run: Run, store: Store | None, cache: Path) -> Any:
+def load_tokenizer(found: FoundModel) -> Any:
     """The tokenizer; one without a padding token pads with its end-of-text token.
 
     Raises:
-        InvalidInput: as ``model_source.find_model``, or nothing to pad with.
-        StorageFailed: the store is away or denies.
+        InvalidInput: it cannot be loaded, or has nothing to pad with.
     """
-    return _tokenizer(find_model(run, store, cache))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(found.folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _unloadable(found, error) from error
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token is None:
+            raise InvalidInput(
+                f"{found.where}: the tokenizer has neither a padding token nor an end-of-text token, so texts of "
+                "different lengths cannot stand in one batch; add one with tokenizer.add_special_tokens and save it",
+                cause="model",
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
 
 
-def load_model(run: Run, labels: tuple[str, ...], store: Store | None, cache: Path) -> Any:
+def load_model(found: FoundModel, labels: tuple[str, ...], seed: int) -> Any:
     """The model in float32 with one output per label: the same weights for the same seed, on every rank.
 
     A classifier that came with the weights stays when it has as many outputs; otherwise, or when none came, it is new.
 
     Raises:
-        InvalidInput: as ``model_source.find_model``, or weights that are not those of the model in config.json.
-        StorageFailed: the store is away or denies.
+        InvalidInput: it cannot be loaded, or its weights are not those of the model in config.json.
     """
-    found = find_model(run, store, cache)
-    tokenizer = _tokenizer(found)
+    tokenizer = load_tokenizer(found)
     try:
         config = AutoConfig.from_pretrained(
             found.folder,
@@ -48,7 +54,7 @@ def load_model(run: Run, labels: tuple[str, ...], store: Store | None, cache: Pa
         )
         config.pad_token_id = tokenizer.pad_token_id
         with torch.random.fork_rng(devices=[]), _quiet():
-            torch.manual_seed(run.seed)
+            torch.manual_seed(seed)
             model, report = AutoModelForSequenceClassification.from_pretrained(
                 found.folder,
                 config=config,
@@ -87,22 +93,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.set_verbosity(verbosity)
-
-
-def _tokenizer(found: FoundModel) -> Any:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(found.folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise _unloadable(found, error) from error
-    if tokenizer.pad_token_id is None:
-        if tokenizer.eos_token is None:
-            raise InvalidInput(
-                f"{found.where}: the tokenizer has neither a padding token nor an end-of-text token, so texts of "
-                "different lengths cannot stand in one batch; add one with tokenizer.add_special_tokens and save it",
-                cause="model",
-            )
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
 
 
 def _refuse_random_parts(found: FoundModel, model: Any, report: dict[str, Any]) -> None:

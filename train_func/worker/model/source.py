@@ -23,6 +23,8 @@ class FoundModel:
     notes: tuple[str, ...]
     local: LocalFiles | None = None
     """What it lies in, unless that is a store or the Hub."""
+    commit: str | None = None
+    """Of the Hub."""
 
 
 def find_model(run: Run, store: Store | None, cache: Path, *, weights: bool = True) -> FoundModel:
@@ -55,7 +57,7 @@ def _on_hub(wanted: HubId, max_length: int, *, weights: bool) -> FoundModel:
 
     fetched = fetch(wanted, LOADED if weights else DESCRIBED)
     facts = _judged(fetched.folder, str(wanted), fetched.sizes, max_length)
-    return FoundModel(fetched.folder, str(wanted), fetched.commit, facts, fetched.notes)
+    return FoundModel(fetched.folder, str(wanted), fetched.commit, facts, fetched.notes, commit=fetched.commit)
 
 
 def _judged(folder: Path, where: str, sizes: Mapping[str, int], max_length: int) -> ModelFacts:

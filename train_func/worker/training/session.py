@@ -19,8 +19,9 @@ from datasets import Dataset
 
 from train_func.errors import InvalidInput
 from train_func.storage import Store, open_store
-from train_func.worker.data import split, tokens
+from train_func.worker.data import split, tokens, verify
 from train_func.worker.model import loading as models
+from train_func.worker.model.source import FoundModel, find_model
 from train_func.worker.pod.attempts import Attempts
 from train_func.worker.training import audit, calling, publication, stock, tracking, world
 from train_func.worker.training.arguments import Arguments
@@ -155,19 +156,20 @@ class Session:
 
     def _prepare(self) -> split.Prepared:
         prepared = split.prepare(self.run, self.store, self._cache)
-        if self.record.data_fingerprint not in ("", prepared.fingerprint):
-            raise InvalidInput(
-                f"{self.run.dataset} has changed since {self.record.name} was submitted: its fingerprint was "
-                f"{self.record.data_fingerprint} and is {prepared.fingerprint}; submit again, as a new run",
-                cause="data",
-            )
+        verify.check_data(self.record, prepared.fingerprint)
         return prepared
 
     def model(self) -> tuple[Any, Any]:
         """The model with a head for the labels of the data, the same on all ranks, and its tokenizer."""
         labels = self.labels
-        self._tokenizer = world.together(lambda: models.load_tokenizer(self.run, self.store, self._cache))
-        return world.together(lambda: models.load_model(self.run, labels, self.store, self._cache)), self._tokenizer
+        found = world.together(self._found_model)
+        self._tokenizer = world.together(lambda: models.load_tokenizer(found))
+        return world.together(lambda: models.load_model(found, labels, self.run.seed)), self._tokenizer
+
+    def _found_model(self) -> FoundModel:
+        found = find_model(self.run, self.store, self._cache)
+        verify.check_model(self.record, found.fingerprint)
+        return found
 
     def data(self, tokenizer: Any) -> tuple[Dataset, Dataset]:
         """All training and all held-out rows, tokenised, the same on all ranks; ``row_id`` tells them apart."""
