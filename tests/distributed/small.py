@@ -59,10 +59,16 @@ def collate_and_mask(features):
 
 
 def arguments(folder, plan_facts, **others):
+    of_the_plan = {
+        "num_train_epochs": plan_facts.num_epochs,
+        "gradient_accumulation_steps": plan_facts.accumulation,
+    }
+    return arguments_of(folder, **of_the_plan, **others)
+
+
+def arguments_of(folder, **others):
     return TrainingArguments(
         output_dir=str(folder),
-        num_train_epochs=plan_facts.num_epochs,
-        gradient_accumulation_steps=plan_facts.accumulation,
         report_to="none",
         save_strategy="no",
         logging_strategy="no",

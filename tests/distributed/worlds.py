@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from tests.distributed import parity, small, splits
+from tests.distributed import parity, small, splits, weighing
 
 WORLD_SIZES = (1, 2, 3, 4)
 
@@ -20,7 +20,8 @@ def main():
     for size in WORLD_SIZES:
         with small.world_of(size, rank, folder) as belongs:
             if belongs:
-                found = {"parity": parity.run(size, rank, folder), "splits": splits.run(size, rank, folder)}
+                programs = {"parity": parity, "splits": splits, "weighing": weighing}
+                found = {name: program.run(size, rank, folder) for name, program in programs.items()}
                 torch.save(found, folder / f"world-{size}-rank-{rank}.pt")
 
 

@@ -20,6 +20,7 @@ from train_func.worker.training.loader import Collator, take_row_ids
 from train_func.worker.training.plain import plain
 from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row_ids_of
 from train_func.worker.training.randomness import seed_for
+from train_func.worker.training.weighing import num_items
 
 if TYPE_CHECKING:
     from train_func.worker.training.trainer import Trainer
@@ -64,7 +65,8 @@ class _Part:
     positions: Ints
     row_ids: tuple[Any, ...]
     loss: float | None
-    """Mean over its rows."""
+    """Mean over its items, of which there are ``weight``."""
+    weight: int
     logits: Any
     labels: Any
 
@@ -136,10 +138,9 @@ def _predict_all(
         raise InvalidInput(f"The {what.replace('_', '-')} rows are not used once each: {coverage}", cause="code")
     order = np.argsort(np.concatenate([part.positions for part in parts]))
     logits, labels = (_in_order(values, order) for values in zip(*((p.logits, p.labels) for p in parts), strict=True))
-    loss = None
-    if all(part.loss is not None for part in parts):
-        sizes = [len(part.positions) for part in parts]
-        loss = float(np.average([part.loss for part in parts], weights=sizes))
+    loss, counted = None, [part for part in parts if part.weight]  # a mean over no item is no number
+    if counted and all(part.loss is not None for part in counted):
+        loss = float(np.average([part.loss for part in counted], weights=[part.weight for part in counted]))
     return _Predictions(logits, labels, loss, coverage)
 
 
@@ -156,12 +157,13 @@ def _predict(
     features = features_of(rows, positions.tolist())
     row_ids = take_row_ids(features)
     inputs = collator(features)
+    weight = num_items(inputs, trainer._loss_shifts_labels)
     with trainer.accelerator.autocast():
         loss, logits, labels = trainer.prediction_step(trainer.model, inputs, False, ignore_keys)
     if trainer.preprocess_logits_for_metrics is not None:
         logits = trainer.preprocess_logits_for_metrics(logits, labels)
     mean = None if loss is None else loss.item()
-    return _Part(positions, row_ids, mean, nested_numpify(logits), _numpy_or_none(labels))
+    return _Part(positions, row_ids, mean, weight, nested_numpify(logits), _numpy_or_none(labels))
 
 
 def _numpy_or_none(labels: Any) -> Any:

@@ -1,6 +1,7 @@
 """The loader of one rank's part of the plan: entry after entry, epoch after epoch, dealt to nobody else."""
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ Collator = Callable[[list[dict[str, Any]]], Any]
 
 @dataclass(frozen=True)
 class Place:
-    """Which micro-batch a batch of tensors is; stands among them under PLACE."""
+    """Which micro-batch a batch of tensors is; stands among them under PLACE until the step begins."""
 
     step: int
     """Of the run, from 0."""
@@ -68,12 +69,14 @@ class _Collate:
     def __init__(self, collator: Collator, seed: int) -> None:
         self.collator, self.seed = collator, seed
 
-    def __call__(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
+    def __call__(self, entries: list[dict[str, Any]]) -> Any:
         (entry,) = entries
         seed_for("collate", self.seed, entry["step"], entry["micro"])
         row_ids = take_row_ids(entry["features"])
         place = Place(entry["step"], entry["micro"], entry["batch_rows"], row_ids if entry["rows"] else ())
-        return {**self.collator(entry["features"]), PLACE: place}
+        batch = copy(self.collator(entry["features"]))  # of whatever class the collator makes
+        batch[PLACE] = place
+        return batch
 
 
 def take_row_ids(features: list[dict[str, Any]]) -> tuple[Any, ...]:

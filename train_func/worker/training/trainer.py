@@ -1,12 +1,15 @@
 """Trainer: transformers' own, trained on a part of the plan, every row once per epoch, at any world size.
 
-Unlike transformers.Trainer it never deals its data over the ranks: the plan has done so. The loss of a step is the
-mean over the rows of the global batch, whichever ranks they are on.
+Unlike transformers.Trainer it never deals its data over the ranks: the plan has done so. A step is the mean over the
+items of the global batch (its rows, or its labelled tokens), whichever ranks they are on and however it is cut. A loss,
+the model's own or a user's, is a mean over the items of one micro-batch; what it counts in the step is decided where
+its gradients are computed, outside of all that users override.
 """
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,10 +26,12 @@ from train_func.worker.training import audit, evaluation, weights, world
 from train_func.worker.training.arguments import argument_faults
 from train_func.worker.training.coverage import Coverage, shown
 from train_func.worker.training.cut import PAD_TO
-from train_func.worker.training.loader import PLACE, Collator, Place, PlanLoader
+from train_func.worker.training.exchange import check_gradients_exchanged
+from train_func.worker.training.loader import Collator, Place, PlanLoader
 from train_func.worker.training.plan import PlanFacts, facts_of, row_ids_of, rows_of
 from train_func.worker.training.progress import Progress
 from train_func.worker.training.randomness import seed_for
+from train_func.worker.training.weighing import MicroBatch, Step, divisor, num_items, with_labels
 
 
 class Trainer(transformers.Trainer):
@@ -37,11 +42,12 @@ class Trainer(transformers.Trainer):
 
     data_collator: Any
     control: Any
-    loss_is_scaled_for_ga = True  # compute_loss does it
 
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
-        if args is not None and args.n_gpu > 1:
-            args._n_gpu = 1  # one process that sees several GPUs: transformers would copy the model onto each
+        if args is not None:
+            args.average_tokens_across_devices = False  # the weights do that
+            if args.n_gpu > 1:
+                args._n_gpu = 1  # one process that sees several GPUs: transformers would copy the model onto each
         super().__init__(model, args, **others)
         if others.get("data_collator") is None and isinstance(self.data_collator, transformers.DataCollatorWithPadding):
             self.data_collator = transformers.DataCollatorWithPadding(self.processing_class, pad_to_multiple_of=PAD_TO)
@@ -54,7 +60,7 @@ class Trainer(transformers.Trainer):
         """In their order."""
         self._progress: Progress | None = None
         self._used: list[tuple[Any, ...]] = []
-        self._losses: list[tuple[Place, torch.Tensor]] = []
+        self._losses: list[tuple[MicroBatch, torch.Tensor]] = []
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Raises InvalidInput before the first step when the plan, the loader or the arguments do not fit together,
@@ -112,8 +118,14 @@ class Trainer(transformers.Trainer):
         """Rows of all ranks in an epoch."""
         return facts_of(dataloader.dataset).num_rows
 
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> None:
-        """None: models give the mean over a micro-batch, which compute_loss weighs; ranks need not ask each other."""
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
+        """This rank's micro-batches of a step, and no number of items: each micro-batch has its own."""
+        self._step = Step(islice(epoch_iterator, num_batches), self._loss_shifts_labels, device)
+        return self._step, None
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
+        """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""
+        return divisor(sum(num_items(inputs, self._loss_shifts_labels) for inputs in batch_samples), device)
 
     def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
         built: dict[str, Any] = super()._build_accelerator_args(**kwargs)
@@ -122,31 +134,43 @@ class Trainer(transformers.Trainer):
         ddp.find_unused_parameters = bool(self.args.ddp_find_unused_parameters)  # transformers takes None for yes
         return built
 
+    def create_accelerator_and_postprocess(self) -> None:
+        """The accelerator through whose backward every loss goes, whoever computed it; there it gets its weight."""
+        super().create_accelerator_and_postprocess()
+        backward = self.accelerator.backward
+        self.accelerator.backward = lambda loss, **others: backward(loss * self._share, **others)
+
+    @property
+    def _share(self) -> float:
+        """Of the micro-batch's mean in the mean over the global batch, times the ranks that DDP divides by."""
+        return self._step.now.weight / self._step.weight * world.size()
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward over one micro-batch. The last of a step returns the loss of the whole step, the same
-        on every rank; those before it return 0."""
-        place: Place = inputs[PLACE]
-        is_last: bool = self.accelerator.sync_gradients
-        if not place.row_ids and not is_last:
-            return torch.zeros((), device=self.args.device)  # nothing to do, and no rank waits for it
-        seed_for("forward", self._facts.seed, place.step, place.micro)
-        self._losses.append((place, super().training_step(model, inputs, num_items_in_batch)))
-        self._used.append(place.row_ids)
-        return self._finish_step(place) if is_last else torch.zeros((), device=self.args.device)
+        on every rank; those before it return 0.
 
-    def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """In training: the micro-batch's share in the mean over the global batch, times the ranks DDP divides by."""
-        place: Place | None = inputs.pop(PLACE, None)
-        loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
-        if place is not None:
-            loss = loss * (len(place.row_ids) / place.batch_rows * world.size())
-        return (loss, outputs) if return_outputs else loss
+        ``num_items_in_batch``, which compute_loss, compute_loss_func and models get, is that of the micro-batch: a sum
+        divided by it is the mean, as a loss that does not look at it is.
+        """
+        part = self._step.now
+        is_last: bool = self.accelerator.sync_gradients
+        self._used.append(part.place.row_ids)
+        if not part.weight and not is_last:
+            return torch.zeros((), device=self.args.device)  # nothing to do, and no rank waits for it
+        seed_for("forward", self._facts.seed, part.place.step, part.place.micro)
+        self.current_gradient_accumulation_steps = 1  # what transformers divides some losses by, and the weights do
+        inputs = inputs if part.num_items else with_labels(inputs)
+        loss = super().training_step(model, inputs, divisor(part.num_items, self.args.device))
+        if part.weight:
+            self._losses.append((part, loss))
+        if not is_last:
+            return torch.zeros((), device=self.args.device)
+        check_gradients_exchanged(model)
+        return self._finish_step(part.place)
 
     def _finish_step(self, place: Place) -> torch.Tensor:
-        own = torch.stack([loss for _, loss in self._losses]).sum()
-        total = world.total(own) / world.size()
+        own = sum((loss * part.weight for part, loss in self._losses), torch.zeros((), device=self.args.device))
+        total = world.total(own) / self._step.weight
         loss = total.item()
         if not math.isfinite(loss):
             raise self._not_finite(place.step, loss)
@@ -156,7 +180,7 @@ class Trainer(transformers.Trainer):
         return total
 
     def _not_finite(self, step: int, loss: float) -> InvalidInput:
-        bad = [row for place, value in self._losses if not torch.isfinite(value) for row in place.row_ids]
+        bad = [row for part, value in self._losses if not torch.isfinite(value) for row in part.place.row_ids]
         row_ids = sorted(row for of_rank in world.gather(bad) for row in of_rank)
         return InvalidInput(
             f"The loss of step {step + 1} of {self.state.max_steps} is {loss}, and so it is for micro-batches of these "

@@ -1,0 +1,69 @@
+"""A step is the weighted mean over its global batch, whatever the loss, however it is cut, on however many ranks."""
+
+import numpy as np
+import pytest
+
+from tests.distributed.conftest import HANG
+from tests.distributed.weighing import CASES, reference_of, weighted_means
+from tests.distributed.worlds import WORLD_SIZES
+
+pytestmark = pytest.mark.timeout(HANG)
+TO_1E_6 = {"rtol": 1e-5, "atol": 1e-6}
+# A mean that is not over items depends on the batch it is taken of; so does what a collator draws.
+SAME_IN_ANY_BATCH = [name for name, case in CASES.items() if case.whole is not weighted_means and not case.drawn]
+
+
+@pytest.fixture(scope="module")
+def told(in_worlds):
+    return {place: found["weighing"] for place, found in in_worlds.items()}
+
+
+@pytest.fixture(scope="module")
+def found(told):
+    return {place: of_rank["cases"] for place, of_rank in told.items()}
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return {name: reference_of(case) for name, case in CASES.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_gradients_and_losses_are_those_of_the_whole_batch_at_once(found, reference, name, size):
+    for rank in range(size):
+        np.testing.assert_allclose(found[size, rank][name]["gradients"], reference[name]["gradients"], **TO_1E_6)
+        np.testing.assert_allclose(found[size, rank][name]["losses"], reference[name]["losses"], **TO_1E_6)
+        np.testing.assert_allclose(found[size, rank][name]["weights"], reference[name]["weights"], **TO_1E_6)
+
+
+@pytest.mark.parametrize("name", SAME_IN_ANY_BATCH)
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_the_loss_of_an_evaluation_is_that_of_all_rows_at_once(found, reference, name, size):
+    assert found[size, 0][name]["eval_loss"] == pytest.approx(reference[name]["eval_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_rows_that_count_nothing_are_used_all_the_same(found, name, size):
+    assert found[size, 0][name]["once"] == [40]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_code_of_users_sees_what_the_collator_made_and_nothing_else(found, name):
+    for of_rank in found.values():
+        assert of_rank[name]["names"] == {"input_ids", "attention_mask", "labels"}
+    assert found[2, 0]["tags"]["kinds"] == {"BatchEncoding"}
+
+
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_parameters_without_a_gradient_are_named_before_the_ranks_weights_differ(told, size):
+    for rank in range(size):
+        said = told[size, rank]["spare layer"]
+        assert (said["cause"], said["steps"]) == ("code", 0)
+        assert "2 parameters of Unused: spare.weight, spare.bias" in said["message"]
+        assert "ddp_find_unused_parameters=True to TrainingArguments" in said["message"]
+
+
+def test_parameters_without_a_gradient_may_be_looked_for(told):
+    assert all(of_rank["spare layer, looked for"] == {"steps": 1} for of_rank in told.values())

@@ -1,0 +1,318 @@
+"""Trains with losses per row and per token, the models' own and those of users, and tells what every step did."""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from datasets.distributed import split_dataset_by_node
+from torch import nn
+from torch.nn import functional
+from transformers import BatchEncoding, BertForTokenClassification, GPT2Config, GPT2LMHeadModel
+
+from tests.distributed import small
+from tests.distributed.parity import Keeps, flat
+from train_func.errors import InvalidInput
+from train_func.worker import Trainer
+from train_func.worker.training.plan import build_plan, facts_of, rows_of
+from train_func.worker.training.randomness import seed_for
+
+IGNORED = -100
+CLASS_WEIGHTS = torch.tensor([0.2, 1.0, 5.0])
+RATE = 0.1
+
+
+def tagged_rows(num_rows, seed=0):
+    """Rows with a label for most tokens; the longest, which fill whole micro-batches, and the shortest have none."""
+    rows = small.rows(num_rows, seed)
+    draw = np.random.default_rng(seed + 1)
+    lengths = [len(ids) for ids in rows["input_ids"]]
+    bare = {*np.argsort(lengths)[-num_rows // 4 :].tolist(), int(np.argmin(lengths))}
+
+    def tags(position):
+        found = draw.integers(0, 3, lengths[position])
+        hidden = np.full(len(found), position in bare) | (draw.random(len(found)) < 0.3)
+        return np.where(hidden, IGNORED, found).tolist()
+
+    return rows.remove_columns("label").add_column("labels", [tags(position) for position in range(num_rows)])
+
+
+def collate_tagged(features):
+    """As transformers' own collators do it: labels padded with what no loss counts, in a BatchEncoding."""
+    longest = max(len(feature["input_ids"]) for feature in features)
+    batch = small.collate([{**feature, "label": 0} for feature in features])
+    labels = [feature["labels"] + [IGNORED] * (longest - len(feature["labels"])) for feature in features]
+    return BatchEncoding({**batch, "labels": torch.tensor(labels)})
+
+
+def collate_text(features):
+    """The labels come into being here; of every row the first tokens are none, and half of some rows."""
+    batch = small.collate([{**feature, "label": 0} for feature in features])
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORED)
+    for row, feature in zip(labels, features, strict=True):
+        row[: len(feature["input_ids"]) // (1 + feature["input_ids"][0] % 3)] = IGNORED
+    return {**batch, "labels": labels}
+
+
+def collate_guesses(features):
+    """As for a masked language model: what is asked for is drawn in the collator, in a few rows nothing."""
+    batch = small.collate([{**feature, "label": 0} for feature in features])
+    asked = (torch.rand(batch["input_ids"].shape) < 0.3 * random.random()) & (batch["attention_mask"] > 0)
+    labels = batch["input_ids"].remainder(3).masked_fill(~asked, IGNORED)
+    return {**batch, "input_ids": batch["input_ids"].masked_fill(asked, 1), "labels": labels}
+
+
+def tagger():
+    torch.manual_seed(0)
+    return BertForTokenClassification(small.model().config)
+
+
+def writer():
+    torch.manual_seed(0)
+    none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=small.VOCABULARY, n_embd=16, n_layer=1, n_head=2, **none))
+
+
+class Plain(nn.Module):
+    """A model of one's own whose forward takes three arguments and nothing else."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = small.model()
+
+    def forward(self, input_ids, attention_mask, labels):
+        return self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+
+
+class Tells(Trainer):
+    """Keeps the loss of every step, and what a training_step of one's own is given."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.losses, self.names, self.kinds = [], set(), set()
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        self.names |= set(inputs)
+        self.kinds.add(type(inputs).__name__)
+        loss = super().training_step(model, {**inputs}, num_items_in_batch)
+        if self.accelerator.sync_gradients:
+            self.losses.append(loss.item())
+        return loss
+
+
+def class_weighted(outputs, labels, **kwargs):
+    return functional.cross_entropy(outputs.logits.view(-1, 3), labels.view(-1), weight=CLASS_WEIGHTS, **kwargs)
+
+
+class ClassWeights(Tells):
+    """The recipe of transformers' documentation: a weighted mean, num_items_in_batch is not looked at."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        loss = class_weighted(outputs, labels)
+        return (loss, outputs) if return_outputs else loss
+
+
+class ClassWeightsOverItems(Tells):
+    """The same recipe as it is written since there is num_items_in_batch."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        loss = class_weighted(outputs, labels, reduction="sum") / num_items_in_batch
+        return (loss, outputs) if return_outputs else loss
+
+
+class MaskedMean(Tells):
+    """A mean written by hand, which divides nought by nought where no token has a label."""
+
+    loss_is_scaled_for_ga = False  # as transformers wants it said of a loss that is a mean over its micro-batch
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        labels = inputs["labels"].view(-1)
+        each = functional.cross_entropy(outputs.logits.view(-1, 3), labels.clamp(min=0), reduction="none")
+        counts = (labels != IGNORED).float()
+        loss = (each * counts).sum() / counts.sum()
+        return (loss, outputs) if return_outputs else loss
+
+
+def sum_over_items(outputs, labels, num_items_in_batch):
+    logits = outputs.logits.view(-1, outputs.logits.shape[-1])
+    return functional.cross_entropy(logits, labels.view(-1), reduction="sum") / num_items_in_batch
+
+
+def mean_of_its_own(outputs, labels, num_items_in_batch=None):
+    return functional.cross_entropy(outputs.logits.view(-1, outputs.logits.shape[-1]), labels.view(-1))
+
+
+def own_loss(model, inputs):
+    return model(**inputs).loss
+
+
+def weighted_over_items(model, inputs):
+    return class_weighted(model(**inputs), inputs["labels"], reduction="sum") / len(inputs["labels"])
+
+
+def smoothed(model, inputs):
+    return functional.cross_entropy(
+        model(**inputs).logits.view(-1, 3), inputs["labels"].view(-1), label_smoothing=0.1, ignore_index=IGNORED
+    )
+
+
+def weighted_means(model, inputs):
+    return class_weighted(model(**inputs), inputs["labels"])
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained how; ``whole``: its loss over a whole global batch, by plain PyTorch."""
+
+    rows: object = small.rows
+    model: object = small.model
+    collate: object = small.collate
+    kind: type = Tells
+    whole: object = own_loss
+    micro: tuple = (4, 4)  # micro-batch size, micro-batches per global batch
+    loss: object = None
+    smoothing: float = 0.0
+    by_row: bool = False  # the whole is the mean of the micro-batches' losses, weighted by their rows
+    drawn: bool = False  # the collator draws: labels differ from cut to cut, but not from world to world
+
+
+TAGS = {"rows": tagged_rows, "model": tagger, "collate": collate_tagged}
+CASES = {
+    "tags": Case(**TAGS),
+    "tags, idle ranks": Case(**TAGS, micro=(8, 2)),
+    "text": Case(model=writer, collate=collate_text),
+    "guesses": Case(model=tagger, collate=collate_guesses, drawn=True),
+    "smoothed tags": Case(**TAGS, smoothing=0.1, whole=smoothed),
+    "no further arguments": Case(model=Plain),
+    "class weights": Case(kind=ClassWeights, whole=weighted_means, by_row=True),
+    "class weights, uncut": Case(kind=ClassWeights, whole=weighted_means, micro=(16, 1)),
+    "class weights, idle ranks": Case(kind=ClassWeights, whole=weighted_means, micro=(8, 2), by_row=True),
+    "class weights over items": Case(kind=ClassWeightsOverItems, whole=weighted_over_items),
+    "masked mean": Case(**TAGS, kind=MaskedMean),
+    "sum over items": Case(**TAGS, loss=sum_over_items),
+    "mean of its own": Case(**TAGS, loss=mean_of_its_own),
+}
+
+
+def the_plan(case, world_size, num_rows=40):
+    micro_batch_size, num_micro_batches = case.micro
+    return build_plan(
+        case.rows(num_rows),
+        seed=5,
+        num_epochs=1,
+        batch_size=16,
+        micro_batch_size=micro_batch_size,
+        num_micro_batches=num_micro_batches,
+        world_size=world_size,
+    )
+
+
+def trainer_of(case, world_size, rank, folder, plan, callbacks=(), **others):
+    return case.kind(
+        model=case.model(),
+        args=small.arguments(
+            folder,
+            facts_of(plan),
+            **{"optim": "sgd", "learning_rate": RATE, "lr_scheduler_type": "constant", "max_grad_norm": 0, **others},
+        ),
+        data_collator=case.collate,
+        train_dataset=split_dataset_by_node(plan, rank, world_size),
+        eval_dataset=case.rows(21, seed=1),
+        compute_loss_func=case.loss,
+        callbacks=[*callbacks],
+    )
+
+
+def train(case, world_size, rank, folder):
+    plan, keeps = the_plan(case, world_size), Keeps()
+    trainer = trainer_of(case, world_size, rank, folder, plan, [keeps], label_smoothing_factor=case.smoothing)
+    trainer.train()
+    return {
+        "gradients": np.stack(keeps.gradients),
+        "losses": trainer.losses,
+        "names": trainer.names,
+        "kinds": trainer.kinds,
+        "once": [coverage.num_once for coverage in trainer.coverage],
+        "eval_loss": trainer.evaluate()["eval_loss"],
+        "weights": flat(trainer.model.parameters()),
+    }
+
+
+def reference_of(case):
+    """The same training by plain PyTorch in one process: a whole global batch in one forward pass."""
+    plan, model = the_plan(case, 1), case.model()
+    found = {"gradients": [], "losses": []}
+    for parts in parts_of(plan).values():
+        model.zero_grad()
+        loss = whole_loss(case, model, rows_of(plan), parts)
+        loss.backward()
+        found["gradients"].append(flat(p.grad for p in model.parameters()))
+        found["losses"].append(loss.item())
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= RATE * p.grad
+    held_out = case.collate([*case.rows(21, seed=1)])
+    with torch.no_grad():
+        found["eval_loss"] = case.whole(model.eval(), held_out).item()
+    return {**found, "gradients": np.stack(found["gradients"]), "weights": flat(model.parameters())}
+
+
+def parts_of(plan):
+    """Row positions of every micro-batch of every step."""
+    found = {}
+    for entry in plan.with_format(None):
+        found.setdefault(entry["step"], {})[entry["step"], entry["micro"]] = entry["rows"]
+    return found
+
+
+def whole_loss(case, model, rows, parts):
+    whole = [rows[position] for positions in parts.values() for position in positions]
+    if case.by_row:
+        batched = [[rows[position] for position in positions] for positions in parts.values()]
+        return sum(case.whole(model, case.collate(part)) * len(part) for part in batched) / len(whole)
+    if not case.drawn:
+        return case.whole(model, case.collate(whole))
+    summed, items = 0.0, 0
+    for place, positions in parts.items():
+        seed_for("collate", 5, *place)
+        inputs = case.collate([rows[position] for position in positions])
+        logits = model(**inputs).logits.view(-1, 3)
+        summed = summed + functional.cross_entropy(logits, inputs["labels"].view(-1), reduction="sum")
+        items += int((inputs["labels"] != IGNORED).sum())
+    return summed / items
+
+
+class Unused(nn.Module):
+    """A layer that no loss depends on."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.spare = small.model(), nn.Linear(2, 2)
+
+    def forward(self, input_ids, attention_mask, labels):
+        return self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+
+
+def with_a_spare_layer(world_size, rank, folder, **others):
+    """One step only: nothing comes after it that could notice."""
+    case = Case(model=Unused, micro=(8, 1) if world_size == 1 else (2, 4))
+    plan = the_plan(case, world_size, num_rows=7)
+    trainer = trainer_of(case, world_size, rank, folder, plan, **others)
+    try:
+        trainer.train()
+    except InvalidInput as error:
+        return {"cause": error.cause, "message": str(error), "steps": trainer.state.global_step}
+    return {"steps": trainer.state.global_step}
+
+
+def run(world_size, rank, folder):
+    return {
+        "cases": {name: train(case, world_size, rank, folder) for name, case in CASES.items()},
+        "spare layer": with_a_spare_layer(world_size, rank, folder),
+        "spare layer, looked for": with_a_spare_layer(world_size, rank, folder, ddp_find_unused_parameters=True),
+    }
