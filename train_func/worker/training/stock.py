@@ -10,7 +10,7 @@ import transformers
 from datasets import Dataset, IterableDataset
 
 from train_func.errors import InvalidInput
-from train_func.worker.training import weights, world
+from train_func.worker.training import stock_loss, weights, world
 from train_func.worker.training.arguments import value_faults
 from train_func.worker.training.audit import pattern_of, served_by
 from train_func.worker.training.coverage import Coverage, RowIds, count
@@ -94,6 +94,7 @@ def check_stock_trainer(trainer: transformers.Trainer, whole: RowIds | None) -> 
         )
     if faults := value_faults(trainer.args, {"enable_jit_checkpoint": False}):
         raise InvalidInput(faults, cause="code")
+    stock_loss.tell_of_means(trainer)
     rows = trainer.train_dataset
     if isinstance(rows, IterableDataset) and getattr(rows, "_distributed", None) is not None and world.size() > 1:
         _refuse_stock("before that an iterable data set was split by split_dataset_by_node", None)
