@@ -42,7 +42,7 @@ def claim(store: Store, record: RunRecord) -> RunRecord:
     """The record as the next generation that nobody has begun, so that a call neither finds nor replaces a result."""
     for generation in itertools.count(1):
         own = replace(record, generation=generation)
-        if next(iter(store.list(f"{own.prefix}/")), None) is not None:
+        if store.names(own.prefix):
             continue
         if Attempts(store, own, worker=0, pod=socket.gethostname()).claim().attempt == ATTEMPT:
             print(
