@@ -18,7 +18,8 @@
 #   s3           the store: Service myminio:9000 and Secret myminio in the namespace kubeflow, bucket kubeflow-examples
 #   operator     the Training Operator 1.9.4
 #   jobs         namespace train-func: where jobs run, who may submit them, a key for that bucket alone
-#   jupyterhub   notebooks with the image and the environment that train_func wants: release my-jupyter
+#   jupyterhub   notebooks with the image and the environment that train_func wants: release my-jupyter in the namespace
+#                train-func-hub. One hub is one circle of trust: its users share one account, namespace, Role and key
 #
 # Options
 #   --profile kind|generic|aks|hpk|testbed   what kind of cluster it is; generic
