@@ -2,16 +2,18 @@
 
 import json
 import threading
+import time
 
 import pytest
 
 from train_func.errors import StorageFailed
 from train_func.run import Run, RunRecord
 from train_func.storage import open_store
+from train_func.worker.pod import store_wait
 from train_func.worker.pod.attempts import Attempts
 from train_func.worker.pod.outcome import Failure, Outcome, running
 from train_func.worker.pod.stop import Stop
-from train_func.worker.pod.store_wait import patiently
+from train_func.worker.pod.store_wait import PatientStore, patiently
 from train_func.worker.pod.verdict import RankEnd, Verdict, following, of_ranks
 
 
@@ -266,7 +268,7 @@ class Away:
     def __init__(self, times, reason="unreachable"):
         self.times, self.reason, self.calls = times, reason, 0
 
-    def __call__(self):
+    def __call__(self, *arguments, **options):
         self.calls += 1
         if self.calls <= self.times:
             raise StorageFailed("no answer", reason=self.reason)
@@ -285,3 +287,39 @@ def test_the_wait_for_a_store_has_an_end_and_other_faults_have_none():
     with pytest.raises(StorageFailed):
         patiently(denied, Stop())
     assert denied.calls == 1
+
+
+class Flaky:
+    """A store that is away for the first calls of each kind."""
+
+    address = "file:///srv/store"
+
+    def __init__(self, times):
+        self._calls = {}
+        self._times = times
+
+    def __getattr__(self, name):
+        return self._calls.setdefault(name, Away(self._times))
+
+    def num_calls(self, name):
+        return self._calls[name].calls
+
+
+def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(monkeypatch, capsys):
+    monkeypatch.setattr(store_wait, "PAUSE", 0.01)
+    flaky = Flaky(1)
+    patient = PatientStore(flaky, Stop(), 60, "publish")
+    assert [patient.get("a"), patient.get("b"), patient.put("c", b"")] == ["there"] * 3
+    assert (flaky.num_calls("get"), flaky.num_calls("put")) == (3, 2)
+    said = capsys.readouterr().out
+    assert said.count("more for the store, to publish: no answer") == 1  # and not with every try
+
+
+def test_all_calls_of_a_patient_store_wait_together_no_longer_than_stated(monkeypatch):
+    monkeypatch.setattr(store_wait, "PAUSE", 0.01)
+    patient = PatientStore(Flaky(9**9), Stop(), 0.2, "publish")
+    begun = time.monotonic()
+    for call in (lambda: patient.get("a"), lambda: patient.list(""), lambda: patient.delete("a")):
+        with pytest.raises(StorageFailed, match="no answer"):
+            call()
+    assert time.monotonic() - begun < 10

@@ -94,6 +94,12 @@ def test_what_only_follows_from_the_first_end_is_not_told(display, shown):
     assert shown() == ["worker 1 ends with exit code 147: rank 1 was killed by SIGKILL"]
 
 
+def test_that_a_trained_model_waits_for_the_store_is_told(display, shown):
+    waits = "waiting up to 880 s more for the store, to publish what was trained: no answer"
+    tell(display, lines(attempt(), f"[rank 0] {waits}"))
+    assert shown() == [waits]
+
+
 def test_earlier_submissions_are_one_line(display, shown):
     for number in (1, 2, 2):
         display.pass_over(attempt(number))

@@ -19,8 +19,9 @@ from train_func.worker.pod.mirror import Mirror
 from train_func.worker.pod.peers import Peers
 from train_func.worker.pod.processes import num_memory_kills
 from train_func.worker.pod.stop import Stop
-from train_func.worker.pod.store_wait import patiently
+from train_func.worker.pod.store_wait import PatientStore, patiently
 from train_func.worker.pod.verdict import RankEnd, Verdict, following, of_ranks
+from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.training.publish import complete
 
 RECORD_SECONDS = 15.0  # longest the end of a worker waits for the store
@@ -152,9 +153,8 @@ class Attempt:
 
         Before the group parts, because the job is over as soon as the first worker has left with exit code 0.
         """
-        self._until = time.monotonic() + RECORD_SECONDS
         opened = any(end.outcome is not None and end.outcome.session for end in ends)
-        if opened and self._environment.worker == 0 and self._store and not complete(self._store, self._record):
+        if opened and self._environment.worker == 0 and self._store and not self._is_complete(self._store):
             raise InvalidInput(
                 f"every rank ended well but {self._record.prefix}/result.json is not in {self._store.address}: "
                 "call session.publish(trainer) on every rank as the last step",
@@ -162,7 +162,31 @@ class Attempt:
             )
         if any(end.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
-        self._keep(Verdict(exits.DONE, None, "all ranks ended", self._environment.worker), ends)
+        self._keep_done("all ranks ended", ends)
+
+    def _is_complete(self, store: Store) -> bool:
+        patient = PatientStore(store, self._stop, PUBLISH_SECONDS, "see that all is published")
+        return complete(patient, self._record)
+
+    def publish_pending(self, ends: list[RankEnd]) -> Verdict | None:
+        """Publishes what the ranks of this pod have trained and not published before they ended; None if nothing is so.
+
+        Raises:
+            StorageFailed: it cannot be published.
+        """
+        pending = Pending(self._environment.work_dir)
+        if (number := pending.attempt) is None or not (store := self._store) or not (attempts := self._attempts):
+            return None
+        print(f"attempt {number} has trained to the end and was not published: only that is left to do")
+        pending.upload(store, self._record, self._stop)
+        self.lease = self.lease or attempts.lease(number)
+        return self._keep_done("what its ranks had trained is published", ends)
+
+    def _keep_done(self, message: str, ends: list[RankEnd]) -> Verdict:
+        self._until = time.monotonic() + RECORD_SECONDS
+        done = Verdict(exits.DONE, None, message, self._environment.worker)
+        self._keep(done, ends)
+        return done
 
     def close(self, ends: list[RankEnd], own: Verdict | None, root: Verdict | None = None) -> Verdict:
         """The verdict on this worker, on record as far as the store lets it; later calls return the first's.

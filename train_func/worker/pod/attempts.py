@@ -81,14 +81,14 @@ class Attempts:
     def claim(self) -> Lease:
         """Takes the next free number; of several claimants at once each gets its own."""
         number = max(self._files(), default=0) + 1
-        while not self._put(lease := self._lease(number)):
+        while not self._put(lease := self.lease(number)):
             number += 1
         return lease
 
     def claim_unformed(self) -> Lease:
         """The number for the end of this worker when no group has formed: one for all workers that end so."""
         number = max(self._files(), default=1)
-        while not self._put(lease := self._lease(number, formed=False)) and not self._may_join(number):
+        while not self._put(lease := self.lease(number, formed=False)) and not self._may_join(number):
             number += 1
         return lease
 
@@ -107,7 +107,7 @@ class Attempts:
         unformed = not lease.get("formed", True) and lease.get("submitted") == self._record.submitted
         return unformed and f"worker-{self._worker}.json" not in self._files().get(number, [])
 
-    def _lease(self, number: int, *, formed: bool = True) -> Lease:
+    def lease(self, number: int, *, formed: bool = True) -> Lease:
         """This worker's claim of a number."""
         record = self._record
         return Lease(number, record.generation, self._pod, self._pod_uid, self._worker, record.submitted, now(), formed)

@@ -2,18 +2,27 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from train_func.errors import StorageFailed
+from train_func.storage import Entry, Object, Store
+from train_func.storage.store import ignore
 from train_func.worker.pod.stop import Stop
 
 STORE_SECONDS = 60.0
 PAUSE = 3.0
+TELL_SECONDS = 15.0  # between two lines that say what is waited for, where the wait is long
 
 T = TypeVar("T")
+Tell = Callable[[float, StorageFailed], object]
 
 
-def patiently(call: Callable[[], T], stop: Stop, seconds: float = STORE_SECONDS) -> T:
+def _tell(seconds: float, failure: StorageFailed) -> None:
+    print(f"the store is away, waiting up to {seconds:.0f} s more for it: {failure}", flush=True)
+
+
+def patiently(call: Callable[[], T], stop: Stop, seconds: float = STORE_SECONDS, tell: Tell = _tell) -> T:
     """Repeats ``call`` while the store is unreachable, for so many seconds at most.
 
     Raises:
@@ -27,5 +36,64 @@ def patiently(call: Callable[[], T], stop: Stop, seconds: float = STORE_SECONDS)
         except StorageFailed as failure:
             if not failure.retryable or time.monotonic() + PAUSE > end:
                 raise
-            print(f"the store is away, waiting up to {end - time.monotonic():.0f} s more for it: {failure}", flush=True)
+            tell(end - time.monotonic(), failure)
         stop.pause(PAUSE)
+
+
+class PatientStore:
+    """A store whose calls wait for it while it is away, all of them together for ``seconds``.
+
+    Each call waits by itself, so that what has arrived is not sent again. ``purpose``: what the wait is for, in words.
+    """
+
+    def __init__(self, store: Store, stop: Stop, seconds: float, purpose: str) -> None:
+        self.address = store.address
+        self._store = store
+        self._stop = stop
+        self._until = time.monotonic() + seconds
+        self._purpose = purpose
+        self._told = -TELL_SECONDS
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_version: str | None = None) -> str:
+        """See Store."""
+        return self._patiently(lambda: self._store.put(key, data, if_absent=if_absent, if_version=if_version))
+
+    def upload(self, key: str, path: Path, *, sent: Callable[[int], object] = ignore) -> str:
+        """See Store."""
+        return self._patiently(lambda: self._store.upload(key, path, sent=sent))
+
+    def get(self, key: str) -> Object:
+        """See Store."""
+        return self._patiently(lambda: self._store.get(key))
+
+    def download(self, key: str, path: Path) -> str:
+        """See Store."""
+        return self._patiently(lambda: self._store.download(key, path))
+
+    def checksum(self, key: str) -> str | None:
+        """See Store."""
+        return self._patiently(lambda: self._store.checksum(key))
+
+    def names(self, folder: str) -> "list[str]":
+        """See Store."""
+        return self._patiently(lambda: self._store.names(folder))
+
+    def list(self, prefix: str) -> "list[Entry]":
+        """See Store."""
+        return self._patiently(lambda: self._store.list(prefix))
+
+    def delete(self, key: str) -> None:
+        """See Store."""
+        self._patiently(lambda: self._store.delete(key))
+
+    def probe(self, prefix: str) -> None:
+        """See Store."""
+        self._patiently(lambda: self._store.probe(prefix))
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        return patiently(call, self._stop, self._until - time.monotonic(), self._tell)
+
+    def _tell(self, seconds: float, failure: StorageFailed) -> None:
+        if time.monotonic() - self._told >= TELL_SECONDS:
+            self._told = time.monotonic()
+            print(f"waiting up to {seconds:.0f} s more for the store, to {self._purpose}: {failure}", flush=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from train_func import exits
-from train_func.errors import InvalidInput, TrainFuncError
+from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
 from train_func.run import RunRecord
 from train_func.storage import Store, open_store
 from train_func.worker.pod.attempt import Attempt, Refused
@@ -142,7 +142,7 @@ class Supervisor:
             self._verdict = self._close(error.verdict)
         except PeersLost as error:
             own = Verdict(exits.PEER, "peer", str(error), self._environment.worker, root=False)
-            self._verdict = self._close(own, error.verdict)
+            self._verdict = self._publish_pending() or self._close(own, error.verdict)
         except Exception as error:
             self._verdict = self._close(self._of_error(error))
 
@@ -171,6 +171,8 @@ class Supervisor:
         self._attempt.prepare()  # first, because it knows within seconds why a store cannot be used
         if store is not None and patiently(lambda: complete(store, record), self._stop):
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
+        if done := self._attempt.publish_pending([]):
+            return done
         return self._run_ranks(self._attempt)
 
     def _open_store(self, address: str) -> Store | None:
@@ -184,8 +186,20 @@ class Supervisor:
             self._environment, self._mirror, self._stop, open_attempt=attempt.open, finish_attempt=attempt.finish
         )
         result = self._agent.run()
+        if result.is_failed() and (published := self._publish_pending()):
+            return published
         done = Verdict(exits.DONE, None, "all ranks of all workers ended", self._environment.worker)
         return self._close(None if result.is_failed() else done)
+
+    def _publish_pending(self) -> Verdict | None:
+        """None also when it cannot be published: then the ranks' end tells what to do about it."""
+        if self._attempt is None or self._agent is None:
+            return None
+        try:
+            return self._attempt.publish_pending(self._agent.ends())
+        except (StorageFailed, Stopped) as failure:
+            print(f"what was trained could not be published: {failure}")
+            return None
 
     def _close(self, own: Verdict | None, root: Verdict | None = None) -> Verdict:
         if self._attempt is None:

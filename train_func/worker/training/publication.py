@@ -10,14 +10,13 @@ from typing import Any
 
 import transformers
 
-from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
+from train_func.errors import InvalidInput, TrainFuncError
 from train_func.run import RunRecord
 from train_func.storage import Store
 from train_func.worker.model.loading import without_progress_bars
+from train_func.worker.training.publish import take_source
 
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "safetensors")
-# Under the run's prefix in the store: as what it is published.
-SOURCE = {"source/source.py": "train_func.py", "source/cells.json": "cells.json"}
 
 
 def write_publication(
@@ -25,13 +24,11 @@ def write_publication(
     trainer: transformers.Trainer,
     tokenizer: Any,
     record: RunRecord,
-    store: Store,
     metrics: Mapping[str, Any],
 ) -> list[str]:
-    """Writes model, tokenizer, metrics, source, versions and the run; returns notes on what there was not.
+    """Writes model, tokenizer, metrics, versions and the run; returns notes on what there was not.
 
-    Raises:
-        StorageFailed: when the source cannot be read; OSError when the disk is full.
+    Raises OSError when the disk is full.
     """
     folder.mkdir(parents=True)
     with without_progress_bars():
@@ -48,19 +45,21 @@ def write_publication(
     _write(folder / "run.json", record.to_dict())
     versions = {"python": platform.python_version(), "train_func": record.package_version}
     _write(folder / "versions.json", versions | {name: version(name) for name in PACKAGES})
-    return notes + [
-        note for key, name in SOURCE.items() if (note := _take(store, f"{record.prefix}/{key}", folder / name))
-    ]
+    return notes
 
 
 def rehearse(folder: Path, trainer: transformers.Trainer, tokenizer: Any, record: RunRecord, store: Store) -> list[str]:
     """Writes it all once before the first step, and removes it: what cannot be published is known before hours of work.
 
     Raises:
-        InvalidInput: (cause "code") when the model or its tokenizer cannot be saved; what ``write_publication`` raises.
+        InvalidInput: (cause "code") when the model or its tokenizer cannot be saved; StorageFailed when the source
+            cannot be read, OSError when the disk is full.
     """
     try:
-        return write_publication(folder, trainer, tokenizer, record, store, {})
+        return [
+            *write_publication(folder, trainer, tokenizer, record, {}),
+            *take_source(store, record, folder),
+        ]
     except (TrainFuncError, OSError):
         raise
     except Exception as error:
@@ -76,13 +75,3 @@ def rehearse(folder: Path, trainer: transformers.Trainer, tokenizer: Any, record
 
 def _write(path: Path, plain: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(plain, indent=1) + "\n")
-
-
-def _take(store: Store, key: str, path: Path) -> str | None:
-    try:
-        path.write_bytes(store.get(key).data)
-    except StorageFailed as failure:
-        if failure.reason != "absent":
-            raise
-        return f"{path.name} is not published: the run was started without submit, so {key} is not in the store"
-    return None

@@ -16,6 +16,8 @@ from train_func.run import RunRecord
 from train_func.storage import Store
 
 MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
+# Under the run's prefix in the store: as what it is published.
+SOURCE = {"source/source.py": "train_func.py", "source/cells.json": "cells.json"}
 
 
 def publish(store: Store, record: RunRecord, attempt: int, folder: Path, report: Mapping[str, Any]) -> None:
@@ -124,6 +126,21 @@ def _copy(store: Store, record: RunRecord, result: bytes, scratch: Path, folder:
     sums = {name: facts["sha256"] for name, facts in manifest["files"].items()}
     store.put(f"{record.model_prefix}/{SUMS}", _sums({**sums, MANIFEST: hashlib.sha256(result).hexdigest()}))
     store.put(f"{record.model_prefix}/{MANIFEST}", result)
+
+
+def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:
+    """Adds the function's source to the files that are to be published; returns notes on what there is not."""
+    return [note for key, name in SOURCE.items() if (note := _take(store, f"{record.prefix}/{key}", folder / name))]
+
+
+def _take(store: Store, key: str, path: Path) -> str | None:
+    try:
+        path.write_bytes(store.get(key).data)
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+        return f"{path.name} is not published: the run was started without submit, so {key} is not in the store"
+    return None
 
 
 def _sums(sums: Mapping[str, str]) -> bytes:

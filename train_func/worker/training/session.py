@@ -23,13 +23,15 @@ from train_func.worker.data import split, tokens, verify
 from train_func.worker.model import loading as models
 from train_func.worker.model.source import FoundModel, find_model
 from train_func.worker.pod.attempts import Attempts
+from train_func.worker.pod.stop import Stop
 from train_func.worker.training import audit, calling, publication, stock, tracking, world
 from train_func.worker.training.arguments import Arguments
 from train_func.worker.training.coverage import Coverage, RowIds
+from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.training.plain import as_json
 from train_func.worker.training.plan import build_plan, num_micro_batches, row_ids_of
 from train_func.worker.training.probe import Probe, probe, recorded
-from train_func.worker.training.publish import check_unpublished, complete, publish
+from train_func.worker.training.publish import check_unpublished, complete
 from train_func.worker.training.trainer import Trainer
 
 TRACKING_SECONDS, STOPPED_SECONDS = 60.0, 5.0  # for files of report_to, at the end and after a signal
@@ -245,6 +247,7 @@ class Session:
         """Publishes the trained model as the result of the run; all ranks return when that is done.
 
         Training has come to its end when ``trainer.train()`` has returned, also where a callback ended it early.
+        A store that is away is waited for, up to 15 minutes or the deadline.
 
         Raises:
             InvalidInput: when training has not come to its end.
@@ -255,10 +258,12 @@ class Session:
         report = {"step": state.global_step, "num_steps": state.max_steps, **self._report(trainer)}
 
         def write() -> None:
-            folder = self._work / "model"
+            pending = Pending(Path(world.environment().get("TRAIN_FUNC_WORK_DIR") or self._work))
+            pending.begin()
             tokenizer = self._tokenizer_of(trainer)
-            publication.write_publication(folder, trainer, tokenizer, self.record, self.store, report["metrics"])
-            publish(self.store, self.record, self.attempt, folder, report)
+            publication.write_publication(pending.folder, trainer, tokenizer, self.record, report["metrics"])
+            pending.seal(self.attempt, report, min(PUBLISH_SECONDS, self.run.deadline))
+            pending.upload(self.store, self.record, Stop())
 
         world.on_rank_zero(write)
         _was["published"] = True
