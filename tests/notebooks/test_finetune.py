@@ -42,6 +42,16 @@ def test_it_shows_progress_metrics_the_model_and_predictions(executed):
     assert "audit epoch=1 rows=81 used_once=81 missing=0 repeated=0 world_size=2" in first
 
 
+def test_it_shows_nothing_red(executed):
+    """Warnings and bars that only a terminal can draw; tqdm draws widgets where ipywidgets is installed."""
+    folder, _ = executed
+    for number in range(2):
+        outputs = [
+            out for cell in nbformat.read(folder / f"{number}.ipynb", 4).cells for out in cell.get("outputs", [])
+        ]
+        assert [out["text"] for out in outputs if out.get("name") == "stderr"] == []
+
+
 def test_the_second_time_it_attaches_to_what_was_done(executed):
     folder, (first, second) = executed
     assert "it was already done; attached" not in first
