@@ -23,10 +23,9 @@ def probe(store: Store, prefix: str, place: str) -> None:
         StorageFailed: with the reason of the first step that failed.
     """
     check_prefix(prefix)
-    key = f"{prefix.removesuffix('/')}/probe-{secrets.token_hex(8)}".removeprefix("/")
     for _ in range(TRIES):
         with contextlib.suppress(TimeoutError):
-            return within(PROBE_SECONDS, lambda: _round_trip(store, key))
+            return within(PROBE_SECONDS, lambda: _round_trip(store, prefix.removesuffix("/")))
     raise StorageFailed(
         f"probe of {store.address} ({place}): no answer in {TRIES} tries of {PROBE_SECONDS} s; see whether it is up, "
         "whether anything between here and there (name server, firewall, mount) is silent, and whether this machine "
@@ -35,7 +34,9 @@ def probe(store: Store, prefix: str, place: str) -> None:
     )
 
 
-def _round_trip(store: Store, key: str) -> None:
+def _round_trip(store: Store, prefix: str) -> None:
+    # A key of this try alone: an earlier one that was given up may still write and delete its own.
+    key = f"{prefix}/probe-{secrets.token_hex(8)}".removeprefix("/")
     data = secrets.token_bytes(32)
     store.put(key, data)
     try:
