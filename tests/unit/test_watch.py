@@ -183,3 +183,8 @@ def test_what_was_told_before_it_turned_out_to_be_permanent_is_not_told_again(di
     display.troubles([passing])
     display.troubles([Trouble("permission", passing.what, "make it", permanent=True)])
     assert shown() == ["worker 0: the Secret is missing", "  next: make it", "waiting does not help: make it"]
+
+
+def test_a_note_of_a_worker_is_told(display, shown):
+    tell(display, lines(attempt(), "[rank 0] note: 40 of the 101 training rows are used", "[rank 0] notes of my own"))
+    assert shown() == ["note: 40 of the 101 training rows are used"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PROGRESS_SECONDS = 5.0  # between two progress lines
 LOOK_SECONDS = 0.5  # between two looks at the state while no worker says anything
 _TOLD = re.compile(
-    r"(?:\[rank 0\] )?(?P<kind>attempt|session|note|progress|evaluation|audit|published|waiting) .*"
+    r"(?:\[rank 0\] )?(?P<kind>attempt|session|note:|progress|evaluation|audit|published|waiting) .*"
     r"|worker \d+ ends with exit code (?!0:)\d+: (?P<why>.*)"
 )
 _STEP = re.compile(r"step=(\d+)/(\d+)")
