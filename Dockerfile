@@ -8,7 +8,8 @@ FROM docker.io/library/python:3.11-slim
 ENV VIRTUAL_ENV=/opt/venv \
     PATH=/opt/venv/bin:$PATH \
     UV_NO_CACHE=1 \
-    UV_HTTP_TIMEOUT=300
+    UV_HTTP_TIMEOUT=300 \
+    UV_COMPILE_BYTECODE_TIMEOUT=0
 
 # A name for the number, because libraries ask for one; the number everywhere else, because Kubernetes reads numbers.
 # The published image ships its library without bytecode, and a read-only root can never write any.

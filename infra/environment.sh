@@ -47,7 +47,8 @@ install() {
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$entry"
     rm -f "$entry"
     # Compiled once here: where PYTHONDONTWRITEBYTECODE is set, every worker would otherwise compile torch for 15 s.
-    "$VENV/bin/uv" pip install --python "$VENV/bin/python" --compile-bytecode --no-deps --require-hashes -r "$LOCK"
+    # A busy machine takes its time for that: only what fails ends the set-up.
+    UV_COMPILE_BYTECODE_TIMEOUT=0 "$VENV/bin/uv" pip install --python "$VENV/bin/python" --compile-bytecode --no-deps --require-hashes -r "$LOCK"
     "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps --no-build-isolation -e "$ROOT"
 }
 
