@@ -131,7 +131,7 @@ def test_cancel_stops_the_workers_and_a_new_submission_goes_on(home, a_run, tmp_
         again._store.delete(entry.key)
     anew = submit(functions.waits_for_a_file, asked, on=Local())  # the job is there still, its run is not
     assert anew.wait(LIMIT) == "Succeeded"
-    assert anew.record.submitted > again.record.submitted
+    assert any("/attempts/" in entry.key for entry in anew._store.list(f"{anew.name}/"))  # of its own: none was left
     anew.delete()
     assert anew.state == "Succeeded"
 
@@ -153,8 +153,7 @@ def test_an_interrupt_ends_the_watching_and_not_the_job(home, a_run, tmp_path, c
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
     threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
-        with pytest.raises(KeyboardInterrupt):
-            job.watch()
+        assert job.watch() == "Running"
     finally:
         signal.signal(signal.SIGINT, before)
     assert f"it goes on: attach('{job.name}').watch() shows it again, .cancel() stops it" in capsys.readouterr().out

@@ -4,6 +4,7 @@ import re
 import traceback
 
 import pytest
+import urllib3
 import yaml
 
 from train_func import Cluster, Local, Run, attach
@@ -246,9 +247,12 @@ def test_a_kubeconfig_that_was_written_again_is_read_again(surroundings):
 def test_every_request_has_a_time_limit(monkeypatch):
     access = connect()
     limits = []
-    monkeypatch.setattr(
-        access.client.rest_client, "GET", lambda *_, _request_timeout=None, **__: limits.append(_request_timeout)
-    )
+
+    def get(*_, _request_timeout=None, **__):
+        limits.append(_request_timeout)
+        return urllib3.HTTPResponse(b"{}")
+
+    monkeypatch.setattr(access.client.rest_client, "GET", get)
     access.core.list_namespaced_pod("ml", _preload_content=False)
     access.core.list_namespaced_pod("ml", _preload_content=False, _request_timeout=(1, 60))
     assert limits == [(3.0, 10.0), (1, 60)]

@@ -60,7 +60,7 @@ def test_whoever_states_what_a_worker_takes_insists(preflight):
     (cores,) = refused(preflight, asked(64), memory="256Mi")
     assert "Local(cpu=1)" in cores
     (together,) = refused(preflight, asked(64), cpu=1, memory="1Gi")  # what was stated still has to fit
-    assert "64 workers ask for 1.0Gi" in together
+    assert "64 workers with 1.0Gi" in together
 
 
 def test_a_model_that_lies_here_is_counted_with_its_training_state(preflight, tmp_path):
