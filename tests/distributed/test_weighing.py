@@ -32,8 +32,10 @@ def reference():
 @pytest.mark.parametrize("size", WORLD_SIZES)
 def test_gradients_and_losses_are_those_of_the_whole_batch_at_once(found, reference, name, size):
     for rank in range(size):
-        np.testing.assert_allclose(found[size, rank][name]["gradients"], reference[name]["gradients"], **TO_1E_6)
-        np.testing.assert_allclose(found[size, rank][name]["losses"], reference[name]["losses"], **TO_1E_6)
+        of_rank, expected = found[size, rank][name], reference[name]
+        differing = np.linalg.norm(of_rank["gradients"] - expected["gradients"])
+        assert differing <= 1e-6 * np.linalg.norm(expected["gradients"])
+        np.testing.assert_allclose(of_rank["losses"], expected["losses"], rtol=1e-6)
         np.testing.assert_allclose(found[size, rank][name]["weights"], reference[name]["weights"], **TO_1E_6)
 
 
