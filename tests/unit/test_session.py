@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -340,6 +341,51 @@ def test_what_trackers_write_is_kept_with_the_attempt_also_when_the_training_fai
     assert kept["tiny-reviews-0123/attempts/1/mlruns/0/metrics/loss"] == b"1 2 "
     assert "2 files of report_to are kept" in capsys.readouterr().out
     assert "MLFLOW_TRACKING_URI" not in os.environ
+
+
+@pytest.mark.parametrize("own_error", [None, ZeroDivisionError])
+def test_a_tracker_that_cannot_write_changes_no_end_of_a_training(
+    a_record, store, tmp_path, capsys, monkeypatch, own_error
+):
+    """Neither does it replace the user's error, nor fail a published run; what lies there already is kept."""
+    monkeypatch.setenv("TRAIN_FUNC_WORK_DIR", str(tmp_path))
+    parameters, train = a_record(epochs=1).parameters(), transformers.Trainer.train
+    with pytest.raises(own_error) if own_error else nullcontext(), Session(parameters) as session:
+        trainer = trainer_of(session, parameters)
+        trainer.add_callback(CannotWrite())
+        trainer.train()
+        session.publish(trainer)
+        if own_error:
+            raise own_error
+    assert store.get("tiny-reviews-0123/attempts/1/runs/events").data == b"1"
+    assert "not all kept: OSError: No space left on device" in capsys.readouterr().out
+    assert not list(tmp_path.glob("session-*"))
+    assert transformers.Trainer.train is train
+
+
+class CannotWrite(transformers.TrainerCallback):
+    """As a tracker on a full disk."""
+
+    def on_train_begin(self, args, state, control, **others):
+        (Path(args.output_dir) / "runs").mkdir()
+        (Path(args.output_dir) / "runs/events").write_text("1")
+        self.tb_writer = self
+
+    def flush(self):
+        raise OSError("No space left on device")
+
+
+def test_a_session_closes_also_when_a_signal_comes_while_files_are_kept(a_record, tmp_path, monkeypatch):
+    def keep(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("TRAIN_FUNC_WORK_DIR", str(tmp_path))
+    monkeypatch.setattr(session_module.tracking, "keep", keep)
+    train = transformers.Trainer.train
+    with pytest.raises(KeyboardInterrupt), Session(a_record().parameters()) as session:
+        session._trainers.append(None)
+    assert transformers.Trainer.train is train
+    assert not list(tmp_path.glob("session-*"))
 
 
 class Tracks(transformers.TrainerCallback):

@@ -103,11 +103,11 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.rank == 0 and self._trainers:
-            seconds = TRACKING_SECONDS if error is None or isinstance(error, Exception) else STOPPED_SECONDS
-            if line := tracking.keep(self._work, self._trainers, self.store, self.record, self.attempt, seconds):
-                world.say(line)
-        self._open.close()  # waits for no other rank, which may have failed
+        with self._open:  # closes it whatever happens, and waits for no other rank, which may have failed
+            if self.rank == 0 and self._trainers:
+                seconds = TRACKING_SECONDS if error is None or isinstance(error, Exception) else STOPPED_SECONDS
+                if line := tracking.keep(self._work, self._trainers, self.store, self.record, self.attempt, seconds):
+                    world.say(line)
 
     def _attempt(self, given: str | None) -> int:
         if given:

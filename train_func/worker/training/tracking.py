@@ -41,23 +41,26 @@ def keep(
 
     Never raises: how a training ended does not depend on its diary. None when nothing was written.
     """
-    for trainer in trainers:
-        _flush(trainer)
-    files = sorted(path for name in FOLDERS for path in (folder / name).rglob("*") if path.is_file())
-    if not files:
-        return None
     prefix = f"{record.prefix}/attempts/{attempt}"
 
-    def upload() -> None:
-        for path in files:
-            store.upload(f"{prefix}/{path.relative_to(folder).as_posix()}", path)
+    def upload() -> int:
+        try:
+            for trainer in trainers:
+                _flush(trainer)
+        finally:  # a broken writer keeps nothing else from being uploaded
+            files = sorted(path for name in FOLDERS for path in (folder / name).rglob("*") if path.is_file())
+            for path in files:
+                store.upload(f"{prefix}/{path.relative_to(folder).as_posix()}", path)
+        return len(files)
 
     try:
-        within(seconds, upload)
+        num_files = within(seconds, upload)
+        if not num_files:
+            return None
+        kept = " and ".join(name for name in FOLDERS if (folder / name).exists())
+        return f"note: {num_files} files of report_to are kept: {store.address}/{prefix}/ ({kept})"
     except Exception as error:
         return f"note: files of report_to are not all kept: {type(error).__name__}: {error}"
-    kept = " and ".join(name for name in FOLDERS if (folder / name).exists())
-    return f"note: {len(files)} files of report_to are kept: {store.address}/{prefix}/ ({kept})"
 
 
 def _flush(trainer: transformers.Trainer) -> None:
