@@ -8,6 +8,7 @@ from train_func.client.cluster import Cluster
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.run import Run
 from train_func.storage import open_store
+from train_func.terminal import shown
 
 USAGE = """usage: python -m train_func doctor     ask the cluster and the store everything that a submission would
 
@@ -26,7 +27,7 @@ def doctor() -> int:
     }
     found = {what: _faults(ask) for what, ask in asked.items()}
     for what, faults in found.items():
-        print(*(f"FAIL  {what}: {fault}" for fault in faults) if faults else (f"ok    {what}",), sep="\n")
+        print(*(shown(f"FAIL  {what}: {fault}") for fault in faults) if faults else (f"ok    {what}",), sep="\n")
     return MISSING if any(found.values()) else os.EX_OK
 
 

@@ -24,3 +24,11 @@ def test_anything_but_its_command_shows_how_it_is_called():
     assert doctor().returncode == 2
     assert "usage: python -m train_func doctor" in doctor("docter").stderr
     assert doctor("--help").returncode == 0
+
+
+def test_what_it_quotes_is_shown_and_not_obeyed(tmp_path):
+    kubeconfig = tmp_path / "config\x1b[2J"
+    kubeconfig.write_text("contexts: []")
+    done = doctor("doctor", HOME=str(tmp_path), KUBECONFIG=str(kubeconfig))
+    assert "\\x1b[2J" in done.stdout
+    assert "\x1b" not in done.stdout

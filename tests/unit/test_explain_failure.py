@@ -1,6 +1,7 @@
 """A job that has ended without its result is explained from what is left of it, also when the store is away."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -171,3 +172,15 @@ def test_what_pod_and_record_both_say_of_the_memory_is_said_once(store, ended):
     status["state"]["terminated"]["message"] = json.dumps(said)
     ended(cause="memory", exit_code=71, message=said["message"])
     assert str(explain(a_record(), place, store)).count("3 of 3 attempts made no progress") == 1
+
+
+def test_the_way_to_the_whole_log_prints_what_a_worker_wrote_without_obeying_it(store, capsys):
+    class Job:
+        def logs(self):
+            return iter(["[worker 0] grün", "[worker 0] \x1b[2J\rgone"])
+
+    (way,) = re.findall("the whole log: (.*)", str(explain(a_record(), RecordedPlace("exit_1"), store)))
+    exec(way, {"job": Job()})
+    printed = capsys.readouterr().out
+    assert {"grün", "gone"} <= set(re.findall(r"grün|gone", printed))
+    assert not {"\x1b", "\r"} & set(printed)

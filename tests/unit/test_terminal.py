@@ -1,15 +1,19 @@
 """What workers write cannot move the cursor, clear the screen or hide text: it is shown, and obeyed nowhere."""
 
+import json
 import re
 import unicodedata
 from datetime import UTC, datetime
 
 import pytest
 
+from tests.recorded_jobs import RecordedPlace, a_record
+from train_func.client.job import Job
 from train_func.client.logs.numbering import Attempt, Told, headed
 from train_func.client.observed import Event
 from train_func.client.watch import Display
 from train_func.errors import InvalidInput, JobFailed
+from train_func.storage import open_store
 from train_func.terminal import shown
 
 CLEAR, TITLE, C1 = "\x1b[2J\x1b[H", "\x1b]0;owned\x07", "\x9b31m"
@@ -80,3 +84,12 @@ def test_an_errors_message_is_obeyed_by_no_terminal(make):
 
 def test_an_event_is_printed_without_what_its_message_would_do():
     assert not obeyed(str(Event(datetime.now(UTC), "Warning", "Failed", EVIL, "Pod/a")))
+
+
+def test_what_hinders_a_job_is_not_obeyed_when_its_wait_is_over(tmp_path):
+    place = RecordedPlace("image_not_found")
+    place.job = json.loads(json.dumps(place.job).replace("not found", f"not found {json.dumps(EVIL)[1:-1]}"))
+    job = Job(a_record(), place, open_store((tmp_path / "store").as_uri()))
+    with pytest.raises(TimeoutError, match=r"\\x1b\[2J") as late:
+        job.wait(0)
+    assert not obeyed(str(late.value))

@@ -105,7 +105,7 @@ class Job:
                 raise failure
             if end is not None and time.monotonic() > end:
                 why = "".join(f"; {trouble.what}" for trouble in lookout.current)
-                raise TimeoutError(f"{self.name} is {state} after {timeout} s{why}; wait again, or cancel()")
+                raise TimeoutError(shown(f"{self.name} is {state} after {timeout} s{why}; wait again, or cancel()"))
             left = LONGEST_WAIT if end is None else max(0.0, end - time.monotonic())
             self._place.await_change(self.record.job_name, min(left, lookout.patience))
             state = patiently(lambda: self.state, state)

@@ -197,5 +197,6 @@ def _error(record: RunRecord, found: Trouble, evidence: Evidence) -> JobFailed:
         lines.append(f"  what the workers wrote down is not known, the store could not be asked: {evidence.away}")
     if advice := found.next or NEXT.get(found.cause):
         lines.append(f"  next: {advice}")
-    lines.append("  the whole log: print(*job.logs(), sep='\\n')")
+    # By repr, because a terminal would obey what a worker wrote.
+    lines.append("  the whole log: print(*map(repr, job.logs()), sep='\\n')")
     return JobFailed("\n".join(lines), cause=found.cause)
