@@ -169,3 +169,22 @@ def test_each_scheme_has_its_own_variable():
     environment = {"HTTPS_PROXY": "secure", "HTTP_PROXY": "plain:8080", "ALL_PROXY": "any"}
     assert proxy.from_environment("http://api.example", environment) == proxy.Proxy("http://plain:8080")
     assert proxy.from_environment("https://api.example", environment) == proxy.Proxy("http://secure:80")
+
+
+@pytest.mark.parametrize(
+    ("given", "remedies"),
+    [
+        (lambda url: {"environment": {"HTTPS_PROXY": url}}, ("HTTPS_PROXY", "NO_PROXY", "proxy-url")),
+        (lambda url: {"proxy-url": url}, ("proxy-url",)),
+    ],
+)
+def test_a_socks_proxy_is_refused_with_what_to_set_instead(connected, given, remedies):
+    with pytest.raises(InvalidInput, match="socks5") as caught:
+        connected(**given("socks5://proxy.example:1080"))
+    for remedy in remedies:
+        assert remedy in str(caught.value).partition("next:")[2]
+
+
+def test_a_server_that_no_proxy_names_is_reached_past_a_socks_proxy():
+    environment = {"HTTPS_PROXY": "socks5://proxy.example:1080", "NO_PROXY": "api.example"}
+    assert proxy.from_environment("https://api.example:6443", environment) is None

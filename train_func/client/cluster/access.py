@@ -157,7 +157,8 @@ def _proxy_url(kubeconfig: str, cluster: str) -> Proxy | None:
 
     found = KubeConfigMerger(kubeconfig).config["clusters"].get_with_name(cluster)["cluster"]
     url = found.safe_get("proxy-url")
-    return proxy.parse(url, f"proxy-url of the cluster {cluster!r} in {kubeconfig}") if url else None
+    setting = f"proxy-url of the cluster {cluster!r} in {kubeconfig}"
+    return proxy.parse(url, setting, "give another proxy-url, or none where no proxy is needed") if url else None
 
 
 def _why(error: Exception) -> str:

@@ -35,11 +35,17 @@ def from_environment(server: str, environment: Mapping[str, str]) -> Proxy | Non
     given = _variable(environment, name)
     if not given or _loopback(target.hostname or "") or _excepted(target, _variable(environment, "NO_PROXY")):
         return None
-    return parse(given if "://" in given else f"http://{given}", name)
+    remedy = f"put {target.hostname} into NO_PROXY, or give another {name} or the kubeconfig a proxy-url, which wins"
+    return parse(given if "://" in given else f"http://{given}", name, remedy)
 
 
-def parse(url: str, setting: str) -> Proxy:
-    """The proxy at an address; ``setting`` is where the address was given.
+def parse(url: str, setting: str, remedy: str) -> Proxy:
+    """The proxy at an address.
+
+    Args:
+        url: the address.
+        setting: where it was given.
+        remedy: what to do about one that cannot be used.
 
     Raises:
         InvalidInput: it is no address of a proxy that can be used.
@@ -53,7 +59,7 @@ def parse(url: str, setting: str) -> Proxy:
         shown = f"{parts.scheme}://..." if parts.scheme else "that"
         raise InvalidInput(
             f"{setting}: {shown} is no address of a proxy that can be used; expected is one such as "
-            "http://proxy.example:3128, with http or https"
+            f"http://proxy.example:3128, with http or https; next: {remedy}"
         )
     shown_host = f"[{host}]" if ":" in host else host
     user = None if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
