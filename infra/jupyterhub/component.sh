@@ -198,12 +198,12 @@ tell_move() {
     cat >&2 <<TEXT
   this hub was installed before hubs had a namespace of their own: it may read the root key of the store and make pods
   beside store and operator, and stays so until you move it; every home stays in its volume, in the namespace kubeflow
-  next: have the users save their work; bring each home here (the servers run): kubectl cp kubeflow/jupyter-NAME:/home/train-func NAME
+  next: have the users save their work; bring each home here (the servers run): kubectl cp --context $CONTEXT kubeflow/jupyter-NAME:/home/train-func NAME
     helm uninstall $JUPYTER -n kubeflow --kube-context $CONTEXT
     kubectl delete pods $of
     kubectl label persistentvolumeclaims $of release=$JUPYTER-before --overwrite
     install.sh install --context $CONTEXT
-  and, once its user has started a server there, each home back: kubectl cp NAME/. train-func-hub/jupyter-NAME:/home/train-func
+  and, once its user has started a server there, each home back: kubectl cp --context $CONTEXT NAME/. train-func-hub/jupyter-NAME:/home/train-func
 TEXT
 }
 

@@ -69,3 +69,12 @@ def test_nothing_of_the_hub_is_in_a_namespace_of_the_others(tmp_path):
     sources = found["NetworkPolicy", "myminio"]["spec"]["ingress"][0]["from"]
     notebooks = next(each for each in sources if "component" in each.get("podSelector", {}).get("matchLabels", {}))
     assert notebooks["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": OWN}}
+
+
+def test_every_command_of_the_move_names_the_cluster():
+    move = """source "$1/infra/jupyterhub/component.sh"; CONTEXT=there; tell_move"""
+    done = subprocess.run(["bash", "-euc", move, "bash", ROOT], capture_output=True, text=True, timeout=60, check=True)
+    commands = re.findall(r"(?:kubectl|helm|install\.sh) .*", done.stderr)
+    assert len(commands) > 4
+    for command in commands:
+        assert re.search(r" --(kube-)?context there( |$)", command), command
