@@ -52,6 +52,15 @@ def test_every_make_target_it_names_exists():
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 
+def test_every_variable_it_gives_to_make_is_known_there():
+    known = set(re.search(r"^KNOWN := ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split())
+    given = {name for line in re.findall(r"make [a-z][^`#\n]*", README) for name in re.findall(r"\b([A-Z_]+)=", line)}
+    about = [text for text in README.split("\n\n") if "`make test-cluster`" in text]
+    named = {name for text in about for name in re.findall(r"`([A-Z_]+)=[^`]*`", text)}
+    assert {"FRESH", "BUILDER"} <= given | named
+    assert (given | named) - known == set()
+
+
 def test_every_public_name_is_explained():
     for name in train_func.__all__:
         assert f"`{name}" in README, name
