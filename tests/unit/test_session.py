@@ -277,6 +277,47 @@ def test_transformers_own_evaluation_of_other_rows_is_not_published(a_record, st
     assert json.loads(store.get("tiny-reviews-0123/result.json").data)["metrics"]["loss"] == of_held_out
 
 
+def columns_of_the_model(rows):
+    return rows.select_columns(["row_id", "label", "input_ids", "attention_mask"])
+
+
+@pytest.mark.parametrize("change, prefix", [(lambda rows: rows, "eval"), (columns_of_the_model, "test")])
+def test_transformers_own_evaluation_of_the_held_out_rows_is_published_whoever_gives_them(
+    a_record, store, change, prefix
+):
+    """As an argument of evaluate, without eval_dataset; measured again when the weights have changed since."""
+    parameters = a_record(epochs=1).parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, kind=transformers.Trainer)
+        rows, trainer.eval_dataset = change(trainer.eval_dataset), None
+        trainer.train()
+        before = trainer.evaluate(rows, metric_key_prefix=prefix)[f"{prefix}_loss"]
+        if prefix == "test":
+            with torch.no_grad():
+                trainer.model.classifier.bias[0] += 1
+        session.publish(trainer)
+        after = trainer.evaluate(rows)["eval_loss"]
+    metrics = json.loads(store.get("tiny-reviews-0123/result.json").data)["metrics"]
+    assert metrics["loss"] == after
+    assert (before == after) == (prefix == "eval")
+
+
+@pytest.mark.parametrize("evaluated", ["other rows", "rows without ids", "nothing"])
+def test_a_result_without_metrics_is_told_with_a_remedy(a_record, store, capsys, evaluated):
+    parameters = a_record(epochs=1).parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, kind=transformers.Trainer)
+        held_out, trainer.eval_dataset = trainer.eval_dataset, None
+        trainer.train()
+        if evaluated != "nothing":
+            others = trainer.train_dataset.select(range(8))
+            trainer.evaluate(others if evaluated == "other rows" else held_out.remove_columns("row_id"))
+        session.publish(trainer)
+    assert json.loads(store.get("tiny-reviews-0123/result.json").data)["metrics"] == {}
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: no metrics"))
+    assert "trainer.evaluate(held_out)" in note
+
+
 def predictions(logits, labels):
     return evaluation._Predictions(np.asarray(logits), np.asarray(labels), None, count(np.arange(4), [np.arange(4)]))
 

@@ -95,7 +95,7 @@ class Session:
         self.store: Store = open_store(self.record.store)
         self.attempt: int = world.on_rank_zero(lambda: self._attempt(environment.get("TRAIN_FUNC_ATTEMPT")))
         self.probe: Probe = world.on_rank_zero(self._probe)
-        self._watch = stock.Watch(self._before_training)
+        self._watch = stock.Watch(self._before_training, lambda: self._held_out)
         opening.enter_context(self._watch.lasts())
         opening.enter_context(tracking.mlflow_writes_to(self._work))
         transformers.set_seed(self.run.seed)

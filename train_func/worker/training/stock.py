@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import transformers
 from datasets import Dataset, IterableDataset
 
 from train_func.errors import InvalidInput
-from train_func.worker.training import stock_loss, weights, world
+from train_func.worker.training import evaluation, stock_loss, weights, world
 from train_func.worker.training.arguments import value_faults
 from train_func.worker.training.audit import pattern_of, served_by
 from train_func.worker.training.coverage import Coverage, RowIds, count
@@ -25,27 +26,37 @@ class Watch:
     was written for transformers makes the Trainer itself.
     """
 
-    def __init__(self, check: Callable[[transformers.Trainer], None]) -> None:
-        """``check`` is called before a training; what it raises keeps the training from starting."""
+    def __init__(
+        self, check: Callable[[transformers.Trainer], None], held_out: Callable[[], Dataset | None] = lambda: None
+    ) -> None:
+        """``check`` is called before a training; what it raises keeps the training from starting. ``held_out`` gives
+        the rows whose evaluation counts, whatever eval_dataset a Trainer has."""
         self._check = check
+        self._held_out = held_out
         self._ended: list[transformers.Trainer] = []
-        self._measured: list[tuple[transformers.Trainer, str, dict[str, Any]]] = []
+        self._measured: list[_Measured] = []
 
     def has_ended(self, trainer: transformers.Trainer) -> bool:
         """Whether the last training came to an end, its last step or one that a callback chose."""
         return any(ended is trainer for ended in self._ended)
 
     def metrics_of(self, trainer: transformers.Trainer) -> dict[str, Any]:
-        """Collective: what transformers' own Trainer measures on its eval_dataset, with the weights it has now.
+        """Collective: what transformers' own Trainer measures on its eval_dataset, or on the held-out rows, with the
+        weights it has now.
 
-        Empty when it never measured anything.
+        Empty, with a note, when it never measured them.
         """
         used = weights.fingerprint(trainer.accelerator.unwrap_model(trainer.model))
-        own = [(of, metrics) for by, of, metrics in self._measured if by is trainer]
-        found = world.on_rank_zero(lambda: next((metrics for of, metrics in reversed(own) if of == used), None))
-        if found is None and own:
-            found = trainer.evaluate()
-        return {name.removeprefix("eval_"): value for name, value in (found or {}).items()}
+        own = [measured for measured in self._measured if measured.trainer is trainer]
+        if not own:
+            world.say(
+                "note: no metrics are published: transformers.Trainer did not evaluate the held-out rows. Give it "
+                "eval_dataset=held_out, or call trainer.evaluate(held_out), before session.publish(trainer), with the "
+                "held_out that session.data returns and its column row_id"
+            )
+            return {}
+        found = world.on_rank_zero(lambda: next((of.metrics for of in reversed(own) if of.weights == used), None))
+        return _without_prefix(trainer.evaluate(own[-1].rows), "eval") if found is None else found
 
     @contextmanager
     def lasts(self) -> Iterator[None]:
@@ -62,11 +73,17 @@ class Watch:
             self._ended.append(trainer)
             return output
 
-        def watched_evaluate(trainer: transformers.Trainer, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> Any:
-            metrics = evaluate(trainer, eval_dataset, *args, **kwargs)
-            if eval_dataset is None or eval_dataset is trainer.eval_dataset:
+        def watched_evaluate(
+            trainer: transformers.Trainer,
+            eval_dataset: Any = None,
+            ignore_keys: list[str] | None = None,
+            metric_key_prefix: str = "eval",
+        ) -> dict[str, float]:
+            metrics: dict[str, float] = evaluate(trainer, eval_dataset, ignore_keys, metric_key_prefix)
+            if eval_dataset is None or eval_dataset is trainer.eval_dataset or self._are_held_out(eval_dataset):
                 used = weights.fingerprint(trainer.accelerator.unwrap_model(trainer.model))
-                self._measured.append((trainer, used, dict(metrics)))
+                named = _without_prefix(metrics, metric_key_prefix)
+                self._measured.append(_Measured(trainer, eval_dataset, used, named))
             return metrics
 
         kind.train, kind.evaluate = watched_train, watched_evaluate
@@ -74,6 +91,26 @@ class Watch:
             yield
         finally:
             kind.train, kind.evaluate = train, evaluate
+
+    def _are_held_out(self, rows: Any) -> bool:
+        held_out = self._held_out()
+        return held_out is not None and evaluation.covering(rows, held_out) is rows
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """One evaluation by transformers' own Trainer."""
+
+    trainer: transformers.Trainer
+    rows: Any
+    """As ``evaluate`` was given them."""
+    weights: str
+    """Fingerprint of those that were measured."""
+    metrics: dict[str, Any]
+
+
+def _without_prefix(metrics: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(f"{prefix}_"): value for name, value in metrics.items()}
 
 
 def check_stock_trainer(trainer: transformers.Trainer, whole: RowIds | None) -> Coverage | None:
