@@ -122,7 +122,7 @@ class Observed:
         self._status = JobStatus(tuple(Condition(kind, "True", "", "", NOW) for kind in conditions), NOW, NOW, False)
         self.logs = LogAccess()
 
-    def ready(self):
+    def ready(self, seconds):
         return True
 
     def status(self):

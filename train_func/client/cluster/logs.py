@@ -7,16 +7,17 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from train_func.client.cluster import faults, objects
+from train_func.client.cluster import faults, objects, sending
 from train_func.client.cluster import observer as observers
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.asking import together
-from train_func.client.cluster.observer import FIRST_SECONDS, Observer
+from train_func.client.cluster.observer import Observer
 from train_func.client.cluster.tail import Tail, ended, is_there, open_log, readable, started
 from train_func.client.manifest import CONTAINER
 from train_func.client.observed import LogCut, LogLine, Note, Pod
 from train_func.errors import InvalidInput
 
+FIRST_SECONDS = 15.0  # longest wait for the first listing, beside what a busy server asks for
 MOST_FOLLOWED = 16
 LIVING = 12  # of these in a large job; the others are for workers that have ended, which are soon read
 LOOK_SECONDS = 0.5
@@ -114,7 +115,7 @@ class _Following:
         self._noted: set[str] = set()
 
     def lines(self, stop: threading.Event) -> Iterator[LogLine | LogCut]:
-        _await_first_listing(self._access, self._observer)
+        _await_first_listing(self._access, self._observer, stop)
         try:
             while not stop.is_set():
                 self._tell_silence()
@@ -219,9 +220,14 @@ class _Following:
         return ready[: MOST_FOLLOWED - len(self._tails)]
 
 
-def _await_first_listing(access: Access, observer: Observer) -> None:
-    if observer.ready():
-        return
+def _await_first_listing(access: Access, observer: Observer, stop: threading.Event) -> None:
+    """The limit of time is for a silent server: what a busy one asks for comes on top, within the senders' patience."""
+    begun = end = time.monotonic()
+    while time.monotonic() < end + FIRST_SECONDS and not observer.failure:
+        if observer.ready(LOOK_SECONDS) or stop.is_set():
+            return
+        observer.ask()
+        end = max(begun, min(observer.busy_until, begun + sending.PATIENCE_SECONDS))
     if error := observer.failure or observer.trouble:
         raise _refused(access, error)
     raise InvalidInput(f"{access.where} has not answered within {FIRST_SECONDS:.0f} s; try again", cause="cluster")

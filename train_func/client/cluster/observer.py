@@ -16,8 +16,7 @@ from train_func.client.observed import Event, JobStatus, Pod
 from train_func.errors import InvalidInput
 
 IDLE_SECONDS = 30.0
-FIRST_SECONDS = 15.0  # longest wait for the first listing
-READY_SECONDS = 5.0  # the same for whoever could ask the API instead
+READY_SECONDS = 5.0  # longest wait for the first listing of whoever could ask the API instead
 SHORTEST_SECONDS = 0.3  # between two answers to whoever waits for a change: a large job changes all the time
 REFUSED_SECONDS = 5.0  # the same where the cluster refuses to be watched
 
@@ -100,6 +99,11 @@ class Observer:
         return next((one.trouble for one in self._all if one.trouble), None)
 
     @property
+    def busy_until(self) -> float:
+        """When a busy server wants to be asked again, or wanted to; as ``time.monotonic`` tells it."""
+        return max(one.busy_until for one in self._all)
+
+    @property
     def unheard(self) -> InvalidInput | None:
         """The same for whoever waits, once it lasts."""
         found = [(one.unheard, "watch", one.resource) for one in self._all] + [(self.logs.unheard, "get", "pods/log")]
@@ -136,7 +140,7 @@ class Observer:
         found = {**self._events.gone, **self._events.items}
         return sorted(found.values(), key=lambda event: event.time)
 
-    def ready(self, seconds: float = FIRST_SECONDS) -> bool:
+    def ready(self, seconds: float) -> bool:
         """Waits until everything is known; False when that fails or takes too long."""
         with self._changed:
             self._changed.wait_for(lambda: self.fresh or self.failure is not None, seconds)

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from train_func.client.cluster import faults
 from train_func.client.cluster.access import Access, Json
 from train_func.client.cluster.asking import get
+from train_func.client.cluster.sending import Asked
 from train_func.client.cluster.stream import Stream
 
 LIST_SECONDS = 10.0
@@ -52,6 +53,7 @@ class Reflection(threading.Thread, Generic[T]):
         self._version = ""
         self._stream: Stream | None = None
         self._stopped = threading.Event()
+        self._busy = Asked(self._stopped)
         self._pause = SHORTEST_PAUSE
         self._since: float | None = None  # when that began that nothing is heard
         self.items: dict[str, T] = {}
@@ -77,6 +79,7 @@ class Reflection(threading.Thread, Generic[T]):
             stream.close()
 
     def run(self) -> None:
+        self._busy.count()
         while not self._stopped.is_set():
             try:
                 if not self._version:
@@ -102,6 +105,11 @@ class Reflection(threading.Thread, Generic[T]):
         """Why nothing has been heard for a while, or will be ever."""
         lasting = self._since is not None and time.monotonic() - self._since >= TROUBLE_SECONDS
         return self.failure or (self.trouble if lasting else None)
+
+    @property
+    def busy_until(self) -> float:
+        """When a busy server wants to be asked again, or wanted to; as ``time.monotonic`` tells it."""
+        return self._busy.until
 
     def _note(self, error: BaseException) -> None:
         self.trouble = error

@@ -29,15 +29,24 @@ NO_API = "what answers there is no Kubernetes API, by its answer in HTML or XML;
 class Asked:
     """How long a server has asked one caller to wait: its limit of time is for servers that are silent."""
 
-    def __init__(self) -> None:
+    def __init__(self, stopped: threading.Event | None = None) -> None:
+        """``stopped`` ends a wait when it is set."""
         self._outer = _asked.get()
+        self._stopped: threading.Event = stopped or (self._outer._stopped if self._outer else threading.Event())
         self.seconds = 0.0
+        self.until = 0.0
+        """When the longest of the waits is over, as ``time.monotonic`` tells it."""
 
-    def add(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
+        """Waits as the server asks; False when the caller was stopped meanwhile."""
+        self._add(seconds, time.monotonic() + seconds)
+        return not self._stopped.wait(seconds)
+
+    def _add(self, seconds: float, until: float) -> None:
         """The caller, and whoever waits for it, waits so much longer."""
-        self.seconds += seconds
+        self.seconds, self.until = self.seconds + seconds, max(self.until, until)
         if self._outer:
-            self._outer.add(seconds)
+            self._outer._add(seconds, until)
 
     def count(self) -> None:
         """From now on, in this thread."""
@@ -83,7 +92,9 @@ class Sender:
                 if pause is None or time.monotonic() - begun + pause > PATIENCE_SECONDS:
                     raise
                 num_busy += 1
-                self._wait(pause, error)
+                self._tell(pause, error)
+                if not (_asked.get() or Asked()).wait(pause):
+                    raise
 
     def _answer(self, method: str, url: str, options: dict[str, Any]) -> Any:
         """The API's; a page of whatever else listens there, as of a proxy, raises the error that says so."""
@@ -111,9 +122,7 @@ class Sender:
                 self._client.rest_client = type(self._client.rest_client)(self._client.configuration)
         return True
 
-    def _wait(self, pause: float, error: Any) -> None:
-        if asked := _asked.get():
-            asked.add(pause)
+    def _tell(self, pause: float, error: Any) -> None:
         with self._lock:
             tell = time.monotonic() >= self._next_line
             self._next_line = time.monotonic() + TELL_SECONDS if tell else self._next_line
@@ -124,7 +133,6 @@ class Sender:
                 f"{PATIENCE_SECONDS:.0f} s",
                 flush=True,
             )
-        time.sleep(pause)
 
 
 def retry_after(error: BaseException) -> float | None:
