@@ -23,9 +23,7 @@ from train_func.run import Run, RunRecord
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
 from train_func.worker.model.source import find_model
-from train_func.worker.training import evaluation
 from train_func.worker.training import session as session_module
-from train_func.worker.training.coverage import count
 from train_func.worker.training.plan import facts_of, row_ids_of
 
 WORDS = {"bad": "terrible cold rude", "good": "tasty fresh friendly"}
@@ -316,26 +314,6 @@ def test_a_result_without_metrics_is_told_with_a_remedy(a_record, store, capsys,
     assert json.loads(store.get("tiny-reviews-0123/result.json").data)["metrics"] == {}
     (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: no metrics"))
     assert "trainer.evaluate(held_out)" in note
-
-
-def predictions(logits, labels):
-    return evaluation._Predictions(np.asarray(logits), np.asarray(labels), None, count(np.arange(4), [np.arange(4)]))
-
-
-@pytest.mark.parametrize(
-    "logits, labels, accuracy",
-    [
-        (np.eye(4), [0, 1, 2, 0], 0.75),
-        (np.eye(4)[:, None].repeat(3, axis=1), [[0, -100, 0], [1, 1, 1], [2, 2, 2], [3, 3, -100]], None),  # tokens
-        ([[0.1], [0.2], [0.3], [0.4]], [0, 0, 1, 1], None),  # regression, or one logit for two classes
-        ([[0.1], [0.2], [0.3], [0.4]], [0.1, 0.2, 0.3, 0.4], None),
-        (np.eye(4), [0.0, 1.0, 2.0, 3.0], None),
-        (np.eye(4), np.eye(4, dtype=int), None),  # several classes at once
-    ],
-)
-def test_accuracy_is_given_only_where_each_row_has_one_class_of_several(logits, labels, accuracy):
-    trainer = SimpleNamespace(compute_metrics=None)
-    assert evaluation._metrics(trainer, predictions(logits, labels)).get("accuracy") == accuracy
 
 
 def test_evaluating_nothing_is_refused(a_record):

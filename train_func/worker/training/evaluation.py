@@ -3,14 +3,16 @@
 Batches do not depend on the number of ranks, so neither does the metric.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from datasets import Dataset
 from transformers import EvalPrediction
-from transformers.trainer_pt_utils import nested_concat, nested_numpify
+from transformers.trainer_pt_utils import nested_numpify
 from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from train_func.worker.training.trainer import Trainer
 
 Ints = npt.NDArray[np.int64]
+PADDING = -100  # as transformers pads predictions of different lengths
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,9 @@ class _Predictions:
     """What the model says of all rows, in the order of the rows, on every rank."""
 
     logits: Any
+    """None when nobody asked for them."""
     labels: Any
+    accuracy: float | None
     loss: float | None
     coverage: Coverage
 
@@ -67,6 +72,8 @@ class _Part:
     loss: float | None
     """Mean over its items, of which there are ``weight``."""
     weight: int
+    num_right: int | None
+    """None where a row has no accuracy that everybody would count alike."""
     logits: Any
     labels: Any
 
@@ -80,7 +87,7 @@ def measure(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None) ->
     """
     ids = audit.check_rows_alike(rows, None, "held-out")
     used = weights.agree(trainer.accelerator.unwrap_model(trainer.model))
-    made = _predict_all(trainer, rows, ids, ignore_keys, "held_out")
+    made = _predict_all(trainer, rows, ids, ignore_keys, "held_out", keep=trainer.compute_metrics is not None)
     metrics = world.together(lambda: _metrics(trainer, made))
     return Measured(trainer.state.global_step, used, rows._fingerprint, metrics, made.coverage)
 
@@ -96,8 +103,9 @@ def predict(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None, pr
         rows = rows.add_column(ROW_ID, np.arange(len(rows)))
     ids = audit.check_rows_alike(rows, None, "given")
     weights.agree(trainer.accelerator.unwrap_model(trainer.model))
-    made = _predict_all(trainer, rows, ids, ignore_keys, "predicted")
-    metrics = world.together(lambda: _metrics(trainer, made)) if made.labels is not None else {"rows": len(rows)}
+    made = _predict_all(trainer, rows, ids, ignore_keys, "predicted", keep=True)
+    is_labelled = made.labels is not None or made.loss is not None
+    metrics = world.together(lambda: _metrics(trainer, made)) if is_labelled else {"rows": len(rows)}
     return PredictionOutput(made.logits, made.labels, {f"{prefix}_{name}": value for name, value in metrics.items()})
 
 
@@ -121,7 +129,7 @@ def metric_names(sets: Any) -> set[str]:
 
 
 def _predict_all(
-    trainer: "Trainer", rows: Dataset, ids: RowIds, ignore_keys: list[str] | None, what: str
+    trainer: "Trainer", rows: Dataset, ids: RowIds, ignore_keys: list[str] | None, what: str, *, keep: bool
 ) -> _Predictions:
     if not len(rows):
         raise InvalidInput(f"The {what.replace('_', '-')} rows are none: give at least one", cause="code")
@@ -129,19 +137,21 @@ def _predict_all(
     collator = trainer.collator("evaluation")
     trainer.model.eval()
     mine = list(enumerate(batches))[world.rank() :: world.size()]
-    own = world.together(lambda: [_predict(trainer, rows, *batch, collator, ignore_keys) for batch in mine])
-    parts = sorted((part for of_rank in world.gather(own) for part in of_rank), key=lambda part: int(part.positions[0]))
+    own = world.together(lambda: [_predict(trainer, rows, *batch, collator, ignore_keys, keep) for batch in mine])
+    parts = [part for of_rank in world.gather(own) for part in of_rank]
     coverage = count(ids, [np.asarray(part.row_ids) for part in parts])
     numbers = " ".join(f"{name}={value}" for name, value in coverage.counts("in_metric_once").items())
     world.say(f"audit {what} {numbers} world_size={world.size()}")
     if not coverage.exact:
         raise InvalidInput(f"The {what.replace('_', '-')} rows are not used once each: {coverage}", cause="code")
-    order = np.argsort(np.concatenate([part.positions for part in parts]))
-    logits, labels = (_in_order(values, order) for values in zip(*((p.logits, p.labels) for p in parts), strict=True))
-    loss, counted = None, [part for part in parts if part.weight]  # a mean over no item is no number
-    if counted and all(part.loss is not None for part in counted):
-        loss = float(np.average([part.loss for part in counted], weights=[part.weight for part in counted]))
-    return _Predictions(logits, labels, loss, coverage)
+    positions = [part.positions for part in parts]
+    return _Predictions(
+        _in_order([part.logits for part in parts], positions),
+        _in_order([part.labels for part in parts], positions),
+        _accuracy(parts),
+        _loss(parts),
+        coverage,
+    )
 
 
 def batches_of(lengths: Ints, batch_size: int) -> list[Ints]:
@@ -151,60 +161,84 @@ def batches_of(lengths: Ints, batch_size: int) -> list[Ints]:
 
 
 def _predict(
-    trainer: "Trainer", rows: Dataset, number: int, positions: Ints, collator: Collator, ignore_keys: list[str] | None
+    trainer: "Trainer",
+    rows: Dataset,
+    number: int,
+    positions: Ints,
+    collator: Collator,
+    ignore_keys: list[str] | None,
+    keep: bool,
 ) -> _Part:
+    """What is not to be kept is let go here: all logits of a language model would fill the memory of every rank."""
     seed_for("evaluate", trainer.args.seed, trainer.state.global_step, number)
     features = features_of(rows, positions.tolist())
     row_ids = take_row_ids(features)
     inputs = collator(features)
     weight = num_items(inputs, trainer._loss_shifts_labels)
     with trainer.accelerator.autocast():
-        loss, logits, labels = trainer.prediction_step(trainer.model, inputs, False, ignore_keys)
-    if trainer.preprocess_logits_for_metrics is not None:
+        loss, logits, labels = trainer.prediction_step(
+            trainer.model, inputs, trainer.args.prediction_loss_only, ignore_keys
+        )
+    if trainer.preprocess_logits_for_metrics is not None and logits is not None:
         logits = trainer.preprocess_logits_for_metrics(logits, labels)
-    mean = None if loss is None else loss.item()
-    return _Part(positions, row_ids, mean, weight, nested_numpify(logits), _numpy_or_none(labels))
+    mean, right = None if loss is None else loss.item(), _num_right(logits, labels)
+    if not keep:
+        logits = labels = None
+    return _Part(positions, row_ids, mean, weight, right, _numpy_or_none(logits), _numpy_or_none(labels))
 
 
-def _numpy_or_none(labels: Any) -> Any:
-    return None if labels is None else nested_numpify(labels)
+def _numpy_or_none(values: Any) -> Any:
+    return None if values is None else nested_numpify(values)
+
+
+def _num_right(logits: Any, labels: Any) -> int | None:
+    """Where each row has one class out of several; anything else has no accuracy that everybody would count alike."""
+    if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
+        return None
+    has_classes = logits.ndim == 2 and logits.shape[1] >= 2
+    are_numbers = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    if not (has_classes and are_numbers and labels.shape == logits.shape[:1]):
+        return None
+    return int((logits.argmax(-1) == labels).sum())
+
+
+def _accuracy(parts: list[_Part]) -> float | None:
+    right = [part.num_right for part in parts if part.num_right is not None]
+    return sum(right) / sum(len(part.positions) for part in parts) if len(right) == len(parts) else None
+
+
+def _loss(parts: list[_Part]) -> float | None:
+    counted = [part for part in parts if part.weight]  # a mean over no item is no number
+    if not counted or any(part.loss is None for part in counted):
+        return None
+    counted.sort(key=lambda part: int(part.positions[0]))  # one order of adding, however many ranks
+    return float(np.average([part.loss for part in counted], weights=[part.weight for part in counted]))
 
 
 def _metrics(trainer: "Trainer", made: _Predictions) -> dict[str, Any]:
     """Computed from all rows in the order of the data set."""
-    logits, labels = made.logits, made.labels
     metrics: dict[str, Any] = {}
-    if trainer.compute_metrics is not None:
-        metrics |= plain(trainer.compute_metrics(EvalPrediction(predictions=logits, label_ids=labels)))
-    elif _are_classes(logits, labels):
-        metrics["accuracy"] = float((logits.argmax(-1) == labels).mean())
+    if trainer.compute_metrics is not None and not trainer.args.prediction_loss_only:
+        prediction = EvalPrediction(predictions=made.logits, label_ids=made.labels)
+        metrics |= plain(trainer.compute_metrics(prediction))
+    elif made.accuracy is not None:
+        metrics["accuracy"] = made.accuracy
     if made.loss is not None:
         metrics["loss"] = made.loss
     return {**metrics, "rows": made.coverage.num_rows}
 
 
-def _are_classes(logits: Any, labels: Any) -> bool:
-    """Whether each row has one class out of several; anything else has no accuracy that everybody would count alike."""
-    return (
-        isinstance(logits, np.ndarray)
-        and isinstance(labels, np.ndarray)
-        and logits.ndim == 2
-        and logits.shape[1] >= 2
-        and labels.shape == logits.shape[:1]
-        and np.issubdtype(labels.dtype, np.integer)
-    )
-
-
-def _in_order(values: tuple[Any, ...], order: Ints) -> Any:
-    if values[0] is None:
+def _in_order(values: Sequence[Any], positions: Sequence[Ints]) -> Any:
+    """One array of what the batches gave, each row at its position, shorter ones padded; so for each of several."""
+    first = values[0]
+    if first is None:
         return None
-    joined = values[0]
-    for value in values[1:]:
-        joined = nested_concat(joined, value)
-    return _take(joined, order)
-
-
-def _take(values: Any, order: Ints) -> Any:
-    if isinstance(values, (list, tuple)):
-        return type(values)(_take(value, order) for value in values)
-    return values[order]
+    if isinstance(first, (list, tuple)):
+        return type(first)(_in_order(part, positions) for part in zip(*values, strict=True))
+    if isinstance(first, Mapping):
+        return {name: _in_order([value[name] for value in values], positions) for name in first}
+    width = [max(value.shape[1] for value in values)] if first.ndim > 1 else []
+    joined = np.full((sum(map(len, positions)), *width, *first.shape[2:]), PADDING, dtype=first.dtype)
+    for value, where in zip(values, positions, strict=True):
+        joined[(where, slice(value.shape[1])) if width else where] = value
+    return joined

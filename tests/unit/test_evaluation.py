@@ -1,0 +1,111 @@
+"""What an evaluation keeps and sends to the other ranks: no more than the metrics need."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from tests.distributed import small
+from train_func.worker import Trainer
+from train_func.worker.training import evaluation, world
+
+NUM_ROWS = 40
+
+
+class Tokens(torch.nn.Module):
+    """Logits per token, many times larger than all else that is known of a row, as those of a language model."""
+
+    VOCABULARY = 1000
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, input_ids, attention_mask=None, labels=None):
+        logits = self.weight * torch.nn.functional.one_hot(input_ids, self.VOCABULARY)
+        return {"loss": logits.mean(), "logits": logits}
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Bytes of everything that was gathered."""
+    found, gather = [], world.gather
+
+    def counted(value):
+        found.append(len(pickle.dumps(value)))
+        return gather(value)
+
+    monkeypatch.setattr(world, "gather", counted)
+    return found
+
+
+def trainer_of(folder, model, **others):
+    settings = {name: others.pop(name) for name in ("prediction_loss_only",) if name in others}
+    arguments = small.arguments_of(folder, per_device_eval_batch_size=7, **settings)
+    return Trainer(
+        model=model, args=arguments, eval_dataset=small.rows(NUM_ROWS), data_collator=small.collate, **others
+    )
+
+
+def test_logits_that_no_metric_needs_are_not_sent(tmp_path, sent):
+    metrics = trainer_of(tmp_path, Tokens()).evaluate()
+    assert set(metrics) == {"eval_loss", "eval_rows", "epoch"}
+    assert sum(sent) < NUM_ROWS * Tokens.VOCABULARY  # a byte for every logit of one token of each row
+
+
+def test_logits_are_sent_where_compute_metrics_asks_for_them_and_padded_alike(tmp_path, sent):
+    seen = []
+
+    def compute_metrics(prediction):
+        seen.append(prediction.predictions)
+        return {"own": 1.0}
+
+    trainer = trainer_of(tmp_path, Tokens(), compute_metrics=compute_metrics)
+    assert trainer.evaluate()["eval_own"] == 1.0
+    lengths = [len(ids) for ids in trainer.eval_dataset["input_ids"]]
+    assert seen[0].shape == (NUM_ROWS, max(lengths), Tokens.VOCABULARY)
+    for row, (ids, logits) in enumerate(zip(trainer.eval_dataset["input_ids"], seen[0], strict=True)):
+        assert logits[: lengths[row]].argmax(-1).tolist() == ids
+    shortest = int(np.argmin(lengths))
+    assert (seen[0][shortest, -1] == -100).all()
+
+
+def test_the_accuracy_is_that_of_all_rows_and_needs_no_logits_of_them(tmp_path, monkeypatch):
+    parts, in_order = [], evaluation._in_order
+    monkeypatch.setattr(
+        evaluation, "_in_order", lambda values, places: parts.extend(values) or in_order(values, places)
+    )
+    trainer = trainer_of(tmp_path, small.model())
+    accuracy = trainer.evaluate()["eval_accuracy"]
+    assert set(parts) == {None}
+    output = trainer.predict(trainer.eval_dataset)
+    right = output.predictions.argmax(-1) == np.asarray(trainer.eval_dataset["label"])
+    assert accuracy == output.metrics["test_accuracy"] == right.mean()
+
+
+def test_prediction_loss_only_measures_the_loss_alone(tmp_path):
+    def compute_metrics(prediction):
+        raise AssertionError("has nothing to compute from")
+
+    trainer = trainer_of(tmp_path, small.model(), prediction_loss_only=True, compute_metrics=compute_metrics)
+    assert set(trainer.evaluate()) == {"eval_loss", "eval_rows", "epoch"}
+    output = trainer.predict(trainer.eval_dataset)
+    assert output.predictions is None
+    assert set(output.metrics) == {"test_loss", "test_rows"}
+
+
+@pytest.mark.parametrize(
+    "logits, labels, right",
+    [
+        (np.eye(4), [0, 1, 2, 0], 3),
+        (np.eye(4)[:, None].repeat(3, axis=1), [[0, -100, 0], [1, 1, 1], [2, 2, 2], [3, 3, -100]], None),  # tokens
+        ([[0.1], [0.2], [0.3], [0.4]], [0, 0, 1, 1], None),  # regression, or one logit for two classes
+        ([[0.1], [0.2], [0.3], [0.4]], [0.1, 0.2, 0.3, 0.4], None),
+        (np.eye(4), [0.0, 1.0, 2.0, 3.0], None),
+        (np.eye(4), [True, False, True, True], None),
+        (np.eye(4), np.eye(4, dtype=int), None),  # several classes at once
+    ],
+)
+def test_accuracy_is_given_only_where_each_row_has_one_class_of_several(logits, labels, right):
+    assert evaluation._num_right(torch.as_tensor(logits), torch.as_tensor(labels)) == right
