@@ -25,6 +25,7 @@ from train_func.worker import Session, Trainer
 from train_func.worker.model.source import find_model
 from train_func.worker.training import session as session_module
 from train_func.worker.training.plan import facts_of, row_ids_of
+from train_func.worker.training.weights import fingerprint
 
 WORDS = {"bad": "terrible cold rude", "good": "tasty fresh friendly"}
 
@@ -433,6 +434,71 @@ def test_a_best_model_by_an_unknown_metric_is_refused_before_the_first_step(a_re
         with pytest.raises(InvalidInput, match=f"'{metric}'.* the metrics are accuracy, loss, rows"):
             trainer.train()
         assert trainer.state.global_step == 0
+
+
+@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+def test_a_best_model_that_may_not_be_saved_is_refused_before_the_first_step(a_record, kind):
+    """Evaluated more often than saved, the best may fall between two checkpoints."""
+    parameters = a_record().parameters()
+    with Session(parameters) as session:
+        steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 2}
+        trainer = trainer_of(session, parameters, kind, **steps, load_best_model_at_end=True)
+        with pytest.raises(InvalidInput, match="save_steps=2.*save_strategy='best'"):
+            trainer.train()
+        assert trainer.state.global_step == 0
+
+
+@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+@pytest.mark.parametrize(
+    "saves, loaded",
+    [
+        ({"save_strategy": "best", "eval_steps": 1}, 3),
+        ({"save_strategy": "steps", "eval_steps": 2, "save_steps": 2}, 2),
+    ],
+)
+def test_the_best_step_is_the_one_whose_weights_were_loaded(a_record, store, capsys, kind, saves, loaded):
+    """Step 3 is the best, evaluated in both cases, and saved in the first one alone."""
+    parameters = a_record().parameters()
+    with Session(parameters) as session:
+        best = {"load_best_model_at_end": True, "metric_for_best_model": "score", "greater_is_better": True}
+        trainer = trainer_of(session, parameters, kind, eval_strategy="steps", **best, **saves)
+        trainer.compute_metrics = lambda _: {"score": -abs(trainer.state.global_step - 3)}
+        trainer.add_callback(measuring := MeasuresAtThree())
+        trainer.train()
+        assert fingerprint(trainer.model) == measuring.weights[loaded]
+        session.publish(trainer)
+    assert json.loads(store.get("tiny-reviews-0123/result.json").data)["audit"]["best_step"] == loaded
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: the weights"))
+    assert f"of step {loaded} " in note
+    assert "step 3" in note  # that it was better is no secret
+
+
+class MeasuresAtThree(transformers.TrainerCallback):
+    """As one does that has a reason of its own to evaluate; keeps what weights each step had."""
+
+    def __init__(self):
+        self.weights = {}
+
+    def on_step_end(self, args, state, control, model, **others):
+        self.weights[state.global_step] = fingerprint(model)
+        if state.global_step == 3:
+            control.should_evaluate = True
+
+
+@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+def test_a_best_model_that_there_is_not_is_told(a_record, store, capsys, kind):
+    """The training ends before its first evaluation."""
+    parameters = a_record(epochs=2).parameters()
+    with Session(parameters) as session:
+        steps = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
+        trainer = trainer_of(session, parameters, kind, **steps, load_best_model_at_end=True)
+        trainer.add_callback(StopsAfterTwo())
+        trainer.train()
+        trainer.evaluate()
+        session.publish(trainer)
+    assert "best_step" not in json.loads(store.get("tiny-reviews-0123/result.json").data)["audit"]
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if "load_best_model_at_end" in line)
+    assert "step 2" in note
 
 
 @pytest.mark.parametrize(

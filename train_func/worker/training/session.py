@@ -24,7 +24,7 @@ from train_func.worker.model import loading as models
 from train_func.worker.model.source import FoundModel, find_model
 from train_func.worker.pod.attempts import Attempts
 from train_func.worker.pod.stop import Stop
-from train_func.worker.training import audit, calling, publication, stock, tracking, world
+from train_func.worker.training import audit, best, calling, publication, stock, tracking, world
 from train_func.worker.training.arguments import Arguments
 from train_func.worker.training.coverage import Coverage, RowIds
 from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
@@ -281,8 +281,8 @@ class Session:
     def _report(self, trainer: transformers.Trainer) -> dict[str, Any]:
         """Metrics and audit, as they are published."""
         audited: dict[str, Any] = {"world_size": self.world_size}
-        if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
-            audited["best_step"] = trainer.state.best_global_step
+        if step := best.loaded_step(trainer):
+            audited["best_step"] = step
         if not isinstance(trainer, Trainer):
             metrics = as_json(self._watch.metrics_of(trainer))
             training = [self._stock_coverage.counts("used_once")] if self._stock_coverage else []

@@ -11,7 +11,7 @@ import transformers
 from datasets import Dataset, IterableDataset
 
 from train_func.errors import InvalidInput
-from train_func.worker.training import evaluation, stock_loss, weights, world
+from train_func.worker.training import best, evaluation, stock_loss, weights, world
 from train_func.worker.training.arguments import value_faults
 from train_func.worker.training.audit import pattern_of, served_by
 from train_func.worker.training.coverage import Coverage, RowIds, count
@@ -68,8 +68,10 @@ class Watch:
             self._check(trainer)
             self._ended = [ended for ended in self._ended if ended is not trainer]
             output = train(trainer, *args, **kwargs)
-            if trainer.args.load_best_model_at_end and not isinstance(trainer, Trainer):
-                weights.take_rank_zeros(trainer.accelerator.unwrap_model(trainer.model))
+            if trainer.args.load_best_model_at_end:
+                if not isinstance(trainer, Trainer):
+                    weights.take_rank_zeros(trainer.accelerator.unwrap_model(trainer.model))
+                best.tell(trainer)
             self._ended.append(trainer)
             return output
 
@@ -129,7 +131,7 @@ def check_stock_trainer(trainer: transformers.Trainer, whole: RowIds | None) -> 
             "and share no gradients. Pass TrainingArguments(**session.arguments, ...), which says use_cpu",
             cause="code",
         )
-    if faults := value_faults(trainer.args, {"enable_jit_checkpoint": False}):
+    if faults := value_faults(trainer.args, {"enable_jit_checkpoint": False}) + best.saving_faults(trainer.args):
         raise InvalidInput(faults, cause="code")
     stock_loss.tell_of_means(trainer)
     rows = trainer.train_dataset

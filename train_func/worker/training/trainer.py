@@ -22,7 +22,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback, Tra
 from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
-from train_func.worker.training import audit, evaluation, weights, world
+from train_func.worker.training import audit, best, evaluation, weights, world
 from train_func.worker.training.arguments import argument_faults
 from train_func.worker.training.coverage import Coverage, shown
 from train_func.worker.training.cut import PAD_TO
@@ -83,7 +83,7 @@ class Trainer(transformers.Trainer):
     def _best_model_faults(self) -> list[str]:
         """Why load_best_model_at_end cannot be done."""
         args = self.args
-        faults: list[str] = []
+        faults = best.saving_faults(args)
         if not args.load_best_model_at_end:
             return faults
         if args.deepspeed or args.fsdp:
@@ -262,9 +262,6 @@ class Trainer(transformers.Trainer):
     def _load_best_model(self) -> None:
         world.on_rank_zero(super()._load_best_model)
         weights.take_rank_zeros(self.accelerator.unwrap_model(self.model))
-        world.say(
-            f"note: the weights are those of step {self.state.best_global_step} again, the best of all evaluations"
-        )
 
 
 class _AfterEpoch(TrainerCallback):
