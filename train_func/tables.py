@@ -7,6 +7,7 @@ TRAIN_FUNC_HOME. Neither pandas nor datasets is imported: whoever holds one of t
 import hashlib
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,14 +61,14 @@ def _of_frame(frame: Any, field: str) -> "Iterator[pa.Table]":
     """The columns of a frame; an index that has a name is a column too, one without is only the number of the row."""
     import pyarrow as pa
 
-    if not frame.columns.is_unique:
-        twice = ", ".join(repr(str(name)) for name in dict.fromkeys(frame.columns[frame.columns.duplicated()]))
+    levels = [level for level, name in enumerate(frame.index.names) if name is not None and name not in frame]
+    # A file names its columns in text, where 1 and "1" are the same.
+    names = [*(str(frame.index.names[level]) for level in levels), *map(str, frame.columns)]
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        twice = ", ".join(map(repr, repeated))
         raise InvalidInput(f"{field}: the DataFrame has more than one column {twice}; rename or drop one", cause="data")
-    named = {name: level for level, name in enumerate(frame.index.names) if name is not None and name not in frame}
-    held = {
-        **{str(name): frame.index.get_level_values(level).to_series() for name, level in named.items()},
-        **{str(name): frame[name] for name in frame.columns},
-    }
+    values = [frame.index.get_level_values(level).to_series() for level in levels]
+    held = dict(zip(names, [*values, *(frame[name] for name in frame.columns)], strict=True))
     columns, faults = {}, []
     for name, column in held.items():
         try:

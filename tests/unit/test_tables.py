@@ -141,6 +141,21 @@ def test_a_column_named_twice_is_refused(frame):
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows.assign(**{"1": "a"}).assign(number=0).rename(columns={"number": 1}),
+        lambda rows: rows.assign(**{"1": "a"}).rename_axis(index=1),
+        lambda rows: rows.assign(number=0).rename(columns={"number": 1}).rename_axis(index="1"),
+        lambda rows: rows.set_index([rows.label.rename(1), rows.label.rename("1")]),
+    ],
+    ids=["two columns", "a level beside a column", "a column beside a level", "two levels"],
+)
+def test_names_that_a_file_cannot_tell_apart_are_a_column_named_twice(frame, home, change):
+    assert "more than one column '1'" in refusal(change(frame))
+    assert not list(home.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
     ("change", "remedy"),
     [
         (lambda rows: datasets.DatasetDict(test=rows, train=rows), "dataset=splits['train'], held_out=splits['test']"),
