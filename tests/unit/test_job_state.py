@@ -70,6 +70,9 @@ def attempt(number: int, **codes: int) -> dict[str, dict]:
         (attempt(9, w0=143) | attempt(10, w0=70), "Failed"),
         (attempt(1, w0=0, w1=0), "Succeeded"),
         (attempt(1, w1=0), "Absent"),
+        (attempt(1, w0=0, w1=143) | attempt(2, w1=146), "Succeeded"),  # worker 1 began again, and found nobody
+        (attempt(1, w0=0, w1=143) | attempt(2, w1=146) | attempt(3, w1=71), "Succeeded"),
+        (attempt(1, w0=0, w1=70), "Failed"),
     ],
 )
 def test_of_a_job_that_is_gone_the_store_tells_what_became(tmp_path, kept, word):
@@ -91,5 +94,8 @@ def test_what_became_of_an_earlier_submission_is_not_what_became_of_the_newest(t
     put("run.json", submitted="2026-11-21T14:00:00")
     put("attempts/1/worker-0.json", attempt=1, worker=0, exit_code=70, submitted="2026-11-21T14:00:00")
     assert state_in_store(store, record) == "Failed"
+    put("attempts/1/worker-0.json", attempt=1, worker=0, exit_code=0, submitted="2026-11-21T14:00:00")
+    put("attempts/2/worker-1.json", attempt=2, worker=1, exit_code=146, submitted="2026-11-21T14:00:00")
+    assert state_in_store(store, record) == "Succeeded"
     put("run.json", submitted="2026-11-21T15:00:00")
     assert state_in_store(store, record) == "Absent"

@@ -1,7 +1,8 @@
 """One word for the state of a job: from its conditions while it is there, from the store when it is gone."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from train_func.client.observed import JobStatus
 from train_func.client.records import ends
@@ -36,11 +37,24 @@ def state_in_store(store: Store, record: RunRecord) -> str:
         return "Succeeded"
     if CANCELLED in names:
         return "Cancelled"
-    attempts = (re.fullmatch(r"(\d+)/", name) for name in store.names(f"{record.prefix}/attempts"))
-    newest = f"{record.prefix}/attempts/{max((int(found[1]) for found in attempts if found), default=0)}"
-    keys = [f"{newest}/{name}" for name in store.names(newest) if re.fullmatch(r"worker-\d+\.json", name)]
-    over = ends(store, record, keys)
+    folder = f"{record.prefix}/attempts"
+    attempts = (re.fullmatch(r"(\d+)/", name) for name in store.names(folder))
+    *earlier, newest = sorted(int(found[1]) for found in attempts if found) or [0]
+    # Without a result.json the function published nothing, and yet all of it was done. Whoever begins again after that
+    # finds no group, and has an attempt of its own.
+    if _done(_ends(store, record, [f"{folder}/{number}" for number in earlier], r"worker-0\.json")):
+        return "Succeeded"
+    over = _ends(store, record, [f"{folder}/{newest}"], r"worker-\d+\.json")
     if any(end["exit_code"] and not retryable(end["exit_code"]) for end in over):
         return "Failed"
-    # Without a result.json the function published nothing, and yet all of it was done.
-    return "Succeeded" if any(end["worker"] == end["exit_code"] == 0 for end in over) else "Absent"
+    return "Succeeded" if _done(over) else "Absent"
+
+
+def _ends(store: Store, record: RunRecord, folders: Iterable[str], wanted: str) -> list[dict[str, Any]]:
+    """The ends in these attempts alone: a listing of all would grow with what else they hold."""
+    keys = [f"{folder}/{name}" for folder in folders for name in store.names(folder) if re.fullmatch(wanted, name)]
+    return ends(store, record, keys) if keys else []
+
+
+def _done(over: Iterable[Mapping[str, Any]]) -> bool:
+    return any(end["worker"] == end["exit_code"] == 0 for end in over)
