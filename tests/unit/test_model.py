@@ -243,6 +243,19 @@ def test_missing_parts_of_divided_weights_are_named(folder, tmp_path):
     assert f"model.safetensors.index.json names files that are not there: {lost.name}" in refusal(folder, tmp_path)
 
 
+@pytest.mark.parametrize("divided", [False, True])
+def test_the_size_of_a_model_is_that_of_the_weights_that_are_loaded(folder, tmp_path, divided):
+    if divided:
+        model = AutoModelForSequenceClassification.from_pretrained(folder)
+        (folder / "model.safetensors").unlink()
+        model.save_pretrained(folder, max_shard_size="50KB")
+    sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
+    assert (len(sizes) > 1) == divided
+    save_file({"x": torch.zeros(1000)}, folder / "model.fp16.safetensors")
+    (folder / "pytorch_model.bin").write_bytes(b"x" * 1000)
+    assert find_model(a_run(folder), None, tmp_path).facts.num_bytes == sum(sizes)
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [

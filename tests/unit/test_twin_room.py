@@ -5,7 +5,10 @@ import re
 
 import pytest
 
-from train_func import InvalidInput, Local, Run
+from tests.tiny_model import write_tiny_model
+from tests.twin_jobs import processes
+from train_func import InvalidInput, Local, Run, submit
+from train_func.client.manifest import provisional
 from train_func.client.twin import local, room
 from train_func.client.twin.machine import Machine
 
@@ -13,19 +16,29 @@ SMALL = Machine(cores=2, memory=24 * 2**30, memory_free=23 * 2**30, gpus=())
 
 
 @pytest.fixture
-def preflight(monkeypatch):
-    """Local's look at a run, on a machine of that size."""
+def machine_is(monkeypatch, tmp_path):
+    """Makes this machine one of that size, with a home of its own."""
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TRAIN_FUNC_STORE", raising=False)
+    return lambda machine: monkeypatch.setattr(local.Machine, "look", classmethod(lambda cls, environment: machine))
 
-    def look(run, machine=SMALL, **options):
-        monkeypatch.setattr(local.Machine, "look", classmethod(lambda cls, environment: machine))
-        Local(store="file:///srv/store", **options).preflight(run)
+
+@pytest.fixture
+def start(machine_is):
+    """What Local asks before it starts a run."""
+
+    def look(run, machine=SMALL, num_model_bytes=0, **options):
+        machine_is(machine)
+        place = Local(store="file:///srv/store", **options)
+        place.preflight(run)
+        place.admit(provisional(run, "file:///srv/store"), num_model_bytes)
 
     return look
 
 
-def refused(preflight, *arguments, **options):
+def refused(start, *arguments, **options):
     with pytest.raises(InvalidInput) as caught:
-        preflight(*arguments, **options)
+        start(*arguments, **options)
     assert caught.value.cause == "scheduling"
     return caught.value.faults
 
@@ -38,34 +51,80 @@ def asked(workers, model="m"):
     return Run(model=model, dataset="d", workers=workers)
 
 
-def test_64_workers_on_two_cores_are_refused_with_the_numbers_that_fit(preflight):
-    cores, memory = refused(preflight, asked(64))
+def test_64_workers_on_two_cores_are_refused_with_the_numbers_that_fit(start):
+    cores, memory = refused(start, asked(64))
     assert fits(cores) == 8
     assert fits(memory) == 23 * 2**30 // room.WORKER_BYTES
-    preflight(asked(8))
+    start(asked(8))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_the_number_that_fits_is_not_refused_and_one_more_is(preflight, workers):
+def test_the_number_that_fits_is_not_refused_and_one_more_is(start, workers):
     machine = dataclasses.replace(SMALL, memory_free=workers * room.WORKER_BYTES)
-    preflight(asked(workers), machine)
-    (memory,) = refused(preflight, asked(workers + 1), machine)
+    start(asked(workers), machine)
+    (memory,) = refused(start, asked(workers + 1), machine)
     assert fits(memory) == workers
 
 
-def test_whoever_states_what_a_worker_takes_insists(preflight):
-    preflight(asked(64), cpu=1, memory="256Mi")
-    (memory,) = refused(preflight, asked(64), cpu=1)
+def test_whoever_states_what_a_worker_takes_insists(start):
+    start(asked(64), cpu=1, memory="256Mi")
+    (memory,) = refused(start, asked(64), cpu=1)
     assert "Local(memory=" in memory
-    (cores,) = refused(preflight, asked(64), memory="256Mi")
+    (cores,) = refused(start, asked(64), memory="256Mi")
     assert "Local(cpu=1)" in cores
-    (together,) = refused(preflight, asked(64), cpu=1, memory="1Gi")  # what was stated still has to fit
+    (together,) = refused(start, asked(64), cpu=1, memory="1Gi")  # what was stated still has to fit
     assert "64 workers with 1.0Gi" in together
 
 
-def test_a_model_that_lies_here_is_counted_with_its_training_state(preflight, tmp_path):
-    with (tmp_path / "model.safetensors").open("wb") as weights:
-        weights.truncate(2**30)  # sparse: takes no disk
-    (memory,) = refused(preflight, asked(5, str(tmp_path)))
+def test_the_weights_that_a_worker_loads_are_counted_with_their_training_state(start):
+    (memory,) = refused(start, asked(5), num_model_bytes=2**30)
     assert fits(memory) == 23 * 2**30 // (room.WORKER_BYTES + room.MODEL_COPIES * 2**30)
-    preflight(asked(5, str(tmp_path)), dataclasses.replace(SMALL, gpus=("0",)))
+    start(asked(5), dataclasses.replace(SMALL, gpus=("0",)), num_model_bytes=2**30)
+
+
+def test_where_not_even_one_worker_fits_no_number_is_advised(start):
+    (memory,) = refused(start, asked(1), dataclasses.replace(SMALL, memory_free=room.WORKER_BYTES - 1))
+    assert "at most workers=" not in memory
+    assert "free memory" in memory
+    assert "Local(memory=" in memory
+
+
+def waits(parameters):
+    import time
+
+    time.sleep(600)
+
+
+def test_only_a_job_that_is_really_started_has_to_find_room(machine_is, tmp_path):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\n" + "".join(f"food {number},{number % 2}\n" for number in range(40)))
+    model = write_tiny_model(tmp_path / "model")
+    with (model / "pytorch_model.bin").open("wb") as other:
+        other.truncate(40 * 2**30)  # sparse: takes no disk; no worker loads it
+    run, full = Run(model=str(model), dataset=str(rows), workers=1), dataclasses.replace(SMALL, memory_free=0)
+    home = tmp_path / "home"
+
+    def kept():
+        """What is known of runs and jobs, by file; a lock of the store says nothing of them."""
+        files = (path for path in home.rglob("*.json") if ".train_func" not in path.parts)
+        return {path: path.read_bytes() for path in files}
+
+    machine_is(full)
+    with pytest.raises(InvalidInput) as caught:
+        submit(waits, run)
+    assert caught.value.cause == "scheduling"
+    assert kept() == {}
+    assert not (home / "jobs").exists()
+
+    machine_is(SMALL)
+    job = submit(waits, run)
+    try:
+        machine_is(full)
+        assert submit(waits, run).record.name == job.name
+        assert len(Local().pods(job.record.job_name)) <= 1
+        assert job.state in ("Created", "Running")
+    finally:
+        job.delete()
+    job._store.put(f"{job.record.prefix}/result.json", b"{}")
+    assert submit(waits, run).state == "Succeeded"
+    assert not processes(TRAIN_FUNC_HOME=str(home))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.twin_jobs import container_of, until, worker_manifest
 from train_func.client.placement import SecretKey
-from train_func.client.twin import substitutes
+from train_func.client.twin import machine, substitutes
 from train_func.client.twin.machine import Machine
 from train_func.client.twin.record import PodRecord
 from train_func.client.twin.spec import Spec
@@ -283,3 +283,52 @@ def test_gpus_are_dealt_over_the_workers(gpu, dealt):
 )
 def test_only_visible_gpus_are_this_machine_s(visible, gpus):
     assert Machine.look({"CUDA_VISIBLE_DEVICES": visible}).gpus == gpus
+
+
+GIB = 2**30
+
+
+@pytest.fixture
+def container_memory(tmp_path, monkeypatch):
+    """What a container with these files of its cgroup has, and has free, on a host of 64 GiB with 60 GiB available."""
+
+    def look(**files):
+        for name, content in files.items():
+            file = tmp_path / "cgroup" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{content}\n")
+        meminfo = tmp_path / "meminfo"
+        meminfo.write_text(f"MemTotal: {64 * 2**20} kB\nMemAvailable: {60 * 2**20} kB\nHugePages_Total: 0\n")
+        monkeypatch.setattr(machine, "_CGROUP", tmp_path / "cgroup")
+        monkeypatch.setattr(machine, "_MEMINFO", meminfo)
+        found = Machine.look({"CUDA_VISIBLE_DEVICES": ""})
+        return found.memory, found.memory_free
+
+    return look
+
+
+def v2(limit, used, stat):
+    return {"memory.max": limit, "memory.current": used, "memory.stat": stat}
+
+
+def v1(limit, used, stat):
+    names = {"limit_in_bytes": limit, "usage_in_bytes": used, "stat": stat}
+    return {f"memory/memory.{name}": content for name, content in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("version", "prefix", "unlimited"), [(v2, "", "max"), (v1, "total_", "9223372036854771712")], ids=["v2", "v1"]
+)
+def test_the_page_cache_of_a_container_is_free(container_memory, version, prefix, unlimited):
+    pages = f"{prefix}inactive_file {5 * GIB}\n{prefix}active_file {2 * GIB}"
+    others = f"inactive_file 1\nactive_file 1\n{prefix}shmem {GIB}"  # of v1: without the groups below
+    assert container_memory(**version(8 * GIB, 8 * GIB, f"{others}\n{pages}")) == (8 * GIB, 7 * GIB)
+    assert container_memory(**version(8 * GIB, 3 * GIB, f"{others}\n{pages}")) == (8 * GIB, 8 * GIB)
+    assert container_memory(**version(8 * GIB, 9 * GIB, "")) == (8 * GIB, 0)  # a limit that was lowered
+    assert container_memory(**version(8 * GIB, 5 * GIB, "")) == (8 * GIB, 3 * GIB)
+    assert container_memory(**version(62 * GIB, 1 * GIB, "")) == (62 * GIB, 60 * GIB)  # the host has no more
+    assert container_memory(**version(unlimited, 8 * GIB, "")) == (64 * GIB, 60 * GIB)
+
+
+def test_a_machine_without_cgroups_has_what_the_kernel_says(container_memory):
+    assert container_memory() == (64 * GIB, 60 * GIB)

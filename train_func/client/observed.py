@@ -172,6 +172,10 @@ class Place(Protocol):
         """Raises InvalidInput with everything that would keep the run from starting here; creates nothing."""
         ...
 
+    def admit(self, record: "RunRecord", num_model_bytes: int) -> None:
+        """Raises InvalidInput when a job of the run, started now, finds no room and could not wait for it."""
+        ...
+
     def carry(self, run: "Run", inputs: Mapping[str, Input], store: "Store") -> "Run":
         """The run with addresses that its workers can read; ``inputs`` are its local files, by field."""
         ...

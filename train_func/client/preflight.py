@@ -26,6 +26,8 @@ class Facts:
 
     data_fingerprint: str
     model_fingerprint: str
+    num_model_bytes: int
+    """Of the weights that every worker loads."""
     notes: tuple[str, ...]
     num_train: int
     num_held_out: int
@@ -71,6 +73,7 @@ class Check:
         return Facts(
             data_fingerprint=facts["data_fingerprint"],
             model_fingerprint=facts["model_fingerprint"],
+            num_model_bytes=facts["num_model_bytes"],
             notes=tuple(report["notes"]),
             num_train=facts["num_train"],
             num_held_out=facts["num_held_out"],

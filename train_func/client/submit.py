@@ -63,6 +63,7 @@ def submit(
         state = "Absent"  # its run was removed from the store, or is a new generation: nothing is left to attach to
     if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
         return _attached(Job(_stored(store, record.name, record.generation), place, store), state, place)
+    place.admit(record, facts.num_model_bytes)
     if not fresh and state != "Absent":
         print(f"{job.name}: the same was submitted before and is {state}; it is tried again")
     for note in facts.notes:

@@ -141,6 +141,9 @@ class Cluster:
         except InvalidInput as found:
             raise InvalidInput([self._by_setting(fault) for fault in found.faults], cause=found.cause) from None
 
+    def admit(self, record: RunRecord, num_model_bytes: int) -> None:
+        """Nothing: a job of a cluster waits for room."""
+
     def carry(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
         """Brings the run's local files to the store, by content; returns the run with their addresses there."""
         return carrying.carry(run, inputs, store)

@@ -97,8 +97,6 @@ class Local:
         """Raises InvalidInput with everything that would keep the run from starting on this machine."""
         machine = Machine.look(os.environ)
         _refuse(self.render(manifests.provisional(run, self.store_address()), manifests.FILES), machine)
-        if faults := room.faults(run, machine, cpu=self.cpu, memory=self.memory):
-            raise InvalidInput(faults, cause="scheduling")
         gpus = len(machine.gpus)
         if self.gpu is None and 0 < gpus < run.workers:
             print(f"note: {counted(gpus, 'GPU')} for {run.workers} workers: none is used; workers={gpus} would use all")
@@ -107,6 +105,15 @@ class Local:
                 f"note: {run.workers} workers share the {counted(machine.cores, 'core')} of this machine: "
                 f"workers={machine.cores} trains as fast"
             )
+
+    def admit(self, record: RunRecord, num_model_bytes: int) -> None:
+        """Raises InvalidInput when this machine has no room for the workers now."""
+        _clear_away(_folder(record.job_name))
+        machine = Machine.look(os.environ)
+        if faults := room.faults(
+            record.run, machine, num_model_bytes=num_model_bytes, cpu=self.cpu, memory=self.memory
+        ):
+            raise InvalidInput(faults, cause="scheduling")
 
     def carry(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
         """The run as it is: the workers read this machine's files where they lie."""
@@ -127,8 +134,7 @@ class Local:
         folder = _folder(job_name)
         for other in folder.root.parent.glob("[a-z]*"):
             start_and_end.forget_expired(JobFolder(folder.home, other.name))
-        if rules.finished(folder.read("status.json")):
-            start_and_end.end(folder)  # the last of its pods may still be ending
+        _clear_away(folder)
         folder.root.mkdir(parents=True, exist_ok=True)
         with lock.hold(folder.root.parent / ".lock"):
             if folder.controlled():
@@ -260,6 +266,12 @@ def _refuse(manifest: Mapping[str, Any], machine: Machine) -> None:
         raise InvalidInput(faults)
     if faults := admission.capacity_faults(manifest, machine):
         raise InvalidInput(faults, cause="scheduling")
+
+
+def _clear_away(folder: JobFolder) -> None:
+    """Waits for the last pods of a job that has finished: they may still be ending, and hold memory until then."""
+    if rules.finished(folder.read("status.json")):
+        start_and_end.end(folder)
 
 
 def _folder(job_name: str) -> JobFolder:

@@ -9,6 +9,16 @@ from pathlib import Path
 from typing import Self
 
 _CGROUP = Path("/sys/fs/cgroup")  # limits of the container that this process itself runs in, if any
+_MEMINFO = Path("/proc/meminfo")
+# Of cgroups of version 2 and 1: the limit, what is used, and what of that are pages of files. The kernel drops those
+# when memory is wanted, and MemAvailable counts them as free too.
+_MEMORY = (
+    ("memory.max", "memory.current", "memory.stat", ("inactive_file", "active_file")),
+    (
+        *("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+        ("total_inactive_file", "total_active_file"),
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +47,16 @@ def _cores() -> int:
 
 
 def _memory() -> tuple[int, int]:
-    lines = Path("/proc/meminfo").read_text().splitlines()
+    lines = _MEMINFO.read_text().splitlines()
     kibibytes = {name: int(rest.split()[0]) for name, rest in (line.split(":") for line in lines)}
     total, free = kibibytes["MemTotal"] * 1024, kibibytes["MemAvailable"] * 1024
-    limit = _cgroup("memory.max").strip()
-    if limit.isdigit() and int(limit) < total:
-        total = int(limit)
-        free = min(free, total - int(_cgroup("memory.current") or 0))
+    for name, used, stat, pages in _MEMORY:
+        limit = _cgroup(name).strip()
+        if limit.isdigit() and int(limit) < total:
+            counts = dict(re.findall(r"^(\w+) (\d+)$", _cgroup(stat), re.MULTILINE))
+            held = int(_cgroup(used) or 0) - sum(int(counts.get(kind, 0)) for kind in pages)
+            total = int(limit)
+            free = max(0, min(free, total - max(0, held)))
     return total, free
 
 

@@ -3,8 +3,6 @@
 Too many do not fail: they crowd the machine until the kernel kills one process after the other.
 """
 
-from pathlib import Path
-
 from train_func.client import quantity
 from train_func.client.twin.machine import Machine
 from train_func.counted import counted
@@ -17,12 +15,13 @@ MODEL_COPIES = 4  # weights, gradients, and the two moments of AdamW
 WORKERS_PER_CORE = 4  # more only wait for each other
 
 
-def faults(run: Run, machine: Machine, *, cpu: int | None, memory: str | None) -> list[str]:
+def faults(run: Run, machine: Machine, *, num_model_bytes: int, cpu: int | None, memory: str | None) -> list[str]:
     """Why the workers would be too many; empty when they are not, or when what each takes was stated.
 
     Args:
         run: asks for so many workers.
         machine: as it is now.
+        num_model_bytes: size of the weights that every worker loads.
         cpu: cores of each worker, if stated; then the cores are not counted here.
         memory: memory of each worker, if stated; then the memory is not counted here.
     """
@@ -33,20 +32,14 @@ def faults(run: Run, machine: Machine, *, cpu: int | None, memory: str | None) -
             f"{WORKERS_PER_CORE} workers for each only wait for each other: ask for at most workers={most}, or state "
             "what each takes, as Local(cpu=1), and they start all the same"
         )
-    each = WORKER_BYTES + (0 if machine.gpus else MODEL_COPIES * _model_bytes(run.model))
+    each = WORKER_BYTES + (0 if machine.gpus else MODEL_COPIES * num_model_bytes)
     if memory is None and run.workers * each > machine.memory_free:
+        most = machine.memory_free // each
+        fewer = f"ask for at most workers={most}" if most else "not even one fits: free memory"
         found.append(
             f"workers={run.workers}: each takes about {quantity.readable(each)} of memory, "
             f"{quantity.readable(run.workers * each)} together; this machine has {quantity.readable(machine.memory)}, "
-            f"{quantity.readable(machine.memory_free)} of it free: ask for at most "
-            f"workers={machine.memory_free // each}, or state what each takes, as Local(memory='512Mi'), and they "
-            "start all the same"
+            f"{quantity.readable(machine.memory_free)} of it free: {fewer}, or state what each takes, as "
+            "Local(memory='512Mi'), and they start all the same"
         )
     return found
-
-
-def _model_bytes(address: str) -> int:
-    """Size of the weights in a folder of this machine; 0 where the model lies elsewhere."""
-    folder = Path(address).expanduser()
-    weights = [path for kind in ("*.safetensors", "*.bin") for path in folder.glob(kind)] if folder.is_dir() else []
-    return sum(path.stat().st_size for path in weights)

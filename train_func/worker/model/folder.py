@@ -32,7 +32,7 @@ class ModelFacts:
 
     max_positions: int | None
     num_bytes: int
-    """Of the weights."""
+    """Of the weights that are loaded."""
 
 
 def is_loaded(name: str) -> bool:
@@ -65,8 +65,7 @@ def judge(folder: Path, where: str, sizes: Mapping[str, int], max_length: int) -
         )
     if TOKENIZER in sizes:
         faults += _wrong_vocabulary(folder / TOKENIZER, where, config.get("vocab_size"))
-    weights = [size for name, size in sizes.items() if name.endswith(".safetensors")]
-    return faults, ModelFacts(max_positions, sum(weights))
+    return faults, ModelFacts(max_positions, _weight_bytes(folder, sizes))
 
 
 def _missing(where: str, sizes: Mapping[str, int]) -> list[str]:
@@ -114,9 +113,18 @@ def _config(folder: Path, where: str) -> tuple[dict[str, Any], list[str]]:
     return config, []
 
 
+def _weight_bytes(folder: Path, sizes: Mapping[str, int]) -> int:
+    """Of the files that transformers loads: the whole one before its parts, and none of other variants beside them."""
+    return sum(sizes.get(PurePosixPath(name).name, 0) for name in ({WHOLE} if WHOLE in sizes else _shards(folder)))
+
+
+def _shards(folder: Path) -> set[str]:
+    return set(map(str, _json(folder / INDEX).get("weight_map", {}).values()))
+
+
 def _wrong_shards(folder: Path, where: str, sizes: Mapping[str, int]) -> list[str]:
-    named = set(_json(folder / INDEX).get("weight_map", {}).values())
-    missing = sorted(str(name) for name in named if PurePosixPath(str(name)).name not in sizes)
+    named = _shards(folder)
+    missing = sorted(name for name in named if PurePosixPath(name).name not in sizes)
     if not named:
         return [f"{where}: {INDEX} names no files; copy the model again"]
     return [f"{where}: {INDEX} names files that are not there: {', '.join(missing[:5])}"] if missing else []
