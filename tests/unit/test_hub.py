@@ -41,7 +41,9 @@ def repositories(tmp_path_factory):
     pickled = {name: data for name, data in model.items() if name != "model.safetensors"} | {"pytorch_model.bin": b"no"}
     reviews = {"train.csv": ROWS.encode(), "test.csv": TEST.encode()}
     return {
-        "models/me/tiny": Repository({**model, "onnx/model.onnx": b"not wanted"}),
+        "models/me/tiny": Repository(
+            {**model, "onnx/model.onnx": b"not wanted", "model.fp16.safetensors": model["model.safetensors"]}
+        ),
         "models/me/gated": Repository(model, gated=True),
         "models/me/pickled": Repository(pickled),
         "datasets/me/reviews": Repository({**reviews, "README.md": b"# Reviews"}),
@@ -95,6 +97,7 @@ def test_data_and_model_are_fingerprinted_by_their_commits(answered, repositorie
     assert answered["good"]["faults"] == []
     assert facts["data_fingerprint"] == repositories["datasets/me/reviews"].commit
     assert facts["model_fingerprint"] == repositories["models/me/tiny"].commit
+    assert facts["num_model_bytes"] == len(repositories["models/me/tiny"].files["model.safetensors"])
     assert (facts["num_train"], facts["num_held_out"], facts["labels"]) == (32, 8, ["0", "1"])
 
 
