@@ -85,10 +85,10 @@ def trainer_of(session, parameters, kind=Trainer, **changes):
     model, tokenizer = session.model()
     train, held_out = session.data(tokenizer)
     data = split_dataset_by_node(session.plan(train), session.rank, session.world_size) if kind is Trainer else train
-    arguments = {**session.arguments, "num_train_epochs": parameters["epochs"], **changes}
+    of_run = {"num_train_epochs": parameters["epochs"], "learning_rate": parameters["learning_rate"]}
     return kind(
         model=model,
-        args=TrainingArguments(**arguments, learning_rate=parameters["learning_rate"]),
+        args=TrainingArguments(**{**session.arguments, **of_run, **changes}),
         train_dataset=data,
         eval_dataset=held_out,
         processing_class=tokenizer,
@@ -341,13 +341,55 @@ def test_arguments_are_a_mapping_and_take_others_when_called(a_record):
         plain = TrainingArguments(**session.arguments, num_train_epochs=2)
         called = session.arguments(save_strategy="epoch", report_to="none", num_train_epochs=2, seed=42)
         assert TrainingArguments(**called).save_strategy == "epoch"
-        assert {**session.arguments, "save_strategy": "epoch", "num_train_epochs": 2} == called
+        of_run = {"num_train_epochs": 2, "learning_rate": 1e-3}
+        assert {**session.arguments, **of_run, "save_strategy": "epoch"} == called
+        assert not session.arguments.keys() & of_run  # they may stand beside the mapping
+        assert session.arguments(learning_rate=0.5)["learning_rate"] == 0.5
         assert plain.seed == 42
         with pytest.raises(InvalidInput) as refused:
             session.arguments(seed=1, max_steps=5, gradient_accumulation_steps=8, output_dir="mine", bf16=True)
         assert len(refused.value.faults) == 4
         for name in ("seed=1", "max_steps=5", "gradient_accumulation_steps=8", "output_dir='mine'"):
             assert any(name in fault for fault in refused.value.faults)
+
+
+@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+def test_epochs_other_than_the_runs_are_refused_with_the_remedy(a_record, kind):
+    """As TrainingArguments has them of itself, when nobody names them."""
+    with Session(a_record(epochs=1).parameters()) as session:
+        own = TrainingArguments(**session.arguments)
+        trainer = trainer_of(session, {"epochs": own.num_train_epochs, "learning_rate": 1e-3}, kind)
+        with pytest.raises(InvalidInput, match=r"num_train_epochs=3.0\): expected 1, .*\*\*session.arguments\(\)"):
+            trainer.train()
+        assert trainer.state.global_step == 0
+
+
+@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+def test_what_the_session_gives_when_called_is_the_training_that_the_run_asks_for(a_record, capsys, kind):
+    with Session(a_record(epochs=1, learning_rate=2e-3).parameters()) as session:
+        trainer = trainer_of(session, {"epochs": 9, "learning_rate": 9}, kind, **session.arguments())
+        trainer.train()
+        assert (trainer.state.max_steps, trainer.args.learning_rate) == (2, 2e-3)
+    assert "learning_rate" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+def test_a_learning_rate_other_than_the_runs_is_told(a_record, capsys, kind):
+    parameters = a_record(epochs=1).parameters()
+    with Session(parameters) as session:
+        trainer_of(session, parameters, kind, learning_rate=5e-5).train()
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if "learning_rate" in line)
+    assert all(part in note for part in ("note:", "5e-05", "0.001", "session.arguments()"))
+
+
+def test_steps_that_transformers_own_trainer_is_given_in_place_of_epochs_are_told(a_record, capsys):
+    parameters = a_record(epochs=1).parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, transformers.Trainer, max_steps=1)
+        trainer.train()
+        assert trainer.state.global_step == 1
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if "max_steps" in line)
+    assert all(part in note for part in ("note:", "max_steps=1", "epochs=1"))
 
 
 def test_what_trackers_write_is_kept_with_the_attempt_also_when_the_training_fails(a_record, store, capsys):

@@ -6,6 +6,7 @@ from typing import Any
 import transformers
 
 from train_func.errors import InvalidInput
+from train_func.run import Run
 from train_func.worker.training import world
 from train_func.worker.training.plan import PlanFacts
 
@@ -17,7 +18,8 @@ DECIDED = {
     "ddp_backend": "the machine decides it",
     "per_device_train_batch_size": "the plan fixes the batches: set micro_batch_size of the Run",
     "gradient_accumulation_steps": "it follows from batch_size and micro_batch_size",
-    "num_train_epochs": "the plan was made for so many: set epochs of the Run",
+    "num_train_epochs": "the Run and its plan have that number: set epochs of the Run, and pass "
+    "TrainingArguments(**session.arguments()), which carries it",
     "max_steps": "the plan has whole epochs: set epochs, or samples, of the Run",
     "dataloader_drop_last": "every row is used",
     "auto_find_batch_size": "the plan fixes the batches: set micro_batch_size of the Run",
@@ -37,15 +39,20 @@ TRACKED = {"logging_strategy": "steps", "logging_steps": 0.01}
 
 
 class Arguments(dict[str, Any]):
-    """``**session.arguments``, or ``**session.arguments(save_strategy="epoch", ...)`` with others beside them."""
+    """``**session.arguments(save_strategy="epoch", ...)``: all that the run decides, and others beside it.
 
-    def __init__(self, given: Mapping[str, Any], *, num_epochs: int) -> None:
-        """``given``: the arguments themselves; ``num_epochs``: what the plan decides of those not among them."""
+    The mapping itself, ``**session.arguments``, leaves out epochs and learning rate: functions name them beside it, and
+    Python takes no keyword twice.
+    """
+
+    def __init__(self, given: Mapping[str, Any], run: Run) -> None:
+        """``given``: what the mapping holds."""
         super().__init__(given)
-        self._decided = {**given, **ALWAYS, "num_train_epochs": num_epochs}
+        self._of_run = {"num_train_epochs": run.epochs, "learning_rate": run.learning_rate}
+        self._decided = {**given, **ALWAYS, "num_train_epochs": run.epochs}
 
     def __call__(self, **own: Any) -> dict[str, Any]:
-        """These arguments and ``own``, which take the place of those of the same name.
+        """These arguments, epochs and learning rate of the run, and ``own``, which replace those of the same name.
 
         Raises:
             InvalidInput: (cause "code") naming all of ``own`` that the run, the plan or the machine decides.
@@ -53,7 +60,25 @@ class Arguments(dict[str, Any]):
         if faults := _faults(own, self._decided):
             raise InvalidInput(faults, cause="code")
         tracked = TRACKED if own.get("report_to", "none") not in ("none", [], ["none"]) else {}
-        return {**self, **tracked, **own}
+        return {**self, **self._of_run, **tracked, **own}
+
+
+def check_run(trainer: transformers.Trainer, run: Run) -> None:
+    """Before step one: the training is the one that the name and the record of the run speak of.
+
+    Raises:
+        InvalidInput: (cause "code") when it has other epochs.
+    """
+    args = trainer.args
+    if args.max_steps > 0:  # the only length of a data set that is a stream; a plan refuses it
+        world.say(f"note: max_steps={args.max_steps} ends the training, and not epochs={run.epochs} of the Run")
+    elif faults := value_faults(args, {"num_train_epochs": run.epochs}):
+        raise InvalidInput(faults, cause="code")
+    if trainer.optimizer is None and args.learning_rate != run.learning_rate:  # an optimizer has its own
+        world.say(
+            f"note: the training has learning_rate={args.learning_rate:g}, and its Run, which is published with the "
+            f"model, {run.learning_rate:g}: TrainingArguments(**session.arguments()) carries that of the Run"
+        )
 
 
 def argument_faults(args: transformers.TrainingArguments, facts: PlanFacts) -> list[str]:

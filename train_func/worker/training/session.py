@@ -25,7 +25,7 @@ from train_func.worker.model.source import FoundModel, find_model
 from train_func.worker.pod.attempts import Attempts
 from train_func.worker.pod.stop import Stop
 from train_func.worker.training import audit, best, calling, publication, stock, tracking, world
-from train_func.worker.training.arguments import Arguments
+from train_func.worker.training.arguments import Arguments, check_run
 from train_func.worker.training.coverage import Coverage, RowIds
 from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.training.plain import as_json
@@ -205,7 +205,7 @@ class Session:
     def arguments(self) -> Arguments:
         """What TrainingArguments needs and the run, the plan and the machine decide.
 
-        ``**session.arguments(save_strategy="epoch", ...)`` has others beside them.
+        ``**session.arguments(save_strategy="epoch", ...)`` has others beside them, and epochs and learning rate.
         """
         has_gpu = torch.cuda.is_available()
         given = {
@@ -223,11 +223,12 @@ class Session:
             "save_strategy": "no",
             "disable_tqdm": True,
         }
-        return Arguments(given, num_epochs=self.run.epochs)
+        return Arguments(given, self.run)
 
     def _before_training(self, trainer: transformers.Trainer) -> None:
         """Whatever would keep the result from being published is found now."""
         self._trainers.append(trainer)
+        world.together(lambda: check_run(trainer, self.run))
         if not isinstance(trainer, Trainer):
             self._stock_coverage = stock.check_stock_trainer(trainer, self._train_ids)
 
