@@ -1,5 +1,6 @@
 """Scenes for tests.distributed.sessions: the best of several evaluations, predictions, evaluations of other rows."""
 
+import torch
 from datasets.distributed import split_dataset_by_node
 from transformers import EarlyStoppingCallback, TrainingArguments
 
@@ -46,13 +47,40 @@ def ends_with_the_best(record, kind):
     """What each rank has in the end, in a folder of its own."""
     with Session(record.parameters()) as session:
         trainer = train_to_best(session, kind)
+        weights = fingerprint(trainer.model)  # before anything else is collective, and could make the ranks alike
         session.publish(trainer)
         return {
-            "weights": fingerprint(trainer.model),
+            "weights": weights,
             "folder": trainer.args.output_dir,
             "published": {name: value for name, value in trainer.evaluate().items() if "logits" in name},
             "steps": {round(log["epoch"]): log["step"] for log in trainer.state.log_history if "eval_loss" in log},
         }
+
+
+def differs_on_one_rank(record, build):
+    """Rank 1's own model: before the training, where DDP gives it rank 0's, by rounding, and by as much as counts."""
+    told = {}
+    with Session(record.parameters()) as session:
+        trainer = build(session)
+        bias = trainer.model.classifier.bias
+        with torch.no_grad():
+            bias.add_(session.rank)
+        before = trainer.evaluate()["eval_loss"]
+        told["before"] = [before, bias.tolist()]
+        trainer.train()
+        with torch.no_grad():
+            bias.mul_(1 + 1e-6 * session.rank)
+        trainer.evaluate()
+        told["rounding"] = fingerprint(trainer.model)
+        with torch.no_grad():
+            bias.add_(0.01 * session.rank)
+        told["weights"] = fingerprint(trainer.model)
+        for collective in (trainer.evaluate, lambda: session.publish(trainer)):
+            try:
+                collective()
+            except InvalidInput as error:
+                told.setdefault("refused", []).append([error.cause, str(error)])
+    return told
 
 
 def predicts(record, build):

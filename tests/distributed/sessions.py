@@ -139,6 +139,10 @@ def ends_with_the_best_of_transformers(folder):
     return best.ends_with_the_best(record(folder, "best-of-transformers", epochs=best.EPOCHS), transformers.Trainer)
 
 
+def differs_on_one_rank(folder):
+    return best.differs_on_one_rank(record(folder, "differs", epochs=1), build)
+
+
 def predicts(folder):
     return best.predicts(record(folder, "predicts"), build)
 
@@ -150,6 +154,7 @@ SCENES = (
     is_transformers_own,
     ends_with_the_best,
     ends_with_the_best_of_transformers,
+    differs_on_one_rank,
     predicts,
     fails_on_one_rank,
 )

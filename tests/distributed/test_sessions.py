@@ -94,8 +94,27 @@ def test_all_ranks_end_with_the_best_weights_and_these_were_measured_and_publish
     published = AutoModelForSequenceClassification.from_pretrained(folder / "store" / name / "model")
     assert fingerprint(published) == ends[0]["weights"]
     # Measured anew on what each rank has now: the ranks' own shares of the rows give what was published.
+    said = (folder / "output").read_text().split(f"session run={name} ")[1].split("session run=")[0]
+    assert "ranks held different weights" not in said
     for end in ends:
         np.testing.assert_allclose(end["published"]["eval_logits"], result["metrics"]["logits"], rtol=1e-6)
+
+
+def test_weights_that_differ_between_ranks_after_training_are_refused_by_name(ranks, store):
+    ends = [rank["differs_on_one_rank"] for rank in ranks]
+    assert ends[0]["weights"] != ends[1]["weights"]
+    for end in ends:
+        assert [cause for cause, _ in end["refused"]] == ["code", "code"]  # at the evaluation, and at publish
+        for _, message in end["refused"]:
+            assert "classifier.bias" in message
+            assert "word_embeddings" not in message
+    assert not store.list("differs/model/")
+
+
+def test_ranks_that_differ_before_training_or_by_rounding_have_the_weights_of_rank_zero(ranks):
+    zero, one = (rank["differs_on_one_rank"] for rank in ranks)
+    assert zero["before"] == one["before"]
+    assert zero["rounding"] == one["rounding"]
 
 
 def test_predictions_are_of_every_row_in_order_on_every_rank(ranks):

@@ -86,7 +86,7 @@ def measure(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None) ->
             exactly once.
     """
     ids = audit.check_rows_alike(rows, None, "held-out")
-    used = weights.agree(trainer.accelerator.unwrap_model(trainer.model))
+    used = weights.agree(trainer)
     made = _predict_all(trainer, rows, ids, ignore_keys, "held_out", keep=trainer.compute_metrics is not None)
     metrics = world.together(lambda: _metrics(trainer, made))
     return Measured(trainer.state.global_step, used, rows._fingerprint, metrics, made.coverage)
@@ -102,7 +102,7 @@ def predict(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None, pr
         audit.check_contents_alike(rows, "given")
         rows = rows.add_column(ROW_ID, np.arange(len(rows)))
     ids = audit.check_rows_alike(rows, None, "given")
-    weights.agree(trainer.accelerator.unwrap_model(trainer.model))
+    weights.agree(trainer)
     made = _predict_all(trainer, rows, ids, ignore_keys, "predicted", keep=True)
     is_labelled = made.labels is not None or made.loss is not None
     metrics = world.together(lambda: _metrics(trainer, made)) if is_labelled else {"rows": len(rows)}

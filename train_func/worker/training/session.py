@@ -24,7 +24,7 @@ from train_func.worker.model import loading as models
 from train_func.worker.model.source import FoundModel, find_model
 from train_func.worker.pod.attempts import Attempts
 from train_func.worker.pod.stop import Stop
-from train_func.worker.training import audit, best, calling, publication, stock, tracking, world
+from train_func.worker.training import audit, best, calling, publication, stock, tracking, weights, world
 from train_func.worker.training.arguments import Arguments, check_run
 from train_func.worker.training.coverage import Coverage, RowIds
 from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
@@ -251,10 +251,11 @@ class Session:
         A store that is away is waited for, up to 15 minutes or the deadline.
 
         Raises:
-            InvalidInput: when training has not come to its end.
+            InvalidInput: when training has not come to its end, or the ranks have not trained one model.
             StorageFailed: reason "conflict" when another attempt has published, or what the store says.
         """
         world.together(lambda: self._check_ended(trainer))
+        weights.agree(trainer)  # what is published is what every rank has trained
         state = trainer.state
         report = {"step": state.global_step, "num_steps": state.max_steps, **self._report(trainer)}
 

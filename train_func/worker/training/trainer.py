@@ -229,7 +229,7 @@ class Trainer(transformers.Trainer):
     def measured_on(self, rows: Dataset) -> evaluation.Measured:
         """Collective: the evaluation of these rows with the weights that the model has now; made when there is none."""
         rows = evaluation.covering(self.eval_dataset, rows)
-        used = weights.agree(self.accelerator.unwrap_model(self.model))
+        used = weights.agree(self)
 
         def found() -> evaluation.Measured | None:
             made = (of for of in reversed(self.evaluations) if (of.rows, of.weights) == (rows._fingerprint, used))

@@ -1,11 +1,18 @@
-"""Weights: which ones a model has, told by a fingerprint, and those of rank 0 given to all ranks."""
+"""Weights: which ones a model has, told by a fingerprint, and the same ones on all ranks."""
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
+from train_func.errors import InvalidInput
 from train_func.worker.training import world
+
+if TYPE_CHECKING:
+    import transformers
+
+ROUNDING = 1e-4  # of a parameter's length: ranks on unlike machines drift apart by less, one step on its own by more
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -15,21 +22,29 @@ def fingerprint(model: nn.Module) -> str:
         digest.update(name.encode())
         if isinstance(value, torch.Tensor):
             digest.update(str((value.dtype, tuple(value.shape))).encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            digest.update(_bytes(value).numpy().data)
     return digest.hexdigest()
 
 
-def agree(model: nn.Module) -> str:
-    """Collective: the fingerprint of the weights, which are the same on every rank from now on.
+def agree(trainer: "transformers.Trainer") -> str:
+    """Collective: the fingerprint of the weights, which are the same on every rank from now on: those of rank 0.
 
-    Buffers, such as the running means of a normalisation, differ where ranks see different rows: rank 0's count, as
-    they are what is published. Other weights differ only when something has changed them on one rank.
+    Buffers, such as the running means of a normalisation, differ where ranks see different rows. Parameters may differ
+    before the first step, in which DDP gives all ranks those of rank 0, and by rounding after it.
+
+    Raises:
+        InvalidInput: (cause "code", on every rank) when parameters differ by more, so that training was wrong.
     """
+    model = trainer.accelerator.unwrap_model(trainer.model)
     for buffer in model.buffers():
         world.spread(buffer)
     found = world.gather(fingerprint(model))
     if len(set(found)) > 1:
-        world.say("note: the ranks held different weights; all have those of rank 0 now, which are published")
+        differing = {name for of_rank in world.gather(_differing(model)) for name in of_rank}
+        if trainer.state.global_step and differing:
+            named = [name for name, _ in model.named_parameters() if name in differing]
+            raise _different(model, named, trainer.state.global_step)
+        world.say("note: the ranks held different weights; all have those of rank 0 now")
         take_rank_zeros(model)
     return found[0]
 
@@ -38,3 +53,33 @@ def take_rank_zeros(model: nn.Module) -> None:
     """Collective: gives every rank the weights that rank 0 has."""
     for tensor in (*model.parameters(), *model.buffers()):
         world.spread(tensor)
+
+
+def _differing(model: nn.Module) -> list[str]:
+    """Collective: parameters that are not those of rank 0 here, not even roughly; they stay as they are."""
+    names = []
+    for name, parameter in model.named_parameters():
+        own = parameter.detach()
+        zeros = own.clone()
+        world.spread(zeros)
+        if torch.equal(_bytes(own), _bytes(zeros)):
+            continue
+        rounding = max(ROUNDING, torch.finfo(own.dtype).eps if own.is_floating_point() else 0.0)
+        if not (own.float() - zeros.float()).norm() <= rounding * zeros.float().norm():  # also when it is not a number
+            names.append(name)
+    return names
+
+
+def _bytes(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _different(model: nn.Module, names: list[str], step: int) -> InvalidInput:
+    return InvalidInput(
+        f"After step {step} the ranks hold different weights in {len(names)} parameters of {type(model).__name__}: "
+        f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}. They have not trained one model. Either something "
+        "changed the model on one rank alone, such as a callback or a line below `if session.rank == 0`: do it on "
+        "every rank. Or the ranks do not exchange the gradients of these layers, because they are called outside of "
+        "the model's forward, or were added after training had begun: call them in forward, and add them before",
+        cause="code",
+    )
