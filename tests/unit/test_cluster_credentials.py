@@ -1,6 +1,8 @@
 """Credentials that the API server refuses are read again from a plugin or a file: once, and not in a storm."""
 
+import contextlib
 import json
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -187,3 +189,95 @@ def test_a_certificate_that_is_refused_is_replaced_by_the_plugins_next(tmp_path,
         monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", there, user)))
         assert get(connect(), "/api") == {}
         assert [asked.client for asked in server.asked] == ["first", "second"]
+
+
+HANGS = """#!/bin/sh
+ran=$(mktemp "$0.ran.XXXXXX")
+number=$(ls "$0".ran.* | wc -l)
+if [ "$number" -gt 1 ]; then exec "{python}" -c "{waits}" "$0.go"; fi
+cat <<END
+{answer}
+END
+"""
+WAITS = """import pathlib, sys, time
+while not (go := pathlib.Path(sys.argv[1])).exists():
+    time.sleep(0.05)
+print(go.read_text())"""
+
+
+class HangingPlugin(Plugin):
+    """One that answers once, and then waits for a person."""
+
+    def __init__(self, path, **status):
+        super().__init__(path, status={"token": "token-1", **status})
+        self._answer = path.read_text().partition("<<END\n")[2].partition("\nEND")[0]
+        path.write_text(HANGS.format(python=sys.executable, waits=WAITS, answer=self._answer))
+
+    def let_in(self):
+        """The person has logged in."""
+        made = self._path.with_name("made")
+        made.write_text(self._answer.replace("token-1", "token-2"))
+        made.rename(self._path.with_name(f"{self._path.name}.go"))
+
+
+@pytest.fixture
+def hanging(tmp_path, monkeypatch):
+    monkeypatch.setattr(credentials, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(credentials, "PAUSE_SECONDS", 0.0)
+    made = []
+    yield lambda **status: made.append(HangingPlugin(tmp_path / "plugin", **status)) or made[-1]
+    for plugin in made:
+        plugin.let_in()
+
+
+def test_a_plugin_that_waits_for_a_person_hangs_no_thread_and_its_answer_is_taken(connected, hanging):
+    plugin, told = hanging(), []
+    access = connected(plugin.user)
+
+    def ask():
+        with pytest.raises(InvalidInput, match="Log in to the cluster again") as caught:
+            access.ask("get", "things", lambda: get(access, "/api"))
+        told.append(caught.value.cause)
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(7)]
+    for thread in threads:
+        thread.start()
+    until(lambda: told == ["permission"] * 7, "every thread is told")
+    until(lambda: plugin.num_runs == 2, "the person is asked, once")
+    plugin.let_in()
+
+    def accepted():
+        with contextlib.suppress(Exception):
+            return get(access, "/api") == {}
+
+    until(accepted, "the login is noticed")
+    assert plugin.num_runs == 2
+
+
+def test_a_plugin_that_nobody_answers_is_ended_and_asked_again(server, connected, hanging, monkeypatch):
+    monkeypatch.setattr(credentials, "PERSON_SECONDS", 0.0)
+    plugin = hanging()
+    access = connected(plugin.user)
+    ran = []
+
+    def another():
+        return set(credentials.plugins()) - set(ran)
+
+    for _ in range(3):
+        with pytest.raises(Exception, match="401"):
+            get(access, "/api")
+        ran.extend(until(another, "the plugin runs"))
+    assert len(ran) == 3
+    until(lambda: not any(plugin.is_running() for plugin in ran[:-1]), "the earlier ones are ended")
+    assert ran[-1].is_running()
+
+
+def test_a_token_that_is_about_to_expire_is_used_while_the_plugin_waits_for_a_person(server, connected, hanging):
+    server.good = {"token-1"}
+    soon = (datetime.now(UTC) + timedelta(minutes=4)).isoformat(timespec="seconds").replace("+00:00", "Z")
+    plugin = hanging(expirationTimestamp=soon)
+    access = connected(plugin.user)
+    answers = []
+    threading.Thread(target=lambda: answers.append(get(access, "/api")), daemon=True).start()
+    until(lambda: answers == [{}], "the request is answered")
+    until(lambda: plugin.num_runs == 2, "the plugin waits")

@@ -4,14 +4,72 @@ The kubernetes client runs a credential plugin again only where it told an expir
 before that, with every request.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+import psutil
+
 PAUSE_SECONDS = 30.0  # at least, between two readings: a plugin may ask a login server, or a person
 AUTHORIZATION = "authorization"  # the header, and its name in the client's Configuration
+READ_SECONDS = 20.0  # that one is waited for; after that its answer is taken when it comes
+PERSON_SECONDS = 180.0  # after which nobody answers the plugin any more: it is ended, and the next reading asks anew
+COARSE_SECONDS = 5.0  # the time when a process was started is told in whole seconds
+EXEC_INFO = "KUBERNETES_EXEC_INFO"  # in the environment of every credential plugin
 _HELD = ("cert_file", "key_file")
+
+
+class Reading:
+    """One reading of credentials, in a thread of its own: the client waits without a limit for a plugin."""
+
+    def __init__(self, read: Callable[[Any], object]) -> None:
+        self.configuration: Any = None
+        """What was read, once it is over; None when that failed."""
+        self._begun = time.monotonic()
+        self._thread = threading.Thread(target=self._run, args=(read,), name="credentials", daemon=True)
+        self._thread.start()
+
+    def _run(self, read: Callable[[Any], object]) -> None:
+        from kubernetes import client
+
+        configuration = client.Configuration()
+        with contextlib.suppress(Exception):  # the server's refusal tells more: whoever asked gets that
+            read(configuration)
+            _strip(configuration)
+            self.configuration = configuration
+
+    def over(self, seconds: float) -> bool:
+        """Whether it is, after so many seconds at most."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def given_up(self) -> bool:
+        """Whether it has taken too long; its plugin is then ended."""
+        if self.over(0) or time.monotonic() - self._begun < PERSON_SECONDS:
+            return False
+        for plugin in plugins():
+            with contextlib.suppress(psutil.Error):
+                if time.time() - plugin.create_time() > PERSON_SECONDS - COARSE_SECONDS:
+                    plugin.kill()
+        return True
+
+
+def plugins() -> list[psutil.Process]:
+    """Those that this process waits for; the client does not tell which one it has started."""
+    me, found = psutil.Process(), []
+    inherited = _exec_info(me)  # if so, every child has it
+    for child in me.children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if _exec_info(child) not in (None, inherited):
+                found.append(child)
+    return found
+
+
+def _exec_info(process: psutil.Process) -> str | None:
+    value: str | None = (process.as_dict(["environ"])["environ"] or {}).get(EXEC_INFO)
+    return value
 
 
 class Credentials:
@@ -22,6 +80,7 @@ class Credentials:
         self._configuration = configuration
         self._read = read
         self._lock = threading.Lock()
+        self._reading: Reading | None = None  # that takes its time
         self._next_reading = 0.0  # those that were read first may have been old already
         self._next_look = time.monotonic() + PAUSE_SECONDS
         self.generation = 0
@@ -44,18 +103,14 @@ class Credentials:
             if time.monotonic() < self._next_reading:
                 return False
             try:
-                return self._replace()
+                return self._replace(self._read)
             finally:
                 self._next_reading = time.monotonic() + PAUSE_SECONDS
 
-    def _replace(self) -> bool:
-        from kubernetes import client
-
-        fresh, held = client.Configuration(), self._configuration
-        try:
-            self._read(fresh)
-            _strip(fresh)
-        except Exception:  # the server's refusal tells more: whoever asked gets that
+    def _replace(self, read: Callable[[Any], object]) -> bool:
+        """Whether ``read``, or an earlier reading that took too long, has found others."""
+        fresh, held = self._found(read), self._configuration
+        if fresh is None:
             return False
         changed = fresh.api_key != held.api_key or any(getattr(fresh, name) != getattr(held, name) for name in _HELD)
         if not changed or not (fresh.api_key or fresh.cert_file):
@@ -63,9 +118,20 @@ class Credentials:
         held.api_key = fresh.api_key
         for name in _HELD:
             setattr(held, name, getattr(fresh, name))
-        self._expiry = fresh.refresh_api_key_hook
+        self._expiry = fresh.refresh_api_key_hook or self._expiry
         self.generation += 1
         return True
+
+    def _found(self, read: Callable[[Any], object]) -> Any:
+        """A new Configuration; None when there is none yet: one reading at a time, and only its begin is waited for."""
+        if self._reading and self._reading.given_up():
+            self._reading = None
+        seconds = 0.0 if self._reading else READ_SECONDS
+        reading = self._reading = self._reading or Reading(read)
+        if not reading.over(seconds):
+            return None
+        self._reading = None
+        return reading.configuration
 
     def _look_at_expiry(self, configuration: Any) -> None:
         """The client's own hook, which it calls with every request, now and then."""
@@ -73,8 +139,7 @@ class Credentials:
             return
         try:
             self._next_look = time.monotonic() + PAUSE_SECONDS
-            self._expiry(configuration)
-            _strip(configuration)
+            self._replace(self._expiry)
         finally:
             self._lock.release()
 
