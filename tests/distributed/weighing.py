@@ -58,6 +58,12 @@ def collate_text(features):
     return {**batch, "labels": labels}
 
 
+def collate_whole_text(features):
+    """Every token has a label, the first of a row too, which a loss that shifts never looks at."""
+    batch = small.collate([{**feature, "label": 0} for feature in features])
+    return {**batch, "labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORED)}
+
+
 def collate_guesses(features):
     """As for a masked language model: what is asked for is drawn in the collator, in a few rows nothing."""
     batch = small.collate([{**feature, "label": 0} for feature in features])
@@ -73,16 +79,23 @@ def tagger():
 
 def writer():
     torch.manual_seed(0)
-    none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None}
+    none = {
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "use_cache": False,
+    }
     return GPT2LMHeadModel(GPT2Config(vocab_size=small.VOCABULARY, n_embd=16, n_layer=1, n_head=2, **none))
 
 
 class Plain(nn.Module):
     """A model of one's own whose forward takes three arguments and nothing else."""
 
-    def __init__(self):
+    def __init__(self, make=small.model):
         super().__init__()
-        self.inner = small.model()
+        self.inner = make()
 
     def forward(self, input_ids, attention_mask, labels):
         return self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
@@ -190,6 +203,7 @@ CASES = {
     "tags": Case(**TAGS),
     "tags, idle ranks": Case(**TAGS, micro=(8, 2)),
     "text": Case(model=writer, collate=collate_text),
+    "text within a model of one's own": Case(model=lambda: Plain(writer), collate=collate_whole_text),
     "guesses": Case(model=tagger, collate=collate_guesses, drawn=True),
     "smoothed tags": Case(**TAGS, smoothing=0.1, whole=smoothed),
     "no further arguments": Case(model=Plain),

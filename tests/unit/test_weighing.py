@@ -1,61 +1,60 @@
-"""Over how many items a loss is the mean, counted in what the collator has made."""
+"""How much a micro-batch counts in its step."""
 
 import pytest
 import torch
+from torch import nn
 
+from tests.distributed import small
+from train_func.worker import Trainer
+from train_func.worker.training.items import Items
 from train_func.worker.training.loader import PLACE, Place
-from train_func.worker.training.weighing import Step, divisor, num_items, with_labels
-
-IDS = torch.ones(2, 4, dtype=torch.long)
-TAGS = torch.tensor([[1, -100, 2, 0], [-100, -100, -100, 1]])
-
-
-@pytest.mark.parametrize("shifts", [False, True])
-@pytest.mark.parametrize(
-    "inputs, items",
-    [
-        ({"input_ids": IDS}, 2),
-        ({"input_ids": IDS, "start_positions": torch.tensor([1, 2])}, 2),
-        ({"input_ids": IDS, "labels": [{"boxes": 1}, {"boxes": 2}]}, 2),
-    ],
-)
-def test_items_are_rows_where_there_are_no_labels_to_count(inputs, items, shifts):
-    assert num_items(inputs, shifts) == items
-
-
-@pytest.mark.parametrize(
-    "labels, items",
-    [
-        (torch.tensor([2, 0]), 2),
-        (torch.tensor([2, -100]), 1),
-        (TAGS, 4),
-        (torch.full((2, 4), -100), 0),
-        (torch.tensor([-100.0, 3.5]), 2),  # a number to be learnt, not a mark
-        (torch.zeros(2, 3), 6),
-    ],
-)
-def test_items_are_the_labels_that_a_loss_counts(labels, items):
-    assert num_items({"input_ids": IDS, "labels": labels}, False) == items
-
-
-def test_where_each_token_is_to_name_the_next_the_first_label_of_a_row_is_never_looked_at():
-    assert num_items({"input_ids": IDS, "labels": TAGS}, True) == 3
-    assert num_items({"input_ids": IDS, "labels": TAGS, "shift_labels": TAGS}, True) == 4  # the collator has shifted
+from train_func.worker.training.plan import build_plan, facts_of
+from train_func.worker.training.weighing import Step, divisor
 
 
 def test_nothing_is_ever_divided_by_nought():
     assert [divisor(items, torch.device("cpu")).item() for items in (0, 1, 7)] == [1, 1, 7]
 
 
-def test_rows_without_a_label_get_some_so_that_their_loss_is_finite():
-    assert with_labels({"labels": torch.full((2, 4), -100)})["labels"].eq(0).all()
-
-
-def test_a_step_knows_where_the_loop_stands_and_keeps_it_to_itself():
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_a_step_knows_where_the_loop_stands_and_keeps_it_to_itself(has_labels):
     places = [Place(0, micro, 3, row_ids) for micro, row_ids in enumerate([(), (5, 9), (1,)])]
-    made = [{"labels": torch.zeros(max(len(place.row_ids), 1), dtype=torch.long), PLACE: place} for place in places]
-    step = Step(made, False, torch.device("cpu"))
+    labels = [torch.zeros(max(len(place.row_ids), 1), dtype=torch.long) for place in places]
+    made = [{"labels": of if has_labels else object(), PLACE: place} for place, of in zip(places, labels, strict=True)]
+    step = Step(made, Items(), torch.device("cpu"))
     assert step.weight == 3
     assert len(step) == 3
     seen = [(set(inputs), step.now.place.micro, step.now.weight) for inputs in step]
     assert seen == [({"labels"}, 0, 0), ({"labels"}, 1, 2), ({"labels"}, 2, 1)]
+
+
+class Rows:
+    """A batch in a form of the user's own, such as a graph library's, in which no tensor is found."""
+
+    def __init__(self, features):
+        self.tensors = small.collate(features)
+
+
+class TakesRows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = small.model()
+
+    def forward(self, rows):
+        return self.inner(**rows.tensors)
+
+
+def test_rows_in_a_form_of_the_users_own_train_the_same_model_as_tensors(tmp_path):
+    plan = build_plan(
+        small.rows(40), seed=5, num_epochs=1, batch_size=16, micro_batch_size=4, num_micro_batches=4, world_size=1
+    )
+
+    def trained(model, collate):
+        others = {"optim": "sgd", "learning_rate": 0.1, "remove_unused_columns": False}
+        arguments = small.arguments(tmp_path, facts_of(plan), **others)
+        Trainer(model=model, args=arguments, data_collator=collate, train_dataset=plan).train()
+        return model
+
+    expected = trained(small.model(), small.collate).state_dict()
+    found = trained(TakesRows(), lambda features: {"rows": Rows(features)}).inner.state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)

@@ -22,7 +22,6 @@ from train_func.worker.training.loader import Collator, take_row_ids
 from train_func.worker.training.plain import plain
 from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row_ids_of
 from train_func.worker.training.randomness import seed_for
-from train_func.worker.training.weighing import num_items
 
 if TYPE_CHECKING:
     from train_func.worker.training.trainer import Trainer
@@ -174,7 +173,8 @@ def _predict(
     features = features_of(rows, positions.tolist())
     row_ids = take_row_ids(features)
     inputs = collator(features)
-    weight = num_items(inputs, trainer._loss_shifts_labels)
+    trainer.rows_evaluated = len(positions)
+    weight = trainer.items.count(inputs, len(positions))
     with trainer.accelerator.autocast():
         loss, logits, labels = trainer.prediction_step(
             trainer.model, inputs, trainer.args.prediction_loss_only, ignore_keys

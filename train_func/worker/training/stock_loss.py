@@ -14,7 +14,7 @@ import transformers
 from datasets import IterableDataset
 
 from train_func.worker.training import world
-from train_func.worker.training.weighing import with_labels
+from train_func.worker.training.items import Items
 
 
 def tell_of_means(trainer: transformers.Trainer) -> None:
@@ -64,7 +64,7 @@ def _first_inputs(trainer: transformers.Trainer) -> Any:
     else:
         features = [rows[position] for position in range(min(num_rows, len(rows)))]
     collator: Any = trainer._get_collator_with_removed_columns(trainer.data_collator)
-    return with_labels(trainer._prepare_inputs(collator(features)))
+    return Items().with_labels(trainer._prepare_inputs(collator(features)))
 
 
 def _loss(trainer: transformers.Trainer, inputs: Any, items: float) -> float:

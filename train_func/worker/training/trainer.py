@@ -27,11 +27,12 @@ from train_func.worker.training.arguments import argument_faults
 from train_func.worker.training.coverage import Coverage, shown
 from train_func.worker.training.cut import PAD_TO
 from train_func.worker.training.exchange import check_gradients_exchanged
+from train_func.worker.training.items import items_of
 from train_func.worker.training.loader import Collator, Place, PlanLoader
 from train_func.worker.training.plan import PlanFacts, facts_of, row_ids_of, rows_of
 from train_func.worker.training.progress import Progress
 from train_func.worker.training.randomness import seed_for
-from train_func.worker.training.weighing import MicroBatch, Step, divisor, num_items, with_labels
+from train_func.worker.training.weighing import MicroBatch, Step, divisor
 
 
 class Trainer(transformers.Trainer):
@@ -58,6 +59,9 @@ class Trainer(transformers.Trainer):
         """One per epoch trained."""
         self.evaluations: list[evaluation.Measured] = []
         """In their order."""
+        self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels)
+        self.rows_evaluated = 0
+        """Of the batch that an evaluation has come to."""
         self._progress: Progress | None = None
         self._used: list[tuple[Any, ...]] = []
         self._losses: list[tuple[MicroBatch, torch.Tensor]] = []
@@ -120,12 +124,12 @@ class Trainer(transformers.Trainer):
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
         """This rank's micro-batches of a step, and no number of items: each micro-batch has its own."""
-        self._step = Step(islice(epoch_iterator, num_batches), self._loss_shifts_labels, device)
+        self._step = Step(islice(epoch_iterator, num_batches), self.items, device)
         return self._step, None
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""
-        return divisor(sum(num_items(inputs, self._loss_shifts_labels) for inputs in batch_samples), device)
+        return divisor(sum(self.items.count(inputs, self.rows_evaluated) for inputs in batch_samples), device)
 
     def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
         built: dict[str, Any] = super()._build_accelerator_args(**kwargs)
@@ -159,7 +163,7 @@ class Trainer(transformers.Trainer):
             return torch.zeros((), device=self.args.device)  # nothing to do, and no rank waits for it
         seed_for("forward", self._facts.seed, part.place.step, part.place.micro)
         self.current_gradient_accumulation_steps = 1  # what transformers divides some losses by, and the weights do
-        inputs = inputs if part.num_items else with_labels(inputs)
+        inputs = inputs if part.num_items else self.items.with_labels(inputs)
         loss = super().training_step(model, inputs, divisor(part.num_items, self.args.device))
         if part.weight:
             self._losses.append((part, loss))
