@@ -16,7 +16,7 @@ import transformers
 from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
 
-from tests.distributed import best
+from tests.distributed import best, stops
 from tests.tiny_model import write_tiny_model
 from train_func.errors import StorageFailed, TrainFuncError
 from train_func.run import Run, RunRecord
@@ -143,6 +143,19 @@ def differs_on_one_rank(folder):
     return best.differs_on_one_rank(record(folder, "differs", epochs=1), build)
 
 
+def stops_where_one_rank_is_asked_to(folder):
+    """Rank 1 alone: at the end of a step, within a step that has several micro-batches, and at the end of an epoch."""
+    steps = {}
+    for event, after in stops.ASKED.items():
+        with Session(record(folder, f"stops-{event}", micro_batch_size=2).parameters()) as session:
+            trainer = build(session)
+            trainer.add_callback(stops.AsksToStop(event, after, session.rank == 1))
+            trainer.train()
+            session.publish(trainer)
+            steps[event] = trainer.state.global_step
+    return steps
+
+
 def predicts(folder):
     return best.predicts(record(folder, "predicts"), build)
 
@@ -156,6 +169,7 @@ SCENES = (
     ends_with_the_best_of_transformers,
     differs_on_one_rank,
     predicts,
+    stops_where_one_rank_is_asked_to,
     fails_on_one_rank,
 )
 

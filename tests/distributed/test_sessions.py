@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from transformers import AutoModelForSequenceClassification
 
-from tests.distributed import best
+from tests.distributed import best, stops
 from tests.distributed.conftest import HANG
 from tests.distributed.sessions import NUM_ROWS
 from train_func.storage import open_store
@@ -52,7 +52,7 @@ def test_ranks_share_attempt_and_metric(ranks, store):
 
 def test_lines_are_said_once_for_all_ranks(folder):
     lines = (folder / "output").read_text().splitlines()
-    assert sum(line.startswith("published attempt=1 model=file://") for line in lines) == 4  # as many runs did
+    assert sum(line.startswith("published attempt=1 model=file://") for line in lines) == 8  # as many runs did
     assert sum(line.startswith("session run=published attempt=1 world_size=2") for line in lines) == 1
 
 
@@ -115,6 +115,13 @@ def test_ranks_that_differ_before_training_or_by_rounding_have_the_weights_of_ra
     zero, one = (rank["differs_on_one_rank"] for rank in ranks)
     assert zero["before"] == one["before"]
     assert zero["rounding"] == one["rounding"]
+
+
+@pytest.mark.parametrize("event", stops.ASKED)
+def test_all_ranks_stop_after_the_same_step_when_one_is_asked_to_and_publish(ranks, store, event):
+    last_step = stops.LAST_STEPS[event]
+    assert [rank["stops_where_one_rank_is_asked_to"][event] for rank in ranks] == [last_step, last_step]
+    assert result_of(store, f"stops-{event}")["step"] == last_step
 
 
 def test_predictions_are_of_every_row_in_order_on_every_rank(ranks):

@@ -32,6 +32,7 @@ from train_func.worker.training.loader import Collator, Place, PlanLoader
 from train_func.worker.training.plan import PlanFacts, facts_of, row_ids_of, rows_of
 from train_func.worker.training.progress import Progress
 from train_func.worker.training.randomness import seed_for
+from train_func.worker.training.stopping import StopVotes
 from train_func.worker.training.weighing import MicroBatch, Step, divisor
 
 
@@ -59,6 +60,8 @@ class Trainer(transformers.Trainer):
         """One per epoch trained."""
         self.evaluations: list[evaluation.Measured] = []
         """In their order."""
+        self._stop_votes = StopVotes()
+        self._stop_votes.collect(self.callback_handler)
         self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels)
         self.rows_evaluated = 0
         """Of the batch that an evaluation has come to."""
@@ -75,6 +78,7 @@ class Trainer(transformers.Trainer):
         self._expected = row_ids_of(rows_of(self.train_dataset))
         self._progress = Progress(self._facts.num_epochs * self._facts.steps_per_epoch, self._facts.steps_per_epoch)
         self.coverage, self._used, self._losses = [], [], []
+        self._stop_votes.clear()
         return super().train(*args, **kwargs)
 
     def _checked_facts(self) -> PlanFacts:
@@ -123,9 +127,21 @@ class Trainer(transformers.Trainer):
         return facts_of(dataloader.dataset).num_rows
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
-        """This rank's micro-batches of a step, and no number of items: each micro-batch has its own."""
-        self._step = Step(islice(epoch_iterator, num_batches), self.items, device)
-        return self._step, None
+        """This rank's micro-batches of a step, and no number of items: each micro-batch has its own.
+
+        No micro-batches where the ranks have voted to stop; votes from before an epoch count after its first step.
+        """
+        step = Step(islice(epoch_iterator, num_batches), self.items, device, self._stop_votes.cast())
+        if self._used and self._stop_votes.decide(step.votes, self.control):
+            return [], None
+        self._step = step
+        return step, None
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        self._used.clear()
+        super()._run_epoch(*args, **kwargs)
+        votes = torch.tensor(self._stop_votes.cast(), device=self.args.device)
+        self._stop_votes.decide(world.total(votes).tolist(), self.control)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""
@@ -199,7 +215,6 @@ class Trainer(transformers.Trainer):
             world.say(f"note: training stopped within epoch {epoch + 1}, whose rows are not counted")
             return
         used = np.asarray([row for row_ids in self._used for row in row_ids], dtype=self._expected.dtype)
-        self._used.clear()
         self.coverage.append(audit.check_epoch(epoch, self._expected, used))
 
     def evaluate(

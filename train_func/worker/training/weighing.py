@@ -1,6 +1,6 @@
 """Weighing: how much each micro-batch counts in its step, so that the step is one mean over its global batch."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -39,13 +39,16 @@ class MicroBatch:
 class Step(list[Any]):
     """This rank's micro-batches of one step, in the shape in which transformers' training loop goes through them."""
 
-    def __init__(self, batches: Iterable[Any], items: Items, device: torch.device) -> None:
-        """Collective."""
+    def __init__(self, batches: Iterable[Any], items: Items, device: torch.device, votes: Sequence[int] = ()) -> None:
+        """Collective. ``votes``: of this rank; they are counted in the same exchange."""
         super().__init__(batches)
         self._parts = [MicroBatch.taken_from(inputs, items) for inputs in super().__iter__()]
-        own = torch.tensor(sum(part.weight for part in self._parts), device=device)
-        self.weight = max(int(world.total(own)), 1)
+        own = torch.tensor([sum(part.weight for part in self._parts), *votes], device=device)
+        counts: list[int] = world.total(own).tolist()
+        self.weight = max(counts[0], 1)
         """Items of the global batch, over all ranks; 1 where there are none."""
+        self.votes = counts[1:]
+        """Of all ranks."""
         self.now = self._parts[0]
         """The one that the loop has come to."""
 
