@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 
 import pytest
 
@@ -35,6 +36,7 @@ def train_func(parameters):
         session.publish(trainer)
 """
 WAITS = r"^\[rank 0\] waiting up to \d+ s more for the store, to publish what was trained: "
+SUPERVISOR_WAITS = r"^waiting up to \d+ s more for the store, to publish what was trained: "
 
 
 @pytest.fixture
@@ -58,6 +60,12 @@ def comes_back(job):
     (job.folder / "away").rename(job.folder / "store")
 
 
+def started_again(job):
+    """In the same pod: its files are still there."""
+    job.started.append(Pod(job._environment(0, job.pods[0].work), job.pods[0].work))
+    return job.started[-1]
+
+
 def published(job):
     return json.loads(open_store(job.record.store).get("a-run/model/manifest.json").data)
 
@@ -76,18 +84,37 @@ def test_the_rank_waits_and_the_first_attempt_succeeds(job):
     assert not list(job.folder.glob("pod-0-*/publication"))
 
 
+def test_a_stop_leaves_the_grace_period_to_what_is_trained(job):
+    job.grace = 120
+    job.start()
+    job.pods[0].says(WAITS)
+    job.pods[0].signal(signal.SIGTERM)
+    job.pods[0].says(SUPERVISOR_WAITS)
+    comes_back(job)
+    assert job.pods[0].exit_code() == 0
+    assert published(job)["attempt"] == 1
+    assert job.end_record(1, 0)["exit_code"] == 0
+
+
 def test_what_is_left_of_the_pod_publishes_when_the_rank_or_the_supervisor_dies_while_it_waits(job):
     job.start()
     job.pods[0].says(WAITS)
     (rank,) = (process for process in job.pods[0].descendants() if "rank" in process.cmdline())
     rank.kill()
-    job.pods[0].says("^waiting up to [0-9]+ s more for the store, to publish what was trained: ")
+    job.pods[0].says(SUPERVISOR_WAITS)
     job.pods[0].signal(signal.SIGKILL)
     assert job.pods[0].exit_code() == -signal.SIGKILL
+
+    stopped = started_again(job)
+    stopped.says("^the store is away")
+    stopped.signal(signal.SIGTERM)
+    stopped.says(SUPERVISOR_WAITS)
+    start = time.monotonic()
+    assert stopped.exit_code() == 143
+    assert time.monotonic() - start < job.grace
+
     comes_back(job)
-    again = Pod(job._environment(0, job.pods[0].work), job.pods[0].work)  # in the same pod: its files are still there
-    job.started.append(again)
-    assert again.exit_code() == 0
+    assert started_again(job).exit_code() == 0
     assert published(job)["attempt"] == 1
     assert job.end_record(1, 0)["exit_code"] == 0
     assert trainings(job) == ["trained"]

@@ -18,7 +18,7 @@ from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.mirror import Mirror
 from train_func.worker.pod.peers import Peers
 from train_func.worker.pod.processes import num_memory_kills
-from train_func.worker.pod.stop import Stop
+from train_func.worker.pod.stop import Stop, WithinGrace
 from train_func.worker.pod.store_wait import PatientStore, patiently
 from train_func.worker.pod.verdict import RankEnd, Verdict, following, of_ranks
 from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
@@ -80,6 +80,8 @@ class Attempt:
         self._verdict: Verdict | None = None
         self._closing = threading.Lock()
         self._num_memory_kills = num_memory_kills()
+        self._pending = Pending(environment.work_dir)
+        self._publishing = False
         self._until = 0.0  # monotonic seconds; set anew where an end is written down
         self.lease: Lease | None = None
         self.over: Verdict | None = None
@@ -89,6 +91,11 @@ class Attempt:
     def ending(self) -> bool:
         """Whether its end is being written down."""
         return self._closing.locked()
+
+    @property
+    def publishes(self) -> bool:
+        """Whether what was trained is left to be published, or is put on record as published."""
+        return self._publishing or self._pending.is_sealed
 
     def prepare(self) -> None:
         """Makes sure that the store can be used, and keeps an eye on it until the group forms."""
@@ -171,16 +178,23 @@ class Attempt:
     def publish_pending(self, ends: list[RankEnd]) -> Verdict | None:
         """Publishes what the ranks of this pod have trained and not published before they ended; None if nothing is so.
 
+        After a signal to stop too, as long as the grace period lasts.
+
         Raises:
             StorageFailed: it cannot be published.
+            Stopped: the grace period is over.
         """
-        pending = Pending(self._environment.work_dir)
-        if (number := pending.attempt) is None or not (store := self._store) or not (attempts := self._attempts):
+        if (number := self._pending.attempt) is None or not (store := self._store) or not (attempts := self._attempts):
             return None
         print(f"attempt {number} has trained to the end and was not published: only that is left to do")
-        pending.upload(store, self._record, self._stop)
-        self.lease = self.lease or attempts.lease(number)
-        return self._keep_done("what its ranks had trained is published", ends)
+        self._publishing = True
+        try:
+            self._pending.upload(store, self._record, WithinGrace(self._stop))
+            self.lease = self.lease or attempts.lease(number)
+            return self._keep_done("what its ranks had trained is published", ends)
+        except BaseException:
+            self._publishing = False
+            raise
 
     def _keep_done(self, message: str, ends: list[RankEnd]) -> Verdict:
         self._until = time.monotonic() + RECORD_SECONDS

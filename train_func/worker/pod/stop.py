@@ -74,3 +74,15 @@ class Stop:
             self.check()
             time.sleep(min(0.1, left))
         self.check()
+
+
+class WithinGrace(Stop):
+    """The same signals for work that is worth the grace period: requested when that is over, or at a second signal."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__()
+        self.grace, self._times, self._names = stop.grace, stop._times, stop._names
+
+    @property
+    def requested(self) -> bool:
+        return super().requested and (self.hurried or time.monotonic() > self.all_until)

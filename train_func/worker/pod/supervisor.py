@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from train_func import exits
-from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
+from train_func.errors import InvalidInput, TrainFuncError
 from train_func.run import RunRecord
 from train_func.storage import Store, open_store
 from train_func.worker.pod.attempt import Attempt, Refused
@@ -20,9 +20,9 @@ from train_func.worker.pod.environment import Environment, read_environment
 from train_func.worker.pod.mirror import Mirror
 from train_func.worker.pod.peers import NotFormed, PeersLost
 from train_func.worker.pod.processes import adopt_orphans, kill_descendants, reap_orphans
-from train_func.worker.pod.stop import Stop, Stopped
+from train_func.worker.pod.stop import Stop, Stopped, WithinGrace
 from train_func.worker.pod.store_wait import patiently
-from train_func.worker.pod.verdict import Verdict, stopped
+from train_func.worker.pod.verdict import RankEnd, Verdict, stopped
 from train_func.worker.training.publish import complete
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ class Supervisor:
             return self._stop.requested and self._stop.seconds > LATE_SECONDS
         if self._attempt.ending or not (self._stop.requested or self._attempt.over):
             return False
+        if self._attempt.publishes:
+            return WithinGrace(self._stop).requested
         if self._agent is None or self._agent.may_leave():
             return True
         return self._stop.requested and time.monotonic() > self._stop.ranks_until + LATE_SECONDS
@@ -140,6 +142,9 @@ class Supervisor:
             self._verdict = self._train()
         except Refused as error:
             self._verdict = self._close(error.verdict)
+        except Stopped as error:
+            own = stopped(self._environment.worker, str(error))
+            self._verdict = self._publish_pending() or self._close(own)
         except PeersLost as error:
             own = Verdict(exits.PEER, "peer", str(error), self._environment.worker, root=False)
             self._verdict = self._publish_pending() or self._close(own, error.verdict)
@@ -149,8 +154,6 @@ class Supervisor:
     def _of_error(self, error: Exception) -> Verdict:
         worker = self._environment.worker
         match error:
-            case Stopped():
-                return stopped(worker, str(error))
             case NotFormed():
                 return Verdict(exits.RENDEZVOUS, "peer", str(error), worker)
             case TrainFuncError():
@@ -192,20 +195,23 @@ class Supervisor:
         return self._close(None if result.is_failed() else done)
 
     def _publish_pending(self) -> Verdict | None:
-        """None also when it cannot be published: then the ranks' end tells what to do about it."""
-        if self._attempt is None or self._agent is None:
+        """None also when it cannot be published, whatever the reason: why the work has ended is more worth telling."""
+        if self._attempt is None:
             return None
         try:
-            return self._attempt.publish_pending(self._agent.ends())
-        except (StorageFailed, Stopped) as failure:
-            print(f"what was trained could not be published: {failure}")
+            return self._attempt.publish_pending(self._ends())
+        except Exception as failure:
+            print(f"what was trained could not be published: {type(failure).__name__}: {failure}")
             return None
+
+    def _ends(self) -> list[RankEnd]:
+        return self._agent.ends() if self._agent else []
 
     def _close(self, own: Verdict | None, root: Verdict | None = None) -> Verdict:
         if self._attempt is None:
             assert own is not None
             return own
-        return self._attempt.close(self._agent.ends() if self._agent else [], own, root)
+        return self._attempt.close(self._ends(), own, root)
 
 
 @contextlib.contextmanager

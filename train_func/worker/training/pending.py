@@ -41,9 +41,14 @@ class Pending:
         unfinished.replace(self._sealed)
 
     @property
+    def is_sealed(self) -> bool:
+        """Whether something waits here."""
+        return self._sealed.exists()
+
+    @property
     def attempt(self) -> int | None:
         """The attempt that trained what waits here; None when nothing does."""
-        return int(self._read()["attempt"]) if self._sealed.exists() else None
+        return int(self._read()["attempt"]) if self.is_sealed else None
 
     def upload(self, store: Store, record: RunRecord, stop: Stop) -> None:
         """Publishes it and removes it here.
