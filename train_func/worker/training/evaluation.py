@@ -21,7 +21,7 @@ from train_func.worker.training.coverage import Coverage, RowIds, count
 from train_func.worker.training.loader import Collator, take_row_ids
 from train_func.worker.training.plain import plain
 from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row_ids_of
-from train_func.worker.training.randomness import seed_for
+from train_func.worker.training.randomness import seed_for, undisturbed
 
 if TYPE_CHECKING:
     from train_func.worker.training.trainer import Trainer
@@ -89,6 +89,34 @@ def measure(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None) ->
     made = _predict_all(trainer, rows, ids, ignore_keys, "held_out", keep=trainer.compute_metrics is not None)
     metrics = world.together(lambda: _metrics(trainer, made))
     return Measured(trainer.state.global_step, used, rows._fingerprint, metrics, made.coverage)
+
+
+def rehearse(trainer: "Trainer", rows: Dataset) -> None:
+    """Collective, before the first step: measures the batch with the longest rows, and forgets it.
+
+    A metric that cannot be computed of so few rows, such as one that needs every class, is tried on all of them.
+
+    Raises:
+        Exception: on every rank, whatever measuring all rows raises.
+    """
+    ids = audit.check_rows_alike(rows, None, "held-out")
+    batches = batches_of(lengths_of(rows), trainer.args.per_device_eval_batch_size)
+    longest = np.sort(batches[0]) if batches else np.arange(0)
+    epoch, trainer.state.epoch = trainer.state.epoch, trainer.state.epoch or 0.0  # as it is in any other evaluation
+    with undisturbed():
+        try:
+            _rehearse(trainer, rows.select(longest), ids[longest])
+        except Exception:
+            if len(longest) == len(rows):
+                raise
+            _rehearse(trainer, rows, ids)
+        finally:
+            trainer.state.epoch = epoch
+
+
+def _rehearse(trainer: "Trainer", rows: Dataset, ids: RowIds) -> None:
+    made = _predict_all(trainer, rows, ids, trainer._ignore_keys, "rehearsal", keep=trainer.compute_metrics is not None)
+    world.together(lambda: _metrics(trainer, made))
 
 
 def predict(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None, prefix: str) -> PredictionOutput:

@@ -34,7 +34,10 @@ class Pending:
         self._root.mkdir(parents=True)
 
     def seal(self, attempt: int, report: Mapping[str, Any], seconds: float = PUBLISH_SECONDS) -> None:
-        """From now on the files are whole, and may be published within so many seconds by any process of the pod."""
+        """From now on the files are whole, and may be published within so many seconds by any process of the pod.
+
+        The last report that was sealed is the one that is published.
+        """
         sealed = {"attempt": attempt, "report": report, "until": time.time() + seconds}
         unfinished = self._sealed.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(sealed))
@@ -59,6 +62,9 @@ class Pending:
         """
         sealed = self._read()
         patient = PatientStore(store, stop, sealed["until"] - time.time(), "publish what was trained")
+        if note := sealed["report"].get("note"):
+            print(f"note: {note}", flush=True)
+        (self.folder / "metrics.json").write_text(json.dumps(sealed["report"]["metrics"], indent=1) + "\n")
         take_source(patient, record, self.folder)
         publish(patient, record, sealed["attempt"], self.folder, sealed["report"])
         shutil.rmtree(self._root, ignore_errors=True)

@@ -19,14 +19,8 @@ from train_func.worker.training.publish import take_source
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "safetensors")
 
 
-def write_publication(
-    folder: Path,
-    trainer: transformers.Trainer,
-    tokenizer: Any,
-    record: RunRecord,
-    metrics: Mapping[str, Any],
-) -> list[str]:
-    """Writes model, tokenizer, metrics, versions and the run; returns notes on what there was not.
+def write_publication(folder: Path, trainer: transformers.Trainer, tokenizer: Any, record: RunRecord) -> list[str]:
+    """Writes model, tokenizer, versions and the run; returns notes on what there was not.
 
     Raises OSError when the disk is full.
     """
@@ -41,7 +35,6 @@ def write_publication(
         )
     else:
         tokenizer.save_pretrained(folder)
-    _write(folder / "metrics.json", metrics)
     _write(folder / "run.json", record.to_dict())
     versions = {"python": platform.python_version(), "train_func": record.package_version}
     _write(folder / "versions.json", versions | {name: version(name) for name in PACKAGES})
@@ -57,7 +50,7 @@ def rehearse(folder: Path, trainer: transformers.Trainer, tokenizer: Any, record
     """
     try:
         return [
-            *write_publication(folder, trainer, tokenizer, record, {}),
+            *write_publication(folder, trainer, tokenizer, record),
             *take_source(store, record, folder),
         ]
     except (TrainFuncError, OSError):

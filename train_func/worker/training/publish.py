@@ -21,7 +21,7 @@ SOURCE = {"source/source.py": "train_func.py", "source/cells.json": "cells.json"
 
 
 def publish(store: Store, record: RunRecord, attempt: int, folder: Path, report: Mapping[str, Any]) -> None:
-    """Publishes the files of ``folder`` as the result of the run; ``report``: step, num_steps, metrics, audit.
+    """Publishes the files of ``folder`` as the result of the run; ``report``: step, num_steps, metrics, audit, note.
 
     Raises:
         StorageFailed: reason "conflict" when another attempt has published already; or the store's own failure.

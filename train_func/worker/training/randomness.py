@@ -1,6 +1,8 @@
 """Randomness that depends on the place in the plan, not on the number of ranks nor on what was drawn before."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -17,3 +19,16 @@ def seed_for(purpose: Purpose, seed: int, step: int, micro: int) -> None:
     random.seed(number)
     np.random.seed(number % 2**32)  # what a user's collator may draw from
     torch.manual_seed(number)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Whatever is drawn or seeded within, the process goes on drawing as if it had not been."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

@@ -24,11 +24,10 @@ from train_func.worker.model import loading as models
 from train_func.worker.model.source import FoundModel, find_model
 from train_func.worker.pod.attempts import Attempts
 from train_func.worker.pod.stop import Stop
-from train_func.worker.training import audit, best, calling, publication, stock, tracking, weights, world
+from train_func.worker.training import audit, calling, evaluation, publication, report, stock, tracking, weights, world
 from train_func.worker.training.arguments import Arguments, check_run
 from train_func.worker.training.coverage import Coverage, RowIds
 from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
-from train_func.worker.training.plain import as_json
 from train_func.worker.training.plan import build_plan, num_micro_batches, row_ids_of
 from train_func.worker.training.probe import Probe, probe, recorded
 from train_func.worker.training.publish import check_unpublished, complete
@@ -240,6 +239,9 @@ class Session:
 
         for note in world.on_rank_zero(rehearse):
             world.say(f"note: {note}")
+        if isinstance(trainer, Trainer):
+            for rows in report.rows_measured(trainer, self._held_out).values():
+                evaluation.rehearse(trainer, rows)
 
     def _tokenizer_of(self, trainer: transformers.Trainer) -> Any:
         return trainer.processing_class or self._tokenizer
@@ -248,7 +250,8 @@ class Session:
         """Publishes the trained model as the result of the run; all ranks return when that is done.
 
         Training has come to its end when ``trainer.train()`` has returned, also where a callback ended it early.
-        A store that is away is waited for, up to 15 minutes or the deadline.
+        A store that is away is waited for, up to 15 minutes or the deadline. Where its metrics cannot be computed, the
+        model is published without them, and with a note that says why.
 
         Raises:
             InvalidInput: when training has not come to its end, or the ranks have not trained one model.
@@ -256,18 +259,22 @@ class Session:
         """
         world.together(lambda: self._check_ended(trainer))
         weights.agree(trainer)  # what is published is what every rank has trained
-        state = trainer.state
-        report = {"step": state.global_step, "num_steps": state.max_steps, **self._report(trainer)}
+        pending = Pending(Path(world.environment().get("TRAIN_FUNC_WORK_DIR") or self._work))
+        seconds = min(PUBLISH_SECONDS, self.run.deadline)
+        begun = report.unmeasured(trainer, self._stock_coverage)
 
-        def write() -> None:
-            pending = Pending(Path(world.environment().get("TRAIN_FUNC_WORK_DIR") or self._work))
+        def keep() -> None:
             pending.begin()
-            tokenizer = self._tokenizer_of(trainer)
-            publication.write_publication(pending.folder, trainer, tokenizer, self.record, report["metrics"])
-            pending.seal(self.attempt, report, min(PUBLISH_SECONDS, self.run.deadline))
+            publication.write_publication(pending.folder, trainer, self._tokenizer_of(trainer), self.record)
+            pending.seal(self.attempt, {**begun, "note": report.INTERRUPTED}, seconds)
+
+        def upload() -> None:
+            pending.seal(self.attempt, whole, seconds)
             pending.upload(self.store, self.record, Stop())
 
-        world.on_rank_zero(write)
+        world.on_rank_zero(keep)  # first, so that whatever happens while the model is measured does not cost it
+        whole = report.measured(begun, trainer, self._held_out, self._watch.metrics_of)
+        world.on_rank_zero(upload)
         _was["published"] = True
         world.say(f"published attempt={self.attempt} model={self.store.address}/{self.record.model_prefix}")
 
@@ -279,22 +286,3 @@ class Session:
                 "published when its training has come to an end; call trainer.train() first and let it return",
                 cause="code",
             )
-
-    def _report(self, trainer: transformers.Trainer) -> dict[str, Any]:
-        """Metrics and audit, as they are published."""
-        audited: dict[str, Any] = {"world_size": self.world_size}
-        if step := best.loaded_step(trainer):
-            audited["best_step"] = step
-        if not isinstance(trainer, Trainer):
-            metrics = as_json(self._watch.metrics_of(trainer))
-            training = [self._stock_coverage.counts("used_once")] if self._stock_coverage else []
-            return {"metrics": metrics, "audit": {**audited, "trainer": "transformers", "training": training}}
-        measured = trainer.measured_on(self._held_out) if self._held_out is not None else trainer.measured
-        return {
-            "metrics": as_json(measured.metrics) if measured else {},
-            "audit": {
-                **audited,
-                "training": [coverage.counts("used_once") for coverage in trainer.coverage],
-                "held_out": measured.coverage.counts("in_metric_once") if measured else None,
-            },
-        }

@@ -65,11 +65,14 @@ class Trainer(transformers.Trainer):
         self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels)
         self.rows_evaluated = 0
         """Of the batch that an evaluation has come to."""
+        self._ignore_keys: list[str] | None = None
         self._progress: Progress | None = None
         self._used: list[tuple[Any, ...]] = []
         self._losses: list[tuple[MicroBatch, torch.Tensor]] = []
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
+    ) -> Any:
         """Raises InvalidInput before the first step when the plan, the loader or the arguments do not fit together,
         at a step whose loss is not finite, and after an epoch that did not use every row once."""
         self._facts = world.together(self._checked_facts)
@@ -79,7 +82,8 @@ class Trainer(transformers.Trainer):
         self._progress = Progress(self._facts.num_epochs * self._facts.steps_per_epoch, self._facts.steps_per_epoch)
         self.coverage, self._used, self._losses = [], [], []
         self._stop_votes.clear()
-        return super().train(*args, **kwargs)
+        self._ignore_keys = ignore_keys_for_eval
+        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def _checked_facts(self) -> PlanFacts:
         facts = facts_of(self.train_dataset)
@@ -247,7 +251,6 @@ class Trainer(transformers.Trainer):
 
     def measured_on(self, rows: Dataset) -> evaluation.Measured:
         """Collective: the evaluation of these rows with the weights that the model has now; made when there is none."""
-        rows = evaluation.covering(self.eval_dataset, rows)
         used = weights.agree(self)
 
         def found() -> evaluation.Measured | None:
@@ -255,7 +258,7 @@ class Trainer(transformers.Trainer):
             return next(made, None)
 
         if world.on_rank_zero(lambda: found() is None):
-            self._measure(rows, None, "eval")
+            self._measure(rows, self._ignore_keys, "eval")
             return self.evaluations[-1]
         return found() or self.evaluations[-1]
 

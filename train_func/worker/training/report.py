@@ -1,0 +1,76 @@
+"""Report: what is published about a training beside its model: how far it came, its metrics, its audit."""
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import transformers
+from datasets import Dataset
+
+from train_func.worker.training import best, evaluation, world
+from train_func.worker.training.coverage import Coverage
+from train_func.worker.training.plain import as_json
+from train_func.worker.training.trainer import Trainer
+
+INTERRUPTED = "no metrics are published: the training had ended, and the process that measured its model was ended too"
+
+
+def unmeasured(trainer: transformers.Trainer, stock_coverage: Coverage | None) -> dict[str, Any]:
+    """What there is to say before the model is measured."""
+    audited: dict[str, Any] = {"world_size": world.size()}
+    if step := best.loaded_step(trainer):
+        audited["best_step"] = step
+    if isinstance(trainer, Trainer):
+        audited["training"] = [coverage.counts("used_once") for coverage in trainer.coverage]
+        audited["held_out"] = None
+    else:
+        audited["trainer"] = "transformers"
+        audited["training"] = [stock_coverage.counts("used_once")] if stock_coverage else []
+    state = trainer.state
+    return {"step": state.global_step, "num_steps": state.max_steps, "metrics": {}, "audit": audited}
+
+
+def rows_measured(trainer: Trainer, held_out: Dataset | None) -> dict[str, Any]:
+    """The data sets whose metrics are published, by what stands before the metrics' names.
+
+    ``held_out``: those of session.data. Who has rows of his own gives them as eval_dataset, one or a dict of them.
+    """
+    sets = trainer.eval_dataset
+    if held_out is not None:
+        return {"": evaluation.covering(sets, held_out)}
+    if isinstance(sets, dict):
+        return {f"{name}_": rows for name, rows in sets.items()}
+    return {} if sets is None else {"": sets}
+
+
+def measured(
+    report: dict[str, Any],
+    trainer: transformers.Trainer,
+    held_out: Dataset | None,
+    metrics_of_stock: Callable[[transformers.Trainer], dict[str, Any]],
+) -> dict[str, Any]:
+    """Collective: ``report`` with the metrics of the weights that the model has now.
+
+    Measuring may run the first evaluation of all, and code of the user's: what it raises costs the metrics, not the
+    model. The report then has a ``note`` that names the error.
+    """
+    found, fault = dict(report), None
+    try:
+        if isinstance(trainer, Trainer):
+            found |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
+        else:
+            found["metrics"] = as_json(metrics_of_stock(trainer))
+    except Exception as error:
+        traceback.print_exception(error)
+        fault = f"{type(error).__name__}: {error}"
+    if fault := next((of_rank for of_rank in world.gather(fault) if of_rank), None):
+        return {**report, "note": f"no metrics are published: measuring the trained model failed with {fault}"}
+    return found
+
+
+def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -> dict[str, Any]:
+    made = {prefix: trainer.measured_on(rows) for prefix, rows in sets.items()}
+    metrics = {f"{prefix}{name}": value for prefix, of in made.items() for name, value in of.metrics.items()}
+    counts = [of.coverage.counts("in_metric_once") for of in made.values()]
+    held_out = {name: sum(of[name] for of in counts) for name in counts[0]} if counts else None
+    return {"metrics": as_json(metrics), "audit": {**audited, "held_out": held_out}}
