@@ -23,7 +23,7 @@ def train_func(parameters):
             model=BertForSequenceClassification(
                 BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=1)
             ),
-            args=TrainingArguments(**session.arguments),
+            args=TrainingArguments(**session.arguments()),
             train_dataset=[{"input_ids": [1, 2, 3], "labels": i % 2} for i in range(7)],
         )
         trainer.train()
