@@ -97,12 +97,18 @@ def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys
     assert job.state == "Absent"
 
 
-@pytest.mark.parametrize("result", [b"", b"[]", b'{"files": {}, "metrics": 7}'])
+@pytest.mark.parametrize("result", [b"", b"[]", b'{"files": {}, "metrics": 7}', b'{"files": {}, "note": 7}'])
 def test_a_result_that_is_none_is_damage_and_not_a_mistake_of_this_program(job, result):
     job._store.put(f"{job.record.prefix}/result.json", result)
     with pytest.raises(StorageFailed) as refused:
         job.result()
     assert refused.value.reason == "damaged"
+
+
+def test_a_result_says_why_it_has_no_metrics(job, capsys):
+    job._store.put(f"{job.record.prefix}/result.json", b'{"files": {}, "metrics": {}, "note": "not measured: why"}')
+    assert job.result() == {}
+    assert "not measured: why" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("attempt", ["1", 0, 1.5, True])

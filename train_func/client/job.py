@@ -192,7 +192,10 @@ class Job:
         published = self._final_manifest()
         if published is None:
             print(f"{self.name}: nothing was published: {WAY['Succeeded']}")
-        return dict(published.metrics) if published else {}
+            return {}
+        if published.note:
+            self._note(published.note)
+        return dict(published.metrics)
 
     def fetch(self, what: str = "model", *, to: str | Path | None = None) -> Path:
         """Downloads the published model and verifies it; returns its folder.

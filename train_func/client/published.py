@@ -21,6 +21,8 @@ class Published:
     files: Mapping[str, str]
     """SHA-256 (hex) by name."""
     metrics: Mapping[str, Any]
+    note: str
+    """What whoever takes the result has to know beside it; mostly empty."""
     data: bytes
     """The manifest as it lies in the store."""
 
@@ -36,12 +38,12 @@ class Published:
             plain = None
         if not isinstance(plain, dict):
             raise _damaged(where, "it is no JSON object")
-        listed, metrics = plain.get("files"), plain.get("metrics", {})
-        if not isinstance(listed, dict) or not isinstance(metrics, dict):
-            raise _damaged(where, "its files and its metrics are not two JSON objects")
+        listed, metrics, note = plain.get("files"), plain.get("metrics", {}), plain.get("note", "")
+        if not isinstance(listed, dict) or not isinstance(metrics, dict) or not isinstance(note, str):
+            raise _damaged(where, "its files and its metrics are not two JSON objects, or its note is no text")
         if faults := [fault for name, facts in listed.items() if (fault := _fault(name, facts, listed))]:
             raise _damaged(where, "; ".join(faults[:3]))
-        return cls({name: facts["sha256"] for name, facts in listed.items()}, metrics, data)
+        return cls({name: facts["sha256"] for name, facts in listed.items()}, metrics, note, data)
 
     @property
     def sums(self) -> dict[str, str]:
