@@ -4,21 +4,16 @@ import itertools
 import socket
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from train_func.errors import InvalidInput
+from train_func.home import home
 from train_func.run import RunRecord
 from train_func.storage import Store
 from train_func.validity import RECORD_KEY
 from train_func.worker.pod.attempts import Attempts
 
 ATTEMPT = 1  # of every call, which is a generation of its own
-
-
-def home(environment: Mapping[str, str]) -> Path:
-    """Where this person keeps the cache and, if nothing else is said, the store."""
-    return Path(environment.get("TRAIN_FUNC_HOME") or "~/.train_func").expanduser().absolute()
 
 
 def record_of(parameters: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[RunRecord, bool]:

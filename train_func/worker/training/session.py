@@ -18,6 +18,7 @@ import transformers
 from datasets import Dataset
 
 from train_func.errors import InvalidInput
+from train_func.home import home
 from train_func.storage import Store, open_store
 from train_func.worker.data import split, tokens, verify
 from train_func.worker.model import loading as models
@@ -89,7 +90,7 @@ class Session:
             torch.set_num_threads(int(threads))
         self._work = Path(tempfile.mkdtemp(prefix="session-", dir=environment.get("TRAIN_FUNC_WORK_DIR")))
         opening.callback(shutil.rmtree, self._work, ignore_errors=True)
-        self._cache = Path(environment.get("TRAIN_FUNC_CACHE_DIR") or calling.home(environment) / "cache")
+        self._cache = Path(environment.get("TRAIN_FUNC_CACHE_DIR") or home(environment) / "cache")
         self._cache.mkdir(parents=True, exist_ok=True)
         self.store: Store = open_store(self.record.store)
         self.attempt: int = world.on_rank_zero(lambda: self._attempt(environment.get("TRAIN_FUNC_ATTEMPT")))
