@@ -225,7 +225,7 @@ def test_other_kinds_of_file_are_recognised(tmp_path, content, reason):
     ("name", "content", "reason"),
     [
         ("a.jsonl", '{"a": 1}\n{"a": \n{"a": 3}', "line 2: Expecting value at column 7; one object per line"),
-        ("a.jsonl", '"text"\n{"a": 3}', 'line(s) are no object: line 1: "text"'),
+        ("a.jsonl", '"text"\n{"a": 3}', 'no object: line 1: "text"'),
         ("a.jsonl", '{"a": 1}\n{"a": "b"}', "column 'a' mixes number (line 1: 1); text (line 2: \"b\")"),
         ("a.json", '[{"a": 1},]', "wrong JSON"),
         ("a.json", '[{"a": 1}, 2]', "1 item(s) are no object: item 2: 2"),
@@ -255,6 +255,13 @@ def test_a_saved_folder_with_a_missing_file_is_refused(tmp_path, table):
     datasets.Dataset(table).save_to_disk(tmp_path / "saved")
     next((tmp_path / "saved").glob("*.arrow")).unlink()
     assert "is no whole saved data set" in refusal(str(tmp_path / "saved"))
+
+
+def test_what_a_run_takes_is_read_in_a_cell_too(tmp_path, table):
+    path = write(tmp_path, "a.csv", "text,label\ngood food,1\n")
+    assert read(Path(path)).to_list() == read(path).to_list() == [{"text": "good food", "label": 1}]
+    assert read(table.to_pandas()).to_list() == ROWS
+    assert read(datasets.Dataset(table)).to_list() == ROWS
 
 
 def test_splits_without_one_to_train_on_are_named(tmp_path, table):

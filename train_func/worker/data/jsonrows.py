@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pajson
 
+from train_func.counted import counted
 from train_func.errors import InvalidInput
 
 MAX_SHOWN = 5
@@ -53,8 +54,8 @@ def _lines(path: Path, data: bytes) -> Iterator[tuple[int, Any]]:
                 faults.append(f"line {number}: {error.msg} at column {error.colno}")
     if faults:
         raise InvalidInput(
-            f"{path}: {len(faults)} line(s) are no JSON object: {_first(faults)}; one object per line is wanted, "
-            "or one list of objects",
+            f"{path}: no JSON object in {counted(len(faults), 'line')}: {_first(faults)}; one object per line is "
+            "wanted, or one list of objects",
             cause="data",
         )
 
@@ -62,7 +63,7 @@ def _lines(path: Path, data: bytes) -> Iterator[tuple[int, Any]]:
 def _table(path: Path, rows: list[tuple[int, Any]], unit: str) -> pa.Table:
     if strangers := [f"{unit} {number}: {json.dumps(row)[:60]}" for number, row in rows if not isinstance(row, dict)]:
         raise InvalidInput(
-            f"{path}: {len(strangers)} {unit}(s) are no object: {_first(strangers)}; "
+            f"{path}: no object in {counted(len(strangers), unit)}: {_first(strangers)}; "
             'every row is wanted as {"column": value, ...}',
             cause="data",
         )

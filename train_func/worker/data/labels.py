@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from train_func.counted import counted
 from train_func.errors import InvalidInput
 from train_func.worker.data.columns import is_text
 
@@ -209,7 +210,7 @@ def _refuse_what_is_no_class(found: Sequence[object], num_rows: int, column: str
         raise InvalidInput(
             f"column {column!r}: {num_classes} different labels in {num_rows} rows ({_shown(found)}): that looks like "
             "an id or a number to predict (regression), not like classes; name another column, or put the values into "
-            f"at most {MAX_CLASSES} classes of more than {wanted} row(s) each on average",
+            f"at most {MAX_CLASSES} classes of more than {counted(wanted, 'row')} each on average",
             cause="data",
         )
 

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.parquet as parquet
 
 from train_func.errors import InvalidInput
 from train_func.storage import Store
+from train_func.tables import is_table, saved
 from train_func.worker.data import fingerprint
 from train_func.worker.data.cache import machine_cache
 from train_func.worker.data.delimited import read_csv, read_tsv
@@ -21,6 +22,7 @@ from train_func.worker.data.locate import DATA_SUFFIXES, HubId, LocalFiles, Want
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from pandas import DataFrame
 
 FEATURES = b"huggingface"  # the key under which `datasets` keeps its features in an Arrow schema
 _READERS: dict[str, Callable[[Path], pa.Table]] = {
@@ -56,11 +58,18 @@ class Source:
         )
 
 
-def read(address: str, *, split: str | None = None, subset: str | None = None, revision: str = "main") -> "Dataset":
+def read(
+    dataset: "str | PurePath | DataFrame | Dataset",
+    *,
+    split: str | None = None,
+    subset: str | None = None,
+    revision: str = "main",
+) -> "Dataset":
     """The rows of a data set, to look at: those to train on, or those of ``split``.
 
     Args:
-        address: Hub id, csv/tsv/json/jsonl/parquet file, folder saved by ``datasets``, store or package address.
+        dataset: as a Run takes it: Hub id, csv/tsv/json/jsonl/parquet file, folder saved by ``datasets``, store or
+            package address, DataFrame or ``datasets.Dataset``.
 
     Raises:
         InvalidInput: what cannot be found or read, with file, row and remedy.
@@ -68,6 +77,7 @@ def read(address: str, *, split: str | None = None, subset: str | None = None, r
     """
     from datasets import Dataset
 
+    address = saved(dataset, "dataset") if is_table(dataset) else str(dataset)
     wanted = Wanted("dataset", address, "dataset", revision)
     source = read_source(wanted, subset, None, machine_cache(os.environ))
     name = split or source.training()
