@@ -124,17 +124,30 @@ class Ended:
         return self.state
 
 
+class Interrupted:
+    name, way_back, asked = "a-run", "attach(...)", 0
+
+    @property
+    def state(self):
+        self.asked += 1
+        if self.asked == 2:
+            raise KeyboardInterrupt
+        return "Running"
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("lines", "newest"), [(interrupted, str), (lambda: iter(()), interrupted)])
+def test_an_interrupt_before_anything_is_shown_ends_the_watching_too(capsys, lines, newest):
+    stop = threading.Event()
+    watch.watch(Interrupted(), lines, newest, Lookout(a_record(), RecordedPlace("evicted")), stop, str)
+    assert stop.is_set()
+    assert capsys.readouterr().out.splitlines()[-1].startswith("a-run: no longer watched; it goes on: attach(...)")
+
+
 def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_nobody_behind_who_follows(capsys):
-    class Interrupted:
-        name, way_back, asked = "a-run", "attach(...)", 0
-
-        @property
-        def state(self):
-            self.asked += 1
-            if self.asked == 2:
-                raise KeyboardInterrupt
-            return "Running"
-
     stop, over = threading.Event(), threading.Event()
 
     def lines():
@@ -142,7 +155,7 @@ def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_nobody_behi
         stop.wait()
         over.set()
 
-    state = watch.watch(Interrupted(), lines(), "", Lookout(a_record(), RecordedPlace("evicted")), stop, str)
+    state = watch.watch(Interrupted(), lines, str, Lookout(a_record(), RecordedPlace("evicted")), stop, str)
     assert state == "Running"
     assert over.wait(10)
     first, last = capsys.readouterr().out.splitlines()
@@ -153,7 +166,14 @@ def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_nobody_behi
 def test_only_what_says_that_it_is_older_belongs_to_an_earlier_submission(capsys):
     said = [Attempt(number, submitted, "", first=True) for number, submitted in [(1, "older"), (2, ""), (3, "newest")]]
     told = [Told(one, 0, f"attempt {one.number} is told", late=False) for one in said]
-    watch.watch(Ended(), iter(told), "newest", Lookout(a_record(), RecordedPlace("exit_1")), threading.Event(), str)
+    watch.watch(
+        Ended(),
+        lambda: iter(told),
+        lambda: "newest",
+        Lookout(a_record(), RecordedPlace("exit_1")),
+        threading.Event(),
+        str,
+    )
     shown = capsys.readouterr().out
     assert "earlier submissions had the attempts 1:" in shown
     assert "attempt 1 is told" not in shown

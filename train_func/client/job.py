@@ -117,8 +117,14 @@ class Job:
         An interrupt (in a notebook: of the kernel) ends the watching and returns; the job goes on.
         """
         stop = threading.Event()
-        told = self._told(follow=True, note=lambda words: None, stop=stop)  # the lookout tells what matters here
-        lookout, newest = Lookout(self.record, self._place), submitted(self._store, self.record)
+
+        def told() -> Iterator[Told]:
+            return self._told(follow=True, note=lambda words: None, stop=stop)  # the lookout tells what matters here
+
+        def newest() -> str:
+            return submitted(self._store, self.record)
+
+        lookout = Lookout(self.record, self._place)
         return watch(self, told, newest, lookout, stop, lambda: separate(self.record, self._store))
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> Iterator[str]:

@@ -28,8 +28,8 @@ LOADING = "the group is complete; its ranks load their libraries"
 
 def watch(
     job: "Job",
-    lines: Iterator[Told],
-    submitted: str,
+    lines: Callable[[], Iterator[Told]],
+    submitted: Callable[[], str],
     lookout: Lookout,
     stop: threading.Event,
     amiss: Callable[[], str],
@@ -37,8 +37,8 @@ def watch(
     """Prints until the job has finished or hangs for good; an interrupt ends the watching, not the job.
 
     Args:
-        lines: what the workers say, followed.
-        submitted: time of the newest submission; what says that it belongs to an earlier one is only counted.
+        lines: asks the place for what the workers say, followed.
+        submitted: asks the store for the time of the newest submission; what belongs to an earlier one is only counted.
         lookout: tells what hinders the job.
         stop: is set in the end, and ends the following of ``lines``.
         amiss: what a job that has succeeded has to be told of all the same, in words; mostly nothing.
@@ -48,8 +48,9 @@ def watch(
     """
     display = Display()
     try:
-        for line in _as_they_come(job, lines, display, lookout):
-            if submitted and line.attempt.submitted not in ("", submitted):
+        newest = submitted()
+        for line in _as_they_come(job, lines(), display, lookout):
+            if newest and line.attempt.submitted not in ("", newest):
                 display.pass_over(line.attempt)
             else:
                 display.tell(line)
