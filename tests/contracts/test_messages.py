@@ -13,7 +13,7 @@ MODULES = sorted((ROOT / "train_func").rglob("*.py"))
 LINK = re.compile(r"!?\[[^\]]*\]\(([^()\s]+)\)")
 # A path of this repository as it is written in prose, in messages and in the manuals of scripts.
 PATH = re.compile(r"(?<![\w/.$}>*-])((?:infra|notebooks|tests|docs|train_func|\.ci)/[\w./-]*\w|install\.sh|README\.md)")
-COUNTED = re.compile(r"\{([^{}]*)\} (?:worker|core|GPU|pod|node|attempt)s\b")
+COUNTED = re.compile(r"\{([^{}]*)\} (?:(?:worker|core|GPU|pod|node|attempt|file|parameter)s\b|\w+\(s\))")
 PROMISE = re.compile(r"\b(?:about|around|within about|some) \d+ (?:s|seconds?|min|minutes?)\b")
 
 

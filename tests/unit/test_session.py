@@ -345,6 +345,11 @@ def test_arguments_are_a_mapping_and_take_others_when_called(a_record):
         assert {**session.arguments, **of_run, "save_strategy": "epoch"} == called
         assert not session.arguments.keys() & of_run  # they may stand beside the mapping
         assert session.arguments(learning_rate=0.5)["learning_rate"] == 0.5
+        for nobody in ({}, {"report_to": "none"}, {"report_to": []}):
+            assert "logging_steps" not in session.arguments(**nobody)
+        for tracker in ("tensorboard", ["mlflow"]):  # which nobody has to have installed to be asked for
+            tracked = session.arguments(report_to=tracker)
+            assert (tracked["logging_strategy"], tracked["logging_steps"]) == ("steps", 0.01)
         assert plain.seed == 42
         with pytest.raises(InvalidInput) as refused:
             session.arguments(seed=1, max_steps=5, gradient_accumulation_steps=8, output_dir="mine", bf16=True)
@@ -401,7 +406,7 @@ def test_what_trackers_write_is_kept_with_the_attempt_also_when_the_training_fai
     kept = {entry.key: store.get(entry.key).data for entry in store.list("tiny-reviews-0123/attempts/1/")}
     assert kept["tiny-reviews-0123/attempts/1/runs/today/events"] == b"1 2 flushed"
     assert kept["tiny-reviews-0123/attempts/1/mlruns/0/metrics/loss"] == b"1 2 "
-    assert "2 files of report_to are kept" in capsys.readouterr().out
+    assert "report_to wrote 2 files" in capsys.readouterr().out
     assert "MLFLOW_TRACKING_URI" not in os.environ
 
 

@@ -3,6 +3,7 @@
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from train_func.counted import counted
 from train_func.errors import InvalidInput
 
 
@@ -27,8 +28,9 @@ def check_gradients_exchanged(model: nn.Module) -> None:
 def _unused(model: nn.Module) -> InvalidInput:
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None]
     named = f": {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else ""
+    how_many = counted(len(names), "parameter") if names else "some parameters"
     return InvalidInput(
-        f"The loss does not depend on {len(names) or 'some'} parameters of {type(model).__name__}{named}. The ranks "
+        f"The loss does not depend on {how_many} of {type(model).__name__}{named}. The ranks "
         "exchange the gradients of all parameters and wait for those that never come. Pass "
         "ddp_find_unused_parameters=True to TrainingArguments, which looks for them in every step; or, when they are "
         "never used, take them out of training with parameter.requires_grad_(False)",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import transformers
 
+from train_func.counted import counted
 from train_func.run import RunRecord
 from train_func.storage import Store
 from train_func.storage.patience import within
@@ -58,7 +59,7 @@ def keep(
         if not num_files:
             return None
         kept = " and ".join(name for name in FOLDERS if (folder / name).exists())
-        return f"note: {num_files} files of report_to are kept: {store.address}/{prefix}/ ({kept})"
+        return f"note: report_to wrote {counted(num_files, 'file')}, kept in {store.address}/{prefix}/ ({kept})"
     except Exception as error:
         return f"note: files of report_to are not all kept: {type(error).__name__}: {error}"
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from train_func.counted import counted
 from train_func.errors import InvalidInput
 from train_func.worker.training import world
 
@@ -75,9 +76,10 @@ def _bytes(value: torch.Tensor) -> torch.Tensor:
 
 
 def _different(model: nn.Module, names: list[str], step: int) -> InvalidInput:
+    where = f"{counted(len(names), 'parameter')} of {type(model).__name__}"
     return InvalidInput(
-        f"After step {step} the ranks hold different weights in {len(names)} parameters of {type(model).__name__}: "
-        f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}. They have not trained one model. Either something "
+        f"After step {step} the ranks hold different weights in {where}: {', '.join(names[:5])}"
+        f"{', ...' if len(names) > 5 else ''}. They have not trained one model. Either something "
         "changed the model on one rank alone, such as a callback or a line below `if session.rank == 0`: do it on "
         "every rank. Or the ranks do not exchange the gradients of these layers, because they are called outside of "
         "the model's forward, or were added after training had begun: call them in forward, and add them before",
