@@ -1,8 +1,10 @@
 """The house: what a file, a name and an import may look like."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,16 @@ ENVIRONMENT_READERS = {
     "tables.py": "where the tables of a notebook are saved",
     "worker": "the process edge of the pod",
 }
+
+
+def test_whatever_is_wanted_is_locked_in_that_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    }
+    locked = re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / "requirements.lock").read_text(), re.M)
+    assert {each.lower() for each in wanted} <= {each.lower() for each in locked}
 
 
 def relative(path: Path) -> str:

@@ -50,7 +50,20 @@ def test_status_and_credentials_say_that_its_users_are_one_circle_of_trust(tmp_p
 
 def test_readme_and_values_say_so_too():
     for path in ("README.md", "infra/jupyterhub/values.yaml"):
-        assert "circle of trust" in (ROOT / path).read_text(), path
+        said = " ".join((ROOT / path).read_text().replace("#", " ").split())
+        assert re.search(r"One (JupyterH|h)ub is one such circle", said), path
+
+
+@pytest.mark.parametrize(("hub_is_in", "told"), [(OWN, False), (BEFORE, True)])
+def test_install_says_so_and_how_one_beside_the_store_is_moved(hub_is_in, told):
+    quiet = "chart_of() { :; }; render_account() { :; }; jupyterhub_values() { JUPYTERHUB_VALUES=(); }; random() { :; }"
+    quiet += '; apply() { :; }; copy_key_of_jobs() { :; }; keep_secret() { :; }; release() { :; }; say() { echo "$*"; }'
+    set_up = f"WORK=$2 CONTEXT=there JUPYTERHUB_CHART= JUPYTERHUB_CHARTS= HUB_NAMESPACE={hub_is_in}"
+    script = f'source "$1/infra/jupyterhub/component.sh"; {set_up}; {quiet}; install_jupyterhub 2>&1'
+    command = ["bash", "-euc", script, "-", str(ROOT), "/tmp"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "one circle of trust" in done.stdout
+    assert ("helm uninstall" in done.stdout) is told
 
 
 def test_another_key_of_jobs_is_another_key_of_notebooks_too(tmp_path):
