@@ -1,4 +1,4 @@
-"""A store that is away when a training ends costs time, and no second training."""
+"""What was trained is published, though the store is away when the training ends, or a rank is lost then."""
 
 import json
 import signal
@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.distributed.pods import Job, Pod
+from train_func import exits
 from train_func.storage import open_store
 
 TRAINS_AND_PUBLISHES = """
@@ -35,24 +36,60 @@ def train_func(parameters):
             store.symlink_to(store)  # a loop: the folder does not answer as it should
         session.publish(trainer)
 """
+DIES_WHILE_IT_MEASURES = """
+import os, signal
+
+from datasets import Dataset
+from datasets.distributed import split_dataset_by_node
+from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+
+from train_func.worker import Session, Trainer
+
+victims = []
+
+class Dies(BertForSequenceClassification):
+    def forward(self, input_ids, labels, **options):
+        if os.environ["RANK"] in victims:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(input_ids=input_ids, labels=labels, **options)
+
+def train_func(parameters):
+    sizes = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 8}
+    rows = Dataset.from_list([{"row_id": i, "input_ids": [1, 2, 3], "label": i % 2} for i in range(40)])
+    with Session(parameters) as session:
+        trainer = Trainer(
+            model=Dies(BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=1)),
+            args=TrainingArguments(**session.arguments()),
+            train_dataset=split_dataset_by_node(session.plan(rows), session.rank, session.world_size),
+            eval_dataset=rows,
+        )
+        trainer.train()
+        victims.append(parameters["victim"])
+        session.publish(trainer)
+"""
 WAITS = r"^\[rank 0\] waiting up to \d+ s more for the store, to publish what was trained: "
 SUPERVISOR_WAITS = r"^waiting up to \d+ s more for the store, to publish what was trained: "
 
 
 @pytest.fixture
-def job(tmp_path):
-    made = Job(
-        tmp_path,
-        TRAINS_AND_PUBLISHES,
-        workers=2,
-        epochs=1,
-        parameters={"store": str(tmp_path / "store"), "trainings": str(tmp_path / "trainings")},
-    )
-    yield made
-    for pod in made.started:
+def two_workers(tmp_path):
+    jobs = []
+
+    def make(source, **fields):
+        jobs.append(Job(tmp_path, source, workers=2, epochs=1, **fields))
+        return jobs[-1]
+
+    yield make
+    for pod in (pod for made in jobs for pod in made.started):
         if pod.process.poll() is None:
             pod.process.kill()
             pod.process.wait()
+
+
+@pytest.fixture
+def job(two_workers, tmp_path):
+    named = {"store": str(tmp_path / "store"), "trainings": str(tmp_path / "trainings")}
+    return two_workers(TRAINS_AND_PUBLISHES, parameters=named)
 
 
 def comes_back(job):
@@ -118,3 +155,14 @@ def test_what_is_left_of_the_pod_publishes_when_the_rank_or_the_supervisor_dies_
     assert published(job)["attempt"] == 1
     assert job.end_record(1, 0)["exit_code"] == 0
     assert trainings(job) == ["trained"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_no_worker_ends_the_last_attempt_for_good_while_another_publishes_what_it_has_trained(two_workers, victim):
+    """A job has failed as soon as one of its workers has left with an exit code that is not tried again."""
+    made = two_workers(DIES_WHILE_IT_MEASURES, max_attempts=1, parameters={"victim": str(victim)}).start()
+    codes = made.exit_codes()
+    assert (codes[0], codes[1] >= exits.FIRST_SIGNAL) == (exits.DONE, True), made.pods[1].output
+    assert published(made)["attempt"] == 1
+    assert made.end_record(1, 0)["exit_code"] == exits.DONE

@@ -80,6 +80,18 @@ def test_the_first_verdict_counts(group):
     assert caught.value.verdict == verdict(1)
 
 
+def test_whether_worker_0_publishes_is_what_it_says_first_and_open_until_then(group):
+    host, guest = group(2)
+    assert guest.is_publishing(0.1)
+    asked = threading.Thread(target=lambda: answers.append(guest.is_publishing(LIMIT)))
+    answers = []
+    asked.start()
+    host.tell_whether_publishing(False)
+    asked.join(LIMIT)
+    host.tell_whether_publishing(True)
+    assert [*answers, guest.is_publishing(LIMIT)] == [False, False]
+
+
 def test_all_leave_together_and_not_before(group):
     first, second, third = group(3)
     left = []

@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TypeVar
 
 from train_func import exits
@@ -13,7 +13,7 @@ from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import RunRecord
 from train_func.storage import Store
 from train_func.storage.patience import within
-from train_func.worker.pod.attempts import Attempts, Lease, now
+from train_func.worker.pod.attempts import Attempts, Lease, Start, now
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.mirror import Mirror
 from train_func.worker.pod.peers import Peers
@@ -28,6 +28,7 @@ RECORD_SECONDS = 15.0  # longest the end of a worker waits for the store
 WATCH_SECONDS = 3.0  # between two looks whether the job is over, while its group has not formed
 UNFORMED_SECONDS = 3.0  # the same when no group was formed, and little is to be told
 ROOT_SECONDS = 3.0  # longest a worker that lost its peer waits for the reason
+PUBLISHING_SECONDS = 15.0  # longest a worker waits for worker 0 to end its ranks and to say whether it publishes
 SHORTEST_SECONDS = 0.5  # for each question to the store, even when the time is up
 LINGER_SECONDS = 5.0  # longest the host of the rendezvous store stays for those who still read the reason
 
@@ -40,24 +41,6 @@ class Refused(Exception):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.message)
         self.verdict = verdict
-
-
-@dataclass(frozen=True)
-class _Start:
-    """What worker 0 says to the others before any rank starts."""
-
-    lease: Lease
-    num_started: int
-    at_most: int
-    refused: Verdict | None
-
-
-def _numbered(start: _Start) -> str:
-    """The number under which the store and the logs know it, and how many this submission may have."""
-    number, position = start.lease.attempt, start.num_started + 1
-    if number == position:
-        return f"attempt {number} of at most {start.at_most}"
-    return f"attempt {number} ({position} of at most {start.at_most} since it was submitted again)"
 
 
 class Attempt:
@@ -120,38 +103,38 @@ class Attempt:
         else:
             plain = json.loads(peers.hear_start())
             refused = Verdict(**plain["refused"]) if plain["refused"] else None
-            start = _Start(Lease(**plain["lease"]), plain["num_started"], plain["at_most"], refused)
+            start = Start(Lease(**plain["lease"]), plain["num_started"], plain["at_most"], refused)
         self._begin(start.lease)
         if start.refused:
             raise Refused(replace(start.refused, worker=self._environment.worker))
         self._say(start)
         return start.lease.attempt
 
-    def _claim(self) -> _Start:
+    def _claim(self) -> Start:
         environment = self._environment
         attempts = self._attempts
         if attempts is None:
             record, worker, pod = self._record, environment.worker, environment.pod
             lease = Lease(1, record.generation, pod, environment.pod_uid, worker, record.submitted, now())
-            return _Start(lease, 0, record.run.max_attempts, None)
+            return Start(lease, 0, record.run.max_attempts, None)
         account = patiently(attempts.account, self._stop)
         lease = patiently(attempts.claim, self._stop)
         refused = account.verdict(environment.worker) if account.spent else None
-        return _Start(lease, account.num_started, account.at_most, refused)
+        return Start(lease, account.num_started, account.at_most, refused)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
         if attempts := self._attempts:
             self._mirror.begin(lambda log: attempts.put_log(lease.attempt, log))
 
-    def _say(self, start: _Start) -> None:
+    def _say(self, start: Start) -> None:
         environment = self._environment
         if environment.worker:
             return  # the whole group needs to hear it once
         how = "starts from the beginning (no checkpoints yet)" if start.lease.attempt > 1 else "starts"
         num_ranks = environment.num_workers * environment.num_ranks
         print(
-            f"{_numbered(start)}: {how}; "
+            f"{start.numbered}: {how}; "
             f"workers: {environment.num_workers}, ranks: {num_ranks}, threads per rank: {environment.num_threads}"
         )
 
@@ -188,6 +171,8 @@ class Attempt:
             return None
         print(f"attempt {number} has trained to the end and was not published: only that is left to do")
         self._publishing = True
+        if self._peers:
+            self._peers.tell_whether_publishing(True)
         try:
             self._pending.upload(store, self._record, WithinGrace(self._stop))
             self.lease = self.lease or attempts.lease(number)
@@ -228,6 +213,8 @@ class Attempt:
             verdict = following(root, verdict)
         if self._peers:
             self._peers.tell(verdict)
+            if self._environment.worker == 0:
+                self._peers.tell_whether_publishing(False)
         verdict = self._charged(verdict, root)
         if self._lease_for(verdict):
             self._keep(verdict, ends)
@@ -246,13 +233,27 @@ class Attempt:
         return self._bounded(lambda: attempts.root_of(lease.attempt))
 
     def _charged(self, verdict: Verdict, root: Verdict | None) -> Verdict:
-        """The final verdict instead, when this attempt was the last one; a stop from outside costs nothing."""
+        """The final verdict instead, when this attempt was the last one and leaves no model.
+
+        A stop from outside costs nothing.
+        """
         free = {exits.STOPPED, exits.RENDEZVOUS} & {verdict.exit_code, root.exit_code if root else None}
         attempts, lease = self._attempts, self.lease
         if free or attempts is None or lease is None or not verdict.retryable:
             return verdict
         account = self._bounded(lambda: attempts.account(lease.attempt))
-        return account.verdict(self._environment.worker, root or verdict) if account and account.spent else verdict
+        if account is None or not account.spent or self._leaves_model(attempts):
+            return verdict
+        return account.verdict(self._environment.worker, root or verdict)
+
+    def _leaves_model(self, attempts: Attempts) -> bool:
+        """Whether what was trained is published, or worker 0, which alone may hold it, is publishing it."""
+        if self._peers and self._environment.worker:
+            publishing = self._peers.is_publishing(PUBLISHING_SECONDS)
+            self._until = time.monotonic() + RECORD_SECONDS
+            if publishing:
+                return True
+        return bool(self._bounded(attempts.is_published))
 
     def _lease_for(self, verdict: Verdict) -> bool:
         """Whether this end goes on record: under the group's number, or under that of no group if none was formed."""

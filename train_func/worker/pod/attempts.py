@@ -68,6 +68,24 @@ class Account:
         return Verdict(exits.SPENT, last.cause if last else "killed", message, worker)
 
 
+@dataclass(frozen=True)
+class Start:
+    """What worker 0 says to the others before any rank starts."""
+
+    lease: Lease
+    num_started: int
+    at_most: int
+    refused: Verdict | None
+
+    @property
+    def numbered(self) -> str:
+        """The number under which the store and the logs know it, and how many this submission may have."""
+        number, position = self.lease.attempt, self.num_started + 1
+        if number == position:
+            return f"attempt {number} of at most {self.at_most}"
+        return f"attempt {number} ({position} of at most {self.at_most} since it was submitted again)"
+
+
 class Attempts:
     """The attempts of one generation of one run, seen by one worker."""
 
@@ -147,6 +165,10 @@ class Attempts:
         """The verdict on this attempt by the worker it began with, when that worker has recorded its end."""
         ends = self._ends(number, self._files().get(number, []))
         return next((end for end in ends if end.root and end.exit_code != 0), None)
+
+    def is_published(self) -> bool:
+        """Whether the run has a result; whoever starts again has nothing left to do then."""
+        return bool(self._store.list(f"{self._record.prefix}/result.json"))
 
     def write_end(self, lease: Lease, verdict: Verdict, ends: list[RankEnd]) -> None:
         """Writes this worker's end record."""

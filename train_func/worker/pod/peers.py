@@ -1,5 +1,6 @@
 """What the supervisors of one group tell each other, through the store of the rendezvous that brought them together."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -76,15 +77,31 @@ class Peers:
 
     def verdict(self, seconds: float) -> Verdict | None:
         """The verdict that was said first, or None when none was within so many seconds."""
-        end = time.monotonic() + seconds
         try:
-            while not self._store.check(["verdict"]):
-                if time.monotonic() > end:
-                    return None
-                time.sleep(0.05)
-            return Verdict.from_json(self._store.get("verdict"))
+            said = self._await("verdict", seconds)
         except RuntimeError:  # its host has gone
             return None
+        return Verdict.from_json(said) if said else None
+
+    def tell_whether_publishing(self, publishing: bool) -> None:
+        """Worker 0 says at its end whether it publishes what was trained; what it says first counts."""
+        with contextlib.suppress(RuntimeError):
+            self._store.compare_set("publishing", "", str(publishing))
+
+    def is_publishing(self, seconds: float) -> bool:
+        """What worker 0 says so; False when it has gone, True when it has not said it within so many seconds."""
+        try:
+            return self._await("publishing", seconds) != str(False).encode()
+        except RuntimeError:
+            return False
+
+    def _await(self, key: str, seconds: float) -> bytes | None:
+        end = time.monotonic() + seconds
+        while not self._store.check([key]):
+            if self._stop.requested or time.monotonic() > end:
+                return None
+            time.sleep(0.05)
+        return self._store.get(key)
 
     def look(self) -> None:
         """About once a second: raises PeersLost when a worker has ended badly, or has gone silent."""
