@@ -67,7 +67,8 @@ def _of_frame(frame: Any, field: str) -> "Iterator[pa.Table]":
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         twice = ", ".join(map(repr, repeated))
         raise InvalidInput(f"{field}: the DataFrame has more than one column {twice}; rename or drop one", cause="data")
-    values = [frame.index.get_level_values(level).to_series() for level in levels]
+    index = frame.index.set_names(range(frame.index.nlevels))  # pandas takes a number for a name first
+    values = [index.get_level_values(level).to_series() for level in levels]
     held = dict(zip(names, [*values, *(frame[name] for name in frame.columns)], strict=True))
     columns, faults = {}, []
     for name, column in held.items():

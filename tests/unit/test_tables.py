@@ -91,6 +91,15 @@ def test_an_index_with_a_name_is_a_column(frame):
     assert rows["number"][:] == list(range(101))
 
 
+@pytest.mark.parametrize("names", [[0, 1], [1, 0]], ids=["in order", "exchanged"])
+def test_levels_that_are_named_by_numbers_keep_their_own_values(names):
+    frame = pd.DataFrame([["good", 1, "well made"], ["bad", 0, "broken"]]).set_index(names)
+    assert read(named(frame)).to_list() == [
+        {"0": "good", "1": 1, "2": "well made"},
+        {"0": "bad", "1": 0, "2": "broken"},
+    ]
+
+
 def test_a_missing_text_stays_missing(frame):
     frame.loc[3, "text"] = None
     assert read(named(frame))["text"][2:5] == ["review 2, as it came", None, "review 4, as it came"]
