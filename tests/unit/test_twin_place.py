@@ -91,7 +91,7 @@ def test_gpus_that_are_too_few_to_be_used_are_told_of(jobs, monkeypatch, capsys,
 def test_more_workers_than_cores_are_told_of(jobs, monkeypatch, capsys, more, told):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     cores = Machine.look({}).cores
-    Local(cpu=1).preflight(Run(model="m", dataset="d", workers=cores + more))
+    Local(cpu=1, memory="1Mi").admit(record(workers=cores + more), num_model_bytes=0)
     said = f"note: {cores + 1} workers share the {cores} cores of this machine"
     assert (said in capsys.readouterr().out) == told
 

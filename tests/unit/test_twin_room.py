@@ -51,11 +51,22 @@ def asked(workers, model="m"):
     return Run(model=model, dataset="d", workers=workers)
 
 
-def test_64_workers_on_two_cores_are_refused_with_the_numbers_that_fit(start):
-    cores, memory = refused(start, asked(64))
-    assert fits(cores) == 8
-    assert fits(memory) == 23 * 2**30 // room.WORKER_BYTES
+def test_64_workers_on_two_cores_are_refused_with_one_number_that_fits(start, capsys):
+    (fault,) = refused(start, asked(64))
+    assert "2 cores" in fault
+    assert "48.0Gi" in fault  # of memory, where 23 are free
+    assert fits(fault) == 8 < 23 * 2**30 // room.WORKER_BYTES
+    assert "Local(cpu=1, memory=" in fault
+    assert capsys.readouterr().out == "", "how fast they train is no matter where they do not start"
     start(asked(8))
+    assert "workers=2 trains as fast" in capsys.readouterr().out
+
+
+def test_the_number_that_fits_is_the_smaller_one_of_cores_and_memory(start):
+    machine = dataclasses.replace(SMALL, memory_free=3 * room.WORKER_BYTES)
+    (fault,) = refused(start, asked(64), machine)
+    assert fits(fault) == 3
+    start(asked(3), machine)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -79,7 +90,26 @@ def test_whoever_states_what_a_worker_takes_insists(start):
 def test_the_weights_that_a_worker_loads_are_counted_with_their_training_state(start):
     (memory,) = refused(start, asked(5), num_model_bytes=2**30)
     assert fits(memory) == 23 * 2**30 // (room.WORKER_BYTES + room.MODEL_COPIES * 2**30)
-    start(asked(5), dataclasses.replace(SMALL, gpus=("0",)), num_model_bytes=2**30)
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "options", "counted"),
+    [
+        (2, ("0", "1"), {}, False),
+        (2, ("0", "1", "2"), {}, False),
+        (1, ("0",), {"gpu": 1}, False),
+        (2, ("0",), {}, True),
+        (2, ("0", "1"), {"gpu": 0}, True),
+        (2, (), {}, True),
+    ],
+    ids=["one for each", "one left over", "stated", "too few: none is used", "none was asked for", "none there"],
+)
+def test_weights_are_counted_where_the_workers_have_no_gpu_to_hold_them(start, workers, gpus, options, counted):
+    machine = dataclasses.replace(SMALL, memory_free=12 * 2**30, gpus=gpus)
+    if counted:
+        refused(start, asked(workers), machine, num_model_bytes=3 * 2**30, **options)
+    else:
+        start(asked(workers), machine, num_model_bytes=3 * 2**30, **options)
 
 
 def test_where_not_even_one_worker_fits_no_number_is_advised(start):

@@ -289,8 +289,8 @@ GIB = 2**30
 
 
 @pytest.fixture
-def container_memory(tmp_path, monkeypatch):
-    """What a container with these files of its cgroup has, and has free, on a host of 64 GiB with 60 GiB available."""
+def container(tmp_path, monkeypatch):
+    """The machine of a container with these files of its cgroup, on a host of 64 GiB with 60 GiB available."""
 
     def look(**files):
         for name, content in files.items():
@@ -301,7 +301,17 @@ def container_memory(tmp_path, monkeypatch):
         meminfo.write_text(f"MemTotal: {64 * 2**20} kB\nMemAvailable: {60 * 2**20} kB\nHugePages_Total: 0\n")
         monkeypatch.setattr(machine, "_CGROUP", tmp_path / "cgroup")
         monkeypatch.setattr(machine, "_MEMINFO", meminfo)
-        found = Machine.look({"CUDA_VISIBLE_DEVICES": ""})
+        return Machine.look({"CUDA_VISIBLE_DEVICES": ""})
+
+    return look
+
+
+@pytest.fixture
+def container_memory(container):
+    """What it has, and has free."""
+
+    def look(**files):
+        found = container(**files)
         return found.memory, found.memory_free
 
     return look
@@ -332,3 +342,21 @@ def test_the_page_cache_of_a_container_is_free(container_memory, version, prefix
 
 def test_a_machine_without_cgroups_has_what_the_kernel_says(container_memory):
     assert container_memory() == (64 * GIB, 60 * GIB)
+
+
+@pytest.mark.parametrize(
+    "quota",
+    [
+        lambda micros, period: {"cpu.max": f"{micros or 'max'} {period}"},
+        lambda micros, period: {"cpu/cpu.cfs_quota_us": micros or -1, "cpu/cpu.cfs_period_us": period},
+    ],
+    ids=["v2", "v1"],
+)
+def test_the_cores_of_a_container_are_those_of_its_quota(container, monkeypatch, quota):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert container().cores == 8
+    assert container(**quota(None, 100_000)).cores == 8
+    assert container(**quota(300_000, 100_000)).cores == 3
+    assert container(**quota(250_000, 100_000)).cores == 2
+    assert container(**quota(50_000, 100_000)).cores == 1
+    assert container(**quota(1_600_000, 100_000)).cores == 8  # the host has no more

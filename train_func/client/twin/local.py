@@ -87,7 +87,7 @@ class Local:
             image=IMAGE,
             cpu=self.cpu or max(1, machine.cores // workers),
             memory=self.memory,
-            gpu=len(machine.gpus) // workers if self.gpu is None else self.gpu,
+            gpu=self._gpus_of_each(machine, workers),
             s3_endpoint=os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
             s3_region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
         )
@@ -100,20 +100,21 @@ class Local:
         gpus = len(machine.gpus)
         if self.gpu is None and 0 < gpus < run.workers:
             print(f"note: {counted(gpus, 'GPU')} for {run.workers} workers: none is used; workers={gpus} would use all")
+
+    def admit(self, record: RunRecord, num_model_bytes: int) -> None:
+        """Raises InvalidInput when this machine has no room for the workers now."""
+        _clear_away(_folder(record.job_name))
+        machine, run = Machine.look(os.environ), record.run
+        gpu = self._gpus_of_each(machine, run.workers)
+        if fault := room.fault(
+            run, machine, num_model_bytes=num_model_bytes, cpu=self.cpu, memory=self.memory, gpu=gpu
+        ):
+            raise InvalidInput(fault, cause="scheduling")
         if run.workers > machine.cores:
             print(
                 f"note: {run.workers} workers share the {counted(machine.cores, 'core')} of this machine: "
                 f"workers={machine.cores} trains as fast"
             )
-
-    def admit(self, record: RunRecord, num_model_bytes: int) -> None:
-        """Raises InvalidInput when this machine has no room for the workers now."""
-        _clear_away(_folder(record.job_name))
-        machine = Machine.look(os.environ)
-        if faults := room.faults(
-            record.run, machine, num_model_bytes=num_model_bytes, cpu=self.cpu, memory=self.memory
-        ):
-            raise InvalidInput(faults, cause="scheduling")
 
     def carry(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
         """The run as it is: the workers read this machine's files where they lie."""
@@ -246,6 +247,9 @@ class Local:
             start_and_end.end(folder)
         if folder.root.exists():
             folder.remove()
+
+    def _gpus_of_each(self, machine: Machine, workers: int) -> int:
+        return len(machine.gpus) // workers if self.gpu is None else self.gpu
 
     def _controlled(self, job_name: str) -> JobFolder:
         """The folder of a job that changes still reach."""

@@ -40,7 +40,8 @@ class Machine:
 
 def _cores() -> int:
     cores = len(os.sched_getaffinity(0))
-    quota = _cgroup("cpu.max").split()  # microseconds per period, or "max"
+    # Microseconds per period, of cgroups of version 2, else 1: no number where there is no quota.
+    quota = (_cgroup("cpu.max") or _cgroup("cpu/cpu.cfs_quota_us") + _cgroup("cpu/cpu.cfs_period_us")).split()
     if len(quota) == 2 and quota[0].isdigit():
         cores = min(cores, max(1, int(quota[0]) // int(quota[1])))
     return cores

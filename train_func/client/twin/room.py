@@ -15,8 +15,10 @@ MODEL_COPIES = 4  # weights, gradients, and the two moments of AdamW
 WORKERS_PER_CORE = 4  # more only wait for each other
 
 
-def faults(run: Run, machine: Machine, *, num_model_bytes: int, cpu: int | None, memory: str | None) -> list[str]:
-    """Why the workers would be too many; empty when they are not, or when what each takes was stated.
+def fault(
+    run: Run, machine: Machine, *, num_model_bytes: int, cpu: int | None, memory: str | None, gpu: int
+) -> str | None:
+    """Why the workers would be too many, with the number that fits; None when they are not.
 
     Args:
         run: asks for so many workers.
@@ -24,22 +26,28 @@ def faults(run: Run, machine: Machine, *, num_model_bytes: int, cpu: int | None,
         num_model_bytes: size of the weights that every worker loads.
         cpu: cores of each worker, if stated; then the cores are not counted here.
         memory: memory of each worker, if stated; then the memory is not counted here.
+        gpu: GPUs of each worker; without one, its memory holds the model and the state of its training.
     """
-    found = []
-    if cpu is None and run.workers > (most := WORKERS_PER_CORE * machine.cores):
-        found.append(
-            f"workers={run.workers}: this machine has {counted(machine.cores, 'core')}, and more than "
-            f"{WORKERS_PER_CORE} workers for each only wait for each other: ask for at most workers={most}, or state "
-            "what each takes, as Local(cpu=1), and they start all the same"
+    limits = []  # how many workers fit, why no more do, and the option that lifts the limit
+    if cpu is None:
+        why = (
+            f"this machine has {counted(machine.cores, 'core')}, and more than {WORKERS_PER_CORE} workers for each "
+            "only wait for each other"
         )
-    each = WORKER_BYTES + (0 if machine.gpus else MODEL_COPIES * num_model_bytes)
-    if memory is None and run.workers * each > machine.memory_free:
-        most = machine.memory_free // each
-        fewer = f"ask for at most workers={most}" if most else "not even one fits: free memory"
-        found.append(
-            f"workers={run.workers}: each takes about {quantity.readable(each)} of memory, "
-            f"{quantity.readable(run.workers * each)} together; this machine has {quantity.readable(machine.memory)}, "
-            f"{quantity.readable(machine.memory_free)} of it free: {fewer}, or state what each takes, as "
-            "Local(memory='512Mi'), and they start all the same"
+        limits.append((WORKERS_PER_CORE * machine.cores, why, "cpu=1"))
+    if memory is None:
+        each = WORKER_BYTES + (0 if gpu else MODEL_COPIES * num_model_bytes)
+        why = (
+            f"each takes about {quantity.readable(each)} of memory, {quantity.readable(run.workers * each)} together; "
+            f"this machine has {quantity.readable(machine.memory)}, {quantity.readable(machine.memory_free)} of it free"
         )
-    return found
+        limits.append((machine.memory_free // each, why, "memory='512Mi'"))
+    passed = [limit for limit in limits if run.workers > limit[0]]
+    if not passed:
+        return None
+    most = min(fitting for fitting, _, _ in passed)
+    fewer = f"ask for at most workers={most}" if most else "not even one fits: free memory"
+    return (
+        f"workers={run.workers}: {'; '.join(why for _, why, _ in passed)}: {fewer}, or state what each takes, as "
+        f"Local({', '.join(option for _, _, option in passed)}), and they start all the same"
+    )
