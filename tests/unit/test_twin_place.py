@@ -8,12 +8,14 @@ import pytest
 
 from tests.twin_jobs import container_of, until, worker_manifest
 from train_func.client.observed import Place
-from train_func.client.twin import Local
+from train_func.client.twin import Local, lock
+from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.machine import Machine
 from train_func.errors import InvalidInput, JobFailed, JobNotFound
 from train_func.run import Run, RunRecord
 
 FOREVER = "import time; print('ready', flush=True); time.sleep(600)"
+LINGERS = "import os, sys, time; int(os.environ['TRAIN_FUNC_WORKER']) and sys.exit(1); time.sleep(600)"
 
 
 def record(**fields):
@@ -219,7 +221,7 @@ def test_of_many_that_create_the_same_job_at_once_one_wins(jobs):
 
 
 def test_a_failed_job_is_replaced_and_its_last_pods_are_ended_first(jobs):
-    jobs.start("import os, sys, time; int(os.environ['TRAIN_FUNC_WORKER']) and sys.exit(1); time.sleep(600)", grace=1)
+    jobs.start(LINGERS, grace=1)
     until(lambda: jobs.place.status("job-a").finished, "failure")
     assert [pod.phase for pod in jobs.place.pods("job-a")] == ["Running", "Failed"]
     jobs.start("print('again')")
@@ -231,6 +233,63 @@ def test_a_failed_job_is_replaced_and_its_last_pods_are_ended_first(jobs):
         ("Succeeded", False),
     ]
     assert jobs.text() == ["again", "again"]
+
+
+def test_the_last_pods_of_a_failed_job_are_ended_before_there_is_found_to_be_room(jobs):
+    jobs.start(LINGERS, grace=1)
+    until(lambda: jobs.place.status("job-a").finished, "failure")
+    Local(cpu=1, memory="1Mi").admit(record(), num_model_bytes=0)
+    assert jobs.processes("job-a") == []
+    assert jobs.place.status("job-a").condition("Failed").reason != "Cancelled"
+
+
+@pytest.fixture
+def somebody_else(jobs, monkeypatch):
+    """Has another kernel start the same job at a moment when this thread, which asks for room, leaves it open to it.
+
+    These are counted: after each look at the job's status without the lock under which jobs are started, and before
+    each time that this thread takes that lock.
+    """
+    moments, read, hold, me = [], JobFolder.read, lock.hold, threading.get_ident()
+
+    def after(moment):
+        def passing():
+            if threading.get_ident() != me or lock.is_held(jobs.home / "jobs" / ".lock"):
+                return
+            moments.append(moment)
+            if len(moments) == moment:
+                other = threading.Thread(target=jobs.start, args=(FOREVER,), kwargs={"grace": 1})
+                other.start()
+                other.join()
+
+        def reading(folder, name):
+            found = read(folder, name)
+            if name == "status.json":
+                passing()
+            return found
+
+        def holding(path):
+            passing()
+            return hold(path)
+
+        monkeypatch.setattr(JobFolder, "read", reading)
+        monkeypatch.setattr(lock, "hold", holding)
+        return moments
+
+    return after
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3])
+def test_who_asks_for_room_ends_nothing_of_the_job_that_somebody_else_has_just_started(jobs, somebody_else, moment):
+    jobs.start(LINGERS, grace=1)
+    until(lambda: jobs.place.status("job-a").finished, "failure")
+    moments = somebody_else(moment)
+    Local(cpu=1, memory="1Mi").admit(record(), num_model_bytes=0)
+    assert len(moments) >= moment
+    until(lambda: "ready" in jobs.text(worker=0) and "ready" in jobs.text(worker=1), "the job of somebody else")
+    assert not jobs.place.status("job-a").finished
+    assert not jobs.place.status("job-a").interrupted
+    assert not JobFolder(jobs.home, "job-a").cancel.exists()
 
 
 def test_delete_ends_a_running_job_and_removes_its_folder(jobs):

@@ -103,7 +103,7 @@ class Local:
 
     def admit(self, record: RunRecord, num_model_bytes: int) -> None:
         """Raises InvalidInput when this machine has no room for the workers now."""
-        _clear_away(_folder(record.job_name))
+        start_and_end.clear_away(_folder(record.job_name))
         machine, run = Machine.look(os.environ), record.run
         gpu = self._gpus_of_each(machine, run.workers)
         if fault := room.fault(
@@ -135,7 +135,7 @@ class Local:
         folder = _folder(job_name)
         for other in folder.root.parent.glob("[a-z]*"):
             start_and_end.forget_expired(JobFolder(folder.home, other.name))
-        _clear_away(folder)
+        start_and_end.clear_away(folder)
         folder.root.mkdir(parents=True, exist_ok=True)
         with lock.hold(folder.root.parent / ".lock"):
             if folder.controlled():
@@ -270,12 +270,6 @@ def _refuse(manifest: Mapping[str, Any], machine: Machine) -> None:
         raise InvalidInput(faults)
     if faults := admission.capacity_faults(manifest, machine):
         raise InvalidInput(faults, cause="scheduling")
-
-
-def _clear_away(folder: JobFolder) -> None:
-    """Waits for the last pods of a job that has finished: they may still be ending, and hold memory until then."""
-    if rules.finished(folder.read("status.json")):
-        start_and_end.end(folder)
 
 
 def _folder(job_name: str) -> JobFolder:

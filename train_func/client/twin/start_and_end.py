@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from train_func.client.twin import credentials, lock, processes, rules, substitutes
@@ -48,15 +48,38 @@ def end(folder: JobFolder) -> None:
     """Ends all processes of a job within its grace period; raises JobFailed when its controller stays."""
     with contextlib.suppress(FileNotFoundError):  # it has expired just now
         folder.cancel.touch()
-        _await_end(folder)
+        _await_end(folder, lambda: not folder.controlled())
     sweep(folder)
     _record_cancellation(folder)
 
 
-def _await_end(folder: JobFolder) -> None:
+def clear_away(folder: JobFolder) -> None:
+    """Waits for the last pods of a job that has finished: they may still be ending, and hold memory until then.
+
+    Somebody else may start the same job meanwhile: nothing of theirs is ended.
+    """
+    if rules.finished(folder.read("status.json")):
+        with contextlib.suppress(FileNotFoundError):  # it was deleted just now
+            _await_end(folder, lambda: _cleared_away(folder))
+
+
+def _cleared_away(folder: JobFolder) -> bool:
+    """Whether nothing is left to wait for; under the lock no job can take the place of the one that is looked at."""
+    with lock.hold(folder.root.parent / ".lock"):
+        if not rules.finished(folder.read("status.json")):
+            return True
+        if folder.controlled():
+            folder.cancel.touch()
+            return False
+        sweep(folder)
+        folder.cancel.unlink(missing_ok=True)
+        return True
+
+
+def _await_end(folder: JobFolder, ended: Callable[[], bool]) -> None:
     grace = Spec.of(folder.read("manifest.json")).pod.get("terminationGracePeriodSeconds", 30)
     end = time.monotonic() + grace + END_SECONDS
-    while folder.controlled():
+    while not ended():
         if time.monotonic() > end:
             raise JobFailed(
                 f"job {folder.root.name} did not end within {grace + END_SECONDS:.0f} s; "
