@@ -4,17 +4,21 @@ import contextlib
 import json
 import sys
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.api_servers import Answer, ApiServer, Authority, running, unauthorized, write_kubeconfig
 from tests.twin_jobs import until
-from train_func.client.cluster import credentials
+from train_func.client.cluster import asking, credentials, preflight
 from train_func.client.cluster.access import connect
 from train_func.client.cluster.asking import get, post
+from train_func.client.cluster.cluster import Cluster
 from train_func.client.cluster.reflection import Kind, Reflection
+from train_func.client.cluster.waits import Waits
 from train_func.errors import InvalidInput
+from train_func.run import Run
 
 API = "client.authentication.k8s.io/v1"
 # Hands out token-1, token-2, ..., the last of them again and again; its folder holds one file for each time it ran.
@@ -26,6 +30,11 @@ cat <<END
 {answer}
 END
 """
+
+
+def soon():
+    """So near that the client runs a plugin again, as a plugin tells times."""
+    return (datetime.now(UTC) + timedelta(minutes=4)).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 class Plugin:
@@ -124,8 +133,7 @@ def test_a_plugin_that_fails_leaves_the_servers_refusal_to_be_told(server, conne
 
 def test_short_lived_tokens_do_not_have_the_plugin_run_for_every_request(server, connected, tmp_path):
     server.good = {"token-1", "token-2"}
-    soon = (datetime.now(UTC) + timedelta(minutes=4)).isoformat(timespec="seconds").replace("+00:00", "Z")
-    plugin = Plugin(tmp_path / "plugin", status={"token": "token-$number", "expirationTimestamp": soon})
+    plugin = Plugin(tmp_path / "plugin", status={"token": "token-$number", "expirationTimestamp": soon()})
     access = connected(plugin.user)
     assert [get(access, "/api") for _ in range(7)] == [{}] * 7
     assert plugin.num_runs == 1
@@ -194,7 +202,7 @@ def test_a_certificate_that_is_refused_is_replaced_by_the_plugins_next(tmp_path,
 HANGS = """#!/bin/sh
 ran=$(mktemp "$0.ran.XXXXXX")
 number=$(ls "$0".ran.* | wc -l)
-if [ "$number" -gt 1 ]; then exec "{python}" -c "{waits}" "$0.go"; fi
+if [ "$number" -gt {answers} ]; then exec "{python}" -c "{waits}" "$0.go"; fi
 cat <<END
 {answer}
 END
@@ -206,12 +214,12 @@ print(go.read_text())"""
 
 
 class HangingPlugin(Plugin):
-    """One that answers once, and then waits for a person."""
+    """One that answers so many times, and then waits for a person."""
 
-    def __init__(self, path, **status):
+    def __init__(self, path, *, answers=1, **status):
         super().__init__(path, status={"token": "token-1", **status})
         self._answer = path.read_text().partition("<<END\n")[2].partition("\nEND")[0]
-        path.write_text(HANGS.format(python=sys.executable, waits=WAITS, answer=self._answer))
+        path.write_text(HANGS.format(answers=answers, python=sys.executable, waits=WAITS, answer=self._answer))
 
     def let_in(self):
         """The person has logged in."""
@@ -222,7 +230,6 @@ class HangingPlugin(Plugin):
 
 @pytest.fixture
 def hanging(tmp_path, monkeypatch):
-    monkeypatch.setattr(credentials, "READ_SECONDS", 0.3)
     monkeypatch.setattr(credentials, "PAUSE_SECONDS", 0.0)
     made = []
     yield lambda **status: made.append(HangingPlugin(tmp_path / "plugin", **status)) or made[-1]
@@ -230,9 +237,16 @@ def hanging(tmp_path, monkeypatch):
         plugin.let_in()
 
 
-def test_a_plugin_that_waits_for_a_person_hangs_no_thread_and_its_answer_is_taken(connected, hanging):
+@pytest.fixture
+def impatient(monkeypatch):
+    """From its call on a plugin is waited for a short time: the answer to the first request for a token has come."""
+    return lambda seconds=0.3: monkeypatch.setattr(credentials, "READ_SECONDS", seconds)
+
+
+def test_a_plugin_that_waits_for_a_person_hangs_no_thread_and_its_answer_is_taken(connected, hanging, impatient):
     plugin, told = hanging(), []
     access = connected(plugin.user)
+    impatient()
 
     def ask():
         with pytest.raises(InvalidInput, match="Log in to the cluster again") as caught:
@@ -254,10 +268,11 @@ def test_a_plugin_that_waits_for_a_person_hangs_no_thread_and_its_answer_is_take
     assert plugin.num_runs == 2
 
 
-def test_a_plugin_that_nobody_answers_is_ended_and_asked_again(server, connected, hanging, monkeypatch):
+def test_a_plugin_that_nobody_answers_is_ended_and_asked_again(server, connected, hanging, impatient, monkeypatch):
     monkeypatch.setattr(credentials, "PERSON_SECONDS", 0.0)
     plugin = hanging()
     access = connected(plugin.user)
+    impatient()
     ran = []
 
     def another():
@@ -272,12 +287,116 @@ def test_a_plugin_that_nobody_answers_is_ended_and_asked_again(server, connected
     assert ran[-1].is_running()
 
 
-def test_a_token_that_is_about_to_expire_is_used_while_the_plugin_waits_for_a_person(server, connected, hanging):
+def test_a_token_that_is_about_to_expire_is_used_while_the_plugin_waits_for_a_person(
+    server, connected, hanging, impatient
+):
     server.good = {"token-1"}
-    soon = (datetime.now(UTC) + timedelta(minutes=4)).isoformat(timespec="seconds").replace("+00:00", "Z")
-    plugin = hanging(expirationTimestamp=soon)
+    plugin = hanging(expirationTimestamp=soon())
     access = connected(plugin.user)
+    impatient()
     answers = []
     threading.Thread(target=lambda: answers.append(get(access, "/api")), daemon=True).start()
     until(lambda: answers == [{}], "the request is answered")
     until(lambda: plugin.num_runs == 2, "the plugin waits")
+
+
+SLOW_SECONDS = preflight.REACH_SECONDS + 1  # of a plugin: more than a silent server is given
+
+
+@pytest.fixture
+def check(server, monkeypatch):
+    """The first question of every submission, to a server that grants all rights."""
+    monkeypatch.setattr(preflight, "CHECKS", ())
+    rules = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
+    granted = Answer(201, {"status": {"resourceRules": rules}})
+    server.answer = lambda asked: granted if asked.token in server.good else unauthorized()
+    pod = {"containers": [{"image": "there/image:1"}]}
+    manifest = {"spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": pod}}}}}
+    return lambda access: preflight.check(access, manifest)
+
+
+@pytest.mark.parametrize("refused", [True, False], ids=["refused", "about to expire"])
+def test_the_limit_of_time_for_a_silent_server_is_not_used_up_by_a_plugin(
+    server, connected, hanging, impatient, check, refused
+):
+    impatient(120.0)
+    server.good = {"token-2"} if refused else {"token-1", "token-2"}
+    plugin, told = hanging(**({} if refused else {"expirationTimestamp": soon()})), []
+    access, begun = connected(plugin.user), time.monotonic()
+
+    def checked():
+        try:
+            told.append(check(access))
+        except InvalidInput as refusal:
+            told.append(refusal)
+
+    checking = threading.Thread(target=checked, daemon=True)
+    checking.start()
+    until(lambda: plugin.num_runs == 2 and time.monotonic() > begun + SLOW_SECONDS, "the plugin takes its time")
+    plugin.let_in()
+    checking.join(120)
+    assert told == [[]], "no fault, and no note"
+    assert server.asked[-1].token == "token-2"
+
+
+def test_a_plugin_that_answers_too_late_is_no_fault_of_the_server(connected, hanging, impatient, check):
+    access = connected(hanging().user)
+    impatient(SLOW_SECONDS)
+    with pytest.raises(InvalidInput, match="Log in to the cluster again") as caught:
+        check(access)
+    assert caught.value.cause == "permission"
+
+
+def test_time_that_a_plugin_did_not_need_is_not_given_to_a_silent_server():
+    end, outcomes = threading.Event(), []
+
+    def silent_later():
+        with Waits.of_this_thread().lent(1000.0):
+            pass
+        end.wait()
+
+    waiting = threading.Thread(target=lambda: outcomes.extend(asking.together([silent_later], 0.2)), daemon=True)
+    waiting.start()
+    waiting.join(120)
+    end.set()
+    assert [type(outcome) for outcome in outcomes] == [TimeoutError]
+
+
+def test_whoever_waits_for_a_watch_knows_that_a_plugin_takes_its_time(server, connected, hanging, impatient):
+    impatient(120.0)
+    server.answer = lambda asked: (
+        Answer(body={"metadata": {"resourceVersion": "1"}, "items": []}) if asked.token == "token-2" else unauthorized()
+    )
+    plugin = hanging()
+    kind = Kind("pods", "/api/v1/pods", (), b"none", lambda item: None)
+    reflection = Reflection(connected(plugin.user), kind, lambda: None)
+    reflection.start()
+    until(lambda: plugin.num_runs == 2, "the plugin is asked")
+    assert reflection.busy_until > time.monotonic()
+    plugin.let_in()
+    until(lambda: reflection.synced, "the listing")
+    assert reflection.busy_until <= time.monotonic()
+    reflection.stop()
+    reflection.join(120)
+
+
+def test_the_first_answer_of_a_plugin_is_waited_for_as_long_and_taken_when_it_comes(
+    server, connected, hanging, impatient
+):
+    impatient()
+    plugin = hanging(answers=0)
+    place = Cluster(image="there/image:1", store="s3://bucket", s3_endpoint="http://there:9000")
+    for call in (lambda: connected(plugin.user), lambda: place.preflight(Run(model="m", dataset="d"))):
+        with pytest.raises(InvalidInput, match="kubectl get pods") as caught:
+            call()
+        assert caught.value.cause == "permission"
+        assert plugin.user["exec"]["command"] in str(caught.value)
+    plugin.let_in()
+
+    def accepted():
+        with contextlib.suppress(InvalidInput):
+            return get(connect(), "/api") == {}
+
+    until(accepted, "the login is noticed")
+    assert [asked.token for asked in server.asked] == ["token-2"]
+    assert plugin.num_runs == 1

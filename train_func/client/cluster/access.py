@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train_func.client.cluster import faults, proxy
-from train_func.client.cluster.credentials import Credentials
+from train_func.client.cluster import credentials, faults, proxy
 from train_func.client.cluster.proxy import Proxy
 from train_func.client.cluster.sending import Sender
 from train_func.errors import InvalidInput
@@ -73,7 +72,7 @@ def connect(context: str | None = None, namespace: str | None = None) -> Access:
         namespace: by default the context's, or the pod's own.
 
     Raises:
-        InvalidInput: no cluster is named, or there is no such context.
+        InvalidInput: no cluster is named, there is no such context, or its credential plugin takes too long.
     """
     kubeconfig = os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
     proxies = tuple((name, value) for name, value in sorted(os.environ.items()) if name.upper() in PROXIES)
@@ -91,17 +90,19 @@ def _connect(
     """``written``: whoever logs in again, or takes another context, is not held to what was read before."""
     from kubernetes import client
 
-    configuration = client.Configuration()
-    where, found, through = _load(configuration, kubeconfig, context)
+    read = credentials.first((kubeconfig, written, context), lambda fresh: _load(fresh, kubeconfig, context))
+    if read is None:
+        raise InvalidInput(_slow(kubeconfig, context), cause="permission")
+    configuration, (where, found, through) = read
     through = through or proxy.from_environment(configuration.host, dict(proxies))
     if through:
         where += f" through the proxy {through.url}"
         _lead(configuration, through)
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.retries = False  # urllib3 would write a warning about each, where nobody asked for one
-    credentials = Credentials(configuration, lambda fresh: _load(fresh, kubeconfig, context))
+    renewed = credentials.Credentials(configuration, lambda fresh: _load(fresh, kubeconfig, context))
     api = client.ApiClient(configuration)
-    api.request = Sender(api, credentials, where)
+    api.request = Sender(api, renewed, where)
     return Access(
         namespace=namespace or found,
         where=where,
@@ -149,6 +150,26 @@ def _load(configuration: Any, kubeconfig: str, context: str | None) -> tuple[str
         ) from None
     where = f"context {chosen['name']!r} ({configuration.host})"
     return where, chosen["context"].get("namespace") or "default", through
+
+
+def _slow(kubeconfig: str, context: str | None) -> str:
+    """Which credentials take too long to be read, and what to do."""
+    from kubernetes import config
+    from kubernetes.config.kube_config import KubeConfigMerger
+
+    seconds = f"within {credentials.READ_SECONDS:.0f} s"
+    if not _written(kubeconfig):
+        return f"the token of this pod's service account could not be read {seconds}; try again"
+    contexts, current = config.list_kube_config_contexts(config_file=kubeconfig)
+    chosen = next((found for found in contexts if found["name"] == context), current)
+    users = KubeConfigMerger(kubeconfig).config.safe_get("users") or ()
+    user: Any = next((found["user"] for found in users if found["name"] == chosen["context"].get("user")), None) or {}
+    plugged = f"the credential plugin {user['exec']['command']!r}" if "exec" in user else ""
+    who = plugged or "whatever gives its credentials"
+    return (
+        f"context {chosen['name']!r} of {kubeconfig}: {who} did not answer {seconds}; it may wait for a login. Run "
+        "`kubectl get pods` with that context in a terminal, log in where it asks for that, and try again"
+    )
 
 
 def _proxy_url(kubeconfig: str, cluster: str) -> Proxy | None:

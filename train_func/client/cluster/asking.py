@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from train_func.client.cluster.access import Access
-from train_func.client.cluster.sending import Asked
+from train_func.client.cluster.waits import Waits
 
 Json = dict[str, Any]
 T = TypeVar("T")
+LOOK_SECONDS = 0.2
 
 
 def get(access: Access, path: str, *, seconds: float = 4.0, **query: str) -> Json:
@@ -28,31 +29,31 @@ def together(calls: Sequence[Callable[[], T]], seconds: float) -> list[T | Excep
     """What each of ``calls`` returned or raised, in their order; TimeoutError for those that were not done in time.
 
     They run in threads of their own, which are left behind then: a silent name server ends no earlier. Time for which
-    a busy server asked to be left alone is not counted.
+    a busy server asked to be left alone, and that in which credentials are read, is not counted.
     """
-    futures: list[tuple[Future[T], Asked]] = [(Future(), Asked()) for _ in calls]
+    futures: list[tuple[Future[T], Waits]] = [(Future(), Waits()) for _ in calls]
     end = time.monotonic() + seconds
-    for call, (future, asked) in zip(calls, futures, strict=True):
-        threading.Thread(target=_settle, args=(call, future, asked), name="preflight", daemon=True).start()
+    for call, (future, waits) in zip(calls, futures, strict=True):
+        threading.Thread(target=_settle, args=(call, future, waits), name="preflight", daemon=True).start()
     outcomes: list[T | Exception] = []
-    for future, asked in futures:
-        outcome = _outcome(future, end, asked)
+    for future, waits in futures:
+        outcome = _outcome(future, end, waits)
         outcomes.append(outcome)
     return outcomes
 
 
-def _settle(call: Callable[[], T], future: "Future[T]", asked: Asked) -> None:
-    asked.count()
+def _settle(call: Callable[[], T], future: "Future[T]", waits: Waits) -> None:
+    waits.count()
     try:
         future.set_result(call())
     except Exception as error:
         future.set_exception(error)
 
 
-def _outcome(future: "Future[T]", end: float, asked: Asked) -> T | Exception:
-    while not future.done() and (left := end + asked.seconds - time.monotonic()) > 0:
+def _outcome(future: "Future[T]", end: float, waits: Waits) -> T | Exception:
+    while not future.done() and (left := end + waits.seconds - time.monotonic()) > 0:
         with contextlib.suppress(TimeoutError):
-            future.exception(left)
+            future.exception(min(left, LOOK_SECONDS))  # what was lent may be taken back meanwhile
     try:
         return future.result(0)
     except Exception as error:

@@ -132,7 +132,7 @@ class Cluster:
             access = self._access()
             placement = self._placement(self._image() or UNNAMED, access.namespace)
         except InvalidInput as found:
-            raise InvalidInput([*faults, *found.faults]) from None
+            raise InvalidInput([*faults, *found.faults], cause="input" if faults else found.cause) from None
         address = UNNAMED_STORE if store_faults(self._store()) else self.store_address()
         manifest = manifests.render(manifests.provisional(run, address), placement, manifests.FILES)
         try:

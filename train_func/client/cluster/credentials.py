@@ -7,10 +7,13 @@ before that, with every request.
 import contextlib
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
 
 import psutil
+
+from train_func.client.cluster.waits import Waits
 
 PAUSE_SECONDS = 30.0  # at least, between two readings: a plugin may ask a login server, or a person
 AUTHORIZATION = "authorization"  # the header, and its name in the client's Configuration
@@ -20,25 +23,32 @@ COARSE_SECONDS = 5.0  # the time when a process was started is told in whole sec
 EXEC_INFO = "KUBERNETES_EXEC_INFO"  # in the environment of every credential plugin
 _HELD = ("cert_file", "key_file")
 
+T = TypeVar("T")
 
-class Reading:
+
+class Reading(Generic[T]):
     """One reading of credentials, in a thread of its own: the client waits without a limit for a plugin."""
 
-    def __init__(self, read: Callable[[Any], object]) -> None:
-        self.configuration: Any = None
-        """What was read, once it is over; None when that failed."""
+    def __init__(self, read: Callable[[Any], T]) -> None:
         self._begun = time.monotonic()
+        self._outcome: Future[tuple[Any, T]] = Future()
         self._thread = threading.Thread(target=self._run, args=(read,), name="credentials", daemon=True)
         self._thread.start()
 
-    def _run(self, read: Callable[[Any], object]) -> None:
+    def _run(self, read: Callable[[Any], T]) -> None:
         from kubernetes import client
 
         configuration = client.Configuration()
-        with contextlib.suppress(Exception):  # the server's refusal tells more: whoever asked gets that
-            read(configuration)
+        try:
+            told = read(configuration)
             _strip(configuration)
-            self.configuration = configuration
+            self._outcome.set_result((configuration, told))
+        except Exception as error:
+            self._outcome.set_exception(error)
+
+    def result(self) -> tuple[Any, T]:
+        """The Configuration that was read, and what ``read`` returned or raised, once it is over."""
+        return self._outcome.result(0)
 
     def over(self, seconds: float) -> bool:
         """Whether it is, after so many seconds at most."""
@@ -54,6 +64,26 @@ class Reading:
                 if time.time() - plugin.create_time() > PERSON_SECONDS - COARSE_SECONDS:
                     plugin.kill()
         return True
+
+
+_late: dict[Hashable, Reading[Any]] = {}
+
+
+def first(key: Hashable, read: Callable[[Any], T]) -> tuple[Any, T] | None:
+    """A new Configuration that ``read`` has filled, and what it returned; None when that takes too long.
+
+    It then goes on: whoever asks next by the same key waits for the same reading.
+    """
+    reading: Reading[T] | None = _late.pop(key, None)
+    if reading is None or reading.given_up():
+        reading = Reading(read)
+    over = False
+    try:
+        over = reading.over(READ_SECONDS)
+    finally:
+        if not over:
+            _late[key] = reading
+    return reading.result() if over else None
 
 
 def plugins() -> list[psutil.Process]:
@@ -80,7 +110,7 @@ class Credentials:
         self._configuration = configuration
         self._read = read
         self._lock = threading.Lock()
-        self._reading: Reading | None = None  # that takes its time
+        self._reading: Reading[object] | None = None  # that takes its time
         self._next_reading = 0.0  # those that were read first may have been old already
         self._next_look = time.monotonic() + PAUSE_SECONDS
         self.generation = 0
@@ -97,7 +127,7 @@ class Credentials:
 
     def renew(self, generation: int, header: str | None) -> bool:
         """Whether there are others than those that a request was refused with, read again if need be."""
-        with self._lock:
+        with Waits.of_this_thread().lent(READ_SECONDS), self._lock:
             if generation != self.generation or header != self.header:
                 return True
             if time.monotonic() < self._next_reading:
@@ -131,7 +161,10 @@ class Credentials:
         if not reading.over(seconds):
             return None
         self._reading = None
-        return reading.configuration
+        with contextlib.suppress(Exception):  # the server's refusal tells more: whoever asked gets that
+            configuration, _ = reading.result()
+            return configuration
+        return None
 
     def _look_at_expiry(self, configuration: Any) -> None:
         """The client's own hook, which it calls with every request, now and then."""
@@ -139,7 +172,8 @@ class Credentials:
             return
         try:
             self._next_look = time.monotonic() + PAUSE_SECONDS
-            self._replace(self._expiry)
+            with Waits.of_this_thread().lent(READ_SECONDS):
+                self._replace(self._expiry)
         finally:
             self._lock.release()
 

@@ -221,7 +221,7 @@ class _Following:
 
 
 def _await_first_listing(access: Access, observer: Observer, stop: threading.Event) -> None:
-    """The limit of time is for a silent server: what a busy one asks for comes on top, within the senders' patience."""
+    """The limit of time is for a silent server: what a busy one asks for, and credentials, come on top, with limits."""
     begun = end = time.monotonic()
     while time.monotonic() < end + FIRST_SECONDS and not observer.failure:
         if observer.ready(LOOK_SECONDS) or stop.is_set():

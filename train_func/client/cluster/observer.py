@@ -100,7 +100,7 @@ class Observer:
 
     @property
     def busy_until(self) -> float:
-        """When a busy server wants to be asked again, or wanted to; as ``time.monotonic`` tells it."""
+        """When the wait for a busy server, or for credentials, is over or was; as ``time.monotonic`` tells it."""
         return max(one.busy_until for one in self._all)
 
     @property

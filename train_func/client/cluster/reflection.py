@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 from train_func.client.cluster import faults
 from train_func.client.cluster.access import Access, Json
 from train_func.client.cluster.asking import get
-from train_func.client.cluster.sending import Asked
 from train_func.client.cluster.stream import Stream
+from train_func.client.cluster.waits import Waits
 
 LIST_SECONDS = 10.0
 WATCH_SECONDS = 300  # after which the server ends a watch, and the next one begins
@@ -53,7 +53,7 @@ class Reflection(threading.Thread, Generic[T]):
         self._version = ""
         self._stream: Stream | None = None
         self._stopped = threading.Event()
-        self._busy = Asked(self._stopped)
+        self._waits = Waits(self._stopped)
         self._pause = SHORTEST_PAUSE
         self._since: float | None = None  # when that began that nothing is heard
         self.items: dict[str, T] = {}
@@ -79,7 +79,7 @@ class Reflection(threading.Thread, Generic[T]):
             stream.close()
 
     def run(self) -> None:
-        self._busy.count()
+        self._waits.count()
         while not self._stopped.is_set():
             try:
                 if not self._version:
@@ -108,8 +108,8 @@ class Reflection(threading.Thread, Generic[T]):
 
     @property
     def busy_until(self) -> float:
-        """When a busy server wants to be asked again, or wanted to; as ``time.monotonic`` tells it."""
-        return self._busy.until
+        """When the wait for a busy server, or for credentials, is over or was; as ``time.monotonic`` tells it."""
+        return self._waits.until
 
     def _note(self, error: BaseException) -> None:
         self.trouble = error

@@ -5,7 +5,6 @@ for want of valid credentials and there are newer ones. Again later: what a busy
 was), and what only reads or deletes when the server says by Retry-After that it will answer later.
 """
 
-import contextvars
 import random
 import threading
 import time
@@ -15,6 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from train_func.client.cluster.credentials import AUTHORIZATION, Credentials
+from train_func.client.cluster.waits import Waits
 
 SECONDS = (3.0, 10.0)  # to connect, and between two packets of an answer
 TWICE = ("GET", "DELETE")  # may be done twice; a POST is never sent again when it may have been done
@@ -24,36 +24,6 @@ SHORTEST_PAUSE, FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0, 10.0  # the latter where
 SPREAD = 0.2  # of a pause, so that those who were refused together do not come back together
 TELL_SECONDS = 30.0  # between two lines about a busy server
 NO_API = "what answers there is no Kubernetes API, by its answer in HTML or XML; see the server's address"
-
-
-class Asked:
-    """How long a server has asked one caller to wait: its limit of time is for servers that are silent."""
-
-    def __init__(self, stopped: threading.Event | None = None) -> None:
-        """``stopped`` ends a wait when it is set."""
-        self._outer = _asked.get()
-        self._stopped: threading.Event = stopped or (self._outer._stopped if self._outer else threading.Event())
-        self.seconds = 0.0
-        self.until = 0.0
-        """When the longest of the waits is over, as ``time.monotonic`` tells it."""
-
-    def wait(self, seconds: float) -> bool:
-        """Waits as the server asks; False when the caller was stopped meanwhile."""
-        self._add(seconds, time.monotonic() + seconds)
-        return not self._stopped.wait(seconds)
-
-    def _add(self, seconds: float, until: float) -> None:
-        """The caller, and whoever waits for it, waits so much longer."""
-        self.seconds, self.until = self.seconds + seconds, max(self.until, until)
-        if self._outer:
-            self._outer._add(seconds, until)
-
-    def count(self) -> None:
-        """From now on, in this thread."""
-        _asked.set(self)
-
-
-_asked: contextvars.ContextVar[Asked | None] = contextvars.ContextVar("asked", default=None)
 
 
 class Sender:
@@ -93,7 +63,7 @@ class Sender:
                     raise
                 num_busy += 1
                 self._tell(pause, error)
-                if not (_asked.get() or Asked()).wait(pause):
+                if not Waits.of_this_thread().wait(pause):
                     raise
 
     def _answer(self, method: str, url: str, options: dict[str, Any]) -> Any:

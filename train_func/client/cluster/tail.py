@@ -14,8 +14,8 @@ from train_func.client.cluster import faults
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.asking import get
 from train_func.client.cluster.observer import Observer
-from train_func.client.cluster.sending import Asked
 from train_func.client.cluster.stream import Stream
+from train_func.client.cluster.waits import Waits
 from train_func.client.manifest import CONTAINER
 from train_func.client.observed import LogCut, LogLine, Pod
 
@@ -107,7 +107,7 @@ class Tail(threading.Thread):
             stream.close()
 
     def run(self) -> None:
-        Asked(self._stopped).count()
+        Waits(self._stopped).count()
         try:
             while not self._over():
                 if self._stopped.is_set():
