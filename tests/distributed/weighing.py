@@ -11,6 +11,7 @@ from datasets.distributed import split_dataset_by_node
 from torch import nn
 from torch.nn import functional
 from transformers import BatchEncoding, BertForTokenClassification, GPT2Config, GPT2LMHeadModel
+from transformers.modeling_outputs import CausalLMOutput
 
 from tests.distributed import small
 from tests.distributed.parity import Keeps, flat
@@ -99,6 +100,21 @@ class Plain(nn.Module):
 
     def forward(self, input_ids, attention_mask, labels):
         return self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+
+
+class OverRows(nn.Module):
+    """A model of one's own: classes of rows, from a language model, which has a loss for tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.writer = writer()
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, input_ids, attention_mask, labels):
+        hidden = self.writer.transformer(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        mask = attention_mask[..., None]
+        logits = self.head((hidden * mask).sum(1) / mask.sum(1))
+        return CausalLMOutput(loss=functional.cross_entropy(logits, labels), logits=logits)
 
 
 class Tells(Trainer):
@@ -204,6 +220,7 @@ CASES = {
     "tags, idle ranks": Case(**TAGS, micro=(8, 2)),
     "text": Case(model=writer, collate=collate_text),
     "text within a model of one's own": Case(model=lambda: Plain(writer), collate=collate_whole_text),
+    "classes of rows from a language model": Case(model=OverRows, micro=(1, 16)),
     "guesses": Case(model=tagger, collate=collate_guesses, drawn=True),
     "smoothed tags": Case(**TAGS, smoothing=0.1, whole=smoothed),
     "no further arguments": Case(model=Plain),

@@ -60,6 +60,28 @@ def test_where_each_token_is_to_name_the_next_the_first_label_of_a_row_is_never_
     assert Items(shifts_labels=True).count(shifted_by_the_collator, 2) == 4
 
 
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"input_ids": IDS, "labels": torch.tensor([2, 0])},
+        {"input_ids": IDS, "labels": torch.tensor([[2], [0]])},
+        {"input_ids": IDS, "labels": torch.tensor([[2.0], [0.5]])},
+        {"input_ids": IDS, "labels": torch.zeros(2, 3, dtype=torch.long)},  # several classes at once
+        {"input_ids": IDS, "labels": torch.zeros(2, 4)},  # numbers, though as many as tokens
+        {"tokens": IDS, "labels": torch.tensor([2, 0])},
+        {"tokens": IDS, "labels": torch.tensor([[2], [0]])},
+    ],
+)
+def test_labels_of_rows_are_not_shifted_though_the_model_has_a_loss_that_shifts_those_of_tokens(inputs):
+    assert Items(shifts_labels=True).count(inputs, 2) == inputs["labels"].numel()
+
+
+def test_labels_of_tokens_are_shifted_whatever_the_tokens_are_called():
+    assert Items(shifts_labels=True).count({"tokens": IDS, "labels": TAGS}, 2) == 3
+    one_token_each = {"input_ids": IDS[:, :1], "labels": TAGS[:, :1]}
+    assert Items(shifts_labels=True).count(one_token_each, 2) == 0
+
+
 def test_rows_without_a_label_get_some_so_that_their_loss_is_finite():
     assert Items().with_labels({"labels": torch.full((2, 4), -100)})["labels"].eq(0).all()
     assert Items(ignored=255).with_labels({"labels": torch.full((2, 4), 255)})["labels"].eq(0).all()

@@ -24,7 +24,7 @@ class Items:
     """How the items of a loss are counted."""
 
     shifts_labels: bool = False
-    """Each token's label is the next token, so the first label of a row is not an item."""
+    """Where tokens have labels, each one's is the next token: the first label of a row is not an item."""
     ignored: int = IGNORED
 
     def count(self, inputs: Mapping[str, Any], num_rows: int) -> int:
@@ -33,7 +33,7 @@ class Items:
         if name is None:
             return num_rows
         labels: torch.Tensor = inputs[name]
-        if name == "labels" and self.shifts_labels:
+        if name == "labels" and self.shifts_labels and _are_of_tokens(labels, inputs.get("input_ids")):
             labels = labels[..., 1:]
         return labels.numel() if labels.is_floating_point() else int(labels.ne(self.ignored).sum())
 
@@ -46,6 +46,13 @@ class Items:
             if isinstance(inputs.get(name), torch.Tensor):
                 inputs[name] = inputs[name].masked_fill(inputs[name].eq(self.ignored), 0)
         return inputs
+
+
+def _are_of_tokens(labels: torch.Tensor, tokens: Any) -> bool:
+    """Whether each token has a label. Rows have theirs where a head over rows sits on a language model."""
+    if labels.is_floating_point() or labels.ndim < 2:
+        return False
+    return labels.shape == tokens.shape if isinstance(tokens, torch.Tensor) else labels.shape[-1] > 1
 
 
 def items_of(model: nn.Module, *, shifts_labels: bool) -> Items:
