@@ -1,5 +1,7 @@
 """What was trained is published by whoever is left; where it cannot be, why the work has ended stays known."""
 
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,13 +12,13 @@ from torch.distributed import HashStore
 from tests.job_folder import write_job_folder
 from train_func import exits
 from train_func.storage import open_store
-from train_func.worker.pod.attempt import Attempt
+from train_func.worker.pod.attempt import SHORTEST_SECONDS, Attempt
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.mirror import Mirror
 from train_func.worker.pod.peers import Peers, PeersLost
-from train_func.worker.pod.stop import Stop, Stopped
+from train_func.worker.pod.stop import RESERVE, Stop, Stopped
 from train_func.worker.pod.supervisor import Supervisor
-from train_func.worker.pod.verdict import RankEnd, Verdict
+from train_func.worker.pod.verdict import RankEnd, Verdict, stopped
 from train_func.worker.training.pending import Pending
 
 
@@ -27,7 +29,7 @@ def supervisor(tmp_path):
     seal(tmp_path)
     made = Supervisor(environment_of(0, tmp_path, record), Mirror(), Stop())
     made._attempt = Attempt(made._environment, record, open_store(record.store), made._mirror, made._stop)
-    made._agent = SimpleNamespace(ends=list)
+    made._agent = SimpleNamespace(ends=list, pids=set)
     return made
 
 
@@ -120,6 +122,9 @@ def last_attempt(tmp_path):
     return first, second
 
 
+KILLED = [RankEnd(1, -9, None, False, 0)]
+
+
 def publishes(first, folder):
     seal(folder / "0")
     assert first.publish_pending([]).exit_code == exits.DONE
@@ -137,30 +142,72 @@ class Gone:
         raise RuntimeError("Connection refused")
 
 
-def is_gone(first, folder):
-    """So is what it had trained."""
-
-
-def has_published_and_is_gone(first, folder):
-    open_store((folder / "store").as_uri()).put("a-run/result.json", b"{}")
-
-
-@pytest.mark.parametrize(
-    ("does", "code"),
-    [
-        (publishes, exits.KILLED),
-        (ends, exits.SPENT),
-        (is_gone, exits.SPENT),
-        (has_published_and_is_gone, exits.KILLED),
-    ],
-)
-def test_in_the_last_attempt_a_lost_worker_ends_for_good_only_where_no_model_is_left(
-    last_attempt, tmp_path, does, code
-):
+@pytest.mark.parametrize(("does", "code"), [(publishes, exits.KILLED), (ends, exits.SPENT)])
+def test_in_the_last_attempt_a_lost_worker_ends_for_good_unless_worker_0_publishes(last_attempt, tmp_path, does, code):
     first, second = last_attempt
-    if does in (is_gone, has_published_and_is_gone):
-        second._peers._store = Gone()
     with ThreadPoolExecutor(1) as beside:
-        closed = beside.submit(second.close, [RankEnd(1, -9, None, False, 0)], None)
+        closed = beside.submit(second.close, KILLED, None)
         does(first, tmp_path)
     assert closed.result().exit_code == code
+
+
+@pytest.mark.parametrize(("published", "code"), [(True, exits.KILLED), (False, exits.SPENT)])
+def test_of_a_worker_0_that_has_gone_only_what_it_has_published_is_left(last_attempt, published, code):
+    first, second = last_attempt
+    second._peers._store = Gone()
+    if published:
+        first._store.put("a-run/result.json", b"{}")
+    assert second.close(KILLED, None).exit_code == code
+
+
+class Hangs:
+    """A store that answers no upload of a file, and keeps with every small object how many seconds were left for it."""
+
+    def __init__(self, store, ended, seconds_left):
+        self.address = store.address
+        self._store, self._ended, self._seconds_left = store, ended, seconds_left
+        self.left = {}
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def upload(self, key, path, **options):
+        self._ended.wait()
+
+    def put(self, key, data, **options):
+        self.left[key] = self._seconds_left()
+        return self._store.put(key, data, **options)
+
+
+def stop_asked_for(stop, seconds, grace=1000.0):
+    """As if the signal had come so many seconds ago."""
+    stop.grace = grace
+    stop._on_signal(signal.SIGTERM, None)
+    stop._times[0] -= seconds
+
+
+def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervisor, monkeypatch):
+    attempt, ended = supervisor._attempt, threading.Event()
+    attempt.lease = attempt._attempts.claim()
+    store = Hangs(attempt._store, ended, attempt.seconds_left)
+    attempt._store = attempt._attempts._store = store
+    monkeypatch.setattr(supervisor, "_train", lambda: attempt.publish_pending([]))
+    monkeypatch.setattr("train_func.worker.pod.supervisor.kill_descendants", lambda seconds: None)  # this test's own
+    stop_asked_for(supervisor._stop, seconds=1000.0 - RESERVE)
+    try:
+        assert supervisor.run().exit_code == exits.STOPPED
+        assert store.left["a-run/attempts/1/worker-0.json"] > SHORTEST_SECONDS
+    finally:
+        ended.set()
+
+
+def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_stop(supervisor):
+    attempt, ended = supervisor._attempt, threading.Event()
+    attempt.lease = attempt._attempts.claim()
+    attempt._attempts._store = SimpleNamespace(list=lambda prefix: ended.wait(), put=lambda *given: ended.wait())
+    stop_asked_for(supervisor._stop, seconds=999.0)
+    try:
+        assert attempt.close(KILLED, stopped(0, "SIGTERM")).exit_code == exits.KILLED
+        assert attempt.seconds_left() == 0  # for the log, which comes last
+    finally:
+        ended.set()

@@ -65,6 +65,7 @@ class Attempt:
         self._num_memory_kills = num_memory_kills()
         self._pending = Pending(environment.work_dir)
         self._publishing = False
+        self._silent = False  # the store, at the end
         self._until = 0.0  # monotonic seconds; set anew where an end is written down
         self.lease: Lease | None = None
         self.over: Verdict | None = None
@@ -161,11 +162,11 @@ class Attempt:
     def publish_pending(self, ends: list[RankEnd]) -> Verdict | None:
         """Publishes what the ranks of this pod have trained and not published before they ended; None if nothing is so.
 
-        After a signal to stop too, as long as the grace period lasts.
+        After a signal to stop too, as long as the ranks would have had.
 
         Raises:
             StorageFailed: it cannot be published.
-            Stopped: the grace period is over.
+            Stopped: that time is up.
         """
         if (number := self._pending.attempt) is None or not (store := self._store) or not (attempts := self._attempts):
             return None
@@ -275,12 +276,13 @@ class Attempt:
     def _bounded(self, call: Callable[[], T]) -> T | None:
         """The result, or None with a line in the log: at its end a worker waits for no store for long."""
         try:
-            return within(self.seconds_left(), call)
+            return within(max(SHORTEST_SECONDS, self.seconds_left()), call)
         except (TimeoutError, StorageFailed) as failure:
+            self._silent = self._silent or isinstance(failure, TimeoutError)
             print(f"the store was no help at the end of this attempt: {failure or 'no answer'}")
             return None
 
     def seconds_left(self) -> float:
-        """Seconds the worker may still wait for the store."""
+        """Seconds the worker may still wait for the store, which has its log last; none where it has been silent."""
         until = min(self._until, self._stop.all_until) if self._stop.requested else self._until
-        return max(SHORTEST_SECONDS, until - time.monotonic())
+        return max(0.0 if self._silent else SHORTEST_SECONDS, until - time.monotonic())

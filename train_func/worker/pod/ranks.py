@@ -167,7 +167,7 @@ class RankAgent(LocalElasticAgent):
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
         patience = time.monotonic() + PATIENCE
-        while self._alive() and time.monotonic() < (self._stop.ranks_until if self._stop.requested else patience):
+        while self._alive() and time.monotonic() < (self._stop.work_until if self._stop.requested else patience):
             time.sleep(0.02)
         for process in self._processes().values():
             signal_group(process.pid, signal.SIGKILL)

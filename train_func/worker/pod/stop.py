@@ -4,7 +4,7 @@ import signal
 import time
 from types import FrameType
 
-RESERVE = 5.0  # seconds of the grace period kept for records and logs, after the ranks have been killed
+RESERVE = 5.0  # seconds of the grace period kept for records and logs, after the work has ended
 SHORTEST = 1.0  # seconds the ranks have even within a tiny grace period
 
 
@@ -53,8 +53,8 @@ class Stop:
         return time.monotonic() - self._times[0]
 
     @property
-    def ranks_until(self) -> float:
-        """When the ranks are killed (monotonic seconds)."""
+    def work_until(self) -> float:
+        """When the ranks are killed, and nothing is published any more (monotonic seconds)."""
         return self._times[0] + (0.0 if self.hurried else max(SHORTEST, self.grace - RESERVE))
 
     @property
@@ -77,7 +77,7 @@ class Stop:
 
 
 class WithinGrace(Stop):
-    """The same signals for work that is worth the grace period: requested when that is over, or at a second signal."""
+    """The same signals for work that is worth the grace period: requested when its time is up."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__()
@@ -85,4 +85,4 @@ class WithinGrace(Stop):
 
     @property
     def requested(self) -> bool:
-        return super().requested and (self.hurried or time.monotonic() > self.all_until)
+        return super().requested and time.monotonic() > self.work_until

@@ -129,7 +129,7 @@ class Supervisor:
             return WithinGrace(self._stop).requested
         if self._agent is None or self._agent.may_leave():
             return True
-        return self._stop.requested and time.monotonic() > self._stop.ranks_until + LATE_SECONDS
+        return self._stop.requested and time.monotonic() > self._stop.work_until + LATE_SECONDS
 
     def _give_up(self) -> Verdict:
         worker = self._environment.worker
