@@ -45,13 +45,21 @@ def test_a_job_that_lost_its_controller_after_publishing_has_succeeded():
 RESULT, MARK = {"result.json": {}}, {"cancelled.json": {}}
 
 
-def attempt(number: int, **codes: int) -> dict[str, dict]:
-    """Lease and end records; ``w0=1``: worker 0 ended with exit code 1."""
+def attempt(number: int, *, formed: bool | None = None, **codes: int) -> dict[str, dict]:
+    """Lease and end records; ``w0=1``: worker 0 ended with exit code 1; ``formed``: whether its group did, if known."""
     ends = {
         f"attempts/{number}/worker-{worker[1:]}.json": {"attempt": number, "worker": int(worker[1:]), "exit_code": code}
         for worker, code in codes.items()
     }
-    return {f"attempts/{number}/lease.json": {}, **ends}
+    return {f"attempts/{number}/lease.json": {} if formed is None else {"formed": formed}, **ends}
+
+
+def formed(number: int, **codes: int) -> dict[str, dict]:
+    return attempt(number, formed=True, **codes)
+
+
+def unformed(number: int, **codes: int) -> dict[str, dict]:
+    return attempt(number, formed=False, **codes)
 
 
 @pytest.mark.parametrize(
@@ -66,13 +74,20 @@ def attempt(number: int, **codes: int) -> dict[str, dict]:
         (attempt(1, w0=145, w1=70), "Failed"),
         (attempt(1, w0=143, w1=143), "Absent"),
         (attempt(1), "Absent"),
-        (attempt(1, w0=70) | attempt(2), "Absent"),
+        (formed(1, w0=70) | formed(2), "Absent"),
         (attempt(9, w0=143) | attempt(10, w0=70), "Failed"),
         (attempt(1, w0=0, w1=0), "Succeeded"),
         (attempt(1, w1=0), "Absent"),
         (attempt(1, w0=0, w1=143) | attempt(2, w1=146), "Succeeded"),  # worker 1 began again, and found nobody
         (attempt(1, w0=0, w1=143) | attempt(2, w1=146) | attempt(3, w1=71), "Succeeded"),
         (attempt(1, w0=0, w1=70), "Failed"),
+        (formed(1, w0=0, w1=145) | unformed(2, w1=146), "Succeeded"),
+        (formed(1, w0=0, w1=145) | formed(2, w0=70, w1=70), "Failed"),  # worker 0 was lost before all were done
+        (formed(1, w0=0, w1=145) | formed(2, w0=70, w1=70) | unformed(3, w1=146), "Failed"),
+        (formed(1, w0=0, w1=145) | formed(2), "Absent"),
+        (formed(1, w0=70, w1=70) | unformed(2, w1=146), "Failed"),
+        (formed(1, w0=70) | formed(2, w0=0, w1=0), "Succeeded"),
+        (formed(1, w0=143) | unformed(2, w0=143) | unformed(3, w0=77), "Failed"),
     ],
 )
 def test_of_a_job_that_is_gone_the_store_tells_what_became(tmp_path, kept, word):

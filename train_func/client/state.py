@@ -1,11 +1,14 @@
 """One word for the state of a job: from its conditions while it is there, from the store when it is gone."""
 
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 from train_func.client.observed import JobStatus
 from train_func.client.records import ends
+from train_func.errors import StorageFailed
 from train_func.exits import retryable
 from train_func.run import RunRecord
 from train_func.storage import Store
@@ -37,24 +40,34 @@ def state_in_store(store: Store, record: RunRecord) -> str:
         return "Succeeded"
     if CANCELLED in names:
         return "Cancelled"
+    # Without a result.json the function published nothing, and yet all of it may be done.
+    for _, over in groupby(_newest_ends(store, record), key=lambda end: end.get("attempt", 0)):
+        codes = [(end["worker"], end["exit_code"]) for end in over]
+        if any(code and not retryable(code) for _, code in codes):
+            return "Failed"
+        if (0, 0) in codes:
+            return "Succeeded"
+    return "Absent"
+
+
+def _newest_ends(store: Store, record: RunRecord) -> list[dict[str, Any]]:
+    """The ends in the newest attempt whose group has formed, and after it of workers that found none any more.
+
+    Each attempt is listed by itself: a listing of all would grow with what else they hold.
+    """
     folder = f"{record.prefix}/attempts"
-    attempts = (re.fullmatch(r"(\d+)/", name) for name in store.names(folder))
-    *earlier, newest = sorted(int(found[1]) for found in attempts if found) or [0]
-    # Without a result.json the function published nothing, and yet all of it was done. Whoever begins again after that
-    # finds no group, and has an attempt of its own.
-    if _done(_ends(store, record, [f"{folder}/{number}" for number in earlier], r"worker-0\.json")):
-        return "Succeeded"
-    over = _ends(store, record, [f"{folder}/{newest}"], r"worker-\d+\.json")
-    if any(end["exit_code"] and not retryable(end["exit_code"]) for end in over):
-        return "Failed"
-    return "Succeeded" if _done(over) else "Absent"
-
-
-def _ends(store: Store, record: RunRecord, folders: Iterable[str], wanted: str) -> list[dict[str, Any]]:
-    """The ends in these attempts alone: a listing of all would grow with what else they hold."""
-    keys = [f"{folder}/{name}" for folder in folders for name in store.names(folder) if re.fullmatch(wanted, name)]
+    found = (re.fullmatch(r"(\d+)/", name) for name in store.names(folder))
+    numbers = sorted(int(number[1]) for number in found if number)
+    formed = next((number for number in reversed(numbers) if _has_formed(store, f"{folder}/{number}")), 0)
+    folders = [f"{folder}/{number}" for number in numbers if number >= formed]
+    keys = [f"{of}/{name}" for of in folders for name in store.names(of) if re.fullmatch(r"worker-\d+\.json", name)]
     return ends(store, record, keys) if keys else []
 
 
-def _done(over: Iterable[Mapping[str, Any]]) -> bool:
-    return any(end["worker"] == end["exit_code"] == 0 for end in over)
+def _has_formed(store: Store, folder: str) -> bool:
+    try:
+        return json.loads(store.get(f"{folder}/lease.json").data).get("formed") is True
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+        return False
