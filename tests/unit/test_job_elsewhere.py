@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.twin_jobs import until
 from train_func import Cluster, Local
 from train_func.client.cluster import reading
 from train_func.client.job import Job
@@ -73,6 +74,32 @@ def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, 
     job.cancel()
     assert jobs.place.status(job.record.job_name).finished
     assert "it is stopped; the store could not be told" in capsys.readouterr().out
+
+
+def test_what_is_published_while_a_job_is_cancelled_stays_and_cancel_says_so(job, jobs, tmp_path, capsys):
+    result = job._store.address.removeprefix("file://") + f"/{job.record.prefix}/result.json"
+    publishes = f"""
+import pathlib, signal, sys
+
+def publish(*_):
+    pathlib.Path({result!r}).write_text('{{"files": {{}}, "metrics": {{}}, "note": "not measured"}}')
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, publish)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+    job._store.put(f"{job.record.prefix}/run.json", b"{}")
+    jobs.start(publishes, name=job.record.job_name, workers=1)
+    until(lambda: "ready" in jobs.text(job.record.job_name), "the program runs")
+    job.cancel()
+    assert "fresh=True" in capsys.readouterr().out
+    assert (job.state, job.result()) == ("Succeeded", {})
+    job.cancel()
+    assert "fresh=True" not in capsys.readouterr().out  # it had ended before
+    job.delete()
+    assert (job.state, job.result()) == ("Succeeded", {})
 
 
 def test_a_repr_says_that_the_state_is_unknown_while_the_store_is_away(job, jobs, tmp_path):

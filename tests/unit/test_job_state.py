@@ -42,6 +42,17 @@ def test_a_job_that_lost_its_controller_after_publishing_has_succeeded():
     assert state_of(status(("Running", "True"), interrupted=True), published=lambda: True) == "Succeeded"
 
 
+@pytest.mark.parametrize(("kept", "word"), [(False, "Cancelled"), (True, "Succeeded")])
+def test_a_job_that_was_cancelled_has_succeeded_where_its_model_was_published_all_the_same(tmp_path, kept, word):
+    """On a cluster, where nothing of it is left, and on this machine."""
+    store = open_store((tmp_path / "store").as_uri())
+    record = provisional(Run(model="m", dataset="d"), store.address)
+    for key in (MARK | RESULT) if kept else MARK:
+        store.put(f"{record.prefix}/{key}", b"{}")
+    there = status(("Running", "False"), ("Failed", "True"), reason="Cancelled")
+    assert [state_of(there, published=lambda: kept), state_in_store(store, record)] == [word] * 2
+
+
 RESULT, MARK = {"result.json": {}}, {"cancelled.json": {}}
 
 

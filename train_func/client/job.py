@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from train_func.client.observed import Event, Note, Place
 from train_func.client.placement import whole_fault
 from train_func.client.published import Published
 from train_func.client.records import submitted
-from train_func.client.state import CANCELLED, FINISHED, state_in_store, state_of
+from train_func.client.state import FINISHED, mark_cancelled, state_in_store, state_of
 from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.run import RunRecord
@@ -238,12 +237,15 @@ class Job:
     def cancel(self) -> None:
         """Stops the workers; submitting the same again starts from the beginning.
 
+        A model that is trained by then is published within the grace period and kept: the job has succeeded, which is
+        said, and ``fresh=True`` trains again.
+
         Raises:
             JobNotFound: there is no such job any more, or it is in another place.
         """
         status = self._place.status(self.record.job_name)
         with ThreadPoolExecutor(1) as beside:  # a store that is away must not keep the workers going
-            marked = beside.submit(self._mark_cancelled) if status and not status.finished else None
+            marked = beside.submit(mark_cancelled, self._store, self.record) if status and not status.finished else None
             try:
                 self._place.cancel(self.record.job_name)
             except JobNotFound:
@@ -251,13 +253,12 @@ class Job:
                     raise JobNotFound(other) from None
                 raise
         try:
-            _ = marked and marked.result()
+            if marked:
+                marked.result()
+                if self._published():
+                    self._note("its model was trained by then and is published; submit with fresh=True trains again")
         except StorageFailed as failure:
             self._note(f"it is stopped; the store could not be told, so that it may be called Absent: {failure}")
-
-    def _mark_cancelled(self) -> None:
-        said = json.dumps({"time": datetime.now(UTC).isoformat()})
-        self._store.put(f"{self.record.prefix}/{CANCELLED}", said.encode())
 
     def delete(self) -> None:
         """Stops the workers and removes the job from its place, with its pods and their logs; says what stays.

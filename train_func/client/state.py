@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
@@ -21,16 +22,24 @@ def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
     """One word for a job: its newest true condition.
 
     Args:
-        published: whether the store holds the final manifest; a job that nobody controls any more has then succeeded.
+        published: whether the store holds the final manifest; a job that was cancelled, or that nobody controls any
+            more, has then succeeded.
     """
     true = {condition.type: condition for condition in status.conditions if condition.status == "True"}
     if "Succeeded" in true:
         return "Succeeded"
     if "Failed" in true:
-        return "Cancelled" if true["Failed"].reason == "Cancelled" else "Failed"
+        if true["Failed"].reason != "Cancelled":
+            return "Failed"
+        return "Succeeded" if published() else "Cancelled"
     if status.interrupted:
         return "Succeeded" if published() else "Interrupted"
     return next((state for state in ("Suspended", "Restarting", "Running") if state in true), "Created")
+
+
+def mark_cancelled(store: Store, record: RunRecord) -> None:
+    """For when nothing of the job is left that could tell it."""
+    store.put(f"{record.prefix}/{CANCELLED}", json.dumps({"time": datetime.now(UTC).isoformat()}).encode())
 
 
 def state_in_store(store: Store, record: RunRecord) -> str:

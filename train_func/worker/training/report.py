@@ -12,7 +12,10 @@ from train_func.worker.training.coverage import Coverage
 from train_func.worker.training.plain import as_json
 from train_func.worker.training.trainer import Trainer
 
-INTERRUPTED = "no metrics are published: the training had ended, and the process that measured its model was ended too"
+INTERRUPTED = (
+    "no metrics are published: the training had ended, and the process that measured its model was ended too; submit "
+    "with fresh=True trains again and measures"
+)
 
 
 def unmeasured(trainer: transformers.Trainer, stock_coverage: Coverage | None) -> dict[str, Any]:
