@@ -108,6 +108,19 @@ def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):
     assert {pod.reason for pod in Local().pods(job.record.job_name)} >= {"OOMKilled"}
 
 
+def test_a_worker_that_cannot_even_begin_within_its_memory_is_given_up_with_the_remedy(home, a_run):
+    """No attempt begins, so none is counted: the pods are."""
+    job = submit(
+        functions.ends_with, a_run(workers=1, max_attempts=1, parameters={"code": 0}), on=Local(memory="150Mi")
+    )
+    with pytest.raises(JobFailed) as caught:
+        job.wait(LIMIT)
+    assert caught.value.cause == "memory"
+    assert "more memory=" in str(caught.value)
+    assert len(Local().pods(job.record.job_name)) <= 6
+    job.cancel()
+
+
 @pytest.mark.parametrize("code", [1, pytest.param(65, marks=pytest.mark.slow)])
 def test_a_permanent_exit_code_fails_once(home, a_run, code):
     job = submit(functions.ends_with, a_run(workers=1, parameters={"code": code}), on=Local())

@@ -58,3 +58,18 @@ def test_a_run_that_may_have_more_attempts_is_given_up_for_its_memory_only_after
     clock.seconds += 10
     lookout.look()
     assert lookout.failure() is None
+
+
+@pytest.mark.parametrize(("pods", "given_up"), [(3, False), (4, True)])
+def test_ends_that_quote_another_end_of_the_log_each_are_ends_of_the_same_way(pods, given_up):
+    """A worker that is killed after its first line: the operator's events quote that line, with pod and time."""
+    place = ended_so_often("out_of_memory", "OOMKilled", pods=pods)
+    (event,) = (found for found in place.job["events"] if found["reason"] == "OOMKilled")
+    made = sorted(found["lastTimestamp"] for found in place.job["events"] if found["reason"] == "Created")
+    ends = [
+        {**event, "count": 1, "firstTimestamp": at, "lastTimestamp": at, "message": f"{event['message']}starts at {at}"}
+        for at in [*made[1:], event["lastTimestamp"]][:pods]
+    ]
+    assert len({end["message"] for end in ends}) == pods
+    place.job["events"] = [*(found for found in place.job["events"] if found is not event), *ends]
+    assert (looked(place)[2] is not None) is given_up

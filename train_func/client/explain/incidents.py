@@ -53,10 +53,26 @@ def incidents(pods: Sequence[Pod], events: Sequence[Event], crashes: int = CRASH
         crashes: pods of one worker that may end the same way; a worker that counts its attempts gives up earlier.
     """
     begun = starts(pods, events)
-    found = [told for event in events if (told := _of_event(event, begun, crashes))]
+    found = [told for event in _together(events) if (told := _of_event(event, begun, crashes))]
     found += [told for pod in pods if (told := _of_pod(pod))]
     once = {told.key: told for told in found}
     return _with_repeated(list(once.values()))
+
+
+def _together(events: Sequence[Event]) -> list[Event]:
+    """Ends of one worker's pods by the same code, with the same words of its own, as one event that came many times.
+
+    A container that is killed says nothing: its event then quotes the end of its log, which is another for each pod.
+    """
+    found: dict[object, Event] = {}
+    for event in events:
+        alike: object = id(event)
+        if ended := _ENDED.match(event.message):
+            alike = (event.object, event.reason, ended["pod"], ended["code"], termination.read(ended["message"]))
+        if first := found.pop(alike, None):
+            event = replace(event, count=first.count + event.count, since=first.since or first.time)
+        found[alike] = event
+    return list(found.values())
 
 
 def _with_repeated(found: Sequence[Incident]) -> list[Incident]:
@@ -127,7 +143,7 @@ def _of_end(event: Event, ended: "re.Match[str]", num_pods: int, crashes: int) -
         return Trouble("image", what, _IMAGE, permanent=num_pods >= CRASHES)
     if event.reason == "OOMKilled":
         what = f"worker {worker} needed more than its memory limit and was killed (exit code {code}). {message}".strip()
-        return Trouble("memory", what, _MEMORY, permanent=hopeless)
+        return Trouble("memory", what, _MEMORY if not hopeless else _MORE_MEMORY, permanent=hopeless)
     return Trouble(cause or exits.cause_of(code), _ending(event, ended), "it is started again")
 
 
@@ -137,6 +153,7 @@ def _ending(event: Event, ended: "re.Match[str]") -> str:
 
 
 _IMAGE = "job.cancel(), give an image built by `make image` (image=...) and submit again"
+_MORE_MEMORY = "every pod ends so: job.cancel(), and submit again with more memory=... or a lower micro_batch_size"
 _MEMORY = "it is started again; if that does not help: job.cancel(), more memory=... or a lower micro_batch_size"
 
 

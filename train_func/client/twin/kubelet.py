@@ -160,6 +160,8 @@ class Kubelet:
                 container.end = line
 
     def _started(self, record: PodRecord) -> None:
+        if not record.started:
+            self._event("Normal", "Created", "Created container pytorch", f"Pod/{record.name}")
         record.phase, record.reason, record.message = "Running", "", ""
         record.started, record.ended, record.exit_code = record.started or stamp(), None, None
         self._event("Normal", "Started", "Started container pytorch", f"Pod/{record.name}")
