@@ -358,6 +358,20 @@ def test_arguments_are_a_mapping_and_take_others_when_called(a_record):
             assert any(name in fault for fault in refused.value.faults)
 
 
+def test_a_trainer_without_arguments_is_refused_before_transformers_makes_its_own(a_record, tmp_path, monkeypatch):
+    """Those have nothing of the run; with them the gradients would count once per rank."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with Session(a_record(epochs=3).parameters()) as session:
+        model, tokenizer = session.model()
+        train, _ = session.data(tokenizer)
+        plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
+        with pytest.raises(InvalidInput, match=r"TrainingArguments\(\*\*session.arguments\(\)\)") as refused:
+            Trainer(model=model, train_dataset=plan, processing_class=tokenizer)
+    assert refused.value.cause == "code"
+    assert not list(Path.cwd().iterdir())
+
+
 @pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
 def test_epochs_other_than_the_runs_are_refused_with_the_remedy(a_record, kind):
     """As TrainingArguments has them of itself, when nobody names them."""

@@ -81,6 +81,24 @@ def check_run(trainer: transformers.Trainer, run: Run) -> None:
         )
 
 
+def fitted(args: transformers.TrainingArguments | None) -> transformers.TrainingArguments:
+    """``args``, changed so that transformers leaves to the plan and its weights what they do.
+
+    Raises:
+        InvalidInput: (cause "code") when there are none: transformers would make some that know nothing of the run.
+    """
+    if args is None:
+        raise InvalidInput(
+            "Trainer was given no args; transformers would make some with an output folder, epochs, a learning rate "
+            "and a seed of its own: pass args=TrainingArguments(**session.arguments()), which has those of the run",
+            cause="code",
+        )
+    args.average_tokens_across_devices = False  # the weights do that
+    if args.n_gpu > 1:
+        args._n_gpu = 1  # one process that sees several GPUs: transformers would copy the model onto each
+    return args
+
+
 def argument_faults(args: transformers.TrainingArguments, facts: PlanFacts) -> list[str]:
     """What in ``args`` does not fit the plan that is to be trained on."""
     wanted = {

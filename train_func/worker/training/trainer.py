@@ -23,7 +23,7 @@ from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
 from train_func.worker.training import audit, best, evaluation, weights, world
-from train_func.worker.training.arguments import argument_faults
+from train_func.worker.training.arguments import argument_faults, fitted
 from train_func.worker.training.coverage import Coverage, shown
 from train_func.worker.training.cut import PAD_TO
 from train_func.worker.training.exchange import check_gradients_exchanged
@@ -46,11 +46,7 @@ class Trainer(transformers.Trainer):
     control: Any
 
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
-        if args is not None:
-            args.average_tokens_across_devices = False  # the weights do that
-            if args.n_gpu > 1:
-                args._n_gpu = 1  # one process that sees several GPUs: transformers would copy the model onto each
-        super().__init__(model, args, **others)
+        super().__init__(model, fitted(args), **others)
         if others.get("data_collator") is None and isinstance(self.data_collator, transformers.DataCollatorWithPadding):
             self.data_collator = transformers.DataCollatorWithPadding(self.processing_class, pad_to_multiple_of=PAD_TO)
         for printing in (PrinterCallback, ProgressCallback):
