@@ -192,7 +192,7 @@ def test_all_limits_together_fit_into_an_eviction_and_those_of_a_probe_into_what
     last_try = server_module.CONNECT_SECONDS + server_module.READ_SECONDS
     assert server_module.TRY_SECONDS + last_try <= server_module.LIMIT_SECONDS < 30
     assert s3_module.PROBE_TRY_SECONDS + server_module.CONNECT_SECONDS < probe_module.PROBE_SECONDS < 5
-    assert probe_module.TRIES * probe_module.PROBE_SECONDS < 10
+    assert 0 < probe_module.AGAIN_SECONDS < probe_module.PROBE_SECONDS
 
 
 def test_something_else_than_an_s3_server_is_told(nobody, silent):

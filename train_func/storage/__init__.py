@@ -11,7 +11,7 @@ def open_store(address: str) -> Store:
 
     Raises:
         StorageFailed: ``reason`` "address" when it is no such address, "bucket" when the folder that the store's
-            own folder lies in does not exist, "denied" when that cannot be read.
+            own folder lies in does not exist, "denied" when that cannot be read, "unreachable" when it is silent.
     """
     if scheme_of(address) == "file":
         from train_func.storage.folder import FolderStore

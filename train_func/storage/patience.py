@@ -36,11 +36,8 @@ class Tries:
         return True
 
 
-def within(seconds: float, call: Callable[[], T]) -> T:
-    """The result of ``call()``; raises TimeoutError when that takes longer than ``seconds``.
-
-    It runs in a thread of its own, which is left behind then: a silent name server or a hung mount ends no earlier.
-    """
+def begin(call: Callable[[], T]) -> "Future[T]":
+    """``call()`` in a thread of its own, which may be left behind: what a hung mount keeps waiting ends no earlier."""
     outcome: Future[T] = Future()
 
     def work() -> None:
@@ -50,6 +47,15 @@ def within(seconds: float, call: Callable[[], T]) -> T:
             outcome.set_exception(error)
 
     threading.Thread(target=work, name="store", daemon=True).start()
+    return outcome
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """The result of ``call()``; raises TimeoutError when that takes longer than ``seconds``: its thread is left behind.
+
+    A silent name server, for one, ends no earlier.
+    """
+    outcome = begin(call)
     try:
         return outcome.result(seconds)
     except TimeoutError:

@@ -1,5 +1,6 @@
 """A store under a prefix of a bucket on an S3 server; this file alone reads the environment."""
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -10,8 +11,9 @@ from urllib.parse import urlsplit
 from train_func.errors import StorageFailed
 from train_func.storage import probe as probing
 from train_func.storage.address import check_key, check_prefix, folder_prefix, without_password
+from train_func.storage.patience import within
 from train_func.storage.s3_files import download, put_whole, recorded, stored_checksum, upload, verify
-from train_func.storage.s3_server import Server
+from train_func.storage.s3_server import LIMIT_SECONDS, Server
 from train_func.storage.store import Entry, Object, ignore
 
 PROBE_TRY_SECONDS = 1.5  # with one connect time-out more it knows why before the probe's limit
@@ -90,6 +92,8 @@ class S3Store:
 
     def probe(self, prefix: str) -> None:
         """See Store."""
+        with contextlib.suppress(Exception):  # the probe meets it again, and has words for it
+            within(LIMIT_SECONDS, self._server.client)  # boto3 takes seconds on a busy machine: nobody is silent then
         probing.probe(S3Store(self._server.hurried(PROBE_TRY_SECONDS)), prefix, self._server.place)
 
     def _pages(self, prefix: str, **options: str) -> Iterator[dict[str, Any]]:
