@@ -10,9 +10,10 @@ from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
 
 from tests.unit.test_session import a_record, home, model_folder, reviews, store, trainer_of
+from train_func.errors import InvalidInput
 from train_func.worker import Session, Trainer
 from train_func.worker.pod.stop import Stop
-from train_func.worker.training import evaluation
+from train_func.worker.training import rehearsal
 from train_func.worker.training.pending import Pending
 
 __all__ = ["a_record", "home", "model_folder", "reviews", "store"]  # fixtures
@@ -33,6 +34,90 @@ def test_metrics_that_cannot_be_computed_stop_a_training_before_its_first_step(a
         assert trainer.state.global_step == 0
 
 
+BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
+
+
+def best_by(session, metric, compute_metrics=None):
+    of_run = {"epochs": 2, "learning_rate": 1e-3}
+    trainer = trainer_of(session, of_run, **BEST, metric_for_best_model=metric, per_device_eval_batch_size=3)
+    trainer.compute_metrics = compute_metrics
+    return trainer
+
+
+@pytest.mark.parametrize(
+    "metric, compute_metrics, known",
+    [
+        ("f1_macro", lambda _: {"macro_f1": 0.5}, ["macro_f1", "loss", "rows"]),
+        ("eval_f1_macro", lambda _: {"eval_macro_f1": 0.5}, ["macro_f1"]),
+        ("accuracy", lambda _: {}, ["loss", "rows"]),
+        ("bleu", None, ["accuracy", "loss", "rows"]),
+        ("a_f1_macro", lambda _: {"macro_f1": 0.5}, ["a_macro_f1", "b_macro_f1"]),
+    ],
+)
+def test_a_best_model_by_a_metric_that_no_evaluation_has_is_refused_before_the_first_step(
+    a_record, metric, compute_metrics, known
+):
+    with Session(a_record(address="").parameters()) as session:
+        trainer = best_by(session, metric, compute_metrics)
+        if metric.startswith("a_"):
+            held_out = trainer.eval_dataset
+            trainer.eval_dataset = {"a": held_out.select(range(3)), "b": held_out.select(range(3, 8))}
+        with pytest.raises(InvalidInput) as refused:
+            trainer.train()
+        assert refused.value.cause == "code"
+        assert all(name in str(refused.value) for name in (repr(metric), *known))
+        assert trainer.state.global_step == 0
+
+
+def test_a_best_model_by_the_accuracy_that_rows_of_this_kind_have_not_is_refused_before_the_first_step(a_record):
+    with Session(a_record(address="").parameters()) as session:
+        trainer = best_by(session, "accuracy")
+        trainer.preprocess_logits_for_metrics = lambda logits, labels: logits[:, :1]
+        with pytest.raises(InvalidInput, match="'accuracy'.* loss, rows"):
+            trainer.train()
+        assert trainer.state.global_step == 0
+
+
+def test_a_best_model_by_a_metric_that_a_few_rows_have_not_is_trained(a_record):
+    """One per class, as classification_report gives them."""
+
+    def compute_metrics(prediction):
+        return {"recall_of_last": 0.5} if len(prediction.label_ids) == 8 else {}
+
+    with Session(a_record(address="").parameters()) as session:
+        best_by(session, "recall_of_last", compute_metrics).train()
+
+
+class AddsAMetric(transformers.TrainerCallback):
+    def on_evaluate(self, args, state, control, metrics, **others):
+        metrics["eval_mine"] = 0.5
+
+
+def test_a_best_model_by_a_metric_that_a_callback_adds_is_trained(a_record):
+    with Session(a_record(address="").parameters()) as session:
+        trainer = best_by(session, "mine")
+        trainer.add_callback(AddsAMetric())
+        trainer.train()
+        assert trainer.state.best_metric == 0.5
+
+
+@pytest.mark.parametrize("prefix", ["eval", "test"])
+def test_a_metric_that_has_the_prefix_already_gets_no_second_one(a_record, store, prefix):
+    """As transformers does it; published metrics have plain names."""
+    with Session(a_record().parameters()) as session:
+        trainer = best_by(session, "f1", lambda _: {"eval_f1": 0.5, "recall": 0.25})
+        trainer.train()
+        found = [trainer.evaluate(metric_key_prefix=prefix)]
+        found += [trainer.predict(trainer.eval_dataset, metric_key_prefix=prefix).metrics]
+        session.publish(trainer)
+    ours = "eval_f1" if prefix == "eval" else "test_eval_f1"
+    for metrics in found:
+        assert {name for name in metrics if "f1" in name} == {ours}
+        assert metrics[f"{prefix}_recall"] == 0.25
+    published = json.loads(store.get("tiny-reviews-0123/result.json").data)["metrics"]
+    assert {name: published[name] for name in published if name not in ("loss", "rows")} == {"f1": 0.5, "recall": 0.25}
+
+
 def test_a_rehearsed_measurement_changes_neither_the_training_nor_what_is_measured(a_record, monkeypatch):
     """Also where the metrics need more rows than are rehearsed."""
 
@@ -48,7 +133,7 @@ def test_a_rehearsed_measurement_changes_neither_the_training_nor_what_is_measur
             trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3}, per_device_eval_batch_size=3)
             trainer.compute_metrics = compute_metrics
             if not rehearses:
-                monkeypatch.setattr(evaluation, "rehearse", lambda *_: None)
+                monkeypatch.setattr(rehearsal, "rehearse", lambda *_: None)
             torch.manual_seed(7)  # transformers seeds again; what a model draws for itself must not differ either
             trainer.train()
             assert trainer.evaluations == []

@@ -21,7 +21,7 @@ from train_func.worker.training.coverage import Coverage, RowIds, count
 from train_func.worker.training.loader import Collator, take_row_ids
 from train_func.worker.training.plain import plain
 from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row_ids_of
-from train_func.worker.training.randomness import seed_for, undisturbed
+from train_func.worker.training.randomness import seed_for
 
 if TYPE_CHECKING:
     from train_func.worker.training.trainer import Trainer
@@ -40,6 +40,8 @@ class Measured:
     rows: str
     """Fingerprint of the data set that they were measured on."""
     metrics: dict[str, Any]
+    named: dict[str, Any]
+    """The same with the prefix that was asked for."""
     coverage: Coverage
 
     def __str__(self) -> str:
@@ -77,7 +79,7 @@ class _Part:
     labels: Any
 
 
-def measure(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None) -> Measured:
+def measure(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None, prefix: str) -> Measured:
     """Collective: the metrics of ``rows``, which every rank has whole.
 
     Raises:
@@ -88,35 +90,28 @@ def measure(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None) ->
     used = weights.agree(trainer)
     made = _predict_all(trainer, rows, ids, ignore_keys, "held_out", keep=trainer.compute_metrics is not None)
     metrics = world.together(lambda: _metrics(trainer, made))
-    return Measured(trainer.state.global_step, used, rows._fingerprint, metrics, made.coverage)
+    plain_names = {name.removeprefix("eval_"): value for name, value in metrics.items()}
+    named = _with_prefix(metrics, prefix)
+    return Measured(trainer.state.global_step, used, rows._fingerprint, plain_names, named, made.coverage)
 
 
-def rehearse(trainer: "Trainer", rows: Dataset) -> None:
-    """Collective, before the first step: measures the batch with the longest rows, and forgets it.
-
-    A metric that cannot be computed of so few rows, such as one that needs every class, is tried on all of them.
+def names(trainer: "Trainer", rows: Dataset, prefix: str) -> set[str]:
+    """Collective: the names of the metrics of ``rows``, which are measured and forgotten.
 
     Raises:
-        Exception: on every rank, whatever measuring all rows raises.
+        InvalidInput: as ``measure``.
     """
     ids = audit.check_rows_alike(rows, None, "held-out")
+    keep = trainer.compute_metrics is not None
+    made = _predict_all(trainer, rows, ids, trainer._ignore_keys, "rehearsal", keep=keep)
+    return set(_with_prefix(world.together(lambda: _metrics(trainer, made)), prefix))
+
+
+def longest_batch(trainer: "Trainer", rows: Dataset) -> Dataset:
+    """Those of ``rows`` that are evaluated first, in their order."""
+    audit.check_rows_alike(rows, None, "held-out")
     batches = batches_of(lengths_of(rows), trainer.args.per_device_eval_batch_size)
-    longest = np.sort(batches[0]) if batches else np.arange(0)
-    epoch, trainer.state.epoch = trainer.state.epoch, trainer.state.epoch or 0.0  # as it is in any other evaluation
-    with undisturbed():
-        try:
-            _rehearse(trainer, rows.select(longest), ids[longest])
-        except Exception:
-            if len(longest) == len(rows):
-                raise
-            _rehearse(trainer, rows, ids)
-        finally:
-            trainer.state.epoch = epoch
-
-
-def _rehearse(trainer: "Trainer", rows: Dataset, ids: RowIds) -> None:
-    made = _predict_all(trainer, rows, ids, trainer._ignore_keys, "rehearsal", keep=trainer.compute_metrics is not None)
-    world.together(lambda: _metrics(trainer, made))
+    return rows.select(np.sort(batches[0])) if batches else rows
 
 
 def predict(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None, prefix: str) -> PredictionOutput:
@@ -133,7 +128,7 @@ def predict(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None, pr
     made = _predict_all(trainer, rows, ids, ignore_keys, "predicted", keep=True)
     is_labelled = made.labels is not None or made.loss is not None
     metrics = world.together(lambda: _metrics(trainer, made)) if is_labelled else {"rows": len(rows)}
-    return PredictionOutput(made.logits, made.labels, {f"{prefix}_{name}": value for name, value in metrics.items()})
+    return PredictionOutput(made.logits, made.labels, _with_prefix(metrics, prefix))
 
 
 def covering(sets: Any, rows: Dataset) -> Dataset:
@@ -149,10 +144,9 @@ def covering(sets: Any, rows: Dataset) -> Dataset:
     return rows
 
 
-def metric_names(sets: Any) -> set[str]:
-    """Names that an evaluation without ``compute_metrics`` may have, as metric_for_best_model spells them."""
-    parts = [f"{name}_" for name in sets] if isinstance(sets, dict) else [""]
-    return {f"{part}{name}" for part in parts for name in ("loss", "accuracy", "rows")}
+def _with_prefix(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """As transformers does it: a name that has the prefix already gets no second one."""
+    return {f"{prefix}_{name.removeprefix(f'{prefix}_')}": value for name, value in metrics.items()}
 
 
 def _predict_all(

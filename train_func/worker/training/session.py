@@ -25,7 +25,7 @@ from train_func.worker.model import loading as models
 from train_func.worker.model.source import FoundModel, find_model
 from train_func.worker.pod.attempts import Attempts
 from train_func.worker.pod.stop import Stop
-from train_func.worker.training import audit, calling, evaluation, publication, report, stock, tracking, weights, world
+from train_func.worker.training import audit, calling, publication, rehearsal, report, stock, tracking, weights, world
 from train_func.worker.training.arguments import Arguments, check_run
 from train_func.worker.training.coverage import Coverage, RowIds
 from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
@@ -241,8 +241,7 @@ class Session:
         for note in world.on_rank_zero(rehearse):
             world.say(f"note: {note}")
         if isinstance(trainer, Trainer):
-            for rows in report.rows_measured(trainer, self._held_out).values():
-                evaluation.rehearse(trainer, rows)
+            rehearsal.rehearse(trainer, report.rows_measured(trainer, self._held_out))
 
     def _tokenizer_of(self, trainer: transformers.Trainer) -> Any:
         return trainer.processing_class or self._tokenizer

@@ -99,13 +99,6 @@ class Trainer(transformers.Trainer):
                 "TrainingArguments(load_best_model_at_end=True): not with fsdp or deepspeed, which leave a part of the "
                 "weights on every rank; leave one of them out"
             )
-        name = str(args.metric_for_best_model).removeprefix("eval_")
-        known = evaluation.metric_names(self.eval_dataset)
-        if self.compute_metrics is None and name not in known:
-            faults.append(
-                f"TrainingArguments(metric_for_best_model={args.metric_for_best_model!r}): without compute_metrics the "
-                f"metrics are {', '.join(sorted(known))}; name one of these, or give Trainer compute_metrics"
-            )
         return faults
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -230,9 +223,9 @@ class Trainer(transformers.Trainer):
 
     def _measure(self, rows: Any, ignore_keys: list[str] | None, prefix: str) -> dict[str, Any]:
         started = time.monotonic()
-        measured = evaluation.measure(self, rows, ignore_keys)
+        measured = evaluation.measure(self, rows, ignore_keys, prefix)
         self.evaluations.append(measured)
-        metrics = {f"{prefix}_{name}": value for name, value in measured.metrics.items()}
+        metrics = {**measured.named}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         world.say(f"evaluation step={self.state.global_step} epoch={self.state.epoch or 0:g} {measured}")
