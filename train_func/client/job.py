@@ -256,7 +256,7 @@ class Job:
             if marked:
                 marked.result()
                 if self._published():
-                    self._note("its model was trained by then and is published; submit with fresh=True trains again")
+                    self._note("its model was trained by then and is published; submit with fresh=True to train again")
         except StorageFailed as failure:
             self._note(f"it is stopped; the store could not be told, so that it may be called Absent: {failure}")
 

@@ -14,7 +14,7 @@ from train_func.worker.training.trainer import Trainer
 
 INTERRUPTED = (
     "no metrics are published: the training had ended, and the process that measured its model was ended too; submit "
-    "with fresh=True trains again and measures"
+    "with fresh=True to train and measure again"
 )
 
 
