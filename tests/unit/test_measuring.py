@@ -254,3 +254,47 @@ def test_what_is_measured_again_leaves_out_what_the_training_left_out(a_record, 
         session.publish(trainer)
     assert len(outputs) == 2
     assert all(isinstance(output, tuple) and not output for output in outputs)
+
+
+@pytest.mark.parametrize("name", ["some", "whole", "both"])
+def test_of_transformers_own_eval_dataset_only_all_held_out_rows_are_what_is_published(a_record, store, name):
+    """Told by their ids; as many rows of the training are others."""
+    parameters = a_record(epochs=1).parameters()
+    seen = []
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, kind=transformers.Trainer, eval_strategy="epoch")
+        held_out, others = trainer.eval_dataset, trainer.train_dataset.select(range(8))
+        sets = {"some": others, "whole": held_out, "both": {"others": others, "whole": held_out}}
+        trainer.eval_dataset = sets[name]
+        trainer.compute_metrics = lambda prediction: seen.append(prediction.label_ids.tolist()) or {"number": len(seen)}
+        trainer.train()
+        session.publish(trainer)
+    result = json.loads(store.get("tiny-reviews-0123/result.json").data)
+    if name == "some":
+        assert result["metrics"] == {}
+        assert "session.data" in result["note"]
+    else:
+        assert seen[result["metrics"]["number"] - 1] == held_out["label"][:]
+        assert result["metrics"]["loss"] > 0
+        assert len(seen) == (1 if name == "whole" else 2)  # nothing was measured again
+        assert "note" not in result
+
+
+@pytest.mark.parametrize("rows", ["of the session", "own"])
+def test_transformers_own_trainer_is_measured_on_its_eval_dataset_though_it_never_evaluated(a_record, store, rows):
+    parameters = a_record(epochs=1).parameters()
+    with Session(parameters) as session:
+        if rows == "own":
+            train, held_out = own_rows(session)
+            model, _ = session.model()
+            args = TrainingArguments(**session.arguments())
+            trainer = transformers.Trainer(model, args, train_dataset=train, eval_dataset={"own": held_out})
+            trainer.data_collator = transformers.DataCollatorWithPadding(session.model()[1])
+        else:
+            trainer = trainer_of(session, parameters, kind=transformers.Trainer)
+        trainer.train()
+        session.publish(trainer)
+        expected = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
+    metrics = json.loads(store.get("tiny-reviews-0123/result.json").data)["metrics"]
+    loss = "own_loss" if rows == "own" else "loss"
+    assert metrics[loss] == expected[loss]

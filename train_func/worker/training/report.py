@@ -16,6 +16,11 @@ INTERRUPTED = (
     "no metrics are published: the training had ended, and the process that measured its model was ended too; submit "
     "with fresh=True to train and measure again"
 )
+NOT_EVALUATED = (
+    "no metrics are published: transformers.Trainer was not given the held-out rows to evaluate. Give it "
+    "eval_dataset=held_out, or call trainer.evaluate(held_out), before session.publish(trainer), with all of the "
+    "held_out that session.data returns and its column row_id"
+)
 
 
 def unmeasured(trainer: transformers.Trainer, stock_coverage: Coverage | None) -> dict[str, Any]:
@@ -50,7 +55,7 @@ def measured(
     report: dict[str, Any],
     trainer: transformers.Trainer,
     held_out: Dataset | None,
-    metrics_of_stock: Callable[[transformers.Trainer], dict[str, Any]],
+    metrics_of_stock: Callable[[transformers.Trainer], dict[str, Any] | None],
 ) -> dict[str, Any]:
     """Collective: ``report`` with the metrics of the weights that the model has now.
 
@@ -62,7 +67,8 @@ def measured(
         if isinstance(trainer, Trainer):
             found |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
         else:
-            found["metrics"] = as_json(metrics_of_stock(trainer))
+            metrics = metrics_of_stock(trainer)
+            found |= {"note": NOT_EVALUATED} if metrics is None else {"metrics": as_json(metrics)}
     except Exception as error:
         traceback.print_exception(error)
         fault = f"{type(error).__name__}: {error}"

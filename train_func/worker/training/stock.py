@@ -40,23 +40,19 @@ class Watch:
         """Whether the last training came to an end, its last step or one that a callback chose."""
         return any(ended is trainer for ended in self._ended)
 
-    def metrics_of(self, trainer: transformers.Trainer) -> dict[str, Any]:
-        """Collective: what transformers' own Trainer measures on its eval_dataset, or on the held-out rows, with the
-        weights it has now.
+    def metrics_of(self, trainer: transformers.Trainer) -> dict[str, Any] | None:
+        """Collective: what transformers' own Trainer measures on the held-out rows with the weights it has now.
 
-        Empty, with a note, when it never measured them.
+        Measured now when it has them as eval_dataset, or has measured them before with other weights. None when nobody
+        has given them to it; where the session has none, its eval_dataset counts.
         """
-        used = weights.fingerprint(trainer.accelerator.unwrap_model(trainer.model))
         own = [measured for measured in self._measured if measured.trainer is trainer]
-        if not own:
-            world.say(
-                "note: no metrics are published: transformers.Trainer did not evaluate the held-out rows. Give it "
-                "eval_dataset=held_out, or call trainer.evaluate(held_out), before session.publish(trainer), with the "
-                "held_out that session.data returns and its column row_id"
-            )
-            return {}
+        rows = own[-1].rows if own else self._given_to(trainer)
+        if rows is None:
+            return None
+        used = weights.fingerprint(trainer.accelerator.unwrap_model(trainer.model))
         found = world.on_rank_zero(lambda: next((of.metrics for of in reversed(own) if of.weights == used), None))
-        return _without_prefix(trainer.evaluate(own[-1].rows), "eval") if found is None else found
+        return _without_prefix(trainer.evaluate(rows), "eval") if found is None else found
 
     @contextmanager
     def lasts(self) -> Iterator[None]:
@@ -82,10 +78,10 @@ class Watch:
             metric_key_prefix: str = "eval",
         ) -> dict[str, float]:
             metrics: dict[str, float] = evaluate(trainer, eval_dataset, ignore_keys, metric_key_prefix)
-            if eval_dataset is None or eval_dataset is trainer.eval_dataset or self._are_held_out(eval_dataset):
+            rows = _rows_of(trainer, eval_dataset)
+            if self._counts(trainer, rows):
                 used = weights.fingerprint(trainer.accelerator.unwrap_model(trainer.model))
-                named = _without_prefix(metrics, metric_key_prefix)
-                self._measured.append(_Measured(trainer, eval_dataset, used, named))
+                self._measured.append(_Measured(trainer, rows, used, _without_prefix(metrics, metric_key_prefix)))
             return metrics
 
         kind.train, kind.evaluate = watched_train, watched_evaluate
@@ -94,9 +90,16 @@ class Watch:
         finally:
             kind.train, kind.evaluate = train, evaluate
 
-    def _are_held_out(self, rows: Any) -> bool:
+    def _counts(self, trainer: transformers.Trainer, rows: Any) -> bool:
+        """Whether the metrics of ``rows`` are those to publish."""
         held_out = self._held_out()
-        return held_out is not None and evaluation.covering(rows, held_out) is rows
+        return rows is trainer.eval_dataset if held_out is None else evaluation.covering(rows, held_out) is rows
+
+    def _given_to(self, trainer: transformers.Trainer) -> Any:
+        """The rows to measure of the trainer's eval_dataset, one data set or a dict of them; None when it has none."""
+        sets = trainer.eval_dataset
+        parts = [sets, *(sets.values() if isinstance(sets, dict) else [])]
+        return next((rows for rows in parts if self._counts(trainer, rows)), None)
 
 
 @dataclass(frozen=True)
@@ -105,10 +108,17 @@ class _Measured:
 
     trainer: transformers.Trainer
     rows: Any
-    """As ``evaluate`` was given them."""
+    """One data set or a dict of them."""
     weights: str
     """Fingerprint of those that were measured."""
     metrics: dict[str, Any]
+
+
+def _rows_of(trainer: transformers.Trainer, given: Any) -> Any:
+    """What ``evaluate`` takes ``given`` for, which may name one of several in the trainer's eval_dataset."""
+    if given is None:
+        return trainer.eval_dataset
+    return trainer.eval_dataset[given] if isinstance(given, str) else given
 
 
 def _without_prefix(metrics: dict[str, Any], prefix: str) -> dict[str, Any]:
