@@ -71,6 +71,27 @@ def test_logits_are_sent_where_compute_metrics_asks_for_them_and_padded_alike(tm
     assert (seen[0][shortest, -1] == -100).all()
 
 
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int32, torch.bool, torch.float16])
+def test_predictions_keep_their_type_where_nothing_has_to_be_padded(tmp_path, kind):
+    trainer = trainer_of(tmp_path, small.model(), compute_metrics=lambda prediction: {})
+    trainer.preprocess_logits_for_metrics = lambda logits, labels: logits.argmax(-1).to(kind)
+    output = trainer.predict(trainer.eval_dataset).predictions
+    assert output.dtype == torch.empty(0, dtype=kind).numpy().dtype
+    plain = trainer_of(tmp_path, small.model()).predict(trainer.eval_dataset)
+    assert (output == plain.predictions.argmax(-1).astype(output.dtype)).all()
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.bool])
+def test_padding_of_unsigned_predictions_is_told_from_them(tmp_path, kind):
+    trainer = trainer_of(tmp_path, Tokens())
+    trainer.preprocess_logits_for_metrics = lambda logits, labels: (logits.argmax(-1) % 2).to(kind)
+    output = trainer.predict(trainer.eval_dataset).predictions
+    for ids, found in zip(trainer.eval_dataset["input_ids"], output.tolist(), strict=True):
+        assert found[: len(ids)] == [number % 2 for number in ids]
+        assert set(found[len(ids) :]) <= {-100, 0}  # 0 in its own batch, of the collator's padding
+    assert -100 in output
+
+
 def test_the_accuracy_is_that_of_all_rows_and_needs_no_logits_of_them(tmp_path, monkeypatch):
     parts, in_order = [], evaluation._in_order
     monkeypatch.setattr(
@@ -105,6 +126,8 @@ def test_prediction_loss_only_measures_the_loss_alone(tmp_path):
         (np.eye(4), [0.0, 1.0, 2.0, 3.0], None),
         (np.eye(4), [True, False, True, True], None),
         (np.eye(4), np.eye(4, dtype=int), None),  # several classes at once
+        (np.eye(4, dtype=int), [0, 1, 2, 0], None),  # what preprocess_logits_for_metrics has made of them
+        (np.eye(4, dtype=bool), [0, 1, 2, 0], None),
     ],
 )
 def test_accuracy_is_given_only_where_each_row_has_one_class_of_several(logits, labels, right):

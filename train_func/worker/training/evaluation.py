@@ -217,7 +217,7 @@ def _num_right(logits: Any, labels: Any) -> int | None:
     """Where each row has one class out of several; anything else has no accuracy that everybody would count alike."""
     if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
         return None
-    has_classes = logits.ndim == 2 and logits.shape[1] >= 2
+    has_classes = logits.is_floating_point() and logits.ndim == 2 and logits.shape[1] >= 2
     are_numbers = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     if not (has_classes and are_numbers and labels.shape == logits.shape[:1]):
         return None
@@ -260,7 +260,11 @@ def _in_order(values: Sequence[Any], positions: Sequence[Ints]) -> Any:
     if isinstance(first, Mapping):
         return {name: _in_order([value[name] for value in values], positions) for name in first}
     width = [max(value.shape[1] for value in values)] if first.ndim > 1 else []
-    joined = np.full((sum(map(len, positions)), *width, *first.shape[2:]), PADDING, dtype=first.dtype)
+    is_padded = any([value.shape[1]] != width for value in values if width)
+    dtype = np.promote_types(first.dtype, np.int8) if is_padded else first.dtype  # unsigned ones have no such number
+    joined = np.empty((sum(map(len, positions)), *width, *first.shape[2:]), dtype)
+    if is_padded:
+        joined.fill(PADDING)
     for value, where in zip(values, positions, strict=True):
         joined[(where, slice(value.shape[1])) if width else where] = value
     return joined
