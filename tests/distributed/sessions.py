@@ -160,6 +160,10 @@ def predicts(folder):
     return best.predicts(record(folder, "predicts"), build)
 
 
+def draws_its_metrics(folder):
+    return best.draws_its_metrics(record(folder, "draws"), build)
+
+
 SCENES = (
     publishes,
     is_beaten,
@@ -169,6 +173,7 @@ SCENES = (
     ends_with_the_best_of_transformers,
     differs_on_one_rank,
     predicts,
+    draws_its_metrics,
     stops_where_one_rank_is_asked_to,
     fails_on_one_rank,
 )

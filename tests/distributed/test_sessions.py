@@ -131,6 +131,12 @@ def test_predictions_are_of_every_row_in_order_on_every_rank(ranks):
     assert "4 on rank 0, 4 on rank 1" in ranks[0]["predicts"]["refused"]
 
 
+def test_metrics_that_are_drawn_at_random_are_the_same_on_all_ranks(ranks):
+    zero, one = (rank["draws_its_metrics"] for rank in ranks)
+    assert zero["found"] == one["found"]
+    assert zero["seen"] == one["seen"]  # so they do not depend on the number of ranks either
+
+
 def test_a_fault_of_one_rank_is_told_to_the_other(ranks):
     assert ranks[1]["fails_on_one_rank"]["step"] == ["KeyError", "'here'"]
     assert ranks[0]["fails_on_one_rank"]["step"] == ["BrokenBarrierError", "rank 1 failed with KeyError: 'here'"]

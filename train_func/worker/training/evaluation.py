@@ -89,7 +89,7 @@ def measure(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None, pr
     ids = audit.check_rows_alike(rows, None, "held-out")
     used = weights.agree(trainer)
     made = _predict_all(trainer, rows, ids, ignore_keys, "held_out", keep=trainer.compute_metrics is not None)
-    metrics = world.together(lambda: _metrics(trainer, made))
+    metrics = _agreed_metrics(trainer, made)
     plain_names = {name.removeprefix("eval_"): value for name, value in metrics.items()}
     named = _with_prefix(metrics, prefix)
     return Measured(trainer.state.global_step, used, rows._fingerprint, plain_names, named, made.coverage)
@@ -104,7 +104,7 @@ def names(trainer: "Trainer", rows: Dataset, prefix: str) -> set[str]:
     ids = audit.check_rows_alike(rows, None, "held-out")
     keep = trainer.compute_metrics is not None
     made = _predict_all(trainer, rows, ids, trainer._ignore_keys, "rehearsal", keep=keep)
-    return set(_with_prefix(world.together(lambda: _metrics(trainer, made)), prefix))
+    return set(_with_prefix(_agreed_metrics(trainer, made), prefix))
 
 
 def longest_batch(trainer: "Trainer", rows: Dataset) -> Dataset:
@@ -127,7 +127,7 @@ def predict(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None, pr
     weights.agree(trainer)
     made = _predict_all(trainer, rows, ids, ignore_keys, "predicted", keep=True)
     is_labelled = made.labels is not None or made.loss is not None
-    metrics = world.together(lambda: _metrics(trainer, made)) if is_labelled else {"rows": len(rows)}
+    metrics = _agreed_metrics(trainer, made) if is_labelled else {"rows": len(rows)}
     return PredictionOutput(made.logits, made.labels, _with_prefix(metrics, prefix))
 
 
@@ -237,8 +237,14 @@ def _loss(parts: list[_Part]) -> float | None:
     return float(np.average([part.loss for part in counted], weights=[part.weight for part in counted]))
 
 
+def _agreed_metrics(trainer: "Trainer", made: _Predictions) -> dict[str, Any]:
+    """Collective: those of rank 0 on every rank. Ranks may draw differently, and would then save and stop apart."""
+    return world.gather(world.together(lambda: _metrics(trainer, made)))[0]
+
+
 def _metrics(trainer: "Trainer", made: _Predictions) -> dict[str, Any]:
     """Computed from all rows in the order of the data set."""
+    seed_for("evaluate", trainer.args.seed, trainer.state.global_step, -1)
     metrics: dict[str, Any] = {}
     if trainer.compute_metrics is not None and not trainer.args.prediction_loss_only:
         prediction = EvalPrediction(predictions=made.logits, label_ids=made.labels)
