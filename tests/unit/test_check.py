@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mounts import needs_mount, run_on_disk
+from tests.mounts import needs_mount, needs_silent_mount, run_on_disk, run_on_silent_mount
 from tests.tiny_model import write_tiny_model
 from train_func import Run
 from train_func.errors import InvalidInput
@@ -181,3 +181,38 @@ def test_a_disk_too_small_for_two_copies_of_the_model_is_refused(tmp_path, model
         assert (
             "0.3 MB free, and 0.3 MB are wanted (2 copies of the model's 0.2 MB): make room there" in fault["message"]
         )
+
+
+NEVER_ENDS = """
+import threading, time
+from pathlib import Path
+from train_func.client.preflight import Check
+from train_func.run import Run
+from train_func.storage import open_store
+
+def waits_for_the_disk(pid):
+    others = [task for task in Path(f"/proc/{pid}/task").iterdir() if task.name != str(pid)]
+    try:
+        return any("State:\\tD" in (task / "status").read_text() for task in others)
+    except OSError:  # one of them has just ended
+        return False
+
+store = Path(sys.argv[1], "store")
+fall_silent()
+threading.Thread(target=store.exists, daemon=True).start()  # a second look at a name waits for the first one's end
+
+def check():
+    with Check(Run(model="m", dataset="d"), store.as_uri()) as check:
+        while not waits_for_the_disk(check._process.pid):
+            time.sleep(0.02)
+
+thread = threading.Thread(target=check, daemon=True)
+thread.start()
+thread.join(120)
+print("hangs" if thread.is_alive() else "goes on")
+"""
+
+
+@needs_silent_mount
+def test_a_check_that_waits_for_a_hung_mount_cannot_be_killed_and_is_left_behind(tmp_path):
+    assert run_on_silent_mount(NEVER_ENDS, tmp_path) == ["goes on"]
