@@ -118,6 +118,52 @@ def test_a_metric_that_has_the_prefix_already_gets_no_second_one(a_record, store
     assert {name: published[name] for name in published if name not in ("loss", "rows")} == {"f1": 0.5, "recall": 0.25}
 
 
+class Begins(transformers.TrainerCallback):
+    """As a tracker does, which can be used from then on."""
+
+    def __init__(self):
+        self.begun = []
+
+    def on_train_begin(self, args, state, control, **others):
+        self.begun.append(state.max_steps)
+
+
+def test_metrics_may_use_what_a_training_has_before_its_first_step(a_record):
+    with Session(a_record(address="").parameters()) as session:
+        trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3})
+        trainer.add_callback(begins := Begins())
+        seen = []
+
+        def compute_metrics(prediction):
+            state = trainer.state
+            seen.append([begins.begun[-1], state.epoch, state.global_step / state.max_steps, trainer.lr_scheduler])
+            return {}
+
+        trainer.compute_metrics = compute_metrics
+        for training in range(1, 3):
+            trainer.train()
+            assert len(seen) == training  # rehearsed once
+            assert seen[-1] == [4, 0, 0, trainer.lr_scheduler]
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_model_is_measured_where_its_training_moves_it(a_record, monkeypatch, trains):
+    """transformers leaves it where it is, with full evaluation in bfloat16, until it trains or evaluates."""
+    events, move = [], Trainer._move_model_to_device
+
+    def moved(self, model, device):
+        events.append("moved")
+        move(self, model, device)
+
+    monkeypatch.setattr(Trainer, "_move_model_to_device", moved)
+    with Session(a_record(address="").parameters()) as session:
+        trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3}, bf16_full_eval=True)
+        trainer.compute_metrics = lambda prediction: events.append("measured") or {}
+        trainer.train() if trains else trainer.evaluate()
+    assert events[0] == "moved"
+    assert "measured" in events
+
+
 def test_a_rehearsed_measurement_changes_neither_the_training_nor_what_is_measured(a_record, monkeypatch):
     """Also where the metrics need more rows than are rehearsed."""
 
@@ -133,7 +179,7 @@ def test_a_rehearsed_measurement_changes_neither_the_training_nor_what_is_measur
             trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3}, per_device_eval_batch_size=3)
             trainer.compute_metrics = compute_metrics
             if not rehearses:
-                monkeypatch.setattr(rehearsal, "rehearse", lambda *_: None)
+                monkeypatch.setattr(rehearsal, "_rehearse", lambda *_: None)
             torch.manual_seed(7)  # transformers seeds again; what a model draws for itself must not differ either
             trainer.train()
             assert trainer.evaluations == []

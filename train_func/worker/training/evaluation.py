@@ -156,6 +156,8 @@ def _predict_all(
         raise InvalidInput(f"The {what.replace('_', '-')} rows are none: give at least one", cause="code")
     batches = batches_of(lengths_of(rows), trainer.args.per_device_eval_batch_size)
     collator = trainer.collator("evaluation")
+    if trainer.args.bf16_full_eval or trainer.args.fp16_full_eval:  # transformers has left it where it was made
+        trainer._move_model_to_device(trainer.model, trainer.args.device)
     trainer.model.eval()
     mine = list(enumerate(batches))[world.rank() :: world.size()]
     own = world.together(lambda: [_predict(trainer, rows, *batch, collator, ignore_keys, keep) for batch in mine])

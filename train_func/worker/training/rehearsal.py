@@ -12,19 +12,23 @@ from train_func.worker.training.randomness import undisturbed
 from train_func.worker.training.trainer import Trainer
 
 
-def rehearse(trainer: Trainer, published: Mapping[str, Dataset]) -> None:
-    """Collective. Measures ``published``, whose metrics are published, and the sets that the training evaluates.
+class Rehearsal(TrainerCallback):
+    """Once, when a training has begun: the state, the device and the trackers of an evaluation are there by then.
 
-    Raises:
-        InvalidInput: (cause "code", on every rank) when no evaluation has the metric by which the best is chosen.
-        Exception: on every rank, whatever measuring all rows raises.
+    Collective. Whatever measuring all rows raises keeps the training from its first step, on every rank.
     """
-    epoch, trainer.state.epoch = trainer.state.epoch, trainer.state.epoch or 0.0  # as it is in any other evaluation
-    try:
+
+    def __init__(self, trainer: Trainer, published: Mapping[str, Dataset]) -> None:
+        """``published``: the sets whose metrics are published; beside them are those that the training evaluates."""
+        self._trainer, self._published = trainer, published
+        trainer.pop_callback(Rehearsal)
+        trainer.add_callback(self)  # behind all others, which have begun then
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Raises InvalidInput (cause "code") too when no evaluation has the metric by which the best is chosen."""
+        self._trainer.remove_callback(self)
         with undisturbed():
-            _rehearse(trainer, published)
-    finally:
-        trainer.state.epoch = epoch
+            _rehearse(self._trainer, self._published)
 
 
 def _rehearse(trainer: Trainer, published: Mapping[str, Dataset]) -> None:

@@ -241,7 +241,7 @@ class Session:
         for note in world.on_rank_zero(rehearse):
             world.say(f"note: {note}")
         if isinstance(trainer, Trainer):
-            rehearsal.rehearse(trainer, report.rows_measured(trainer, self._held_out))
+            rehearsal.Rehearsal(trainer, report.rows_measured(trainer, self._held_out))
 
     def _tokenizer_of(self, trainer: transformers.Trainer) -> Any:
         return trainer.processing_class or self._tokenizer
