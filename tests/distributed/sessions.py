@@ -156,6 +156,25 @@ def stops_where_one_rank_is_asked_to(folder):
     return steps
 
 
+def tells_a_tracker_that_is_away_on_one_rank(folder):
+    """Of rows of its own in two sets, which nothing has measured before they are published."""
+    with Session(record(folder, "tracker-away", epochs=1).parameters()) as session:
+        trainer = build(session)
+        held_out, session._held_out = trainer.eval_dataset, None
+        trainer.eval_dataset = {"a": held_out.select(range(3)), "b": held_out.select(range(3, len(held_out)))}
+        trainer.args.eval_strategy = "no"
+        if session.rank == 0:
+            trainer.add_callback(TrackerAway())
+        trainer.train()
+        session.publish(trainer)
+
+
+class TrackerAway(transformers.TrainerCallback):
+    def on_log(self, args, state, control, logs, **others):
+        if any(name.startswith("eval_") for name in logs):
+            raise ConnectionError("tracking server is away")
+
+
 def predicts(folder):
     return best.predicts(record(folder, "predicts"), build)
 
@@ -175,6 +194,7 @@ SCENES = (
     predicts,
     draws_its_metrics,
     stops_where_one_rank_is_asked_to,
+    tells_a_tracker_that_is_away_on_one_rank,
     fails_on_one_rank,
 )
 

@@ -214,6 +214,40 @@ def test_a_model_that_cannot_be_measured_in_the_end_is_published_without_metrics
     assert torch.equal(published.classifier.weight, trained)
 
 
+class TrackerAway(transformers.TrainerCallback):
+    """Fails where it is told what was measured."""
+
+    def __init__(self, event):
+        setattr(self, event, self.fail)
+
+    def fail(self, args, state, control, logs=(), metrics=(), **others):
+        if any(name.startswith("eval_") for name in [*logs, *metrics]):
+            raise ConnectionError("tracking server is away")
+
+
+@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+@pytest.mark.parametrize("event", ["on_log", "on_evaluate", "log of a subclass"])
+def test_what_was_measured_is_published_though_a_tracker_cannot_be_told(a_record, store, kind, event, capsys):
+    """The training evaluates nothing, so that publishing does."""
+    parameters = a_record(epochs=1).parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, kind=kind)
+        away = TrackerAway(event.partition(" ")[0])
+        if event.startswith("on_"):
+            trainer.add_callback(away)
+        else:
+            log = trainer.log
+            trainer.log = lambda logs, *others: away.fail(None, None, None, logs) or log(logs, *others)
+        trainer.train()
+        session.publish(trainer)
+        with pytest.raises(ConnectionError):
+            trainer.evaluate()
+    result = json.loads(store.get("tiny-reviews-0123/result.json").data)
+    assert result["metrics"]["loss"] > 0
+    assert "note" not in result
+    assert "ConnectionError: tracking server is away" in capsys.readouterr().out
+
+
 class Killed(BaseException):
     """As if the process were gone."""
 

@@ -1,7 +1,9 @@
 """Report: what is published about a training beside its model: how far it came, its metrics, its audit."""
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import transformers
@@ -60,15 +62,17 @@ def measured(
     """Collective: ``report`` with the metrics of the weights that the model has now.
 
     Measuring may run the first evaluation of all, and code of the user's: what it raises costs the metrics, not the
-    model. The report then has a ``note`` that names the error.
+    model. The report then has a ``note`` that names the error. What callbacks raise when they are told of it costs
+    nothing.
     """
     found, fault = dict(report), None
     try:
-        if isinstance(trainer, Trainer):
-            found |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
-        else:
-            metrics = metrics_of_stock(trainer)
-            found |= {"note": NOT_EVALUATED} if metrics is None else {"metrics": as_json(metrics)}
+        with _unfailing(trainer, "log"), _unfailing(trainer.callback_handler, "call_event"):
+            if isinstance(trainer, Trainer):
+                found |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
+            else:
+                metrics = metrics_of_stock(trainer)
+                found |= {"note": NOT_EVALUATED} if metrics is None else {"metrics": as_json(metrics)}
     except Exception as error:
         traceback.print_exception(error)
         fault = f"{type(error).__name__}: {error}"
@@ -77,8 +81,32 @@ def measured(
     return found
 
 
+@contextmanager
+def _unfailing(owner: Any, name: str) -> Iterator[None]:
+    """Until the end of the block, what the method of ``owner`` raises is printed, and its caller goes on."""
+    method = getattr(owner, name)
+
+    def unfailing(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            traceback.print_exception(error)
+            print(
+                f"note: a callback or tracker was not told what was measured: {type(error).__name__}: {error}",
+                flush=True,
+            )
+            return next((of for of in args if isinstance(of, transformers.TrainerControl)), None)
+
+    setattr(owner, name, unfailing)
+    try:
+        yield
+    finally:
+        setattr(owner, name, method)
+
+
 def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -> dict[str, Any]:
-    made = {prefix: trainer.measured_on(rows) for prefix, rows in sets.items()}
+    # Together: a rank that fails on one of the sets is not waited for on the next.
+    made = {prefix: world.together(partial(trainer.measured_on, rows)) for prefix, rows in sets.items()}
     metrics = {f"{prefix}{name}": value for prefix, of in made.items() for name, value in of.metrics.items()}
     counts = [of.coverage.counts("in_metric_once") for of in made.values()]
     held_out = {name: sum(of[name] for of in counts) for name in counts[0]} if counts else None

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class Watch:
             return None
         used = weights.fingerprint(trainer.accelerator.unwrap_model(trainer.model))
         found = world.on_rank_zero(lambda: next((of.metrics for of in reversed(own) if of.weights == used), None))
-        return _without_prefix(trainer.evaluate(rows), "eval") if found is None else found
+        return _evaluated(trainer, rows) if found is None else found
 
     @contextmanager
     def lasts(self) -> Iterator[None]:
@@ -119,6 +120,13 @@ def _rows_of(trainer: transformers.Trainer, given: Any) -> Any:
     if given is None:
         return trainer.eval_dataset
     return trainer.eval_dataset[given] if isinstance(given, str) else given
+
+
+def _evaluated(trainer: transformers.Trainer, rows: Any) -> dict[str, Any]:
+    """Collective: a rank that fails on one of several data sets is not waited for on the next."""
+    sets = {f"eval_{name}": part for name, part in rows.items()} if isinstance(rows, dict) else {"eval": rows}
+    made = [world.together(partial(trainer.evaluate, part, metric_key_prefix=prefix)) for prefix, part in sets.items()]
+    return _without_prefix({name: value for of in made for name, value in of.items()}, "eval")
 
 
 def _without_prefix(metrics: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -248,7 +248,6 @@ class Trainer(transformers.Trainer):
 
         if world.on_rank_zero(lambda: found() is None):
             self._measure(rows, self._ignore_keys, "eval")
-            return self.evaluations[-1]
         return found() or self.evaluations[-1]
 
     def predict(
