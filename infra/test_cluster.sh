@@ -32,18 +32,22 @@ image() { # image CONTEXT
 }
 
 main() {
-    local context image tier=(-m "not slow")
+    local context image tier="not slow"
     if [[ ${1:-} == --all ]]; then
-        tier=()
+        tier="slow or not slow"
         shift
     fi
     context=$(context)
     image=$(image "$context")
     printf 'test-cluster: on context %s, workers of %s\n' "$context" "$image"
     export TRAIN_FUNC_IMAGE=$image
-    if [[ $# -eq 0 ]]; then
-        .venv/bin/python -m pytest "${tier[@]}" --durations=5 tests/install # wants the cluster bare, and leaves it so
+    if [[ $# -gt 0 ]]; then
+        .venv/bin/python -m pytest -m "$tier" --durations=15 "$@"
+        return
     fi
-    .venv/bin/python -m pytest "${tier[@]}" --durations=15 "${@:-tests/cluster}"
+    .venv/bin/python -m pytest -m "$tier" --durations=5 tests/install # wants the cluster bare, and leaves it so
+    # Jobs wait more than they work: two processes share the files of tests, each with a namespace and a store of its own.
+    .venv/bin/python -m pytest -m "($tier) and not alone" --durations=15 -n 2 --dist loadfile tests/cluster
+    .venv/bin/python -m pytest -m "($tier) and alone" --durations=5 tests/cluster
 }
 main "$@"

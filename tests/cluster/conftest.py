@@ -12,16 +12,11 @@ import pytest
 
 from tests.cluster import accounts, in_cluster_minio, inside, restricted_pod, training_operator
 from tests.cluster.kubectl import Kubectl
+from train_func import Cluster
 
 OURS = ("train-func/run", "training.kubeflow.org/job-name")
 REVIEWS = Path(__file__).parents[2] / "notebooks/data/restaurant_reviews.csv"
-LAST = "test_nothing_left.py"
 OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "TRAIN_FUNC_STORE_SECRET")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What looks for leftovers of all the others comes last."""
-    items.sort(key=lambda item: item.path.name == LAST)
 
 
 @pytest.fixture(scope="session")
@@ -93,7 +88,7 @@ def nodes_visible(admin: Kubectl, namespace: str, notebook: Kubectl) -> Iterator
         yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def left_behind(admin: Kubectl, namespace: str) -> Callable[[], list[str]]:
     """All objects of any kind in the namespace that carry our labels or the operator's."""
     kinds = admin("api-resources", "--namespaced", "--verbs=list", "--output=name").split()
@@ -112,3 +107,12 @@ def left_behind(admin: Kubectl, namespace: str) -> Callable[[], list[str]]:
 def inside_a_worker() -> dict[str, Any]:
     """What the training function of a real job found around itself."""
     return inside.told_by(inside.job_of(str(REVIEWS)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left(as_notebook: None, notebook: Kubectl, left_behind: Callable[[], list[str]]) -> Iterator[None]:
+    """After every test: when each job of this session is deleted, nothing of ours is left."""
+    yield
+    for job in notebook.json("get", "pytorchjobs")["items"]:
+        Cluster().delete(job["metadata"]["name"])
+    assert left_behind() == []

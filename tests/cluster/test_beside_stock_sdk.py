@@ -116,6 +116,7 @@ def logs_of(user, name):
     return user("logs", f"--selector=training.kubeflow.org/job-name={name}", "--all-containers", "--tail=50")
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("which", "rounds"),

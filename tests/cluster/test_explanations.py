@@ -171,6 +171,7 @@ def test_an_evicted_worker_is_told_and_the_job_goes_on(admin, namespace):
         found.job.delete()
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_preempted_worker_is_told_and_the_job_goes_on(admin, prepared):
     nodes, pods = (admin.json("get", *what)["items"] for what in (("nodes",), ("pods", "--all-namespaces")))

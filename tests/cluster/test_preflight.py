@@ -170,6 +170,7 @@ def test_a_cluster_without_the_operator(refused, notebook, tmp_path, monkeypatch
     assert "kubectl apply --server-side" in str(error)
 
 
+@pytest.mark.alone
 def test_an_operator_that_does_not_answer(refused, admin):
     operator = ("deployment/training-operator", "--namespace=kubeflow")
     admin("scale", *operator, "--replicas=0")

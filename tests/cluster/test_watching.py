@@ -36,9 +36,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture
-def counting(inputs: dict[str, str]) -> Iterator[list[Job]]:
-    """A job of two workers that count for about 40 seconds; deleted afterwards."""
-    run = Run(**inputs, parameters={"numbers": 800, "pause": 0.05})
+def counting(inputs: dict[str, str], request: pytest.FixtureRequest) -> Iterator[Job]:
+    """A job of two workers that count so far, 20 numbers a second; deleted afterwards."""
+    run = Run(**inputs, parameters={"numbers": request.param, "pause": 0.05})
     job = submit(counts, run, on=Cluster(**SMALL), fresh=True)
     yield job
     job.delete()
@@ -48,6 +48,8 @@ def until_counted(followed: Followed, what: str, job: Job) -> None:
     until(lambda: followed.has(what), what, LIMIT_SECONDS, lambda: "\n".join([repr(job), *followed.lines[-20:]]))
 
 
+@pytest.mark.alone
+@pytest.mark.parametrize("counting", [400], indirect=True)
 def test_a_deleted_pod_a_new_operator_and_a_new_kernel_lose_no_line(counting, admin: Kubectl, namespace: str):
     job, followed = counting, Followed(counting)
     followed.start()
@@ -69,7 +71,7 @@ def test_a_deleted_pod_a_new_operator_and_a_new_kernel_lose_no_line(counting, ad
         assert_whole(job, lines)
         seen = by_attempt(lines)
         assert {place for place in seen if place[0] == 2} == {(2, 0), (2, 1)}
-        assert all(f"count {worker} 799" in "\n".join(seen[2, worker]) for worker in (0, 1))
+        assert all(f"count {worker} 399" in "\n".join(seen[2, worker]) for worker in (0, 1))
         assert len([text for text in seen[1, 1] if "count 1" in text]) > 50
     reasons = {event.reason for event in job.events()}
     assert reasons >= {"Scheduled", "Started", "SuccessfulCreatePod"}
@@ -78,10 +80,12 @@ def test_a_deleted_pod_a_new_operator_and_a_new_kernel_lose_no_line(counting, ad
     assert by_attempt(list(job.logs())) == by_attempt(everything)  # now from the store alone
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.skipif(
     not (API_SERVER.is_file() and TESTBED.is_dir()), reason="the API server of this cluster is not ours to restart"
 )
+@pytest.mark.parametrize("counting", [800], indirect=True)
 def test_an_api_server_that_starts_anew_in_mid_follow_loses_no_line(counting, object_store):
     if "127.0.0.1" in object_store.endpoint:
         pytest.skip("the way to the store leads through the API server")

@@ -54,6 +54,7 @@ def large_job(pretended_nodes: None, tmp_path: Path, size: tuple[int, int, int])
     job.delete()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("size", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 def test_a_job_of_changing_pods_is_watched_by_three_watches_and_little_else(
     large_job, admin: Kubectl, namespace: str, size, capsys
