@@ -1,5 +1,6 @@
 """What was trained is published by whoever is left; where it cannot be, why the work has ended stays known."""
 
+import json
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -158,6 +159,22 @@ def test_of_a_worker_0_that_has_gone_only_what_it_has_published_is_left(last_att
     if published:
         first._store.put("a-run/result.json", b"{}")
     assert second.close(KILLED, None).exit_code == code
+
+
+@pytest.mark.parametrize(("published", "code"), [(True, exits.DONE), (False, exits.CODE)])
+def test_ranks_that_leave_with_code_0_behind_publish_have_done_their_work(last_attempt, published, code):
+    first, second = last_attempt
+    if published:
+        first._store.put("a-run/result.json", b"{}")
+    left = [RankEnd(0, 0, None, False, 0, unfinished=True), RankEnd(1, -15, None, True, 1)]
+    assert first.close(left, None).exit_code == code
+    assert second.close([RankEnd(1, 0, None, False, 0, unfinished=True)], None).exit_code == code
+    assert {end["exit_code"] for end in all_ends(first)} == {code}
+
+
+def all_ends(attempt):
+    store = attempt._store
+    return [json.loads(store.get(entry.key).data) for entry in store.list("a-run/attempts") if "/worker-" in entry.key]
 
 
 class Hangs:

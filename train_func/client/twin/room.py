@@ -41,7 +41,7 @@ def fault(
             f"each takes about {quantity.readable(each)} of memory, {quantity.readable(run.workers * each)} together; "
             f"this machine has {quantity.readable(machine.memory)}, {quantity.readable(machine.memory_free)} of it free"
         )
-        limits.append((machine.memory_free // each, why, "memory='512Mi'"))
+        limits.append((machine.memory_free // each, why, "memory=..."))
     passed = [limit for limit in limits if run.workers > limit[0]]
     if not passed:
         return None

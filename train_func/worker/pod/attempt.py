@@ -209,6 +209,8 @@ class Attempt:
         assert verdict is not None
         if verdict.exit_code == exits.DONE:
             return verdict
+        if found and found.root and self._left_when_all_was_done(ends):
+            return self._keep_done("its ranks left with exit code 0 after the model had been published", ends)
         if verdict.exit_code == exits.PEER and not verdict.root:
             root = root or self._ask_for_root()
             verdict = following(root, verdict)
@@ -222,6 +224,12 @@ class Attempt:
         if self._peers and not self._stop.requested:
             self._peers.leave(LINGER_SECONDS if verdict.root or root else 0.0)
         return verdict
+
+    def _left_when_all_was_done(self, ends: list[RankEnd]) -> bool:
+        """os._exit(0) behind publish: some write it so, because what they import aborts where Python ends."""
+        attempts = self._attempts
+        left = all(end.exit_code == 0 for end in ends if end.failed)
+        return left and attempts is not None and bool(self._bounded(attempts.is_published))
 
     def _ask_for_root(self) -> Verdict | None:
         if self._peers is None or self._stop.requested:
