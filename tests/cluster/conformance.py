@@ -169,6 +169,9 @@ class Play:
     def until_no_pods(self) -> None:
         self.until(lambda: all(pod.deleted for pod in self.record.pods.values()), "no pods")
 
+    def until_gone(self, worker: int) -> None:
+        self.until(lambda: all(pod.deleted for pod in self.record.pods.values() if pod.worker == worker), "no such pod")
+
     def until_condition(self, kind: str) -> None:
         self.until(lambda: self.holds(kind), kind)
 

@@ -102,6 +102,7 @@ def _delete_the_last_worker_1(play: Play) -> None:
     _delete_worker_1(play)
     play.until(play.finished, "an end")
     play.stage.let_go(play.job)
+    play.until_gone(1)
 
 
 def _suspend_twice(play: Play) -> None:
