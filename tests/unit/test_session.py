@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import os
+import re
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -618,6 +619,44 @@ class StopsAfterTwo(transformers.TrainerCallback):
         if state.global_step == 2 and self.error:
             raise self.error
         control.should_training_stop = state.global_step == 2
+
+
+class EndsEpochs(transformers.TrainerCallback):
+    """After these steps."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def on_step_end(self, args, state, control, **others):
+        control.should_epoch_stop = state.global_step in self.steps
+
+
+@pytest.mark.parametrize(
+    "ended_after, counted, num_steps",
+    [
+        ([2], [2, 3], 10),
+        ([2, 4, 6], [], 6),
+        ([4, 6], [1, 3], 10),
+        ([2, 6], [2, 3], 10),  # asked to end where it ends, an epoch is whole
+    ],
+)
+def test_epochs_that_a_callback_ends_early_are_not_counted_and_all_others_are(
+    a_record, store, capsys, ended_after, counted, num_steps
+):
+    parameters = a_record(epochs=3, batch_size=8).parameters()  # 4 steps each
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters)
+        trainer.add_callback(EndsEpochs(ended_after))
+        trainer.train()
+        assert trainer.state.global_step == num_steps
+        session.publish(trainer)
+    once = {"rows": 32, "used_once": 32, "missing": 0, "repeated": 0}
+    assert json.loads(store.get("tiny-reviews-0123/result.json").data)["audit"]["training"] == [once] * len(counted)
+    lines = capsys.readouterr().out.splitlines()
+    audited = [line.split()[1] for line in lines if line.startswith("audit epoch=")]
+    assert audited == [f"epoch={epoch}" for epoch in counted]
+    told = [re.search(r"\bepoch (\d)", line) for line in lines if line.startswith("note:") and "early" in line]
+    assert [found[1] for found in told] == [str(epoch) for epoch in (1, 2, 3) if epoch not in counted]
 
 
 @pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])

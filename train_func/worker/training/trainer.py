@@ -53,7 +53,7 @@ class Trainer(transformers.Trainer):
             self.remove_callback(printing)
         self.add_callback(_AfterEpoch(self._audit_epoch))
         self.coverage: list[Coverage] = []
-        """One per epoch trained."""
+        """One per epoch that was trained to its end."""
         self.evaluations: list[evaluation.Measured] = []
         """In their order."""
         self._stop_votes = StopVotes()
@@ -63,7 +63,9 @@ class Trainer(transformers.Trainer):
         """Of the batch that an evaluation has come to."""
         self._ignore_keys: list[str] | None = None
         self._progress: Progress | None = None
+        self._epoch, self._is_broken_off = 0, False
         self._used: list[tuple[Any, ...]] = []
+        """In the epoch."""
         self._losses: list[tuple[MicroBatch, torch.Tensor]] = []
 
     def train(
@@ -126,11 +128,13 @@ class Trainer(transformers.Trainer):
         """
         step = Step(islice(epoch_iterator, num_batches), self.items, device, self._stop_votes.cast())
         if self._used and self._stop_votes.decide(step.votes, self.control):
+            self._is_broken_off = True
             return [], None
         self._step = step
         return step, None
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        self._epoch, self._is_broken_off = kwargs["epoch"] + 1, False
         self._used.clear()
         super()._run_epoch(*args, **kwargs)
         votes = torch.tensor(self._stop_votes.cast(), device=self.args.device)
@@ -203,12 +207,11 @@ class Trainer(transformers.Trainer):
         )
 
     def _audit_epoch(self) -> None:
-        epoch, unfinished = divmod(self.state.global_step, self._facts.steps_per_epoch)
-        if unfinished:
-            world.say(f"note: training stopped within epoch {epoch + 1}, whose rows are not counted")
+        if self._is_broken_off:
+            world.say(f"note: a callback ended epoch {self._epoch} early, so its rows are not counted")
             return
         used = np.asarray([row for row_ids in self._used for row in row_ids], dtype=self._expected.dtype)
-        self.coverage.append(audit.check_epoch(epoch, self._expected, used))
+        self.coverage.append(audit.check_epoch(self._epoch, self._expected, used))
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
