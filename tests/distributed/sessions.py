@@ -145,10 +145,18 @@ def differs_on_one_rank(folder):
 
 def stops_where_one_rank_is_asked_to(folder):
     """Rank 1 alone: at the end of a step, within a step that has several micro-batches, and at the end of an epoch."""
+    return last_steps(folder, "stops", Trainer)
+
+
+def stops_transformers_own_where_one_rank_is_asked_to(folder):
+    return last_steps(folder, "stops-transformers", transformers.Trainer, whole)
+
+
+def last_steps(folder, name, *how):
     steps = {}
     for event, after in stops.ASKED.items():
-        with Session(record(folder, f"stops-{event}", micro_batch_size=2).parameters()) as session:
-            trainer = build(session)
+        with Session(record(folder, f"{name}-{event}", micro_batch_size=2).parameters()) as session:
+            trainer = build(session, *how)
             trainer.add_callback(stops.AsksToStop(event, after, session.rank == 1))
             trainer.train()
             session.publish(trainer)
@@ -194,6 +202,7 @@ SCENES = (
     predicts,
     draws_its_metrics,
     stops_where_one_rank_is_asked_to,
+    stops_transformers_own_where_one_rank_is_asked_to,
     tells_a_tracker_that_is_away_on_one_rank,
     fails_on_one_rank,
 )

@@ -118,11 +118,18 @@ def test_ranks_that_differ_before_training_or_by_rounding_have_the_weights_of_ra
     assert zero["rounding"] == one["rounding"]
 
 
+@pytest.mark.parametrize(
+    "scene, name",
+    [
+        ("stops_where_one_rank_is_asked_to", "stops"),
+        ("stops_transformers_own_where_one_rank_is_asked_to", "stops-transformers"),
+    ],
+)
 @pytest.mark.parametrize("event", stops.ASKED)
-def test_all_ranks_stop_after_the_same_step_when_one_is_asked_to_and_publish(ranks, store, event):
+def test_all_ranks_stop_after_the_same_step_when_one_is_asked_to_and_publish(ranks, store, event, scene, name):
     last_step = stops.LAST_STEPS[event]
-    assert [rank["stops_where_one_rank_is_asked_to"][event] for rank in ranks] == [last_step, last_step]
-    assert result_of(store, f"stops-{event}")["step"] == last_step
+    assert [rank[scene][event] for rank in ranks] == [last_step, last_step]
+    assert result_of(store, f"{name}-{event}")["step"] == last_step
 
 
 def test_several_sets_are_measured_on_all_ranks_though_one_cannot_tell_its_tracker(store):

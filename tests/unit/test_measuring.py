@@ -164,6 +164,17 @@ def test_a_model_is_measured_where_its_training_moves_it(a_record, monkeypatch, 
     assert "measured" in events
 
 
+@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+def test_that_metrics_are_not_tried_before_the_first_step_is_told(a_record, kind, capsys):
+    parameters = a_record(address="", epochs=1).parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, kind=kind)
+        trainer.compute_metrics = lambda prediction: {"score": 1.0}
+        trainer.train()
+    told = [line for line in capsys.readouterr().out.splitlines() if "compute_metrics" in line]
+    assert [line.partition(" ")[0] for line in told] == ([] if kind is Trainer else ["note:"])
+
+
 def test_a_rehearsed_measurement_changes_neither_the_training_nor_what_is_measured(a_record, monkeypatch):
     """Also where the metrics need more rows than are rehearsed."""
 

@@ -12,7 +12,7 @@ import transformers
 from datasets import Dataset, IterableDataset
 
 from train_func.errors import InvalidInput
-from train_func.worker.training import best, evaluation, stock_loss, weights, world
+from train_func.worker.training import best, evaluation, stock_loss, stock_stopping, weights, world
 from train_func.worker.training.arguments import value_faults
 from train_func.worker.training.audit import pattern_of, served_by
 from train_func.worker.training.coverage import Coverage, RowIds, count
@@ -64,7 +64,8 @@ class Watch:
         def watched_train(trainer: transformers.Trainer, *args: Any, **kwargs: Any) -> Any:
             self._check(trainer)
             self._ended = [ended for ended in self._ended if ended is not trainer]
-            output = train(trainer, *args, **kwargs)
+            with stock_stopping.voted(trainer):
+                output = train(trainer, *args, **kwargs)
             if trainer.args.load_best_model_at_end:
                 if not isinstance(trainer, Trainer):
                     weights.take_rank_zeros(trainer.accelerator.unwrap_model(trainer.model))
@@ -152,6 +153,11 @@ def check_stock_trainer(trainer: transformers.Trainer, whole: RowIds | None) -> 
     if faults := value_faults(trainer.args, {"enable_jit_checkpoint": False}) + best.saving_faults(trainer.args):
         raise InvalidInput(faults, cause="code")
     stock_loss.tell_of_means(trainer)
+    if trainer.compute_metrics is not None:
+        world.say(
+            "note: whether compute_metrics fails is known at the first evaluation of transformers.Trainer; "
+            "train_func.worker.Trainer tries it before the first step"
+        )
     rows = trainer.train_dataset
     if isinstance(rows, IterableDataset) and getattr(rows, "_distributed", None) is not None and world.size() > 1:
         _refuse_stock("before that an iterable data set was split by split_dataset_by_node", None)
