@@ -183,6 +183,15 @@ class TrackerAway(transformers.TrainerCallback):
             raise ConnectionError("tracking server is away")
 
 
+def acts_where_one_rank_is_asked_to(folder):
+    with Session(record(folder, "acts", epochs=1, micro_batch_size=2).parameters()) as session:
+        trainer = build(session)
+        trainer.args.eval_strategy = "no"
+        trainer.add_callback(asked := stops.AsksToAct(session.rank == 1))
+        trainer.train()
+        return asked.acted
+
+
 def predicts(folder):
     return best.predicts(record(folder, "predicts"), build)
 
@@ -203,6 +212,7 @@ SCENES = (
     draws_its_metrics,
     stops_where_one_rank_is_asked_to,
     stops_transformers_own_where_one_rank_is_asked_to,
+    acts_where_one_rank_is_asked_to,
     tells_a_tracker_that_is_away_on_one_rank,
     fails_on_one_rank,
 )

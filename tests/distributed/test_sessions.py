@@ -139,6 +139,10 @@ def test_several_sets_are_measured_on_all_ranks_though_one_cannot_tell_its_track
     assert result["audit"]["held_out"]["missing"] == 0
 
 
+def test_all_ranks_log_evaluate_and_save_after_the_same_step_when_one_is_asked_to(ranks):
+    assert [rank["acts_where_one_rank_is_asked_to"] for rank in ranks] == [stops.ACTED, stops.ACTED]
+
+
 def test_predictions_are_of_every_row_in_order_on_every_rank(ranks):
     assert ranks[0]["predicts"] == ranks[1]["predicts"]
     num_rows = ranks[0]["predicts"]["metrics"]["test_rows"]

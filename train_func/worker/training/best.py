@@ -25,6 +25,17 @@ def saving_faults(args: transformers.TrainingArguments) -> list[str]:
     return [fault]
 
 
+def loading_faults(args: transformers.TrainingArguments) -> list[str]:
+    """Why the best cannot be loaded at the end on every rank."""
+    faults = saving_faults(args)
+    if args.load_best_model_at_end and (args.deepspeed or args.fsdp):
+        faults.append(
+            "TrainingArguments(load_best_model_at_end=True): not with fsdp or deepspeed, which leave a part of the "
+            "weights on every rank; leave one of them out"
+        )
+    return faults
+
+
 def loaded_step(trainer: transformers.Trainer) -> int | None:
     """On rank 0, where the checkpoints are: the step of the one that was loaded at the end; None when none was."""
     checkpoint = trainer.state.best_model_checkpoint

@@ -23,6 +23,7 @@ from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
 from train_func.worker.training import audit, best, evaluation, weights, world
+from train_func.worker.training.acting import Actions
 from train_func.worker.training.arguments import argument_faults, fitted
 from train_func.worker.training.coverage import Coverage, shown
 from train_func.worker.training.cut import PAD_TO
@@ -58,6 +59,7 @@ class Trainer(transformers.Trainer):
         """In their order."""
         self._stop_votes = StopVotes()
         self._stop_votes.collect(self.callback_handler)
+        self._actions = Actions(self.callback_handler)
         self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels)
         self.rows_evaluated = 0
         """Of the batch that an evaluation has come to."""
@@ -86,22 +88,9 @@ class Trainer(transformers.Trainer):
     def _checked_facts(self) -> PlanFacts:
         facts = facts_of(self.train_dataset)
         rows_of(self.train_dataset)
-        if faults := argument_faults(self.args, facts) + self._best_model_faults():
+        if faults := argument_faults(self.args, facts) + best.loading_faults(self.args):
             raise InvalidInput(faults, cause="code")
         return facts
-
-    def _best_model_faults(self) -> list[str]:
-        """Why load_best_model_at_end cannot be done."""
-        args = self.args
-        faults = best.saving_faults(args)
-        if not args.load_best_model_at_end:
-            return faults
-        if args.deepspeed or args.fsdp:
-            faults.append(
-                "TrainingArguments(load_best_model_at_end=True): not with fsdp or deepspeed, which leave a part of the "
-                "weights on every rank; leave one of them out"
-            )
-        return faults
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The loader of this rank's micro-batches, never handed to Accelerate, which would deal them again."""
@@ -139,6 +128,19 @@ class Trainer(transformers.Trainer):
         super()._run_epoch(*args, **kwargs)
         votes = torch.tensor(self._stop_votes.cast(), device=self.args.device)
         self._stop_votes.decide(world.total(votes).tolist(), self.control)
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self._actions.agree(self.control, self.args.device)
+        logs = self.control.should_log
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        if logs:  # and callbacks that were told of it may have asked for more
+            self._actions.agree(self.control, self.args.device)
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        metrics: dict[str, float] = super()._evaluate(*args, **kwargs)
+        self._actions.agree(self.control, self.args.device)
+        return metrics
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""
