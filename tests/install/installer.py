@@ -102,11 +102,11 @@ class Installer:
             ["bash", "-ec", command], env=self._environment, check=True, timeout=SECONDS, capture_output=True
         )
 
-    def killed_at(self, words: str) -> None:
+    def killed_at(self, words: str, *options: str) -> None:
         """An installation that is killed, with all its processes, as soon as it says this in a line of its own."""
         self.in_place = False
         process = subprocess.Popen(
-            self._command("install"),
+            self._command("install", *options),
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
