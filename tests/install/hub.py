@@ -13,11 +13,35 @@ from tests.install.browser import Browser
 
 NAMESPACE = "train-func-hub"
 NOTEBOOK = "notebooks/01_finetune.ipynb"
+# What the Role of the chart lets the hub do in its own namespace, Secrets and pods among it.
+RULES = [
+    {
+        "apiGroups": [""],
+        "resources": ["pods", "persistentvolumeclaims", "secrets", "services"],
+        "verbs": ["get", "watch", "list", "create", "delete"],
+    },
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["get", "watch", "list"]},
+]
 SERVER_SECONDS = 400
 RUN_SECONDS = 400
 STOP_SECONDS = 120
 LOGIN_PAGE = "/hub/login"
 WAITING = "//div[contains(@class, 'jp-InputPrompt') and contains(., '*')]"
+
+
+def reaches_nobody_else(admin: Kubectl, others: list[str]) -> None:
+    """The account that the hub has may do in its own namespace what RULES say, and in ``others`` nothing of it."""
+
+    def may(namespace: str, *what: str) -> str:
+        one = f"--as=system:serviceaccount:{NAMESPACE}:hub"
+        return admin.run("auth", "can-i", *what, f"--namespace={namespace}", one).stdout.strip()
+
+    assert may(NAMESPACE, "create", "pods") == may(NAMESPACE, "get", "secrets") == "yes"  # so the account is the hub's
+    for namespace in others:
+        for what in ("secret/myminio", "secret/myminio-jobs", "secrets"):
+            assert may(namespace, "get", what) == "no", (namespace, what)
+        for what in ("pods", "pods/exec", "pytorchjobs.kubeflow.org", "persistentvolumeclaims", "secrets"):
+            assert may(namespace, "create", what) == "no", (namespace, what)
 
 
 @contextmanager
