@@ -25,6 +25,7 @@ from train_func.storage import open_store
 from train_func.worker import Session, Trainer
 from train_func.worker.model.source import find_model
 from train_func.worker.training import session as session_module
+from train_func.worker.training import world
 from train_func.worker.training.plan import facts_of, row_ids_of
 from train_func.worker.training.weights import fingerprint
 
@@ -629,6 +630,26 @@ class EndsEpochs(transformers.TrainerCallback):
 
     def on_step_end(self, args, state, control, **others):
         control.should_epoch_stop = state.global_step in self.steps
+
+
+def test_ranks_exchange_what_callbacks_ask_for_only_where_a_callback_may_ask_one_rank_alone(a_record, monkeypatch):
+    """Every exchange waits for the device."""
+
+    def num_exchanges(*callbacks):
+        exchanges = []
+        monkeypatch.setattr(world, "total", lambda value: exchanges.append(value) or value)
+        with Session(a_record(epochs=1, batch_size=8).parameters()) as session:
+            trainer = trainer_of(session, {"epochs": 1, "learning_rate": 1e-3})
+            for callback in callbacks:
+                trainer.add_callback(callback)
+            trainer.train()
+        return len(exchanges), trainer.state.global_step
+
+    usual, num_steps = num_exchanges()
+    alike, _ = num_exchanges(transformers.ProgressCallback())
+    own, _ = num_exchanges(EndsEpochs([]))
+    assert usual == alike
+    assert own - usual >= num_steps > 0
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ class Trainer(transformers.Trainer):
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         self._epoch, self._is_broken_off = kwargs["epoch"] + 1, False
         self._used.clear()
+        self._actions.begin(self.args.device)
         super()._run_epoch(*args, **kwargs)
         votes = torch.tensor(self._stop_votes.cast(), device=self.args.device)
         self._stop_votes.decide(world.total(votes).tolist(), self.control)
