@@ -129,6 +129,14 @@ def test_an_exception_on_record_comes_before_everything_else(store, ended):
     assert "KeyError: 'x'" in str(told)
 
 
+@pytest.mark.parametrize("is_published", [True, False])
+def test_whoever_fails_after_publishing_is_told_that_the_model_is_there(store, ended, is_published):
+    ended(cause="code", message="rank 1: ValueError: too late")
+    if is_published:
+        store.put(f"{a_record().prefix}/result.json", b"{}")
+    assert ("job.fetch()" in str(explain(a_record(), RecordedPlace("exit_1"), store))) is is_published
+
+
 def test_a_store_that_is_away_hides_neither_the_cause_nor_itself(tmp_path):
     folder = tmp_path / "store"
     store = open_store(f"file://{folder}")

@@ -79,6 +79,8 @@ def unformed(number: int, **codes: int) -> dict[str, dict]:
         ({}, "Absent"),
         (RESULT, "Succeeded"),
         (RESULT | MARK, "Succeeded"),
+        (RESULT | formed(1, w0=70, w1=70), "Failed"),  # by what its function did after it had published
+        (RESULT | formed(1, w0=147, w1=145), "Succeeded"),
         (MARK, "Cancelled"),
         (MARK | attempt(1, w0=65), "Cancelled"),
         (attempt(1, w0=65), "Failed"),

@@ -82,6 +82,8 @@ def test_null_labels_are_counted_and_placed():
     assert "2 of 4 labels of the training rows are null or empty, first in rows 2, 4 (the first data row is 1)" in said
     assert "1 of 2 labels of the held-out rows are null or empty, first in rows 2" in said
     assert "1 of 3 labels" in refusal("a", " ", "b")
+    assert "1 of 3 labels" in refusal("a", None, "b")
+    assert "1 of 3 labels" in refusal("1", None, "0")
     assert "1 of 3 labels" in refusal(1.0, float("nan"), 0.0)
     assert "3 of 3 labels" in refusal(None, None, None, given=("bad", "good"))
 

@@ -203,6 +203,15 @@ def test_the_model_knows_the_labels_and_the_rows_have_ids(a_record):
         assert (session.rank, session.world_size) == (0, 1)
 
 
+def test_metrics_that_are_no_dict_are_refused_before_the_first_step(a_record):
+    with Session(a_record(epochs=1).parameters()) as session:
+        trainer = trainer_of(session, {"epochs": 1, "learning_rate": 1e-3})
+        trainer.compute_metrics = lambda prediction: [0.5, 0.7]
+        with pytest.raises(InvalidInput, match=r"compute_metrics returned \[0.5, 0.7\]: a dict"):
+            trainer.train()
+        assert trainer.state.global_step == 0
+
+
 def test_compute_metrics_gets_every_row_in_order(a_record):
     seen = []
 

@@ -35,7 +35,7 @@ WAY = {
     "Suspended": "it goes on when whoever suspended it resumes it",
     **dict.fromkeys(("Cancelled", "Interrupted", "Absent"), "submit the same again: it starts from the beginning"),
     "Failed": "result() tells why",
-    "Succeeded": "its function called no session.publish(trainer)",
+    "Succeeded": "its function called no session.publish(trainer), and files in its pods go with the job",
 }
 
 
@@ -214,7 +214,7 @@ class Job:
             InvalidInput: the folder holds other files, or fetched ones that were changed since; nothing is changed.
         """
         if what != "model":
-            raise InvalidInput(f"fetch({what!r}): only 'model' is kept for fetching")
+            raise InvalidInput(f"fetch({what!r}): only 'model' is kept for fetching; a folder is given as to=...")
         folder = Path(to) if to is not None else self._place.models_folder() / self.name
         try:
             return fetch(self._store, self.record.model_prefix, folder.expanduser().absolute())
@@ -269,9 +269,9 @@ class Job:
         there = self._place.status(self.record.job_name) is not None
         self._place.delete(self.record.job_name)
         self._note(
-            f"{'the job is deleted, with its pods and their logs' if there else 'there is no job any more'}; the run "
-            f"stays in {self._store.address}/{self.name}/, where result(), fetch(), logs(), attach() and submit() find "
-            "it: remove that folder to remove the run too"
+            f"{'the job is deleted, with its pods and their files' if there else 'there is no job any more'}; the run "
+            f"stays in {self._store.address}/{self.name}/, where logs(), attach() and submit() find it, result() and "
+            "fetch() what it has published: remove that folder to remove the run too"
         )
 
     def _final_manifest(self) -> Published | None:
@@ -287,7 +287,7 @@ class Job:
         return bool(self._store.list(f"{self.record.prefix}/result.json"))
 
     def _absent(self) -> JobNotFound:
-        gone = f"no job {self.record.job_name} is there any more; submit the run again to go on"
+        gone = f"no job {self.record.job_name} is there any more; submit the run again to start it anew"
         return JobNotFound(self._elsewhere() or gone)
 
     def _elsewhere(self) -> str:

@@ -45,18 +45,17 @@ def mark_cancelled(store: Store, record: RunRecord) -> None:
 def state_in_store(store: Store, record: RunRecord) -> str:
     """What became of a job that is gone from its place: cancelled, deleted, or past its time to live."""
     names = store.names(record.prefix)
-    if "result.json" in names:
-        return "Succeeded"
+    is_published = "result.json" in names
     if CANCELLED in names:
-        return "Cancelled"
-    # Without a result.json the function published nothing, and yet all of it may be done.
+        return "Succeeded" if is_published else "Cancelled"
+    # A function may fail after it has published, and end well without having published anything.
     for _, over in groupby(_newest_ends(store, record), key=lambda end: end.get("attempt", 0)):
         codes = [(end["worker"], end["exit_code"]) for end in over]
         if any(code and not retryable(code) for _, code in codes):
             return "Failed"
         if (0, 0) in codes:
             return "Succeeded"
-    return "Absent"
+    return "Succeeded" if is_published else "Absent"
 
 
 def _newest_ends(store: Store, record: RunRecord) -> list[dict[str, Any]]:

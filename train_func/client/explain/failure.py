@@ -58,8 +58,10 @@ class Evidence:
     attempts: list[dict[str, Any]]  # end records of the workers of this submission, oldest attempt first
     cells: dict[str, Any]
     num_workers: int
+    is_published: bool
+    """Whether the function had published a model before it failed."""
     away: StorageFailed | None
-    """Why the store could not be asked, if so: attempts and cells are unknown then."""
+    """Why the store could not be asked, if so: attempts, cells and model are unknown then."""
 
     @property
     def hindrances(self) -> list[Trouble]:
@@ -91,9 +93,10 @@ def explain(record: RunRecord, place: Place, store: Store) -> JobFailed:
 def _gather(record: RunRecord, place: Place, store: Store) -> Evidence:
     attempts: list[dict[str, Any]] = []
     cells: dict[str, Any] = {"pieces": []}
-    away = None
+    is_published, away = False, None
     try:
         attempts, cells = records.all_ends(store, record), _cells(record, store)
+        is_published = bool(store.list(f"{record.prefix}/result.json"))
     except StorageFailed as failure:
         away = failure
     status = place.status(record.job_name)
@@ -104,6 +107,7 @@ def _gather(record: RunRecord, place: Place, store: Store) -> Evidence:
         attempts=attempts,
         cells=cells,
         num_workers=record.run.workers,
+        is_published=is_published,
         away=away,
     )
 
@@ -195,6 +199,8 @@ def _error(record: RunRecord, found: Trouble, evidence: Evidence) -> JobFailed:
         lines += [f"  event: {brief(event)}" for event in warnings]
     if evidence.away is not None:
         lines.append(f"  what the workers wrote down is not known, the store could not be asked: {evidence.away}")
+    if evidence.is_published:
+        lines.append("  a model was published before that: job.fetch() brings it")
     if advice := found.next or NEXT.get(found.cause):
         lines.append(f"  next: {advice}")
     # By repr, because a terminal would obey what a worker wrote.

@@ -76,7 +76,7 @@ def _refuse_strays(values: Mapping[str, pa.ChunkedArray], column: str) -> None:
     """Among labels that are nearly all whole numbers, a few others are slips of the pen rather than classes."""
     strays, num_rows = [], 0
     for part, array in values.items():
-        number = pc.match_substring_regex(array, r"^\s*[+-]?\d+\s*$").to_numpy()
+        number = pc.fill_null(pc.match_substring_regex(array, r"^\s*[+-]?\d+\s*$"), True).to_numpy()
         num_rows += len(array)
         strays += [f"{array[row].as_py()!r} in row {row + 1} of the {part} rows" for row in np.flatnonzero(~number)]
     if strays and len(strays) <= STRAY_SHARE * num_rows:

@@ -250,7 +250,12 @@ def _metrics(trainer: "Trainer", made: _Predictions) -> dict[str, Any]:
     metrics: dict[str, Any] = {}
     if trainer.compute_metrics is not None and not trainer.args.prediction_loss_only:
         prediction = EvalPrediction(predictions=made.logits, label_ids=made.labels)
-        metrics |= plain(trainer.compute_metrics(prediction))
+        computed = plain(trainer.compute_metrics(prediction))
+        if not isinstance(computed, dict):
+            raise InvalidInput(
+                f"compute_metrics returned {str(computed)[:60]}: a dict of names and values is wanted", cause="code"
+            )
+        metrics |= computed
     elif made.accuracy is not None:
         metrics["accuracy"] = made.accuracy
     if made.loss is not None:
