@@ -158,3 +158,9 @@ def test_only_a_job_that_is_really_started_has_to_find_room(machine_is, tmp_path
     job._store.put(f"{job.record.prefix}/result.json", b"{}")
     assert submit(waits, run).state == "Succeeded"
     assert not processes(TRAIN_FUNC_HOME=str(home))
+
+
+@pytest.mark.parametrize(("memory", "told"), [("200Mi", True), ("2Gi", False), (None, False)])
+def test_memory_that_is_less_than_a_worker_takes_is_taken_with_a_note(start, capsys, memory, told):
+    start(Run(model="m", dataset="d", workers=1), memory=memory)
+    assert ("is killed above its limit" in capsys.readouterr().out) is told

@@ -110,6 +110,8 @@ class Local:
             run, machine, num_model_bytes=num_model_bytes, cpu=self.cpu, memory=self.memory, gpu=gpu
         ):
             raise InvalidInput(fault, cause="scheduling")
+        if words := room.note(self.memory):
+            print(words)
         if run.workers > machine.cores:
             print(
                 f"note: {run.workers} workers share the {counted(machine.cores, 'core')} of this machine: "

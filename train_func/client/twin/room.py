@@ -51,3 +51,13 @@ def fault(
         f"workers={run.workers}: {'; '.join(why for _, why, _ in passed)}: {fewer}, or state what each takes, as "
         f"Local({', '.join(option for _, _, option in passed)}), and they start all the same"
     )
+
+
+def note(memory: str | None) -> str:
+    """What is said of ``memory`` that was stated, when it is less than a worker takes before it has a model."""
+    if memory is None or quantity.whole(memory) >= WORKER_BYTES:
+        return ""
+    return (
+        f"note: memory={memory!r}: a worker takes about {quantity.readable(WORKER_BYTES)} before it has a model, and is "
+        "killed above its limit"
+    )
