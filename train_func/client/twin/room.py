@@ -58,6 +58,6 @@ def note(memory: str | None) -> str:
     if memory is None or quantity.whole(memory) >= WORKER_BYTES:
         return ""
     return (
-        f"note: memory={memory!r}: a worker takes about {quantity.readable(WORKER_BYTES)} before it has a model, and is "
-        "killed above its limit"
+        f"note: memory={memory!r}: a worker takes about {quantity.readable(WORKER_BYTES)} before it has a model, and "
+        "is killed above its limit"
     )
