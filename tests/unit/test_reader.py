@@ -225,10 +225,10 @@ def test_other_kinds_of_file_are_recognised(tmp_path, content, reason):
     ("name", "content", "reason"),
     [
         ("a.jsonl", '{"a": 1}\n{"a": \n{"a": 3}', "line 2: Expecting value at column 7; one object per line"),
-        ("a.jsonl", '"text"\n{"a": 3}', 'no object: line 1: "text"'),
+        ("a.jsonl", '"text"\n{"a": 3}', 'no object in 1 line: line 1: "text"'),
         ("a.jsonl", '{"a": 1}\n{"a": "b"}', "column 'a' mixes number (line 1: 1); text (line 2: \"b\")"),
         ("a.json", '[{"a": 1},]', "wrong JSON"),
-        ("a.json", '[{"a": 1}, 2]', "1 item(s) are no object: item 2: 2"),
+        ("a.json", '[{"a": 1}, 2]', "no object in 1 item: item 2: 2"),
         ("a.json", '[{"a": true}, {"a": {}}]', "column 'a' mixes true/false (item 1: true); object (item 2: {})"),
         ("a.parquet", b"PAR1 and no more", "not a whole Parquet file"),
         ("a.txt", "text", "a file is read by its ending, which is one of .csv, .tsv, .json, .jsonl, .parquet"),
