@@ -49,12 +49,12 @@ run: known setup
 	infra/notebook.sh
 
 cancel: known setup
-	$(BIN)/python -c "$$CANCEL" "$(or $(WHERE),Local)" "$${JOB:?is wanted: the name of a job}"
+	$(BIN)/python -c "$$CANCEL" "$(or $(WHERE),Local)" "$${JOB:?is expected: the name of a job}"
 
 # A misspelt parameter would otherwise train something else without a word.
 known:
 	$(foreach name,$(GIVEN),$(if $(filter $(name),$(KNOWN)),,$(error $(name) is no parameter; there are $(KNOWN))))
-	$(if $(filter-out Local Cluster,$(WHERE)),$(error WHERE=$(WHERE): Local or Cluster is wanted))
+	$(if $(filter-out Local Cluster,$(WHERE)),$(error WHERE=$(WHERE): Local or Cluster is expected))
 
 setup:
 	infra/environment.sh

@@ -52,7 +52,7 @@
 # Needs bash 4.4, kubectl 1.30, diff, curl, and for the charts helm 3.18 or 4.
 # From a notebook: python -m train_func doctor looks at all that a notebook may see.
 set -Eeuo pipefail
-((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || { echo "install.sh: bash 4.4 or newer is wanted" >&2 && exit 3; }
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || { echo "install.sh: bash 4.4 or newer is expected" >&2 && exit 3; }
 umask 077
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=infra/versions.env

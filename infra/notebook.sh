@@ -32,7 +32,7 @@ fresh() {
     case ${FRESH:-} in
         1 | yes | true | True) GIVEN+=(-p fresh True) ;;
         '' | 0 | no | false | False) ;;
-        *) die "FRESH=$FRESH: 1 or 0 is wanted" ;;
+        *) die "FRESH=$FRESH: 1 or 0 is expected" ;;
     esac
 }
 

@@ -11,7 +11,7 @@ die() {
 }
 
 main() {
-    [[ $# -gt 0 ]] || die "the registry is wanted: infra/push_images.sh registry.example:5000"
+    [[ $# -gt 0 ]] || die "the registry is expected: infra/push_images.sh registry.example:5000"
     command -v skopeo >/dev/null || die "skopeo is not installed"
     [[ -f images.txt ]] || die "$PWD is no bundle, there is no images.txt; install.sh bundle --bundle DIR makes one"
     local registry=${1%/} image target

@@ -1,11 +1,11 @@
-"""Jobs that hang or end, as the operator 1.9.4 and a kubelet 1.34 left them: played back as a place would show them."""
+"""Jobs that hang or end, as the operator 1.9.4 and a kubelet 1.34 left them: played back as a backend shows them."""
 
 import json
 from pathlib import Path
 
 from train_func.client.cluster import reading
-from train_func.client.explain import Lookout
-from train_func.client.observed import WhyNot
+from train_func.client.diagnose import JobMonitor
+from train_func.client.status import SchedulingReport
 from train_func.errors import InvalidInput
 from train_func.run import Run, RunRecord
 
@@ -22,12 +22,12 @@ class Clock:
         return self.seconds
 
 
-class RecordedPlace:
+class RecordedBackend:
     """One job, by the name of its file; its JSON may be changed before it is shown."""
 
     def __init__(self, name: str) -> None:
         self.job = json.loads((FOLDER / f"{name}.json").read_text())
-        self.room: WhyNot | None = None
+        self.room: SchedulingReport | None = None
         self.asked_for_room = 0
         self.last_line = ""
         self.silence: InvalidInput | None = None
@@ -41,17 +41,17 @@ class RecordedPlace:
     def events(self, job_name):
         return sorted((reading.event(event) for event in self.job["events"]), key=lambda event: event.time)
 
-    def why_not(self, job_name):
+    def scheduling_report(self, job_name):
         self.asked_for_room += 1
         return self.room
 
-    def unheard(self, job_name):
+    def outage(self, job_name):
         return self.silence
 
     def last_lines(self, job_name, pods):
         return {pod.uid: self.last_line for pod in pods}
 
-    def without(self, *, pods=False, events=False, conditions=False) -> "RecordedPlace":
+    def without(self, *, pods=False, events=False, conditions=False) -> "RecordedBackend":
         self.job["pods"] = [] if pods else self.job["pods"]
         self.job["events"] = [] if events else self.job["events"]
         if conditions:
@@ -65,14 +65,14 @@ def a_record(workers: int = 1, **options) -> RunRecord:
     return RunRecord(run=run, name="job-a", generation=1, store="s3://b/runs", function="f", **made_of)
 
 
-def looked(place, seconds=30, workers=1):
-    """All that is told within so many seconds, the lookout at their end, and when it would have given up."""
+def looked(backend, seconds=30, workers=1):
+    """All that is told within ``seconds``, the monitor at their end, and when it would have given up."""
     clock = Clock()
-    lookout = Lookout(a_record(workers), place, clock)
+    monitor = JobMonitor(a_record(workers), backend, clock)
     told, given_up = [], None
     for _ in range(seconds):
-        told += lookout.look()
-        if given_up is None and lookout.failure():
+        told += monitor.look()
+        if given_up is None and monitor.failure():
             given_up = clock.seconds - 1000.0
         clock.seconds += 1
-    return told, lookout, given_up
+    return told, monitor, given_up

@@ -12,7 +12,7 @@ from typing import Any
 from train_func.client.source import Source, pack
 from train_func.run import Run, RunRecord
 from train_func.storage import Store
-from train_func.worker.pod import shipment
+from train_func.worker.pod import user_module
 
 _numbers = itertools.count()
 
@@ -55,7 +55,7 @@ def ship(source: Source, folder: Path, store: Store | None = None) -> Callable[.
         (folder / "source.py").write_bytes(source.text.encode())
     else:
         store.put(f"{record.prefix}/source/source.py", source.text.encode())
-    return shipment.load(folder, store, record)
+    return user_module.load(folder, store, record)
 
 
 def packed(folder: Path, text: str | bytes, name: str = "train_func") -> Source:

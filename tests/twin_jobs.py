@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import pytest
 
 from train_func.client import manifest
-from train_func.client.observed import JobStatus
 from train_func.client.placement import Placement, SecretKey
+from train_func.client.status import JobStatus
 from train_func.client.twin import Local
 from train_func.client.twin.folder import JobFolder
 from train_func.run import Run, RunRecord
@@ -101,10 +101,10 @@ class Jobs:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.place = Local()
+        self.backend = Local()
 
     def start(self, code: str, *, name: str = "job-a", files: dict[str, bytes] | None = None, **shape: Any) -> str:
-        self.place.create(name, worker_manifest(code, name=name, **shape), files or {"run.json": b"{}"})
+        self.backend.create(name, worker_manifest(code, name=name, **shape), files or {"run.json": b"{}"})
         return name
 
     def ended(self, name: str = "job-a", seconds: float = LIMIT_SECONDS) -> JobStatus:
@@ -112,7 +112,7 @@ class Jobs:
         folder = JobFolder(self.home, name)  # a process has no environment any more before it lets go of its lock
         what = f"end of {name}\n{self.controller_log(name)}"
         until(lambda: not self.processes(name) and not folder.controlled(), what, seconds)
-        status = self.place.status(name)
+        status = self.backend.status(name)
         assert status is not None
         assert status.finished, self.controller_log(name)
         return status
@@ -128,7 +128,7 @@ class Jobs:
         return (self.home / "jobs" / name / "controller.log").read_text()
 
     def text(self, name: str = "job-a", worker: int | None = None) -> list[str]:
-        lines = self.place.log_lines(name, follow=False)
+        lines = self.backend.log_lines(name, follow=False)
         return [line.text for line in lines if worker in (None, line.worker)]
 
     def processes(self, name: str) -> list[int]:
@@ -148,7 +148,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
     found = Jobs(home)
     yield found
     for folder in (home / "jobs").glob("[a-z]*"):
-        found.place.delete(folder.name)
+        found.backend.delete(folder.name)
     until(lambda: not processes(TRAIN_FUNC_HOME=str(home)), "no process left")
     assert not list((home / "jobs").glob("[a-z]*"))
     assert links_into(home) == []

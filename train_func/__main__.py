@@ -12,18 +12,19 @@ from train_func.terminal import shown
 
 USAGE = """usage: python -m train_func doctor     ask the cluster and the store everything that a submission would
 
-Place and store come from the environment (TRAIN_FUNC_*, AWS_*, KUBECONFIG), as for Cluster(). Nothing is created but a
-small object in the store, which is removed again. Exit codes: 0 all is well, 2 wrong usage, 3 something is missing.
+Backend and store come from the environment (TRAIN_FUNC_*, AWS_*, KUBECONFIG), as for Cluster(). Nothing is created
+but a small object in the store, which is removed again. Exit codes: 0 all is ready, 2 wrong usage, 3 something is
+missing.
 """
 MISSING = 3
 
 
 def doctor() -> int:
     """Prints one report, every finding with its remedy; the exit code."""
-    place = Cluster()
+    backend = Cluster()
     asked = {
-        "cluster": lambda: place.preflight(Run(model="any", dataset="any")),
-        "store": lambda: open_store(place.store_address()).probe("probes"),
+        "cluster": lambda: backend.preflight(Run(model="any", dataset="any")),
+        "store": lambda: open_store(backend.store_address()).probe("probes"),
     }
     found = {what: _faults(ask) for what, ask in asked.items()}
     for what, faults in found.items():

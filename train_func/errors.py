@@ -5,7 +5,7 @@
     ├── SourceRefused   (ValueError)   the function cannot travel as it is written
     ├── StorageFailed   (OSError)      the store refused, is away, or holds something damaged
     ├── JobFailed       (RuntimeError) a job ended without its result
-    └── JobNotFound     (LookupError)  no job or run of that name is in that place
+    └── JobNotFound     (LookupError)  no job or run of that name is in that backend
 
 Every message says what was given, what is allowed, where, and what to do next.
 """
@@ -115,7 +115,7 @@ class JobFailed(TrainFuncError, RuntimeError):
 
 
 class JobNotFound(TrainFuncError, LookupError):
-    """No job or run of that name is in that place."""
+    """No job or run of that name is in that backend."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, cause="input")

@@ -38,7 +38,7 @@ def faults(run: "Run") -> list[str]:
     found.append(_whole(run, "max_attempts", 1, 1000))
     found.append(_whole(run, "deadline", 1, 10**9))
     if isinstance(run.text, str) and run.text == run.label:
-        found.append(f"text and label are both {run.text!r}: two different columns are wanted")
+        found.append(f"text and label are both {run.text!r}: two different columns are expected")
     return [*(fault for fault in found if fault), *_parameters(run)]
 
 
@@ -46,7 +46,7 @@ def _whole(run: "Run", name: str, low: int, high: int) -> str | None:
     value = getattr(run, name)
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
         return None
-    return f"{name}={_shown(value)}: a whole number from {low} to {high} is wanted"
+    return f"{name}={_shown(value)}: a whole number from {low} to {high} is expected"
 
 
 def _text(run: "Run", name: str) -> str | None:
@@ -59,17 +59,17 @@ def _text(run: "Run", name: str) -> str | None:
         return None
     if name == "dataset":
         return (
-            f"{name}={_shown(value)}: a non-empty text or a Path is wanted (a file, a folder, a Hub id, an address), "
+            f"{name}={_shown(value)}: a non-empty text or a Path is expected (a file, a folder, a Hub id, an address), "
             "a pandas DataFrame or a datasets.Dataset"
         )
-    return f"{name}={_shown(value)}: a non-empty text is wanted"
+    return f"{name}={_shown(value)}: a non-empty text is expected"
 
 
 def _learning_rate(run: "Run") -> str | None:
     rate = run.learning_rate
     if isinstance(rate, (int, float)) and not isinstance(rate, bool) and math.isfinite(rate) and 0 < rate <= 1:
         return None
-    allowed = "a number above 0 and at most 1 is wanted (fine-tuning usually takes 1e-5 to 1e-4)"
+    allowed = "a number above 0 and at most 1 is expected (fine-tuning usually takes 1e-5 to 1e-4)"
     return f"learning_rate={_shown(rate)}: {allowed}"
 
 
@@ -79,13 +79,13 @@ def _held_out(run: "Run") -> str | None:
         return _text(run, "held_out")
     if isinstance(share, (int, float)) and not isinstance(share, bool) and 0 < share < 1:
         return None
-    return f"held_out={_shown(share)}: a share between 0 and 1, the name of a split, a file or a table is wanted"
+    return f"held_out={_shown(share)}: a share between 0 and 1, the name of a split, a file or a table is expected"
 
 
 def _labels(run: "Run") -> str | None:
     given: object = run.labels
     if not isinstance(given, (tuple, list)) or not all(isinstance(name, str) and name for name in given):
-        return f"labels={_shown(given)}: a tuple of class names is wanted, such as ('negative', 'positive')"
+        return f"labels={_shown(given)}: a tuple of class names is expected, such as ('negative', 'positive')"
     if len(set(run.labels)) != len(run.labels):
         return f"labels={run.labels!r}: every class name may stand only once"
     if len(run.labels) == 1:
@@ -96,7 +96,7 @@ def _labels(run: "Run") -> str | None:
 def _parameters(run: "Run") -> list[str]:
     given: object = run.parameters
     if not isinstance(given, Mapping):
-        return [f"parameters={_shown(given)}: a dict of plain JSON values is wanted"]
+        return [f"parameters={_shown(given)}: a dict of plain JSON values is expected"]
     taken = {RECORD_KEY, *(own.name for own in dataclasses.fields(run))}
     return [fault for key, value in given.items() if (fault := _parameter(key, value, taken))]
 

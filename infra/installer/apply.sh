@@ -41,7 +41,7 @@ ready() {
             if ((SECONDS >= end)); then
                 evidence "$namespace"
                 die "$TIMED_OUT" "$what in $namespace was not ready within $TIMEOUT ($(waits "$namespace")); \
-next: mend what stands above, then the same command again"
+next: fix what stands above, then the same command again"
             fi
             say "  waiting for $what: $(waits "$namespace")"
         done

@@ -23,7 +23,7 @@ choose_cluster() {
 }
 
 kubectl_wanted() {
-    command -v kubectl >/dev/null || die "$PREREQUISITE" "kubectl is not installed; $KUBECTL_AT_LEAST or newer is wanted"
+    command -v kubectl >/dev/null || die "$PREREQUISITE" "kubectl is not installed; $KUBECTL_AT_LEAST or newer is expected"
 }
 
 which_kubeconfig() {

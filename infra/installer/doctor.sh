@@ -147,7 +147,7 @@ check_rights() {
     fi
 }
 
-# A worker that fits nowhere waits for ever: better known now.
+# A worker that fits nowhere waits forever: better known now.
 check_room() {
     local largest
     largest=$(asked nodes --output 'jsonpath={.items[*].status.allocatable.memory}') || exit
@@ -232,7 +232,7 @@ check_policies() {
     fi
 }
 
-# Charts and manifests that are wanted and cannot be had.
+# Charts and manifests that are expected and cannot be had.
 check_published() {
     local component said
     for component in "${COMPONENTS[@]}"; do

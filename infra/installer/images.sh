@@ -29,7 +29,7 @@ image_finding() { # image_finding IMAGE PRESENT
     case $answer in
         000) finding FAIL image "$image: $registry does not answer, and no node has the image" \
             "see whether the name is right, or push it where the nodes pull from, and see IMAGE_REGISTRY in install.sh --help" ;;
-        404) finding FAIL image "$image is not in $registry, which answers" "push it, or mend its name" ;;
+        404) finding FAIL image "$image is not in $registry, which answers" "push it, or fix its name" ;;
         *) finding ok image "$image: $registry answers" ;;
     esac
 }

@@ -72,12 +72,12 @@ judge_options() {
     [[ -z $PROFILE ]] || one_of --profile "$PROFILE" "${PROFILES[@]}"
     [[ -z $S3 ]] || one_of --s3 "$S3" "${ENGINES[@]}"
     [[ $STORAGE =~ ^(|auto|openebs|none|existing:[a-z0-9.-]+)$ ]] ||
-        FAULTS+=("--storage $STORAGE: auto, openebs, existing:CLASS or none is wanted")
-    [[ $TIMEOUT =~ ^[1-9][0-9]*[smh]$ ]] || FAULTS+=("--timeout $TIMEOUT: a time like 90s, 10m or 1h is wanted")
+        FAULTS+=("--storage $STORAGE: auto, openebs, existing:CLASS or none is expected")
+    [[ $TIMEOUT =~ ^[1-9][0-9]*[smh]$ ]] || FAULTS+=("--timeout $TIMEOUT: a time like 90s, 10m or 1h is expected")
     for component in "${ONLY[@]}" "${SKIP[@]}"; do
         one_of component "$component" "${COMPONENTS[@]}"
     done
-    [[ ${#ONLY[@]} -eq 0 || ${#SKIP[@]} -eq 0 ]] || FAULTS+=("--only and --skip: one of them is wanted")
+    [[ ${#ONLY[@]} -eq 0 || ${#SKIP[@]} -eq 0 ]] || FAULTS+=("--only and --skip: one of them is expected")
     if [[ $PURGE == true && $COMMAND != uninstall ]]; then
         FAULTS+=("--purge goes with uninstall alone")
     fi
@@ -85,11 +85,11 @@ judge_options() {
         FAULTS+=("--only and --skip do not go with uninstall, which removes everything that install.sh made")
     fi
     [[ -z ${IMAGE_REGISTRY:-} || $IMAGE_REGISTRY =~ ^[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*/?$ ]] ||
-        FAULTS+=("IMAGE_REGISTRY=$IMAGE_REGISTRY: host[:port][/path] is wanted, without https://")
+        FAULTS+=("IMAGE_REGISTRY=$IMAGE_REGISTRY: host[:port][/path] is expected, without https://")
     [[ ${NOTEBOOK_EGRESS:-cluster} =~ ^(cluster|internet)$ ]] ||
-        FAULTS+=("NOTEBOOK_EGRESS=$NOTEBOOK_EGRESS: cluster or internet is wanted")
+        FAULTS+=("NOTEBOOK_EGRESS=$NOTEBOOK_EGRESS: cluster or internet is expected")
     if [[ $COMMAND == bundle && -z $BUNDLE ]]; then
-        FAULTS+=("bundle: --bundle DIR is wanted, where everything is collected")
+        FAULTS+=("bundle: --bundle DIR is expected, where everything is collected")
     fi
 }
 
@@ -100,7 +100,7 @@ one_of() {
     for allowed in "$@"; do
         [[ $given != "$allowed" ]] || return 0
     done
-    FAULTS+=("$what $given: one of $(printf '%s ' "$@")is wanted")
+    FAULTS+=("$what $given: one of $(printf '%s ' "$@")is expected")
 }
 
 # wanted COMPONENT: whether this call is to work on it

@@ -10,7 +10,7 @@ check_operator() {
             'jsonpath={range .items[*]}{.spec.template.spec.containers[0].image} in namespace {.metadata.namespace}{end}') || exit
         if [[ -n $found ]]; then
             finding FAIL operator "there is one already, not made by install.sh: $found" \
-                "--skip operator to go on with it (1.9 is wanted), or remove it first"
+                "--skip operator to go on with it (1.9 is expected), or remove it first"
             return
         fi
     fi

@@ -32,7 +32,7 @@ failed_at() {
     [[ $BASH_SUBSHELL -eq 0 ]] || return "$code"
     [[ ! -e $WORK/told ]] || exit "$code" # whoever failed has said why
     say "install.sh: FAILED${STEP:+ in the step $STEP} (line $1: $2)"
-    say "  next: mend what is said above, then run the same command again: it goes on where it is needed"
+    say "  next: fix what is said above, then run the same command again: it goes on where it is needed"
     exit "$FAILED"
 }
 

@@ -47,9 +47,9 @@ settle() {
 refuse_unreachable() {
     local given=${AWS_ENDPOINT_URL_S3:-}
     [[ $given =~ ^https?://[^/:]+(:[0-9]+)?/?$ ]] ||
-        die "$USAGE" "--s3 external, AWS_ENDPOINT_URL_S3=$given: the address of the store is wanted, like https://s3.example:9000"
+        die "$USAGE" "--s3 external, AWS_ENDPOINT_URL_S3=$given: the address of the store is expected, like https://s3.example:9000"
     [[ ! $given =~ //(localhost|127\.) ]] ||
-        die "$USAGE" "--s3 external, AWS_ENDPOINT_URL_S3=$given: in a pod that is the pod itself; an address that pods reach is wanted"
+        die "$USAGE" "--s3 external, AWS_ENDPOINT_URL_S3=$given: in a pod that is the pod itself; an address that pods reach is expected"
 }
 
 settle_recorded() {

@@ -8,7 +8,7 @@ install_all() {
     if [[ $COMMAND == upgrade && -z $RECORD$RECORD_FAULT ]]; then
         die "$USAGE" "nothing is installed on context $CONTEXT; install.sh install does that"
     fi
-    prerequisites || die "$PREREQUISITE" "nothing was changed; mend what is marked FAIL above and try again"
+    prerequisites || die "$PREREQUISITE" "nothing was changed; fix what is marked FAIL above and try again"
     confirm "$COMMAND, profile $PROFILE, store $S3, volumes ${STORAGE_CLASS:-none}"
     local number=0 component why total=$((${#COMPONENTS[@]} + 2))
     step "$((++number))/$total" namespaces
@@ -27,7 +27,7 @@ install_all() {
     summary
 }
 
-# not_wanted COMPONENT: says why it is left out; fails when it is wanted
+# not_wanted COMPONENT: says why it is left out; fails when it is expected
 not_wanted() {
     local why
     if ! wanted "$1"; then

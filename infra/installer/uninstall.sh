@@ -93,7 +93,7 @@ confirm_purge() {
     tell_purge
     [[ ! -t 0 ]] || printf 'type the name of the context to go on: ' >&2
     read -r answer || answer=""
-    [[ $answer == "$CONTEXT" ]] || die "$USAGE" "not agreed, the name of the context is wanted on standard input; nothing was changed"
+    [[ $answer == "$CONTEXT" ]] || die "$USAGE" "not agreed, the name of the context is expected on standard input; nothing was changed"
 }
 
 # remove_component NAME: its helm release if it is one, then whatever carries its label

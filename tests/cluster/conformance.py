@@ -1,4 +1,4 @@
-"""One driver for both places: plays a scenario on the twin or on the operator, and writes down what was seen."""
+"""One driver for both backends: plays a scenario on the twin or on the operator, and writes down what was seen."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ GRACE = 4  # seconds
 
 @dataclass
 class SeenPod:
-    """One incarnation of a worker, as its place told last."""
+    """One incarnation of a worker, as its backend told last."""
 
     uid: str
     worker: int
@@ -46,7 +46,7 @@ class SeenPod:
 
 
 class Record:
-    """Everything that a place tells about one job, in order; filled by its watch."""
+    """Everything that a backend tells about one job, in order; filled by its watch."""
 
     def __init__(self) -> None:
         self.conditions: list[list[list[str]]] = []
@@ -80,7 +80,7 @@ class Record:
 
 
 class Stage(Protocol):
-    """A place as the driver needs it."""
+    """A backend as the driver needs it."""
 
     pace: float
     """Seconds."""
@@ -107,7 +107,7 @@ class Stage(Protocol):
         ...
 
     def as_in_manifest(self, job: str, pod: SeenPod, value: str) -> str:
-        """The value of a variable with what the place substituted put back."""
+        """The value of a variable with what the backend substituted put back."""
         ...
 
     def delete(self, job: str) -> None: ...
@@ -118,7 +118,7 @@ class Stage(Protocol):
 
 
 class Play:
-    """One scenario on one place."""
+    """One scenario on one backend."""
 
     def __init__(self, scenario: "Scenario", stage: Stage) -> None:
         self.scenario = scenario

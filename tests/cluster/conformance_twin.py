@@ -24,14 +24,14 @@ class TwinStage:
         self.patience = 120.0
         self.home = home
         self.namespace = "default"
-        self.place = Local()
+        self.backend = Local()
         self._closed = threading.Event()
 
     def close(self) -> None:
         self._closed.set()
 
     def create(self, job: str, job_manifest: Json, files: dict[str, bytes]) -> Record:
-        self.place.create(job, job_manifest, files)
+        self.backend.create(job, job_manifest, files)
         record = Record()
         # Opened now: it can be read to its end, also when the job expires meanwhile.
         log = (self._folder(job) / "controller.log").open()
@@ -46,10 +46,10 @@ class TwinStage:
         """Nothing is held: the twin's operator never misses how a pod ended."""
 
     def suspend(self, job: str, suspended: bool) -> None:
-        self.place.suspend(job, suspended)
+        self.backend.suspend(job, suspended)
 
     def delete_pod(self, job: str, pod: SeenPod) -> None:
-        self.place.delete_pod(job, pod.name)
+        self.backend.delete_pod(job, pod.name)
 
     def text(self, job: str, pod: SeenPod) -> str:
         log = self._folder(job) / "pods" / pod.name / pod.uid / "log"
@@ -68,7 +68,7 @@ class TwinStage:
         return value
 
     def delete(self, job: str) -> None:
-        self.place.delete(job)
+        self.backend.delete(job)
 
     def left(self, job: str) -> list[str]:
         folder = self._folder(job)
@@ -82,7 +82,7 @@ class TwinStage:
         begun = ""  # a line that is still being written
         with log:
             while not self._closed.is_set() and not record.gone:
-                gone = self.place.status(job) is None and not self.place.pods(job)
+                gone = self.backend.status(job) is None and not self.backend.pods(job)
                 *lines, begun = (begun + log.read()).split("\n")
                 for line in lines:
                     _tell(line, record)

@@ -59,21 +59,21 @@ def hanging(title: str, edit: Edit = lambda *_: None, **options: Any) -> Hanging
 
     Past the preflight, which would refuse most of them: what it knows may have changed since, or not be known.
     """
-    place = Cluster(**{"cpu": "50m", "memory": "64Mi", **options})
+    backend = Cluster(**{"cpu": "50m", "memory": "64Mi", **options})
     run = Run(model="m", dataset="d", workers=1, parameters={"title": title})
-    record = replace(manifests.provisional(run, place.store_address()), name=f"hangs-{title}")
-    manifest = place.render(record, ["run.json"])
+    record = replace(manifests.provisional(run, backend.store_address()), name=f"hangs-{title}")
+    manifest = backend.render(record, ["run.json"])
     pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     edit(manifest, pod, pod["containers"][0])
-    store, files = open_store(place.store_address()), {"run.json": json.dumps(record.to_dict()).encode()}
+    store, files = open_store(backend.store_address()), {"run.json": json.dumps(record.to_dict()).encode()}
     store.put(f"{record.prefix}/run.json", files["run.json"])
     begun = time.monotonic()
-    place.create(record.job_name, manifest, files)
-    return Hanging(title, Job(record, place, store), begun)
+    backend.create(record.job_name, manifest, files)
+    return Hanging(title, Job(record, backend, store), begun)
 
 
 def wait_for_all(jobs: dict[Hanging, float]) -> None:
-    """Waits for all at once, for each at most so many seconds, and keeps what is said."""
+    """Waits for all at once, for each at most ``seconds``, and keeps what is said."""
     heard = _Heard(list(jobs))
     with contextlib.redirect_stdout(heard):
         threads = [threading.Thread(target=job.wait, args=(seconds,)) for job, seconds in jobs.items()]

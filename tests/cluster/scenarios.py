@@ -153,7 +153,7 @@ SCENARIOS = [
     Scenario(name="exit-1", behaviour="fail 1", workers=3),
     Scenario(name="exit-65", behaviour="fail 65"),
     Scenario(name="never", behaviour="fail 143", restart="Never"),
-    # Faults that a new pod mends.
+    # Faults that a new pod fixes.
     Scenario(name="exit-143", behaviour="fail_at_first 1 143"),
     Scenario(name="exit-144", behaviour="fail_at_first 2 144", workers=3, policy={"backoffLimit": 1}),
     Scenario(name="killed", behaviour="fail_at_first 1 killed"),
@@ -219,6 +219,6 @@ DIFFERENCES = [
         "pods of worker 0",
         ["Failed 1 Error, started again 1 times"],
         ["Succeeded 0 Completed, started again 2 times"],
-        "a node starts the containers of a job that has failed again and again, for ever; the twin lets them end",
+        "a node starts the containers of a job that has failed again and again, forever; the twin lets them end",
     ),
 ]

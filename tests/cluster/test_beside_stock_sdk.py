@@ -78,8 +78,8 @@ def submit_stock(function, dataset, number):
         return V1EnvVar(name=variable, value_from=V1EnvVarSource(secret_key_ref=reference))
 
     name = f"stock-{function.__name__.replace('_', '-')}-{number}"
-    place = {"config_file": os.environ["KUBECONFIG"], "namespace": os.environ["TRAIN_FUNC_NAMESPACE"]}
-    TrainingClient(**place).create_job(
+    backend = {"config_file": os.environ["KUBECONFIG"], "namespace": os.environ["TRAIN_FUNC_NAMESPACE"]}
+    TrainingClient(**backend).create_job(
         name=name,
         base_image=os.environ["TRAIN_FUNC_IMAGE"],
         train_func=function,

@@ -15,7 +15,7 @@ from train_func import Cluster, JobFailed, Run, submit
 from train_func.client.cluster import capacity
 from train_func.client.job import Job
 
-NAMED_SECONDS = 120.0  # until a trouble is told; a quarter of it where nothing else runs, as the tables show
+NAMED_SECONDS = 120.0  # until a diagnosis is told; a quarter of it where nothing else runs, as the tables show
 LIMIT_SECONDS = 180.0
 SMALL = {"cpu": "200m", "memory": "1Gi"}
 # Below 0, so that nobody else's pod can be pushed aside; for the first there is a quota.
@@ -173,7 +173,7 @@ def test_an_evicted_worker_is_told_and_the_job_goes_on(admin, namespace):
 @pytest.mark.slow
 def test_a_preempted_worker_is_told_and_the_job_goes_on(admin, prepared):
     nodes, pods = (admin.json("get", *what)["items"] for what in (("nodes",), ("pods", "--all-namespaces")))
-    ask = capacity.Ask({"cpu": Decimal("0.1")}, 1, {}, ())
+    ask = capacity.PodRequest({"cpu": Decimal("0.1")}, 1, {}, ())
     room = max(
         (room for room in capacity.rooms(ask, nodes, pods) if not room.never and not room.now),
         key=lambda room: room.free["cpu"],

@@ -33,10 +33,10 @@ def refused(table: list[str], request: pytest.FixtureRequest) -> Callable[..., I
     """The refusal of ``Cluster(**options)``, which came in time."""
 
     def ask(run: Run = RUN, **options: Any) -> InvalidInput:
-        place = Cluster(**{**SMALL, **options})
+        backend = Cluster(**{**SMALL, **options})
         begun = time.monotonic()
         with pytest.raises(InvalidInput) as caught:
-            place.preflight(run)
+            backend.preflight(run)
         seconds = time.monotonic() - begun
         title = request.node.name.removeprefix("test_")
         table.append(f"{title[:60]:<60} {seconds:4.1f} s  {caught.value.cause:<10} {caught.value.faults[0][:120]}")
@@ -241,7 +241,7 @@ def test_secrets_accounts_and_classes_that_are_missing_are_told_at_once(refused,
     assert "has no Kueue" in told
 
 
-def test_a_secret_without_the_key_that_is_wanted(refused, admin, namespace, monkeypatch):
+def test_a_secret_without_the_key_that_is_expected(refused, admin, namespace, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(admin.kubeconfig))
     about = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "partly", "namespace": namespace}}
     admin.apply({**about, "stringData": {"rootUser": "x"}})

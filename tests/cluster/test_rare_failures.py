@@ -17,7 +17,7 @@ from tests.cluster.kubectl import Kubectl, until
 from tests.cluster.training_operator import PROBE
 from train_func import Cluster, InvalidInput, Run
 
-NAMED_SECONDS = 120.0  # until a trouble is told; a quarter of it where nothing else runs, as the tables show
+NAMED_SECONDS = 120.0  # until a diagnosis is told; a quarter of it where nothing else runs, as the tables show
 LIMIT_SECONDS = 150.0  # the kubelet measures volumes once a minute
 DENIED = "no team label"
 FILLS_ITS_DISK = """
@@ -107,12 +107,12 @@ def denying(admin: Kubectl, namespace: str, group: str, kind: dict[str, Any], re
 
 
 def test_a_policy_that_denies_the_job_is_told_beforehand(admin, namespace):
-    place = Cluster(cpu="50m", memory="64Mi")
+    backend = Cluster(cpu="50m", memory="64Mi")
     with (
         denying(admin, namespace, "kubeflow.org", PROBE, "pytorchjobs"),
         pytest.raises(InvalidInput, match=f"denied request: {DENIED}; a policy of this cluster") as caught,
     ):
-        place.preflight(Run(model="m", dataset="d", workers=1))
+        backend.preflight(Run(model="m", dataset="d", workers=1))
     assert len(caught.value.faults) == 1
 
 

@@ -199,13 +199,13 @@ def test_a_client_that_dies_halfway_leaves_nothing_that_runs_or_stands_in_the_wa
 
 
 def test_a_refused_job_leaves_no_config_map(run, objects_of, namespace):
-    place = Cluster(**SMALL)
-    job = submit(says_hello, run, on=place)
+    backend = Cluster(**SMALL)
+    job = submit(says_hello, run, on=backend)
     manifest = job.manifest
     job.delete()
     manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["name"] = "not-pytorch"
     with pytest.raises(InvalidInput, match="pytorch"):
-        place.create(job.record.job_name, manifest, {"run.json": b"{}"})
+        backend.create(job.record.job_name, manifest, {"run.json": b"{}"})
     assert objects_of(job) == []
 
 
@@ -226,8 +226,8 @@ def test_secrets_by_reference_reach_the_worker_and_are_kept_nowhere_else(run, jo
         secret(namespace, "mine", {"key": values["OF_MINE"]}),
         secret(namespace, "hf-secrets", {"HF_TOKEN": values["HF_TOKEN"]}),
     )
-    place = Cluster(**SMALL, environment={"OF_MINE": SecretKey(secret="mine", key="key")})
-    job = submit(tells_the_hash_of_what_it_got, run, on=place)
+    backend = Cluster(**SMALL, environment={"OF_MINE": SecretKey(secret="mine", key="key")})
+    job = submit(tells_the_hash_of_what_it_got, run, on=backend)
     jobs.append(job)
     try:
         assert job.wait(LIMIT_SECONDS) == "Succeeded"

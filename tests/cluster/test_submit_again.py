@@ -20,7 +20,7 @@ def test_a_job_that_is_being_deleted_is_waited_for_and_submitted_anew(run, jobs,
 
     class Released(Cluster):
         def create(self, *arguments):
-            finalizers()  # without this the deleted job would stay for ever
+            finalizers()  # without this the deleted job would stay forever
             super().create(*arguments)
 
     job = submit(waits, run, on=Cluster(**SMALL, grace_seconds=1))

@@ -48,8 +48,8 @@ def large_job(pretended_nodes: None, tmp_path: Path, size: tuple[int, int, int])
         batch_size=size[0],
         parameters={"numbers": 1, "pause": 1},
     )
-    place = Cluster(cpu="100m", memory="1Gi", node_selector={"type": "kwok"}, tolerations=[{"operator": "Exists"}])
-    job = submit(counts, run, on=place)
+    backend = Cluster(cpu="100m", memory="1Gi", node_selector={"type": "kwok"}, tolerations=[{"operator": "Exists"}])
+    job = submit(counts, run, on=backend)
     yield job
     job.delete()
 

@@ -25,13 +25,13 @@ NUM_WATCHES, START_SECONDS = 3, 60.0  # of job, pods and events; a busy machine 
 
 def main(name: str, unmeasured: float, measured: float) -> None:
     access, asked = connect(None, os.environ["TRAIN_FUNC_NAMESPACE"]), Counter()  # the one that Cluster() uses
-    unheard = access.client.call_api
+    outage = access.client.call_api
 
     def counted(path, method, *arguments, **options):
         query = dict(options.get("query_params") or (arguments[1] if len(arguments) > 1 else None) or [])
         kind = "watch" if query.get("watch") == "true" else "log" if path.endswith("/log") else "other"
         asked[f"{kind} {path.split('/')[-1] if kind == 'watch' else ''}".strip()] += 1
-        return unheard(path, method, *arguments, **options)
+        return outage(path, method, *arguments, **options)
 
     access.client.call_api = counted
     server = urlsplit(access.client.configuration.host)

@@ -22,7 +22,7 @@ ENVIRONMENT_READERS = {
 }
 
 
-def test_whatever_is_wanted_is_locked_in_that_version():
+def test_whatever_is_expected_is_locked_in_that_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {
         *project["dependencies"],

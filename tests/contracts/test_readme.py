@@ -1,4 +1,4 @@
-"""The README says what is there: its tree, its commands, its names."""
+"""The README says what is there: its commands, its names; and the architecture, its folders."""
 
 import re
 import subprocess
@@ -8,37 +8,30 @@ import train_func
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-# Files of one kind stand in the tree by their folder.
-BY_FOLDER = ("tests/", "notebooks/data/")
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 
 
-def tracked() -> set[str]:
+def folders() -> set[str]:
+    """Every folder with a file in git; those of the tests stand in one line."""
     done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return {name for name in done.stdout.splitlines() if (ROOT / name).exists()}
+    parents = {parent.as_posix() for name in done.stdout.splitlines() for parent in list(Path(name).parents)[:-1]}
+    return {folder for folder in parents if not folder.startswith("tests/") and any((ROOT / folder).iterdir())}
 
 
 def tree() -> set[str]:
-    """Paths of the annotated tree at the end of the README; four spaces are one level."""
-    block = re.findall(r"```text\n(.*?)```", README, re.S)[-1]
+    """Paths of the annotated tree of folders; four spaces are one level."""
+    block = re.findall(r"```text\n(.*?)```", ARCHITECTURE, re.S)[-1]
     paths: set[str] = set()
     parents: list[str] = []
     for line in block.splitlines():
-        if not line.strip():
-            continue
         level = (len(line) - len(line.lstrip(" "))) // 4
-        name = line.split()[0]
-        parents = [*parents[:level], name.rstrip("/")]
-        paths.add("/".join(parents) + ("/" if name.endswith("/") else ""))
+        parents = [*parents[:level], line.split()[0].rstrip("/")]
+        paths.add("/".join(parents))
     return paths
 
 
-def test_the_tree_names_every_file_and_nothing_else():
-    shown = tree()
-    files = {name for name in tracked() if not name.startswith(BY_FOLDER) and not Path(name).name.startswith(".git")}
-    folders = {f"{parent.as_posix()}/" for name in tracked() for parent in list(Path(name).parents)[:-1]}
-    assert files - shown == set()
-    assert {path for path in shown if not path.endswith("/")} - tracked() == set()
-    assert {path for path in shown if path.endswith("/")} - folders == set()
+def test_the_tree_names_every_folder_and_nothing_else():
+    assert tree() == folders()
 
 
 def test_the_first_command_stands_within_25_lines():

@@ -111,7 +111,7 @@ def fails_on_one_rank(folder):
     told = {}
     with Session(record(folder, "one-fails").parameters()) as session:
         try:
-            world.together(lambda: {}["here"] if session.rank == 1 else None)
+            world.on_all_ranks(lambda: {}["here"] if session.rank == 1 else None)
         except (KeyError, BrokenBarrierError) as error:
             told["step"] = [type(error).__name__, str(error)]
         session.data(session.model()[1])

@@ -7,7 +7,7 @@ from datasets.distributed import split_dataset_by_node
 from tests.distributed import small
 from train_func.errors import InvalidInput
 from train_func.worker import Trainer
-from train_func.worker.training import audit, stock
+from train_func.worker.training import audit, hf_trainer_guard
 from train_func.worker.training.plan import build_plan, facts_of, row_ids_of
 
 NUM_ROWS = 40
@@ -147,7 +147,10 @@ def on_rows(folder, rank, size):
     plan = the_plan(size)
     for name, (change, kind, others) in STOCK.items():
         trainer = trainer_of(kind, folder, plan, change(rows, rank, size), **others)
-        yield name, what_is_said(lambda trainer=trainer: stock.check_stock_trainer(trainer, row_ids_of(rows)))
+        yield (
+            name,
+            what_is_said(lambda trainer=trainer: hf_trainer_guard.check_stock_trainer(trainer, row_ids_of(rows))),
+        )
 
 
 def run(world_size, rank, folder):

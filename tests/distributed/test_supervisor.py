@@ -10,7 +10,7 @@ import pytest
 
 from tests.distributed.pods import PROMPT, Job, seconds_until_gone
 from train_func.storage import open_store
-from train_func.worker.pod.attempts import Attempts
+from train_func.worker.pod.attempt_store import Attempts
 from train_func.worker.pod.verdict import Verdict
 
 MEET = """

@@ -85,7 +85,7 @@ def test_in_a_session_transformers_own_trainer_has_the_loss_and_gradient_of_the_
 
 @pytest.mark.parametrize("size", STOCK_SIZES)
 def test_without_a_session_it_multiplies_a_mean_by_accumulation_and_ranks(told, size):
-    """huggingface/transformers#47688. When this fails it has been mended there, and what the Session does can go."""
+    """huggingface/transformers#47688. When this fails it has been fixed there, and what the Session does can go."""
     reference = stock_reference_of(STOCK["classes"])
     ranks = [told[size, rank]["stock"]["without a Session"] for rank in range(size)]
     assert np.mean([of_rank["loss"] for of_rank in ranks]) == pytest.approx(8 * reference["loss"], rel=1e-5)

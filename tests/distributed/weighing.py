@@ -17,7 +17,7 @@ from tests.distributed import small
 from tests.distributed.parity import Keeps, flat
 from train_func.errors import InvalidInput
 from train_func.worker import Trainer
-from train_func.worker.training import stock
+from train_func.worker.training import hf_trainer_guard
 from train_func.worker.training.plan import build_plan, facts_of, row_ids_of, rows_of
 from train_func.worker.training.randomness import seed_for
 
@@ -364,9 +364,9 @@ def train_stock(case, world_size, folder, watched=True):
     )
 
     def check(trainer):
-        stock.check_stock_trainer(trainer, row_ids_of(rows))
+        hf_trainer_guard.check_stock_trainer(trainer, row_ids_of(rows))
 
-    with stock.Watch(check).lasts() if watched else contextlib.nullcontext():
+    with hf_trainer_guard.Watch(check).lasts() if watched else contextlib.nullcontext():
         loss = trainer.train().training_loss
     return {"loss": loss, "eval_loss": trainer.evaluate()["eval_loss"], "gradients": np.stack(keeps.gradients)}
 

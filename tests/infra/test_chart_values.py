@@ -125,7 +125,7 @@ def test_a_notebook_reaches_the_api_server_the_store_and_dns_alone(render):
     assert store["ports"] == [{"port": 9000, "protocol": "TCP"}]
 
 
-def test_a_notebook_reaches_the_internet_where_that_is_wanted(render):
+def test_a_notebook_reaches_the_internet_where_that_is_expected(render):
     found = merged(render("jupyterhub", "kind", NOTEBOOK_EGRESS="internet"))["singleuser"]["networkPolicy"]
     assert found["egressAllowRules"]["nonPrivateIPs"] is True
     assert found["egressAllowRules"]["privateIPs"] is False

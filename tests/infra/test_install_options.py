@@ -45,16 +45,16 @@ WRONG = {
     "command": (["instal"], "command instal: one of install upgrade status doctor render"),
     "option": (["install", "--profil", "kind"], "--profil is no option"),
     "value": (["install", "--profile"], "--profile wants a value"),
-    "profile": (["install", "--profile", "eks"], "--profile eks: one of generic kind aks hpk testbed is wanted"),
-    "engine": (["install", "--s3", "ceph"], "--s3 ceph: one of seaweedfs minio versitygw external is wanted"),
+    "profile": (["install", "--profile", "eks"], "--profile eks: one of generic kind aks hpk testbed is expected"),
+    "engine": (["install", "--s3", "ceph"], "--s3 ceph: one of seaweedfs minio versitygw external is expected"),
     "storage": (["install", "--storage", "existing:"], "--storage existing:: auto, openebs, existing:CLASS or none"),
-    "timeout": (["install", "--timeout", "soon"], "--timeout soon: a time like 90s, 10m or 1h is wanted"),
-    "component": (["install", "--only", "s4"], "component s4: one of openebs s3 operator jobs jupyterhub is wanted"),
-    "both": (["install", "--only", "s3", "--skip", "jobs"], "--only and --skip: one of them is wanted"),
-    "registry": (["install"], "IMAGE_REGISTRY=https://reg/: host[:port][/path] is wanted, without https://"),
+    "timeout": (["install", "--timeout", "soon"], "--timeout soon: a time like 90s, 10m or 1h is expected"),
+    "component": (["install", "--only", "s4"], "component s4: one of openebs s3 operator jobs jupyterhub is expected"),
+    "both": (["install", "--only", "s3", "--skip", "jobs"], "--only and --skip: one of them is expected"),
+    "registry": (["install"], "IMAGE_REGISTRY=https://reg/: host[:port][/path] is expected, without https://"),
     "purge": (["install", "--purge"], "--purge goes with uninstall alone"),
     "part": (["uninstall", "--only", "jupyterhub"], "--only and --skip do not go with uninstall"),
-    "bundle": (["bundle"], "bundle: --bundle DIR is wanted"),
+    "bundle": (["bundle"], "bundle: --bundle DIR is expected"),
 }
 
 
@@ -99,7 +99,7 @@ def test_it_does_not_guess_which_of_several_clusters_is_meant(kubectl, tmp_path)
 def test_a_context_that_is_not_there_is_named_with_those_that_are(kubectl, tmp_path):
     done = install("doctor", "--context", "prod", KUBECONFIG=kubeconfig(tmp_path, "staging", "production"))
     assert done.returncode == USAGE
-    assert "--context prod: one of production staging is wanted" in done.stderr
+    assert "--context prod: one of production staging is expected" in done.stderr
 
 
 def test_without_a_kubeconfig_it_says_which_one_it_looked_for(kubectl):
@@ -125,8 +125,8 @@ def test_a_value_may_stand_behind_an_equals_sign(kubectl):
 @pytest.mark.parametrize(
     ("endpoint", "words"),
     [
-        ("foo", "AWS_ENDPOINT_URL_S3=foo: the address of the store is wanted"),
-        ("", "AWS_ENDPOINT_URL_S3=: the address of the store is wanted"),
+        ("foo", "AWS_ENDPOINT_URL_S3=foo: the address of the store is expected"),
+        ("", "AWS_ENDPOINT_URL_S3=: the address of the store is expected"),
         ("http://localhost:9000", "in a pod that is the pod itself"),
     ],
 )
@@ -141,7 +141,7 @@ def test_a_rendering_that_fails_prints_nothing_but_why(kubectl):
     done = install("render", "--s3", "minio", "--only", "s3")
     assert done.returncode == PREREQUISITE
     assert done.stdout == ""
-    assert done.stderr.splitlines()[-1].startswith("install.sh: --s3 minio: S3_IMAGE=registry/minio:tag is wanted")
+    assert done.stderr.splitlines()[-1].startswith("install.sh: --s3 minio: S3_IMAGE=registry/minio:tag is expected")
 
 
 def test_a_server_that_does_not_answer_is_named_before_anything_else(kubectl, tmp_path):
@@ -174,4 +174,4 @@ def test_without_kubectl_it_says_which_version_it_wants(tmp_path):
         (tmp_path / tool).symlink_to(shutil.which(tool))
     done = install("install", PATH=str(tmp_path))
     assert done.returncode == PREREQUISITE
-    assert "kubectl is not installed; 1.30 or newer is wanted" in done.stderr
+    assert "kubectl is not installed; 1.30 or newer is expected" in done.stderr

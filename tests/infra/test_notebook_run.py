@@ -79,7 +79,7 @@ def test_fresh_is_a_yes_or_a_no(run, given, arrives):
 def test_fresh_that_is_neither_is_refused(run):
     pairs, done = run(FRESH="perhaps")
     assert (pairs, done.returncode) == ({}, 1)
-    assert done.stderr == "FRESH=perhaps: 1 or 0 is wanted\n"
+    assert done.stderr == "FRESH=perhaps: 1 or 0 is expected\n"
 
 
 def test_a_file_that_takes_the_output_keeps_its_first_lines(run, tmp_path):
@@ -93,15 +93,15 @@ def test_a_file_that_takes_the_output_keeps_its_first_lines(run, tmp_path):
 
 
 def test_an_error_of_ours_is_told_without_the_rest(run):
-    _, done = run(code=1, says="Traceback\n  a frame\nInvalidInput: workers=0: a whole number is wanted")
+    _, done = run(code=1, says="Traceback\n  a frame\nInvalidInput: workers=0: a whole number is expected")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "InvalidInput: workers=0: a whole number is wanted",
+        "InvalidInput: workers=0: a whole number is expected",
         "the notebook as far as it came: build/01_finetune.ipynb",
     ]
 
 
 def test_the_way_to_stop_a_job_is_told_as_a_shell_needs_it(run):
     given = {"WHERE": "Cluster", "STORE": "s3://bucket/runs"}
-    _, done = run(code=1, says="JobFailed: job-a hangs: mend it, or job.cancel() and submit again", **given)
+    _, done = run(code=1, says="JobFailed: job-a hangs: fix it, or job.cancel() and submit again", **given)
     assert "cancel() is: make cancel WHERE=Cluster STORE=s3://bucket/runs JOB=its-name" in done.stderr

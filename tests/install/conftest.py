@@ -32,7 +32,7 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
 def bare(admin: Kubectl) -> dict[str, str]:
     """Everything in the cluster before anything was installed."""
     if admin.run("get", "crd", "pytorchjobs.kubeflow.org").returncode == 0:
-        pytest.skip("install.sh WAS NOT TESTED: this cluster has a Training Operator, and a bare one is wanted")
+        pytest.skip("install.sh WAS NOT TESTED: this cluster has a Training Operator, and a bare one is expected")
     return everything(admin)
 
 

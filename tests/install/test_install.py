@@ -166,7 +166,7 @@ def test_purging_without_the_name_of_the_context_changes_nothing(installed, admi
     before = everything(admin)
     done = installed("uninstall", "--purge", agreed=False)
     assert done.returncode == 2
-    assert "the name of the context is wanted on standard input" in done.stderr
+    assert "the name of the context is expected on standard input" in done.stderr
     assert everything(admin) == before
 
 

@@ -56,7 +56,7 @@ def test_a_class_that_is_not_there(wrongly_asked):
 def test_an_image_that_its_registry_does_not_have(wrongly_asked):
     found = "FAIL  image            localhost:5000/nobody/has:this is not in localhost:5000, which answers"
     assert found in wrongly_asked
-    assert "next: push it, or mend its name" in wrongly_asked
+    assert "next: push it, or fix its name" in wrongly_asked
 
 
 def test_a_registry_that_does_not_answer(wrongly_asked):

@@ -120,7 +120,7 @@ def loads_each(parameters):
     from pathlib import Path
 
     from train_func.run import RunRecord
-    from train_func.worker.pod import shipment
+    from train_func.worker.pod import user_module
 
     folder, work = Path(os.environ["TRAIN_FUNC_JOB_DIR"]), Path(os.environ["TRAIN_FUNC_WORK_DIR"])
     record = RunRecord.from_parameters(parameters)
@@ -128,7 +128,7 @@ def loads_each(parameters):
     for name, (sha256, returned) in wanted.items():
         (work / "source.py").write_bytes((folder / name).read_bytes())
         own = dataclasses.replace(record, source_sha256=sha256, function="train_func")
-        values = shipment.load(work, None, own)({})
+        values = user_module.load(work, None, own)({})
         assert hashlib.sha256(repr(values).encode(errors="surrogatepass")).hexdigest() == returned, name
     print(f"{len(wanted)} sources arrived and work", flush=True)
 

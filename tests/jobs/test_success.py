@@ -68,14 +68,14 @@ def a_damaged_file_is_never_handed_over(job, folder):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("moment", ["carry", "create"])  # before it is decided whose job it is, and after
+@pytest.mark.parametrize("moment", ["upload_inputs", "create"])  # before it is decided whose job it is, and after
 def test_whoever_is_overtaken_by_the_same_submission_attaches_to_its_job(home, a_run, moment, capsys):
     class Overtaken(Local):
         pass
 
-    def overtaken(place, *arguments):
+    def overtaken(backend, *arguments):
         other.append(submit(only_meets, a_run(workers=1), on=Local()))
-        return getattr(Local, moment)(place, *arguments)
+        return getattr(Local, moment)(backend, *arguments)
 
     other = []
     setattr(Overtaken, moment, overtaken)

@@ -10,7 +10,7 @@ from train_func.errors import StorageFailed
 from train_func.run import Run, RunRecord
 from train_func.storage import open_store
 from train_func.worker.pod import store_wait
-from train_func.worker.pod.attempts import Attempts
+from train_func.worker.pod.attempt_store import Attempts
 from train_func.worker.pod.outcome import Failure, Outcome, running
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.store_wait import PatientStore, patiently
@@ -42,8 +42,8 @@ def attempts(store):
     return Attempts(store, record(), worker=0, pod="a-run-worker-0", pod_uid="uid-0")
 
 
-def verdict(code, worker=0, root=True, message="why"):
-    return Verdict(code, "killed", message, worker, root=root)
+def verdict(code, worker=0, root_cause=True, message="why"):
+    return Verdict(code, "killed", message, worker, root_cause=root_cause)
 
 
 def lived(attempts, *codes):
@@ -148,7 +148,7 @@ def numbers(store):
 
 def test_a_stop_of_one_worker_frees_the_attempt_of_all(store, attempts):
     lease = attempts.claim()
-    attempts.write_end(lease, verdict(145, root=False), [])
+    attempts.write_end(lease, verdict(145, root_cause=False), [])
     assert attempts.account().num_charged == 1
     Attempts(store, record(), worker=1, pod="p").write_end(lease, verdict(143, worker=1), [])
     assert attempts.account().num_charged == 0
@@ -183,7 +183,7 @@ def test_each_submission_has_all_its_attempts_and_numbers_go_on(store):
 def test_the_last_known_reason_is_named_when_the_attempts_are_used_up(store, attempts):
     lived(attempts, 147)
     lease = attempts.claim()
-    attempts.write_end(lease, verdict(145, root=False, message="lost a peer"), [])
+    attempts.write_end(lease, verdict(145, root_cause=False, message="lost a peer"), [])
     Attempts(store, record(), worker=1, pod="p").write_end(lease, verdict(147, worker=1, message="killed"), [])
     lived(attempts, None)
     final = attempts.account().verdict(worker=0)
@@ -198,14 +198,19 @@ def failure(time, kind="NameError"):
     return Failure(kind, "a message", "a traceback", f"2026-01-01T00:00:0{time}+00:00")
 
 
-def ended(rank, code=70, *, follows=False, time=0, asked=False, seen=0):
+def ended(rank, code=70, *, follows=False, time=0, was_signalled=False, order=0):
     outcome = None if code is None or code < 0 else Outcome(code, "code", False, follows, failure(time))
-    return RankEnd(rank, code, outcome, asked, seen)
+    return RankEnd(rank, code, outcome, was_signalled, order)
 
 
 def test_the_root_is_the_first_that_did_not_follow():
     found = of_ranks(
-        [ended(0, 145, follows=True, time=1), ended(1, 70, time=3), ended(2, 70, time=2), ended(3, 143, asked=True)],
+        [
+            ended(0, 145, follows=True, time=1),
+            ended(1, 70, time=3),
+            ended(2, 70, time=2),
+            ended(3, 143, was_signalled=True),
+        ],
         worker=0,
         out_of_memory=False,
     )
@@ -213,7 +218,7 @@ def test_the_root_is_the_first_that_did_not_follow():
 
 
 def test_a_killed_rank_is_the_root_whatever_the_others_say_about_it():
-    found = of_ranks([ended(0, 70, time=1), ended(1, -9, seen=1)], worker=0, out_of_memory=False)
+    found = of_ranks([ended(0, 70, time=1), ended(1, -9, order=1)], worker=0, out_of_memory=False)
     assert (found.exit_code, found.cause, found.message) == (147, "killed", "rank 1 was killed by SIGKILL")
     assert of_ranks([ended(1, -9)], worker=0, out_of_memory=True).exit_code == 137
     assert of_ranks([ended(1, -11)], worker=0, out_of_memory=True).message == "rank 1 was killed by SIGSEGV"
@@ -221,7 +226,7 @@ def test_a_killed_rank_is_the_root_whatever_the_others_say_about_it():
 
 def test_ranks_that_only_follow_make_a_worker_that_follows():
     own = of_ranks([ended(0, 145, follows=True)], worker=0, out_of_memory=False)
-    assert (own.exit_code, own.root) == (145, False)
+    assert (own.exit_code, own.root_cause) == (145, False)
     assert following(None, own) == own
     killed = following(verdict(147, worker=1), own)
     assert (killed.exit_code, killed.cause) == (145, "peer")
@@ -231,14 +236,14 @@ def test_ranks_that_only_follow_make_a_worker_that_follows():
 
 
 def test_no_verdict_where_no_rank_failed_by_itself():
-    ends = [RankEnd(0, 0, Outcome(0, None, True, False, None), False, 0), ended(1, -15, asked=True)]
+    ends = [RankEnd(0, 0, Outcome(0, None, True, False, None), False, 0), ended(1, -15, was_signalled=True)]
     assert of_ranks(ends, worker=0, out_of_memory=False) is None
 
 
 def test_a_rank_that_left_with_code_0_before_its_end_is_the_root_and_others_that_say_so_only_follow():
     left = RankEnd(1, 0, None, False, 1, unfinished=True)
     found = of_ranks([ended(0, 145, follows=True, time=1), left], worker=0, out_of_memory=False)
-    assert (found.exit_code, found.cause, found.root) == (70, "code", True)
+    assert (found.exit_code, found.cause, found.root_cause) == (70, "code", True)
     assert found.message.startswith("rank 1 left with exit code 0")
     asked = RankEnd(1, 0, None, True, 1, unfinished=True)
     assert of_ranks([asked], worker=0, out_of_memory=False) is None

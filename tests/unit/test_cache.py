@@ -105,7 +105,7 @@ def test_a_file_that_has_just_changed_is_not_remembered(tmp_path, large):
 
 def test_the_fingerprint_of_files_follows_names_and_bytes(tmp_path):
     def of_both(names):
-        return fingerprint.together(fingerprint.of_each(tmp_path, names, tmp_path / "cache"))
+        return fingerprint.of_parts(fingerprint.of_each(tmp_path, names, tmp_path / "cache"))
 
     (tmp_path / "a").write_text("1")
     (tmp_path / "b").write_text("2")

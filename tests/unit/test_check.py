@@ -179,7 +179,7 @@ def test_a_disk_too_small_for_two_copies_of_the_model_is_refused(tmp_path, model
     for fault in faults:
         assert fault["cause"] == "storage"
         assert (
-            "0.3 MB free, and 0.3 MB are wanted (2 copies of the model's 0.2 MB): make room there" in fault["message"]
+            "0.3 MB free, and 0.3 MB are expected (2 copies of the model's 0.2 MB): make room there" in fault["message"]
         )
 
 

@@ -8,11 +8,11 @@ from tests.api_servers import Answer, ApiServer, busy, running, write_kubeconfig
 from tests.twin_jobs import until
 from train_func.client.cluster import logs, observer, sending
 from train_func.client.cluster.access import connect
+from train_func.client.cluster.informer import Informer, Kind
 from train_func.client.cluster.log_access import LogAccess
 from train_func.client.cluster.observer import Observer
-from train_func.client.cluster.reflection import Kind, Reflection
 from train_func.client.cluster.tail import Tail
-from train_func.client.observed import LogCut, Pod
+from train_func.client.status import LogCut, Pod
 from train_func.errors import InvalidInput
 
 LONG = f"{sending.PATIENCE_SECONDS / 2:.0f}"
@@ -89,7 +89,7 @@ def stopped(thread, server):
 
 def test_a_watch_that_is_stopped_does_not_wait_for_a_busy_server(server, access):
     kind = Kind("pods", "/api/v1/pods", (), b"none", lambda item: None)
-    assert stopped(Reflection(access, kind, lambda: None), server)
+    assert stopped(Informer(access, kind, lambda: None), server)
 
 
 def test_the_reader_of_a_log_that_is_stopped_does_not_wait_for_a_busy_server(server, access):

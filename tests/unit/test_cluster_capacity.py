@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from train_func.client.cluster import capacity
-from train_func.client.cluster.capacity import Ask
+from train_func.client.cluster.capacity import PodRequest
 
 
 def node(name="one", cpu="4", memory="16Gi", labels=None, taints=(), gpu=None, **spec):
@@ -26,7 +26,7 @@ def ask(cpu="2", memory="8Gi", gpu=None, num_workers=1, selector=None, toleratio
     resources = {"cpu": Decimal(cpu), "memory": Decimal(int(memory.removesuffix("Gi")) * 2**30)}
     if gpu:
         resources["nvidia.com/gpu"] = Decimal(gpu)
-    return Ask(resources, num_workers, selector or {}, tolerations)
+    return PodRequest(resources, num_workers, selector or {}, tolerations)
 
 
 TAINT = {"key": "spot", "value": "yes", "effect": "NoSchedule"}
@@ -46,7 +46,7 @@ def test_a_node_with_enough_of_everything_could_hold_a_worker():
         (ask(memory="32Gi"), node(), "memory: 32Gi asked for, 16Gi in all"),
         (ask(gpu=1), node(), "has no nvidia.com/gpu"),
         (ask(gpu=2), node(gpu="1"), "nvidia.com/gpu: 2 asked for, 1 in all"),
-        (ask(selector={"pool": "big"}), node(), "label pool=big is wanted, it has none"),
+        (ask(selector={"pool": "big"}), node(), "label pool=big is expected, it has none"),
         (ask(selector={"pool": "big"}), node(labels={"pool": "small"}), "it has pool=small"),
         (ask(), node(taints=[TAINT]), "taint spot=yes:NoSchedule is not tolerated"),
         (ask(tolerations=[{"key": "spot", "value": "no"}]), node(taints=[TAINT]), "is not tolerated"),

@@ -15,7 +15,7 @@ from train_func.client.cluster import asking, credentials, preflight
 from train_func.client.cluster.access import connect
 from train_func.client.cluster.asking import get, post
 from train_func.client.cluster.cluster import Cluster
-from train_func.client.cluster.reflection import Kind, Reflection
+from train_func.client.cluster.informer import Informer, Kind
 from train_func.client.cluster.waits import Waits
 from train_func.errors import InvalidInput
 from train_func.run import Run
@@ -155,14 +155,14 @@ def test_a_watch_goes_on_when_the_token_expires_in_between(server, connected, tm
 
     server.answer = answer
     kind = Kind("pods", "/api/v1/pods", (), b"none", lambda item: None)
-    reflection = Reflection(access, kind, lambda: None)
-    reflection.start()
+    informer = Informer(access, kind, lambda: None)
+    informer.start()
     until(lambda: "token-2" in watches, "a watch with the second token")
-    reflection.stop()
+    informer.stop()
     assert watches[0] == "token-1"
-    assert reflection.failure is None
+    assert informer.failure is None
     assert sum("watch=true" not in asked.path for asked in server.asked) == 1, "nothing was listed anew"
-    reflection.join(60)
+    informer.join(60)
 
 
 def test_a_token_in_a_file_is_read_again(server, connected, tmp_path):
@@ -355,7 +355,9 @@ def test_time_that_a_plugin_did_not_need_is_not_given_to_a_silent_server():
             pass
         end.wait()
 
-    waiting = threading.Thread(target=lambda: outcomes.extend(asking.together([silent_later], 0.2)), daemon=True)
+    waiting = threading.Thread(
+        target=lambda: outcomes.extend(asking.run_concurrently([silent_later], 0.2)), daemon=True
+    )
     waiting.start()
     waiting.join(120)
     end.set()
@@ -369,15 +371,15 @@ def test_whoever_waits_for_a_watch_knows_that_a_plugin_takes_its_time(server, co
     )
     plugin = hanging()
     kind = Kind("pods", "/api/v1/pods", (), b"none", lambda item: None)
-    reflection = Reflection(connected(plugin.user), kind, lambda: None)
-    reflection.start()
+    informer = Informer(connected(plugin.user), kind, lambda: None)
+    informer.start()
     until(lambda: plugin.num_runs == 2, "the plugin is asked")
-    assert reflection.busy_until > time.monotonic()
+    assert informer.busy_until > time.monotonic()
     plugin.let_in()
-    until(lambda: reflection.synced, "the listing")
-    assert reflection.busy_until <= time.monotonic()
-    reflection.stop()
-    reflection.join(120)
+    until(lambda: informer.synced, "the listing")
+    assert informer.busy_until <= time.monotonic()
+    informer.stop()
+    informer.join(120)
 
 
 def test_the_first_answer_of_a_plugin_is_waited_for_as_long_and_taken_when_it_comes(
@@ -385,8 +387,8 @@ def test_the_first_answer_of_a_plugin_is_waited_for_as_long_and_taken_when_it_co
 ):
     impatient()
     plugin = hanging(answers=0)
-    place = Cluster(image="there/image:1", store="s3://bucket", s3_endpoint="http://there:9000")
-    for call in (lambda: connected(plugin.user), lambda: place.preflight(Run(model="m", dataset="d"))):
+    backend = Cluster(image="there/image:1", store="s3://bucket", s3_endpoint="http://there:9000")
+    for call in (lambda: connected(plugin.user), lambda: backend.preflight(Run(model="m", dataset="d"))):
         with pytest.raises(InvalidInput, match="kubectl get pods") as caught:
             call()
         assert caught.value.cause == "permission"

@@ -3,8 +3,8 @@
 import pytest
 
 from train_func.client.cluster import log_access
+from train_func.client.cluster.informer import TROUBLE_SECONDS
 from train_func.client.cluster.log_access import LogAccess
-from train_func.client.cluster.reflection import TROUBLE_SECONDS
 
 REFUSED = PermissionError("no")
 
@@ -33,9 +33,9 @@ def test_what_was_allowed_before_is_tried_on_and_told_as_long_as_it_lasts(clock)
     logs = LogAccess()
     logs.allowed()
     assert logs.refused(REFUSED)
-    assert logs.unheard is None
+    assert logs.outage is None
     clock.seconds += TROUBLE_SECONDS
     assert logs.refused(REFUSED)
-    assert logs.unheard is REFUSED
+    assert logs.outage is REFUSED
     logs.allowed()
-    assert logs.unheard is None
+    assert logs.outage is None

@@ -13,7 +13,7 @@ from tests.twin_jobs import until
 from train_func.client.cluster import log_access, logs, reading, tail
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.log_access import LogAccess
-from train_func.client.observed import Condition, JobStatus, LogCut, LogLine, Pod
+from train_func.client.status import Condition, JobStatus, LogCut, LogLine, Pod
 from train_func.errors import InvalidInput
 
 NOW = datetime.now(UTC)
@@ -115,7 +115,7 @@ def test_of_a_pod_with_other_containers_the_state_of_the_worker_is_read():
 class Observed:
     """A job as an observer knows it."""
 
-    failure = unheard = trouble = None
+    failure = outage = error = None
 
     def __init__(self, pod, *conditions):
         self._pod = pod

@@ -49,8 +49,8 @@ def kubeconfig(current):
     )
 
 
-def rendered(place):
-    return place.render(provisional(RUN, place.store_address()), FILES)
+def rendered(backend):
+    return backend.render(provisional(RUN, backend.store_address()), FILES)
 
 
 def pod_of(manifest):
@@ -92,24 +92,24 @@ def test_what_is_given_wins_over_the_environment(monkeypatch):
         monkeypatch.setenv(f"TRAIN_FUNC_{name}", "other")
     monkeypatch.setenv("TRAIN_FUNC_STORE", "s3://other")
     monkeypatch.setenv("TRAIN_FUNC_S3_ENDPOINT", "http://other:9000")
-    place = Cluster(
+    backend = Cluster(
         image="i:1", namespace="bob", store="s3://bucket", store_secret="bobs", s3_endpoint="http://s3.example"
     )
-    text = str(rendered(place))
+    text = str(rendered(backend))
     assert "other" not in text
     for part in ("'i:1'", "'bob'", "'s3://bucket'", "'bobs'", "'http://s3.example'"):
         assert part in text
 
 
 def test_the_namespace_is_that_of_the_context():
-    place = {"image": "i:1", "store": "s3://bucket"}
-    assert rendered(Cluster(**place))["metadata"]["namespace"] == "ml"
-    assert rendered(Cluster(**place, context="home"))["metadata"]["namespace"] == "default"
-    assert rendered(Cluster(**place, context="home", namespace="n"))["metadata"]["namespace"] == "n"
+    backend = {"image": "i:1", "store": "s3://bucket"}
+    assert rendered(Cluster(**backend))["metadata"]["namespace"] == "ml"
+    assert rendered(Cluster(**backend, context="home"))["metadata"]["namespace"] == "default"
+    assert rendered(Cluster(**backend, context="home", namespace="n"))["metadata"]["namespace"] == "n"
 
 
 def test_hardware_and_place_stand_in_the_manifest():
-    place = Cluster(
+    backend = Cluster(
         image="i:1",
         store="s3://bucket",
         cpu="500m",
@@ -123,7 +123,7 @@ def test_hardware_and_place_stand_in_the_manifest():
         priority_class="low",
         environment={"KEY_OF_MINE": SecretKey(secret="mine", key="k"), "PLAIN": "x"},
     )
-    manifest = rendered(place)
+    manifest = rendered(backend)
     pod = pod_of(manifest)
     assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"
     assert pod["containers"][0]["resources"]["limits"] == {"cpu": "500m", "memory": "3Gi", "nvidia.com/gpu": "2"}
@@ -207,7 +207,7 @@ def test_the_store_of_local_is_no_store_for_pods(monkeypatch, tmp_path):
     monkeypatch.setenv("TRAIN_FUNC_STORE", f"file://{tmp_path}/store")
     assert Local().store_address().startswith("file://")
     (fault,) = faults(lambda: Cluster(image="i:1").store_address())
-    assert "an S3 server that both reach is wanted: give Cluster(store='s3://bucket/prefix')" in fault
+    assert "an S3 server that both reach is expected: give Cluster(store='s3://bucket/prefix')" in fault
 
 
 def test_a_password_in_an_address_is_not_repeated():
@@ -278,7 +278,7 @@ def test_a_store_of_the_environment_that_cannot_work_is_called_by_its_name(monke
 @pytest.mark.parametrize("cpu", ["500M", "1k", "2Ki", 1025, "1e9"])
 def test_more_cores_than_any_node_has_are_refused(cpu):
     (fault,) = faults(lambda: Cluster(cpu=cpu))
-    assert fault.startswith(f"cpu={cpu!r}: cores are wanted, at least 0.01 and at most 1024")
+    assert fault.startswith(f"cpu={cpu!r}: cores are expected, at least 0.01 and at most 1024")
 
 
 def test_an_image_that_no_node_could_pull_is_refused_with_all_the_rest():
@@ -288,17 +288,17 @@ def test_an_image_that_no_node_could_pull_is_refused_with_all_the_rest():
 
 
 def test_a_run_that_the_store_does_not_hold_is_answered_with_the_most_similar_names(tmp_path):
-    place = Local(store=(tmp_path / "store").as_uri())
-    store = open_store(place.store_address())
+    backend = Local(store=(tmp_path / "store").as_uri())
+    store = open_store(backend.store_address())
     for name in ("tiny-reviews-0123456789", *(f"run-{number:010x}" for number in range(20))):
         store.put(f"{name}/run.json", b"{}")
     store.put("inputs/tiny-review/rows.csv", b"no run")
     nearest = r"of its 21 the nearest: tiny-reviews-0123456789, (run-\w+, ){3}run-\w+\. Another"
     with pytest.raises(JobNotFound, match=nearest):
-        attach("tiny-review-0123456789", on=place)
+        attach("tiny-review-0123456789", on=backend)
 
 
 @pytest.mark.parametrize("name", ["", "/", "../run", 5])
 def test_what_is_no_name_of_a_run_is_refused(name):
     (fault,) = faults(lambda: attach(name))
-    assert fault == f"attach was given {name!r}; the name of a run is wanted, such as job.name"
+    assert fault == f"attach was given {name!r}; the name of a run is expected, such as job.name"

@@ -115,14 +115,14 @@ def test_a_failure_without_a_time_to_come_back_is_told_at_once(server, access, s
 
 def test_the_limit_of_time_for_silence_is_not_used_up_by_a_busy_server(server, access):
     server.answer = after(busy(Retry_After="3"))
-    inner = lambda: asking.together([lambda: send(access, "GET")], 2.5)  # noqa: E731
-    assert asking.together([inner], 2.5) == [[{}]]
+    inner = lambda: asking.run_concurrently([lambda: send(access, "GET")], 2.5)  # noqa: E731
+    assert asking.run_concurrently([inner], 2.5) == [[{}]]
 
 
 def test_silence_still_ends_the_wait(access):
     end = threading.Event()
     begun = time.monotonic()
-    (outcome,) = asking.together([end.wait], 0.2)
+    (outcome,) = asking.run_concurrently([end.wait], 0.2)
     end.set()
     assert isinstance(outcome, TimeoutError)
     assert time.monotonic() - begun >= 0.2

@@ -6,7 +6,7 @@ import pytest
 
 from train_func.client.cluster.logs import MOST_FOLLOWED, _Following
 from train_func.client.cluster.tail import Resumed, ended, started
-from train_func.client.observed import Pod
+from train_func.client.status import Pod
 
 # Lines as a node hands them out, from a run on Kubernetes 1.34: seconds, fraction, text.
 LINES = [
@@ -112,7 +112,7 @@ def test_a_small_job_is_followed_whole_and_each_worker_one_pod_after_the_other()
 class Observed:
     """So many workers, none of which has begun to write."""
 
-    failure = unheard = None
+    failure = outage = None
 
     def __init__(self, num_workers):
         self._pods = [pod(worker, phase="Pending") for worker in range(num_workers)]
@@ -135,7 +135,7 @@ def test_that_most_of_a_large_job_is_left_out_is_said_once_with_how_to_ask_for_o
 def test_that_no_line_can_come_is_said_once_each_time():
     said, observed = [], Observed(1)
     following = _Following(None, observed, None, said.append)
-    for observed.unheard in [None, "away", "away", None, "away again"]:
+    for observed.outage in [None, "away", "away", None, "away again"]:
         following._tell_silence()
     assert [words.partition(";")[0] for words in said] == ["away", "away again"]
 

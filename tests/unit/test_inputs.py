@@ -17,7 +17,7 @@ from train_func.client.cluster import inputs
 from train_func.client.preflight import Check
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
-from train_func.worker.data.division import divide
+from train_func.worker.data.train_eval_split import split_rows
 from train_func.worker.model.source import find_model
 
 ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 5 + 1}\n" for i in range(101))
@@ -63,33 +63,33 @@ def found(run):
 
 def test_the_workers_find_the_same_data_and_model_in_the_store(run, store, tmp_path):
     here, cache = check(run, "file:///tmp"), tmp_path / "cache"
-    carried = inputs.carry(run, here.inputs, store)
+    carried = inputs.upload_inputs(run, here.inputs, store)
     assert carried.dataset.startswith(f"{store.address}/inputs/")
     assert carried.dataset.endswith("/reviews.csv")
-    assert divide(carried, store, cache).fingerprint == here.data_fingerprint
+    assert split_rows(carried, store, cache).fingerprint == here.data_fingerprint
     assert find_model(carried, store, cache).fingerprint == here.model_fingerprint
     assert not [entry.key for entry in store.list("inputs/") if "notes.md" in entry.key]
     assert dataclasses.replace(carried, model=run.model, dataset=run.dataset) == run
 
 
 def test_what_is_there_is_not_sent_again(run, store, tmp_path):
-    inputs.carry(run, found(run), store)
+    inputs.upload_inputs(run, found(run), store)
     first = list(store.sent)
     assert len(first) == len(set(first)) > 3
     shutil.copy(tmp_path / "reviews.csv", tmp_path / "copy.csv")
-    inputs.carry(run, found(run), store)
+    inputs.upload_inputs(run, found(run), store)
     assert store.sent == first
     store.delete(first[0])
-    inputs.carry(run, found(run), store)
+    inputs.upload_inputs(run, found(run), store)
     assert store.sent == [*first, first[0]]
 
 
 def test_what_is_there_under_the_same_name_and_of_the_same_size_is_not_taken_for_the_same(run, store):
-    carried = inputs.carry(run, found(run), store)
+    carried = inputs.upload_inputs(run, found(run), store)
     weights = carried.model.removeprefix(f"{store.address}/") + "/model.safetensors"
     true = store.get(weights).data
     store.put(weights, planted(true))
-    inputs.carry(run, found(run), store)
+    inputs.upload_inputs(run, found(run), store)
     assert store.sent[-1] == weights
     assert store.get(weights).data == true
 
@@ -113,17 +113,17 @@ def test_a_package_and_a_saved_folder_and_a_held_out_file_are_carried(run, store
     )
     here = check(run, "file:///tmp")
     assert set(here.inputs) == {"model", "dataset", "held_out"}
-    carried = inputs.carry(run, here.inputs, store)
+    carried = inputs.upload_inputs(run, here.inputs, store)
     assert carried.held_out.endswith("/test.jsonl")
     assert carried.model.endswith("/model")
-    assert divide(carried, store, tmp_path / "cache").fingerprint == here.data_fingerprint
+    assert split_rows(carried, store, tmp_path / "cache").fingerprint == here.data_fingerprint
     assert find_model(carried, store, tmp_path / "cache").fingerprint == here.model_fingerprint
 
 
 def test_a_name_that_no_address_can_hold_is_carried_under_another(run, store, tmp_path):
     (tmp_path / "what? #1.csv").write_text(ROWS)
     run = dataclasses.replace(run, dataset=str(tmp_path / "what? #1.csv"))
-    carried = inputs.carry(run, found(run), store)
+    carried = inputs.upload_inputs(run, found(run), store)
     assert carried.dataset.endswith("/what_ _1.csv")
     assert store.list(carried.dataset.removeprefix(f"{store.address}/"))
 
@@ -132,7 +132,7 @@ def test_a_file_that_changes_on_its_way_is_refused_and_not_kept(run, store, tmp_
     here = found(run)
     (tmp_path / "reviews.csv").write_text(ROWS.replace("food", "fool"))
     with pytest.raises(InvalidInput, match="reviews.csv changed while it was carried"):
-        inputs.carry(run, here, store)
+        inputs.upload_inputs(run, here, store)
     assert not [entry.key for entry in store.list("inputs/") if entry.key.endswith("reviews.csv")]
 
 
@@ -145,7 +145,7 @@ def test_a_large_upload_says_how_far_it_is(store, tmp_path, capsys, monkeypatch)
         field: inputs.Input(tmp_path / name, {name: _sha256(tmp_path / name)}, name * 64)
         for field, name in (("model", "a"), ("dataset", "b"))
     }
-    inputs.carry(Run(model="m", dataset="d"), pieces, store)
+    inputs.upload_inputs(Run(model="m", dataset="d"), pieces, store)
     assert capsys.readouterr().out.splitlines() == [
         f"1.2 MB of local files go to {store.address}/inputs, once",
         "  sent 0.6 MB of 1.2 MB",
@@ -163,11 +163,11 @@ def test_what_lies_in_an_s3_store_stays_where_it_is(run, tmp_path, monkeypatch):
         only_these(monkeypatch, server.environment)
         store = open_store(f"s3://{server.bucket}/runs")
         here = check(run, store.address)
-        carried = inputs.carry(run, here.inputs, store)
+        carried = inputs.upload_inputs(run, here.inputs, store)
         there = check(carried, store.address)
         for key in (carried.dataset, f"{carried.model}/model.safetensors"):
             refuses_what_is_planted(server, key.removeprefix(f"s3://{server.bucket}/"), carried, store, tmp_path)
-            assert inputs.carry(run, here.inputs, store) == carried
+            assert inputs.upload_inputs(run, here.inputs, store) == carried
         used(carried, store, tmp_path / "sound")
     assert carried.dataset == f"s3://{server.bucket}/runs/inputs/{here.data_fingerprint}/reviews.csv"
     assert there.inputs == {}
@@ -176,7 +176,7 @@ def test_what_lies_in_an_s3_store_stays_where_it_is(run, tmp_path, monkeypatch):
 
 def used(run, store, cache):
     """As a worker reads its inputs."""
-    divide(run, store, cache)
+    split_rows(run, store, cache)
     find_model(run, store, cache)
 
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from train_func.client.manifest import provisional
-from train_func.client.observed import Condition, JobStatus
 from train_func.client.state import state_in_store, state_of
+from train_func.client.status import Condition, JobStatus
 from train_func.run import Run
 from train_func.storage import open_store
 

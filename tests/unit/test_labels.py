@@ -161,7 +161,7 @@ def test_few_classes_need_only_be_repeated_once():
 def test_other_types_are_refused_by_name(values, kind):
     said = refusal(*values)
     assert f"labels are of type {kind}" in said
-    assert "one whole number or one text per row is wanted" in said
+    assert "one whole number or one text per row is expected" in said
 
 
 def test_two_parts_of_different_types_are_refused():

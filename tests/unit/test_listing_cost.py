@@ -19,7 +19,7 @@ RECORD = provisional(Run(model="m", dataset="d"), "s3://unnamed")
 LARGE = 40  # objects, each with a long name, so that listing them shows in the bytes that are answered
 
 
-class Place:
+class Backend:
     """Where attach looks."""
 
     def __init__(self, address):
@@ -67,7 +67,7 @@ def fill(store, num_objects):
 
 def attach_to_unknown(store):
     with pytest.raises(JobNotFound, match=f"it holds: {RECORD.name}"):
-        submit.attach("nothing-of-that-name", on=Place(store.address))
+        submit.attach("nothing-of-that-name", on=Backend(store.address))
 
 
 def generation(store):

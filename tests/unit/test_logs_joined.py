@@ -1,15 +1,15 @@
-"""What a place shows and what the store keeps become one log: nothing is lost, nothing comes twice."""
+"""What a backend shows and what the store keeps become one log: nothing is lost, nothing comes twice."""
 
 import json
 
 import pytest
 
-from train_func.client.logs import Kept, joined
-from train_func.client.logs.kept import Seen, after
-from train_func.client.observed import LogCut, LogLine, Pod
+from train_func.client.logs import StoredLogs, joined
+from train_func.client.logs.stored import Seen, after
+from train_func.client.status import LogCut, LogLine, Pod
 from train_func.run import Run, RunRecord
 from train_func.storage import open_store
-from train_func.worker.pod.mirror import BoundedLog
+from train_func.worker.pod.log_tee import BoundedLog
 
 SUBMITTED = "2026-01-02T12:00:00+00:00"
 
@@ -25,7 +25,7 @@ def kept(store):
     record = RunRecord(
         run=Run(model="m", dataset="d"), name="a-run", generation=1, store=store.address, function="f", **nothing
     )
-    return Kept(record, store)
+    return StoredLogs(record, store)
 
 
 def log_of(worker, uid, *texts):

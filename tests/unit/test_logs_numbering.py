@@ -6,7 +6,7 @@ import pytest
 
 from train_func.client.logs import headed
 from train_func.client.logs.numbering import Numbering, uid_in
-from train_func.client.observed import LogLine
+from train_func.client.status import LogLine
 
 MORNING, NOON = "2026-01-02T08:00:00+00:00", "2026-01-02T12:00:00+00:00"
 

@@ -211,14 +211,14 @@ def test_a_placement_reports_all_faults_at_once():
         )
     assert caught.value.faults == (
         (
-            "cpu=0: cores are wanted, at least 0.01 and at most 1024: "
+            "cpu=0: cores are expected, at least 0.01 and at most 1024: "
             "a number such as 2 or 0.5, or a quantity such as '500m'"
         ),
-        "gpu=-1: a whole number of at least 0 is wanted",
-        "grace_seconds=True: a whole number of at least 1 is wanted",
-        "memory='8GB': a Kubernetes quantity of at least 1Mi is wanted, such as '8Gi'",
-        "image='two words': a container image is wanted, such as 'registry/name:tag'",
-        "environment['a-b']: a name of letters, digits and _ is wanted",
+        "gpu=-1: a whole number of at least 0 is expected",
+        "grace_seconds=True: a whole number of at least 1 is expected",
+        "memory='8GB': a Kubernetes quantity of at least 1Mi is expected, such as '8Gi'",
+        "image='two words': a container image is expected, such as 'registry/name:tag'",
+        "environment['a-b']: a name of letters, digits and _ is expected",
         "environment['PET_NNODES']: set by train_func or by the operator itself; choose another name",
         "environment['API_KEY']: holds a literal under the name 'API_KEY'; give SecretKey(secret=..., key=...) instead",
     )

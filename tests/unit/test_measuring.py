@@ -349,7 +349,7 @@ def test_what_is_measured_again_leaves_out_what_the_training_left_out(a_record, 
 
 @pytest.mark.parametrize("name", ["some", "whole", "both"])
 def test_of_transformers_own_eval_dataset_only_all_held_out_rows_are_what_is_published(a_record, store, name):
-    """Told by their ids; as many rows of the training are others."""
+    """AttemptLine by their ids; as many rows of the training are others."""
     parameters = a_record(epochs=1).parameters()
     seen = []
     with Session(parameters) as session:

@@ -196,11 +196,13 @@ def test_positions_behind_the_paddings_own_are_counted(folder, tmp_path):
 def test_everything_that_is_missing_is_named_at_once(folder, tmp_path):
     for path in folder.iterdir():
         path.unlink()
-    assert "the folder is empty; config.json, a tokenizer and model.safetensors are wanted" in refusal(folder, tmp_path)
+    assert "the folder is empty; config.json, a tokenizer and model.safetensors are expected" in refusal(
+        folder, tmp_path
+    )
     (folder / "README.md").touch()
     said = refusal(folder, tmp_path)
     assert "3 faults" in said
-    for part in ("no config.json", "no tokenizer: tokenizer.json is wanted", "no weights: model.safetensors"):
+    for part in ("no config.json", "no tokenizer: tokenizer.json is expected", "no weights: model.safetensors"):
         assert f"{folder}: {part}" in said
 
 
@@ -216,7 +218,7 @@ def test_a_pickle_is_refused_and_never_opened(folder, tmp_path, name):
 def test_weights_of_other_kinds_are_named(folder, tmp_path, name):
     (folder / "model.safetensors").rename(folder / name)
     said = refusal(folder, tmp_path)
-    assert "no weights: model.safetensors (or model.safetensors.index.json and the files it names) is wanted" in said
+    assert "no weights: model.safetensors (or model.safetensors.index.json and the files it names) is expected" in said
     assert f"it holds {name}" in said
 
 

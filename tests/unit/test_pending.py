@@ -13,10 +13,10 @@ from torch.distributed import HashStore
 from tests.job_folder import write_job_folder
 from train_func import exits
 from train_func.storage import open_store
-from train_func.worker.pod.attempt import SHORTEST_SECONDS, Attempt
 from train_func.worker.pod.environment import Environment
-from train_func.worker.pod.mirror import Mirror
+from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import Peers, PeersLost
+from train_func.worker.pod.run_attempt import SHORTEST_SECONDS, Attempt
 from train_func.worker.pod.stop import RESERVE, Stop, Stopped
 from train_func.worker.pod.supervisor import Supervisor
 from train_func.worker.pod.verdict import RankEnd, Verdict, stopped
@@ -28,8 +28,8 @@ def supervisor(tmp_path):
     """One whose ranks have trained and sealed their model, and which has not met the end of its work yet."""
     record = write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())
     seal(tmp_path)
-    made = Supervisor(environment_of(0, tmp_path, record), Mirror(), Stop())
-    made._attempt = Attempt(made._environment, record, open_store(record.store), made._mirror, made._stop)
+    made = Supervisor(environment_of(0, tmp_path, record), LogTee(), Stop())
+    made._attempt = Attempt(made._environment, record, open_store(record.store), made._log_tee, made._stop)
     made._agent = SimpleNamespace(ends=list, pids=set)
     return made
 
@@ -132,7 +132,7 @@ def publishes(first, folder):
 
 
 def ends(first, folder):
-    lost = Verdict(exits.PEER, "peer", "worker 1 is gone", 0, root=False)
+    lost = Verdict(exits.PEER, "peer", "worker 1 is gone", 0, root_cause=False)
     assert first.close([], lost, first._peers.verdict(60)).exit_code == exits.SPENT
 
 
@@ -197,7 +197,7 @@ class Hangs:
 
 
 def stop_asked_for(stop, seconds, grace=1000.0):
-    """As if the signal had come so many seconds ago."""
+    """As if the signal had come ``seconds`` ago."""
     stop.grace = grace
     stop._on_signal(signal.SIGTERM, None)
     stop._times[0] -= seconds

@@ -6,7 +6,7 @@ from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
 
 from train_func.errors import InvalidInput
-from train_func.worker.training.cut import PAD_TO, WINDOW, costs_of, cut_epoch, deal
+from train_func.worker.training.epoch_batches import PAD_TO, WINDOW, assign_to_ranks, costs_of, cut_epoch
 from train_func.worker.training.plan import (
     build_plan,
     facts_of,
@@ -109,20 +109,20 @@ def test_micro_batches_are_dealt_once_each_and_ranks_have_like_work(world_size):
     tokens = lengths(800)
     cut = cut_epoch(1, 0, tokens, 64, 8, 12)
     accumulation = -(-12 // world_size)
-    dealt = deal(cut, tokens, world_size, accumulation)
-    assert dealt.shape == (world_size, cut.num_steps, accumulation)
-    used = dealt[dealt >= 0]
+    assigned = assign_to_ranks(cut, tokens, world_size, accumulation)
+    assert assigned.shape == (world_size, cut.num_steps, accumulation)
+    used = assigned[assigned >= 0]
     assert sorted(used) == list(range(len(costs_of(cut, tokens))))
     for step in range(cut.num_steps):
-        assert set(cut.step_of[dealt[:, step][dealt[:, step] >= 0]]) == {step}
+        assert set(cut.step_of[assigned[:, step][assigned[:, step] >= 0]]) == {step}
     if 12 % world_size == 0:
-        work = np.where(dealt >= 0, costs_of(cut, tokens)[dealt], 0).sum(axis=2)
+        work = np.where(assigned >= 0, costs_of(cut, tokens)[assigned], 0).sum(axis=2)
         assert (work.max(axis=0) / work.mean(axis=0)).mean() < 1.1
 
 
 def test_empty_micro_batches_stand_before_the_real_ones():
-    dealt = deal(cut_epoch(1, 0, lengths(40), 16, 4, 4), lengths(40), 3, 2)
-    empty = dealt < 0
+    assigned = assign_to_ranks(cut_epoch(1, 0, lengths(40), 16, 4, 4), lengths(40), 3, 2)
+    empty = assigned < 0
     assert empty.any()
     assert not (empty[:, :, 1] & ~empty[:, :, 0]).any()
 

@@ -181,7 +181,7 @@ def test_an_empty_file_is_refused(tmp_path, content, reason):
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
 def test_an_empty_json_file_is_refused(tmp_path, name):
-    assert "the file is empty; rows are wanted" in refusal(write(tmp_path, name, " \n"))
+    assert "the file is empty; rows are expected" in refusal(write(tmp_path, name, " \n"))
 
 
 def test_a_column_named_twice_is_refused(tmp_path):

@@ -186,7 +186,7 @@ def test_the_attempt_is_the_one_the_supervisor_names(a_record, monkeypatch):
 
 
 def test_the_probe_is_kept_for_all_attempts(a_record, store):
-    key = "tiny-reviews-0123/probe.json"
+    key = "tiny-reviews-0123/numerics.json"
     store.put(key, json.dumps({"precision": "bf16", "num_micro_batches": 5, "device": "another"}).encode())
     with Session(a_record().parameters()) as session:
         assert session.arguments["bf16"] is True
@@ -333,7 +333,7 @@ def test_evaluating_nothing_is_refused(a_record):
     with Session(parameters) as session:
         trainer = trainer_of(session, parameters)
         trainer.eval_dataset = None
-        with pytest.raises(InvalidInput, match="The held-out rows are a NoneType, and a datasets.Dataset is wanted"):
+        with pytest.raises(InvalidInput, match="The held-out rows are a NoneType, and a datasets.Dataset is expected"):
             trainer.evaluate()
 
 

@@ -172,11 +172,13 @@ def test_more_samples_than_rows_take_all_and_say_so(rows, prepared):
 def test_too_few_rows_for_the_classes_are_refused(rows, refusal, tmp_path):
     path = rows(101, num_classes=5)
     assert (
-        "samples=9: for 5 classes at least 10 rows are wanted, one of each class to train and one held out"
+        "samples=9: for 5 classes at least 10 rows are expected, one of each class to train and one held out"
         in refusal(path, samples=9)
     )
     said = refusal(path, held_out=0.01)
-    assert "held_out=0.01: 1 of 101 rows held out, 100 to train on; one row of each of the 5 classes is wanted" in said
+    assert (
+        "held_out=0.01: 1 of 101 rows held out, 100 to train on; one row of each of the 5 classes is expected" in said
+    )
     assert "give a share from 0.05 to 0.95" in said
     assert "97 of 101 rows held out" in refusal(path, held_out=0.96)
     splits = save_splits(tmp_path / "saved", train=400, test=4)
@@ -191,7 +193,7 @@ def test_where_no_range_of_shares_is_left_the_rows_wanted_are_named(rows, refusa
     assert "wanted on both sides: give samples=23 or more" in said
     assert "give samples=23 or more" in refusal(path, samples=10, held_out=0.8)
     assert prepared(path, samples=23).held_out.num_rows == 5
-    assert "with this share 23 rows or more are wanted, and there are 10" in refusal(rows(10, num_classes=5))
+    assert "with this share 23 rows or more are expected, and there are 10" in refusal(rows(10, num_classes=5))
 
 
 def test_the_least_share_and_the_least_samples_that_are_named_work(rows, prepared, tmp_path):
@@ -216,8 +218,8 @@ def test_a_held_out_class_that_is_never_trained_is_refused(rows, refusal):
 def test_no_rows_are_refused_on_either_side(tmp_path, rows, refusal):
     empty = tmp_path / "empty.csv"
     empty.write_text("text,label\n")
-    assert f"dataset={str(empty)!r}: 0 rows; the training rows are wanted there" in refusal(str(empty))
-    assert f"held_out={str(empty)!r}: 0 rows; the held-out rows are wanted" in refusal(rows(40), held_out=str(empty))
+    assert f"dataset={str(empty)!r}: 0 rows; the training rows are expected there" in refusal(str(empty))
+    assert f"held_out={str(empty)!r}: 0 rows; the held-out rows are expected" in refusal(rows(40), held_out=str(empty))
 
 
 def test_a_missing_column_is_named_with_the_likely_one(tmp_path, refusal):

@@ -15,8 +15,8 @@ import pytest
 from train_func import tables
 from train_func.errors import InvalidInput
 from train_func.run import Run
-from train_func.worker.data.division import divide
 from train_func.worker.data.reader import read
+from train_func.worker.data.train_eval_split import split_rows
 
 CLASSES = ("bad", "so so", "good")
 # 101 rows in pieces of 40: the last one is short.
@@ -111,20 +111,20 @@ def test_a_dataset_keeps_its_selection_its_order_and_the_names_of_its_classes():
     path = named(rows)
     assert path == named(datasets.Dataset.from_dict(rows.to_dict(), features=features))
     assert read(path).to_list() == rows.to_list()
-    assert divide(Run(model="m", dataset=rows), None, Path(path).parent / "cache").labels == CLASSES
+    assert split_rows(Run(model="m", dataset=rows), None, Path(path).parent / "cache").labels == CLASSES
 
 
 @pytest.mark.parametrize("kind", ["category", "str", "int8", "object"])
 def test_labels_of_every_kind_that_a_frame_keeps_are_classes(frame, kind, tmp_path):
     names = pd.Series([CLASSES[label] for label in frame.label])
     labels = frame.label.astype(kind) if kind == "int8" else names.astype(kind)
-    divided = divide(Run(model="m", dataset=frame.assign(label=labels)), None, tmp_path / "cache")
+    divided = split_rows(Run(model="m", dataset=frame.assign(label=labels)), None, tmp_path / "cache")
     assert divided.labels == (("0", "1", "2") if kind == "int8" else tuple(sorted(CLASSES)))
     assert divided.num_rows == 101
 
 
 def test_the_held_out_rows_may_be_a_table_too(frame, tmp_path):
-    divided = divide(Run(model="m", dataset=frame[:61], held_out=frame[61:]), None, tmp_path / "cache")
+    divided = split_rows(Run(model="m", dataset=frame[:61], held_out=frame[61:]), None, tmp_path / "cache")
     assert (divided.train.num_rows, divided.held_out.num_rows) == (61, 40)
 
 

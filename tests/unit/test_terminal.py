@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.recorded_jobs import RecordedPlace, a_record
+from tests.recorded_jobs import RecordedBackend, a_record
 from train_func.client.job import Job
-from train_func.client.logs.numbering import Attempt, Told, headed
-from train_func.client.observed import Event
+from train_func.client.logs.numbering import Attempt, AttemptLine, headed
+from train_func.client.status import Event
 from train_func.client.watch import Display
 from train_func.errors import InvalidInput, JobFailed
 from train_func.storage import open_store
@@ -63,7 +63,7 @@ def test_what_is_watched_is_shown_and_not_obeyed(capsys):
     attempt = Attempt(1, "", "", first=True)
     display = Display()
     for text in (f"session {EVIL}", f"progress step=1/1 {EVIL}", f"worker 0 ends with exit code 1: {EVIL}"):
-        display.tell(Told(attempt, 0, text, late=False))
+        display.tell(AttemptLine(attempt, 0, text, late=False))
     display.finish("a-run", "Failed")
     printed = capsys.readouterr().out
     assert printed.count(r"\x1b[2J") == 3
@@ -71,7 +71,7 @@ def test_what_is_watched_is_shown_and_not_obeyed(capsys):
 
 
 def test_logs_as_text_stay_as_they_are():
-    told = Told(Attempt(1, "", "", first=True), 0, EVIL, late=False)
+    told = AttemptLine(Attempt(1, "", "", first=True), 0, EVIL, late=False)
     assert list(headed([told]))[1] == f"[worker 0] {EVIL}"
 
 
@@ -87,9 +87,9 @@ def test_an_event_is_printed_without_what_its_message_would_do():
 
 
 def test_what_hinders_a_job_is_not_obeyed_when_its_wait_is_over(tmp_path):
-    place = RecordedPlace("image_not_found")
-    place.job = json.loads(json.dumps(place.job).replace("not found", f"not found {json.dumps(EVIL)[1:-1]}"))
-    job = Job(a_record(), place, open_store((tmp_path / "store").as_uri()))
+    backend = RecordedBackend("image_not_found")
+    backend.job = json.loads(json.dumps(backend.job).replace("not found", f"not found {json.dumps(EVIL)[1:-1]}"))
+    job = Job(a_record(), backend, open_store((tmp_path / "store").as_uri()))
     with pytest.raises(TimeoutError, match=r"\\x1b\[2J") as late:
         job.wait(0)
     assert not obeyed(str(late.value))

@@ -29,9 +29,9 @@ def start(machine_is):
 
     def look(run, machine=SMALL, num_model_bytes=0, **options):
         machine_is(machine)
-        place = Local(store="file:///srv/store", **options)
-        place.preflight(run)
-        place.admit(provisional(run, "file:///srv/store"), num_model_bytes)
+        backend = Local(store="file:///srv/store", **options)
+        backend.preflight(run)
+        backend.admit(provisional(run, "file:///srv/store"), num_model_bytes)
 
     return look
 

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from tests.recorded_jobs import RecordedPlace, a_record
-from train_func.client import heartbeat, watch
-from train_func.client.explain import Lookout, Trouble
-from train_func.client.logs import Attempt, Told
+from tests.recorded_jobs import RecordedBackend, a_record
+from train_func.client import waiting_notice, watch
+from train_func.client.diagnose import Diagnosis, JobMonitor
+from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.watch import LOADING, STARTING, Display
 
 
@@ -24,7 +24,7 @@ def clock(monkeypatch):
 
     clock = Clock()
     monkeypatch.setattr(watch, "time", clock)
-    monkeypatch.setattr(heartbeat, "time", clock)
+    monkeypatch.setattr(waiting_notice, "time", clock)
     return clock
 
 
@@ -43,7 +43,7 @@ def attempt(number=1):
 
 
 def lines(of, *texts, worker=0):
-    return [Told(of, worker, text, late=False) for text in texts]
+    return [AttemptLine(of, worker, text, late=False) for text in texts]
 
 
 def tell(display, told):
@@ -125,7 +125,7 @@ class Ended:
 
 
 class Interrupted:
-    name, way_back, asked = "a-run", "attach(...)", 0
+    name, attach_expression, asked = "a-run", "attach(...)", 0
 
     @property
     def state(self):
@@ -142,7 +142,7 @@ def interrupted():
 @pytest.mark.parametrize(("lines", "newest"), [(interrupted, str), (lambda: iter(()), interrupted)])
 def test_an_interrupt_before_anything_is_shown_ends_the_watching_too(capsys, lines, newest):
     stop = threading.Event()
-    watch.watch(Interrupted(), lines, newest, Lookout(a_record(), RecordedPlace("evicted")), stop, str)
+    watch.watch(Interrupted(), lines, newest, JobMonitor(a_record(), RecordedBackend("evicted")), stop, str)
     assert stop.is_set()
     assert capsys.readouterr().out.splitlines()[-1].startswith("a-run: no longer watched; it goes on: attach(...)")
 
@@ -155,7 +155,7 @@ def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_nobody_behi
         stop.wait()
         over.set()
 
-    state = watch.watch(Interrupted(), lines, str, Lookout(a_record(), RecordedPlace("evicted")), stop, str)
+    state = watch.watch(Interrupted(), lines, str, JobMonitor(a_record(), RecordedBackend("evicted")), stop, str)
     assert state == "Running"
     assert over.wait(10)
     first, last = capsys.readouterr().out.splitlines()
@@ -165,12 +165,12 @@ def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_nobody_behi
 
 def test_only_what_says_that_it_is_older_belongs_to_an_earlier_submission(capsys):
     said = [Attempt(number, submitted, "", first=True) for number, submitted in [(1, "older"), (2, ""), (3, "newest")]]
-    told = [Told(one, 0, f"attempt {one.number} is told", late=False) for one in said]
+    told = [AttemptLine(one, 0, f"attempt {one.number} is told", late=False) for one in said]
     watch.watch(
         Ended(),
         lambda: iter(told),
         lambda: "newest",
-        Lookout(a_record(), RecordedPlace("exit_1")),
+        JobMonitor(a_record(), RecordedBackend("exit_1")),
         threading.Event(),
         str,
     )
@@ -199,9 +199,9 @@ def test_that_the_workers_start_is_not_told_again_when_the_first_of_them_speaks(
 
 
 def test_what_was_told_before_it_turned_out_to_be_permanent_is_not_told_again(display, shown):
-    passing = Trouble("permission", "worker 0: the Secret is missing", "make it")
-    display.troubles([passing])
-    display.troubles([Trouble("permission", passing.what, "make it", permanent=True)])
+    passing = Diagnosis("permission", "worker 0: the Secret is missing", "make it")
+    display.diagnoses([passing])
+    display.diagnoses([Diagnosis("permission", passing.message, "make it", permanent=True)])
     assert shown() == ["worker 0: the Secret is missing", "  next: make it", "waiting does not help: make it"]
 
 

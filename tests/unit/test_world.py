@@ -23,10 +23,10 @@ def test_without_a_launcher_there_is_one_rank_that_meets_nobody():
 
 def test_alone_every_exchange_answers_at_once():
     assert world.gather("a") == ["a"]
-    assert world.together(lambda: 3) == world.on_rank_zero(lambda: 3) == 3
+    assert world.on_all_ranks(lambda: 3) == world.on_rank_zero(lambda: 3) == 3
     assert world.total(torch.ones(2)).tolist() == [1, 1]
     with pytest.raises(KeyError):
-        world.together(lambda: {}["absent"])
+        world.on_all_ranks(lambda: {}["absent"])
 
 
 @pytest.mark.parametrize(

@@ -1,35 +1,37 @@
-"""Job: the handle on what executes a run, the same for every place and every kernel."""
+"""Job: the handle on what executes a run, the same for every backend and every kernel."""
 
 import json
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train_func.client.explain import Lookout, explain, patiently, separate
+from train_func.client.backend import Backend, Note
+from train_func.client.diagnose import JobMonitor, explain, patiently, separate
 from train_func.client.fetch import fetch
-from train_func.client.heartbeat import Heartbeat
 from train_func.client.load import ready
-from train_func.client.logs import Kept, Told, headed, joined
-from train_func.client.observed import Event, Note, Place
+from train_func.client.logs import AttemptLine, StoredLogs, headed, joined
 from train_func.client.placement import whole_fault
 from train_func.client.published import Published
 from train_func.client.records import submitted
 from train_func.client.state import FINISHED, mark_cancelled, state_in_store, state_of
+from train_func.client.status import Event
+from train_func.client.waiting_notice import WaitingNotice
 from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.run import RunRecord
 from train_func.storage import Store
-from train_func.storage.patience import within
+from train_func.storage.retry import call_with_timeout
 from train_func.terminal import shown
 
 if TYPE_CHECKING:
     from transformers import Pipeline
 
 REPR_SECONDS = 3.0  # for the state in a job's repr
-LONGEST_WAIT = 60.0  # seconds between two looks at a job whose place tells of every change
+LONGEST_WAIT = 60.0  # seconds between two looks at a job whose backend tells of every change
 WAY = {
     **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
     "Suspended": "it goes on when whoever suspended it resumes it",
@@ -42,15 +44,15 @@ WAY = {
 class Job:
     """Made by ``submit`` and ``attach``; holds nothing that another process could not find again by name."""
 
-    def __init__(self, record: RunRecord, place: Place, store: Store) -> None:
+    def __init__(self, record: RunRecord, backend: Backend, store: Store) -> None:
         self.record = record
-        self._place = place
+        self._backend = backend
         self._store = store
 
     def __repr__(self) -> str:
         generation = "" if self.record.generation == 1 else f", generation {self.record.generation}"
         try:
-            state = within(REPR_SECONDS, lambda: self.state)
+            state = call_with_timeout(REPR_SECONDS, lambda: self.state)
         except (TrainFuncError, TimeoutError):
             state = "state unknown"
         return f"Job({self.name!r}{generation}, {state})"
@@ -61,9 +63,9 @@ class Job:
         return self.record.name
 
     @property
-    def way_back(self) -> str:
+    def attach_expression(self) -> str:
         """What is written to get this handle in another kernel."""
-        named = f", {self._place.named}" if self._place.named else ""
+        named = f", {self._backend.constructor_repr}" if self._backend.constructor_repr else ""
         return f"attach({self.name!r}{named})"
 
     @property
@@ -72,7 +74,7 @@ class Job:
 
         Of a job that was deleted, or has expired, it is what the store holds of its run; Absent when that is no end.
         """
-        status = self._place.status(self.record.job_name)
+        status = self._backend.status(self.record.job_name)
         if status is None:
             return state_in_store(self._store, self.record)
         return state_of(status, published=self._published)
@@ -91,22 +93,24 @@ class Job:
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        lookout, state, heartbeat = Lookout(self.record, self._place), self.state, Heartbeat()
+        monitor, state, notice = JobMonitor(self.record, self._backend), self.state, WaitingNotice()
         while state not in FINISHED:
             if state == "Absent":
                 raise self._absent()
-            told = [str(trouble) for trouble in lookout.look() if not trouble.permanent]  # the error tells of those
+            told = [
+                str(diagnosis) for diagnosis in monitor.look() if not diagnosis.permanent
+            ]  # the error tells of those
             if told or state == "Running":
-                heartbeat.heard()
-            for words in told or filter(None, [heartbeat.due(state)]):
+                notice.heard()
+            for words in told or filter(None, [notice.due(state)]):
                 self._note(words)
-            if failure := lookout.failure():
+            if failure := monitor.failure():
                 raise failure
             if end is not None and time.monotonic() > end:
-                why = "".join(f"; {trouble.what}" for trouble in lookout.current)
+                why = "".join(f"; {diagnosis.message}" for diagnosis in monitor.current)
                 raise TimeoutError(shown(f"{self.name} is {state} after {timeout} s{why}; wait again, or cancel()"))
             left = LONGEST_WAIT if end is None else max(0.0, end - time.monotonic())
-            self._place.await_change(self.record.job_name, min(left, lookout.patience))
+            self._backend.await_change(self.record.job_name, min(left, monitor.poll_interval))
             state = patiently(lambda: self.state, state)
         return state
 
@@ -117,14 +121,11 @@ class Job:
         """
         stop = threading.Event()
 
-        def told() -> Iterator[Told]:
-            return self._told(follow=True, note=lambda words: None, stop=stop)  # the lookout tells what matters here
+        def told() -> Iterator[AttemptLine]:
+            return self._told(follow=True, note=lambda words: None, stop=stop)  # the monitor tells what matters here
 
-        def newest() -> str:
-            return submitted(self._store, self.record)
-
-        lookout = Lookout(self.record, self._place)
-        return watch(self, told, newest, lookout, stop, lambda: separate(self.record, self._store))
+        newest, monitor = partial(submitted, self._store, self.record), JobMonitor(self.record, self._backend)
+        return watch(self, told, newest, monitor, stop, lambda: separate(self.record, self._store))
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> Iterator[str]:
         """Lines of all workers from the first one on, each behind its worker; a line before those of each attempt.
@@ -161,20 +162,20 @@ class Job:
 
     def _told(
         self, *, follow: bool, worker: int | None = None, note: Note | None = None, stop: threading.Event | None = None
-    ) -> Iterator[Told]:
+    ) -> Iterator[AttemptLine]:
         """What the workers say, with the attempts they belong to; by default what is left out is printed."""
         name, note, stop = self.record.job_name, note or self._note, stop or threading.Event()
-        there = self._place.status(name) is not None
-        lines = self._place.log_lines(name, follow=follow, worker=worker, note=note, stop=stop) if there else ()
-        pods = self._place.pods(name) if there else []
-        return joined(Kept(self.record, self._store), pods, lines, worker=worker)
+        there = self._backend.status(name) is not None
+        lines = self._backend.log_lines(name, follow=follow, worker=worker, note=note, stop=stop) if there else ()
+        pods = self._backend.pods(name) if there else []
+        return joined(StoredLogs(self.record, self._store), pods, lines, worker=worker)
 
     def _note(self, words: str) -> None:
         print(shown(f"{self.name}: {words}"), flush=True)
 
     def events(self) -> list[Event]:
         """What happened to the job and its workers, oldest first."""
-        return self._place.events(self.record.job_name)
+        return self._backend.events(self.record.job_name)
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """Waits, then returns the metrics of the run; empty when the function published nothing.
@@ -188,10 +189,10 @@ class Job:
         try:
             state = self.wait(timeout)
         except KeyboardInterrupt:
-            self._note(f"no longer waited for; it goes on: {self.way_back} finds it again, .cancel() stops it")
+            self._note(f"no longer waited for; it goes on: {self.attach_expression} finds it again, .cancel() stops it")
             raise
         if state != "Succeeded":
-            raise explain(self.record, self._place, self._store)
+            raise explain(self.record, self._backend, self._store)
         if words := separate(self.record, self._store):
             self._note(words)
         published = self._final_manifest()
@@ -215,14 +216,14 @@ class Job:
         """
         if what != "model":
             raise InvalidInput(f"fetch({what!r}): only 'model' is kept for fetching; a folder is given as to=...")
-        folder = Path(to) if to is not None else self._place.models_folder() / self.name
+        folder = Path(to) if to is not None else self._backend.models_folder() / self.name
         try:
             return fetch(self._store, self.record.model_prefix, folder.expanduser().absolute())
         except StorageFailed as failure:
             if failure.reason != "absent":
                 raise
             state = self.state
-            way = (self._elsewhere() if state == "Absent" else "") or WAY[state]
+            way = (self._other_backend() if state == "Absent" else "") or WAY[state]
             raise StorageFailed(
                 f"{self.name} has published no model in {self._store.address}: it is {state}; {way}", reason="absent"
             ) from None
@@ -241,15 +242,15 @@ class Job:
         said, and ``fresh=True`` trains again.
 
         Raises:
-            JobNotFound: there is no such job any more, or it is in another place.
+            JobNotFound: there is no such job any more, or it is in another backend.
         """
-        status = self._place.status(self.record.job_name)
+        status = self._backend.status(self.record.job_name)
         with ThreadPoolExecutor(1) as beside:  # a store that is away must not keep the workers going
             marked = beside.submit(mark_cancelled, self._store, self.record) if status and not status.finished else None
             try:
-                self._place.cancel(self.record.job_name)
+                self._backend.cancel(self.record.job_name)
             except JobNotFound:
-                if other := self._elsewhere():
+                if other := self._other_backend():
                     raise JobNotFound(other) from None
                 raise
         try:
@@ -261,13 +262,13 @@ class Job:
             self._note(f"it is stopped; the store could not be told, so that it may be called Absent: {failure}")
 
     def delete(self) -> None:
-        """Stops the workers and removes the job from its place, with its pods and their logs; says what stays.
+        """Stops the workers and removes the job from its backend, with its pods and their logs; says what stays.
 
         The run stays: its record, logs and model in the store, by which it is found again. To remove that as well,
         remove the folder that is named.
         """
-        there = self._place.status(self.record.job_name) is not None
-        self._place.delete(self.record.job_name)
+        there = self._backend.status(self.record.job_name) is not None
+        self._backend.delete(self.record.job_name)
         self._note(
             f"{'the job is deleted, with its pods and their files' if there else 'there is no job any more'}; the run "
             f"stays in {self._store.address}/{self.name}/, where logs(), attach() and submit() find it, result() and "
@@ -287,13 +288,13 @@ class Job:
         return bool(self._store.list(f"{self.record.prefix}/result.json"))
 
     def _absent(self) -> JobNotFound:
-        gone = f"no job {self.record.job_name} is there any more; submit the run again to start it anew"
-        return JobNotFound(self._elsewhere() or gone)
+        gone = f"no job {self.record.job_name} is there any more; submit the run again"
+        return JobNotFound(self._other_backend() or gone)
 
-    def _elsewhere(self) -> str:
-        """Where the job was submitted to, in words, when that was another place than this handle's."""
+    def _other_backend(self) -> str:
+        """Where the job was submitted to, in words, when that was another backend than this handle's."""
         try:
-            other = self._place.elsewhere(self.manifest)
+            other = self._backend.other_backend(self.manifest)
         except StorageFailed:  # whoever submitted it got no further than its record
             return ""
-        return other and f"{self.name} was submitted to another place: attach({self.name!r}, {other})"
+        return other and f"{self.name} was submitted to another backend: attach({self.name!r}, {other})"

@@ -20,7 +20,7 @@ def ready(folder: Path) -> "Pipeline":
         InvalidInput: it needs Python code of its own, has no safetensors, or is no whole text classifier.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="IProgress not found")  # without ipywidgets no bar is wanted either
+        warnings.filterwarnings("ignore", message="IProgress not found")  # without ipywidgets no bar is expected either
         from transformers import pipeline
         from transformers.utils import logging
     bars = logging.is_progress_bar_enabled()

@@ -129,7 +129,7 @@ def whole_fault(name: str, value: object, low: int) -> str | None:
     """What is wrong with a count that must be at least ``low``."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= low:
         return None
-    return f"{name}={value!r}: a whole number of at least {low} is wanted"
+    return f"{name}={value!r}: a whole number of at least {low} is expected"
 
 
 def cpu_fault(value: object) -> str | None:
@@ -141,7 +141,7 @@ def cpu_fault(value: object) -> str | None:
             return None
     except ValueError:
         pass
-    wanted = f"cores are wanted, at least {LEAST_CPU} and at most {MOST_CPU}"
+    wanted = f"cores are expected, at least {LEAST_CPU} and at most {MOST_CPU}"
     return f"cpu={value!r}: {wanted}: a number such as 2 or 0.5, or a quantity such as '500m'"
 
 
@@ -151,7 +151,7 @@ def memory_fault(value: object, name: str = "memory") -> str | None:
         enough = isinstance(value, str) and quantity.parse(value) >= 2**20
     except ValueError:
         enough = False
-    return None if enough else f"{name}={value!r}: a Kubernetes quantity of at least 1Mi is wanted, such as '8Gi'"
+    return None if enough else f"{name}={value!r}: a Kubernetes quantity of at least 1Mi is expected, such as '8Gi'"
 
 
 def _faults(placement: Placement) -> list[str]:
@@ -164,7 +164,7 @@ def _faults(placement: Placement) -> list[str]:
         _image_fault(placement.image),
         *(_name_fault(name, getattr(placement, name)) for name in ("store_secret", "hub_secret")),
         *(_name_fault(name, value) for name in _OPTIONAL if (value := getattr(placement, name)) is not None),
-        None if isinstance(placement.spot, bool) else f"spot={placement.spot!r}: True or False is wanted",
+        None if isinstance(placement.spot, bool) else f"spot={placement.spot!r}: True or False is expected",
     ]
     return [fault for fault in found if fault] + _selector_faults(placement) + _toleration_faults(placement)
 
@@ -175,21 +175,23 @@ _OPTIONAL = ("namespace", "queue", "priority_class", "service_account")
 def _image_fault(image: object) -> str | None:
     if isinstance(image, str) and _IMAGE.fullmatch(image):
         return None
-    return f"image={image!r}: a container image is wanted, such as 'registry/name:tag'"
+    return f"image={image!r}: a container image is expected, such as 'registry/name:tag'"
 
 
 def _name_fault(field_name: str, value: object) -> str | None:
     if isinstance(value, str) and _OBJECT.fullmatch(value):
         return None
-    return f"{field_name}={value!r}: the name of one in the cluster is wanted: small letters, digits, '-' and '.'"
+    return f"{field_name}={value!r}: the name of one in the cluster is expected: small letters, digits, '-' and '.'"
 
 
 def _selector_faults(placement: Placement) -> list[str]:
     given: object = placement.node_selector
     if not isinstance(given, Mapping):
-        return [f"node_selector={given!r}: a dict of node labels is wanted, such as {{'kubernetes.io/arch': 'amd64'}}"]
+        return [
+            f"node_selector={given!r}: a dict of node labels is expected, such as {{'kubernetes.io/arch': 'amd64'}}"
+        ]
     return [
-        f"node_selector[{label!r}]={value!r}: a label of nodes and its value, both text, are wanted"
+        f"node_selector[{label!r}]={value!r}: a label of nodes and its value, both text, are expected"
         for label, value in given.items()
         if not (_fits(_LABEL, label) and _fits(_LABEL_VALUE, value))
     ]
@@ -203,9 +205,9 @@ def _toleration_faults(placement: Placement) -> list[str]:
     given: object = placement.tolerations
     wanted = "{'key': 'team', 'operator': 'Equal', 'value': 'ml', 'effect': 'NoSchedule'}"
     if not isinstance(given, (list, tuple)):
-        return [f"tolerations={given!r}: a list of dicts is wanted, such as [{wanted}]"]
+        return [f"tolerations={given!r}: a list of dicts is expected, such as [{wanted}]"]
     return [
-        f"tolerations[{number}]={toleration!r}: a dict such as {wanted} is wanted"
+        f"tolerations[{number}]={toleration!r}: a dict such as {wanted} is expected"
         for number, toleration in enumerate(given)
         if not (isinstance(toleration, Mapping) and toleration and _tolerates(toleration))
     ]
@@ -223,19 +225,19 @@ def _tolerates(toleration: Mapping[str, Any]) -> bool:
 def _environment_faults(environment: Mapping[str, str | SecretKey]) -> list[str]:
     given: object = environment
     if not isinstance(given, Mapping):
-        return [f"environment={given!r}: a dict of variables is wanted"]
+        return [f"environment={given!r}: a dict of variables is expected"]
     return [fault for name, value in given.items() if (fault := _variable_fault(name, value))]
 
 
 def _variable_fault(name: object, value: object) -> str | None:
     if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-        return f"environment[{name!r}]: a name of letters, digits and _ is wanted"
+        return f"environment[{name!r}]: a name of letters, digits and _ is expected"
     if _RESERVED.fullmatch(name):
         return f"environment[{name!r}]: set by train_func or by the operator itself; choose another name"
     if isinstance(value, SecretKey):
         return None
     if not isinstance(value, str):
-        return f"environment[{name!r}]={value!r}: a text is wanted, or SecretKey(secret=..., key=...)"
+        return f"environment[{name!r}]={value!r}: a text is expected, or SecretKey(secret=..., key=...)"
     if found := secret_under(name, value):
         return f"environment[{name!r}]: holds {found}; give SecretKey(secret=..., key=...) instead"
     return None

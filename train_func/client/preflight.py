@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from train_func.client.observed import Input
+from train_func.client.backend import Input
 from train_func.errors import CAUSES, Cause, InvalidInput
 from train_func.run import Run
 

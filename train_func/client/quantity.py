@@ -17,7 +17,9 @@ def parse(text: str) -> Decimal:
     """
     found = _QUANTITY.fullmatch(text)
     if not found:
-        raise ValueError(f"{text!r} is no quantity: a number with Ki, Mi, Gi, Ti, k, M, G or T is wanted, such as 8Gi")
+        raise ValueError(
+            f"{text!r} is no quantity: a number with Ki, Mi, Gi, Ti, k, M, G or T is expected, such as 8Gi"
+        )
     suffix = found["suffix"]
     factor = _FACTOR[suffix] if suffix in _FACTOR else Decimal(10) ** int(suffix[1:])
     return Decimal(found["number"]) * factor

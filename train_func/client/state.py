@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from train_func.client.observed import JobStatus
 from train_func.client.records import ends
+from train_func.client.status import JobStatus
 from train_func.errors import StorageFailed
 from train_func.exits import retryable
 from train_func.run import RunRecord
@@ -43,7 +43,7 @@ def mark_cancelled(store: Store, record: RunRecord) -> None:
 
 
 def state_in_store(store: Store, record: RunRecord) -> str:
-    """What became of a job that is gone from its place: cancelled, deleted, or past its time to live."""
+    """What became of a job that is gone from its backend: cancelled, deleted, or past its time to live."""
     names = store.names(record.prefix)
     is_published = "result.json" in names
     if CANCELLED in names:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from train_func import __version__
+from train_func.client.backend import Backend, RunsAlready
 from train_func.client.job import Job
-from train_func.client.observed import Place, RunsAlready
 from train_func.client.placement import changed
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
@@ -32,14 +32,14 @@ SIMILAR = 5  # names that are shown of those that a store holds
 
 
 def submit(
-    function: Callable[[dict[str, Any]], object], run: Run, *, on: Place | None = None, fresh: bool = False
+    function: Callable[[dict[str, Any]], object], run: Run, *, on: Backend | None = None, fresh: bool = False
 ) -> Job:
     """Starts ``function`` as a job, or attaches when the same was submitted before.
 
     Running or succeeded: attaches. Failed, cancelled or interrupted: a new job of the same run.
 
     Args:
-        on: the place, ``Local()`` by default.
+        on: the backend, ``Local()`` by default.
         fresh: train again from the beginning, as the next generation of the run.
 
     Raises:
@@ -47,93 +47,95 @@ def submit(
         InvalidInput: data, model or options cannot work; every fault at once.
         StorageFailed: the store is away, denies, or is not there.
     """
-    place = _place(on)
+    backend = _backend(on)
     if not isinstance(run, Run):
-        raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(model=..., dataset=...) is wanted")
+        raise InvalidInput(
+            f"submit was given {type(run).__name__} as the run; a Run(model=..., dataset=...) is expected"
+        )
     source = pack(function)
-    store, facts = _checked(place, run)
+    store, facts = _checked(backend, run)
     record = _record(run, source, facts, store, fresh=fresh)
     seen = _version(store, record)
-    job = Job(record, place, store)
-    earlier = Job(replace(record, generation=record.generation - 1), place, store) if record.generation > 1 else None
+    job = Job(record, backend, store)
+    earlier = Job(replace(record, generation=record.generation - 1), backend, store) if record.generation > 1 else None
     if fresh and earlier:
-        _refuse_beside(earlier, place)
-    state = "Deleted" if _leaving(job, place) else job.state
+        _refuse_beside(earlier, backend)
+    state = "Deleted" if _leaving(job, backend) else job.state
     if seen is None and state in FINISHED:
         state = "Absent"  # its run was removed from the store, or is a new generation: nothing is left to attach to
     if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
-        return _attached(Job(_stored(store, record.name, record.generation), place, store), state, place)
-    place.admit(record, facts.num_model_bytes)
+        return _attached(Job(_stored(store, record.name, record.generation), backend, store), state, backend)
+    backend.admit(record, facts.num_model_bytes)
     if not fresh and state != "Absent":
         print(f"{job.name}: the same was submitted before and is {state}; it is tried again")
     for note in facts.notes:
         print(shown(f"note: {note}"))
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
-    record = replace(record, run=replace(place.carry(record.run, facts.inputs, store), **facts.commits))
-    if not _start(record, source, place, store, seen):
-        return _of_other(Job(_stored(store, record.name, record.generation), place, store))
+    record = replace(record, run=replace(backend.upload_inputs(record.run, facts.inputs, store), **facts.commits))
+    if not _start(record, source, backend, store, seen):
+        return _of_other(Job(_stored(store, record.name, record.generation), backend, store))
     again = f"submitted, generation {record.generation}" if earlier else "submitted"
     print(shown(f"{record.name}: {again}, {counted(run.workers, 'worker')}, {_told(facts)}"))
     if fresh and earlier:
-        place.delete(earlier.record.job_name)  # it has finished, and no handle leads to it any more
-    return Job(record, place, store)
+        backend.delete(earlier.record.job_name)  # it has finished, and no handle leads to it any more
+    return Job(record, backend, store)
 
 
-def _attached(job: Job, state: str, place: Place) -> Job:
-    """The job that was submitted before; options of the place that it was not submitted with are told of."""
+def _attached(job: Job, state: str, backend: Backend) -> Job:
+    """The job that was submitted before; options of the backend that it was not submitted with are told of."""
     kept = f"{job.record.store}/{job.record.prefix}"
     done = f"it was already done, and its run is kept in {kept}" if state == "Succeeded" else f"it is {state}"
     print(f"{job.name}: {done}; attached to it (fresh=True trains again)")
-    if state != "Succeeded" and (options := changed(job.manifest, place.render(job.record, ()))):
+    if state != "Succeeded" and (options := changed(job.manifest, backend.render(job.record, ()))):
         print(
             f"note: it was submitted with {', '.join(options)}, and stays so; for the options given now stop it first, "
-            f"then submit again: {job.way_back}.cancel()"
+            f"then submit again: {job.attach_expression}.cancel()"
         )
     return job
 
 
-def _leaving(job: Job, place: Place) -> bool:
+def _leaving(job: Job, backend: Backend) -> bool:
     """Whether it was deleted and only waits for the end of its pods: its state is still that of before."""
-    status = place.status(job.record.job_name)
+    status = backend.status(job.record.job_name)
     return status is not None and status.deleting
 
 
-def _refuse_beside(earlier: Job, place: Place) -> None:
+def _refuse_beside(earlier: Job, backend: Backend) -> None:
     """A handle finds one generation by name: of two that train at once nobody could stop the older one."""
-    if (state := earlier.state) not in (*FINISHED, "Absent") and not _leaving(earlier, place):
+    if (state := earlier.state) not in (*FINISHED, "Absent") and not _leaving(earlier, backend):
         raise InvalidInput(
             f"fresh=True: generation {earlier.record.generation} of {earlier.name} is {state}; wait for it, or stop it "
-            f"first: {earlier.way_back}.cancel()"
+            f"first: {earlier.attach_expression}.cancel()"
         )
 
 
-def _checked(place: Place, run: Run) -> tuple[Store, Facts]:
+def _checked(backend: Backend, run: Run) -> tuple[Store, Facts]:
     """The store, and what is known of data and model, which takes a process of its own seconds to find out."""
     fault = None
     try:
-        address = place.store_address()
+        address = backend.store_address()
     except InvalidInput as found:
         fault = found
     if fault:
-        place.preflight(run)  # tells this together with everything else
+        backend.preflight(run)  # tells this together with everything else
         raise fault
     with Check(_placed(run), address) as check:
-        place.preflight(run)
+        backend.preflight(run)
         store = open_store(address)
         store.probe("probes")
         return store, check.facts()
 
 
-def attach(name: str, *, on: Place | None = None) -> Job:
+def attach(name: str, *, on: Backend | None = None) -> Job:
     """The handle on a run that was submitted before, from any kernel.
 
     Raises:
-        JobNotFound: the store of that place holds no such run; the most similar names are listed.
+        JobNotFound: the store of that backend holds no such run; the most similar names are listed.
     """
-    place = _place(on)
+    backend = _backend(on)
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
-        raise InvalidInput(f"attach was given {name!r}; the name of a run is wanted, such as job.name")
-    store = open_store(place.store_address())
+        raise InvalidInput(f"attach was given {name!r}; the name of a run is expected, such as job.name")
+    store = open_store(backend.store_address())
     generation = _generation(store, name)
     if generation == 0:
         known = [found.removesuffix("/") for found in store.names("") if NAME.fullmatch(found.removesuffix("/"))]
@@ -141,7 +143,7 @@ def attach(name: str, *, on: Place | None = None) -> Job:
             f"{store.address} holds no run {name!r}; {_similar(name, known)}. Another store is named by "
             "attach(name, on=Local(store=...)), on=Cluster(store=...), TRAIN_FUNC_STORE or TRAIN_FUNC_HOME"
         )
-    return Job(_stored(store, name, generation), place, store)
+    return Job(_stored(store, name, generation), backend, store)
 
 
 def _similar(name: str, known: list[str]) -> str:
@@ -158,11 +160,11 @@ def _told(facts: Facts) -> str:
     )
 
 
-def _place(on: Place | None) -> Place:
+def _backend(on: Backend | None) -> Backend:
     given: object = on
     if given is not None and (isinstance(given, type) or not hasattr(given, "store_address")):
         shown = f"{given.__name__}()" if isinstance(given, type) else "Local() or Cluster()"
-        raise InvalidInput(f"on={given!r}: a place is wanted: on={shown}")
+        raise InvalidInput(f"on={given!r}: a backend is expected: on={shown}")
     return on if on is not None else Local()
 
 
@@ -221,7 +223,7 @@ def _version(store: Store, record: RunRecord) -> str | None:
         return None
 
 
-def _start(record: RunRecord, source: Source, place: Place, store: Store, seen: str | None) -> bool:
+def _start(record: RunRecord, source: Source, backend: Backend, store: Store, seen: str | None) -> bool:
     """Whether the job was started; False when somebody else is about to, who submitted the same at this moment."""
     record = replace(record, submitted=datetime.now(UTC).isoformat(timespec="milliseconds"))
     files = _files(record, source)
@@ -235,15 +237,15 @@ def _start(record: RunRecord, source: Source, place: Place, store: Store, seen: 
     store.put(f"{record.prefix}/source/cells.json", files["cells.json"])
     if sum(map(len, files.values())) > LARGEST_CONFIG_MAP:
         del files["source.py"]
-    manifest = place.render(record, list(files))
+    manifest = backend.render(record, list(files))
     store.put(f"{record.prefix}/manifest.json", _dump(manifest))
     store.delete(f"{record.prefix}/{CANCELLED}")
     try:
-        place.create(record.job_name, manifest, files)
+        backend.create(record.job_name, manifest, files)
     except RunsAlready:
         return False
     except KeyboardInterrupt:
-        back = Job(record, place, store).way_back
+        back = Job(record, backend, store).attach_expression
         print(f"{record.name}: interrupted while it was submitted; if it is there it goes on: {back}.cancel() stops it")
         raise
     return True
@@ -283,16 +285,11 @@ def _generation(store: Store, name: str) -> int:
 
 def _stored(store: Store, name: str, generation: int) -> RunRecord:
     """The record of a run that was submitted before."""
-    return RunRecord.from_dict(_json(store, _run_key(name, generation)))
+    return RunRecord.from_dict(json.loads(store.get(_run_key(name, generation)).data))
 
 
 def _run_key(name: str, generation: int) -> str:
     return f"{name}/run.json" if generation == 1 else f"{name}/generations/{generation}/run.json"
-
-
-def _json(store: Store, key: str) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(store.get(key).data)
-    return value
 
 
 def _dump(value: Mapping[str, Any]) -> bytes:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from train_func.client.explain import Lookout, Trouble, patiently
-from train_func.client.heartbeat import Heartbeat
-from train_func.client.logs import Attempt, Told
+from train_func.client.diagnose import Diagnosis, JobMonitor, patiently
+from train_func.client.logs import Attempt, AttemptLine
+from train_func.client.waiting_notice import WaitingNotice
 from train_func.terminal import shown
 
 if TYPE_CHECKING:
@@ -28,18 +28,18 @@ LOADING = "the group is complete; its ranks load their libraries"
 
 def watch(
     job: "Job",
-    lines: Callable[[], Iterator[Told]],
+    lines: Callable[[], Iterator[AttemptLine]],
     submitted: Callable[[], str],
-    lookout: Lookout,
+    monitor: JobMonitor,
     stop: threading.Event,
     amiss: Callable[[], str],
 ) -> str:
     """Prints until the job has finished or hangs for good; an interrupt ends the watching, not the job.
 
     Args:
-        lines: asks the place for what the workers say, followed.
+        lines: asks the backend for what the workers say, followed.
         submitted: asks the store for the time of the newest submission; what belongs to an earlier one is only counted.
-        lookout: tells what hinders the job.
+        monitor: tells what hinders the job.
         stop: is set in the end, and ends the following of ``lines``.
         amiss: what a job that has succeeded has to be told of all the same, in words; mostly nothing.
 
@@ -49,16 +49,18 @@ def watch(
     display = Display()
     try:
         newest = submitted()
-        for line in _as_they_come(job, lines(), display, lookout):
+        for line in _as_they_come(job, lines(), display, monitor):
             if newest and line.attempt.submitted not in ("", newest):
                 display.pass_over(line.attempt)
             else:
                 display.tell(line)
-        state = job.state if lookout.failure() else job.wait()
+        state = job.state if monitor.failure() else job.wait()
         display.finish(job.name, state, amiss() if state == "Succeeded" else "")
     except KeyboardInterrupt:
         name = job.name
-        print(f"{name}: no longer watched; it goes on: {job.way_back}.watch() shows it again, .cancel() stops it")
+        print(
+            f"{name}: no longer watched; it goes on: {job.attach_expression}.watch() shows it again, .cancel() stops it"
+        )
         return display.shown
     finally:
         stop.set()
@@ -79,7 +81,7 @@ class Display:
         self._whys: list[str] = []  # why workers of this attempt ended
         self._next = STARTING  # what is said when nobody says anything
         self._last = ""
-        self._heartbeat = Heartbeat()
+        self._heartbeat = WaitingNotice()
 
     @property
     def shown(self) -> str:
@@ -92,14 +94,14 @@ class Display:
             self._state = state
             self._say(f"{name}: {state}")
 
-    def troubles(self, found: list[Trouble]) -> None:
+    def diagnoses(self, found: list[Diagnosis]) -> None:
         """What hinders the job, or befell a worker."""
-        for trouble in found:
-            if trouble.permanent and trouble.headline in self._shown:
-                self._say(f"waiting does not help: {trouble.next}")
-            elif not self._said(trouble.what):
-                self._shown.add(trouble.headline)
-                self._say(str(trouble))
+        for diagnosis in found:
+            if diagnosis.permanent and diagnosis.headline in self._shown:
+                self._say(f"waiting does not help: {diagnosis.remedy}")
+            elif not self._said(diagnosis.message):
+                self._shown.add(diagnosis.headline)
+                self._say(str(diagnosis))
 
     def finish(self, name: str, state: str, amiss: str = "") -> None:
         """What was still held back, the last state, and what is amiss in spite of it."""
@@ -115,7 +117,7 @@ class Display:
         if attempt.number not in self._passed:
             self._passed.append(attempt.number)
 
-    def tell(self, line: Told) -> None:
+    def tell(self, line: AttemptLine) -> None:
         """Shows a line if a person wants to see it here."""
         if line.attempt is not self._attempt and not line.late:
             self._begin(line.attempt)
@@ -178,9 +180,11 @@ def _is_last(progress: str) -> bool:
     return step is not None and step[1] == step[2]
 
 
-def _as_they_come(job: "Job", lines: Iterator[Told], display: Display, lookout: Lookout) -> Iterator[Told]:
+def _as_they_come(
+    job: "Job", lines: Iterator[AttemptLine], display: Display, monitor: JobMonitor
+) -> Iterator[AttemptLine]:
     """The lines, until the job has ended or hangs for good; the state and what hinders it are shown meanwhile."""
-    come: queue.Queue[Told | BaseException | None] = queue.Queue()
+    come: queue.Queue[AttemptLine | BaseException | None] = queue.Queue()
     threading.Thread(target=_follow, args=(lines, come), daemon=True).start()
     looked, state = -LOOK_SECONDS, job.state
     display.state(job.name, state)
@@ -188,8 +192,8 @@ def _as_they_come(job: "Job", lines: Iterator[Told], display: Display, lookout: 
         if time.monotonic() - looked >= LOOK_SECONDS:
             state = patiently(lambda: job.state, state)
             display.state(job.name, state)
-            display.troubles(lookout.look())
-            if lookout.failure():
+            display.diagnoses(monitor.look())
+            if monitor.failure():
                 return
             looked = time.monotonic()
         try:
@@ -204,7 +208,7 @@ def _as_they_come(job: "Job", lines: Iterator[Told], display: Display, lookout: 
         yield line
 
 
-def _follow(lines: Iterator[Told], come: "queue.Queue[Told | BaseException | None]") -> None:
+def _follow(lines: Iterator[AttemptLine], come: "queue.Queue[AttemptLine | BaseException | None]") -> None:
     try:
         for line in lines:
             come.put(line)

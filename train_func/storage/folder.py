@@ -15,7 +15,7 @@ from train_func.storage import probe as probing
 from train_func.storage.address import RESERVED, check_key, check_prefix, folder_prefix
 from train_func.storage.atomic import copy, make_folders, place, settle, sync_folder, temporary
 from train_func.storage.disk_faults import disk_faults, open_source
-from train_func.storage.patience import within
+from train_func.storage.retry import call_with_timeout
 from train_func.storage.store import Entry, Object, ignore
 
 LOCK_SECONDS = 15.0  # a lock is held for milliseconds, unless its holder is stopped
@@ -31,7 +31,7 @@ class FolderStore:
         self._root = root
         asked = f"store {self.address}"
         try:
-            within(probing.PROBE_SECONDS, lambda: self._refuse_missing_parent(asked))
+            call_with_timeout(probing.PROBE_SECONDS, lambda: self._refuse_missing_parent(asked))
         except TimeoutError:  # a look at a hung mount never ends
             raise probing.silent(asked) from None
 

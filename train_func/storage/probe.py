@@ -6,7 +6,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from train_func.errors import StorageFailed
 from train_func.storage.address import check_prefix
-from train_func.storage.patience import begin
+from train_func.storage.retry import begin
 from train_func.storage.store import Store
 
 PROBE_SECONDS = 4.5  # for all tries; the promise is 5 for whatever answers

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from train_func.errors import StorageFailed
 from train_func.storage import probe as probing
 from train_func.storage.address import check_key, check_prefix, folder_prefix, without_password
-from train_func.storage.patience import within
+from train_func.storage.retry import call_with_timeout
 from train_func.storage.s3_files import download, put_whole, recorded, stored_checksum, upload, verify
 from train_func.storage.s3_server import LIMIT_SECONDS, Server
 from train_func.storage.store import Entry, Object, ignore
@@ -93,7 +93,9 @@ class S3Store:
     def probe(self, prefix: str) -> None:
         """See Store."""
         with contextlib.suppress(Exception):  # the probe meets it again, and has words for it
-            within(LIMIT_SECONDS, self._server.client)  # boto3 takes seconds on a busy machine: nobody is silent then
+            call_with_timeout(
+                LIMIT_SECONDS, self._server.client
+            )  # boto3 takes seconds on a busy machine: nobody is silent then
         probing.probe(S3Store(self._server.hurried(PROBE_TRY_SECONDS)), prefix, self._server.place)
 
     def _pages(self, prefix: str, **options: str) -> Iterator[dict[str, Any]]:
@@ -135,7 +137,7 @@ def _endpoint() -> str | None:
     if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc:
         return endpoint
     raise StorageFailed(
-        f"{name}={without_password(endpoint)!r}: an address such as http://myminio:9000 is wanted, http or https, "
+        f"{name}={without_password(endpoint)!r}: an address such as http://myminio:9000 is expected, http or https, "
         "without user and password",
         reason="address",
     )

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from train_func.errors import StorageFailed
 from train_func.storage.atomic import CHUNK, make_folders, place, settle, temporary
 from train_func.storage.disk_faults import disk_faults, open_source
-from train_func.storage.patience import Tries
+from train_func.storage.retry import Backoff
 from train_func.storage.s3_server import Server
 
 PART = 8 << 20  # bytes; smaller files go in one request
@@ -50,7 +50,9 @@ def checksum(data: bytes) -> str:
     return base64.b64encode(hashlib.sha256(data).digest()).decode()
 
 
-def put_whole(server: Server, operation: str, key: str, data: bytes, condition: Mapping[str, str], tries: Tries) -> str:
+def put_whole(
+    server: Server, operation: str, key: str, data: bytes, condition: Mapping[str, str], tries: Backoff
+) -> str:
     """Stores ``data`` in one request and returns its version."""
     request = {
         **server.object(key),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from train_func.errors import StorageFailed
-from train_func.storage.patience import Tries, within
+from train_func.storage.retry import Backoff, call_with_timeout
 
 if TYPE_CHECKING:
     from train_func.storage.s3_faults import Fault
@@ -43,9 +43,9 @@ class Server:
         other._try_seconds = try_seconds
         return other
 
-    def tries(self) -> Tries:
+    def tries(self) -> Backoff:
         """For one operation."""
-        return Tries(self._try_seconds)
+        return Backoff(self._try_seconds)
 
     def object(self, key: str) -> dict[str, str]:
         """How a request names the object under ``key``."""
@@ -56,14 +56,14 @@ class Server:
         """Where the server is, for messages."""
         return f"server {self._client.meta.endpoint_url if self._client else self._endpoint or 'of Amazon S3'}"
 
-    def ask(self, operation: str, key: str, call: Callable[[Any], T], tries: Tries | None = None) -> T:
+    def ask(self, operation: str, key: str, call: Callable[[Any], T], tries: Backoff | None = None) -> T:
         """``call(client)``'s answer, in at most LIMIT_SECONDS; ``tries`` counts how often it was asked.
 
         Raises StorageFailed.
         """
         tries = tries or self.tries()
         try:
-            return within(LIMIT_SECONDS, lambda: self.persist(operation, key, call, tries))
+            return call_with_timeout(LIMIT_SECONDS, lambda: self.persist(operation, key, call, tries))
         except TimeoutError:
             raise StorageFailed(
                 f"{operation} of {key!r} in {self.address} ({self.place}): no answer in {LIMIT_SECONDS:.0f} s; "
@@ -71,7 +71,7 @@ class Server:
                 reason="unreachable",
             ) from None
 
-    def persist(self, operation: str, key: str, call: Callable[[Any], T], tries: Tries | None = None) -> T:
+    def persist(self, operation: str, key: str, call: Callable[[Any], T], tries: Backoff | None = None) -> T:
         """As ``ask``, without its limit on the last try: for requests that carry much."""
         tries = tries or self.tries()
         while True:
@@ -80,7 +80,7 @@ class Server:
             except Exception as error:
                 self.again_or_fail(operation, key, error, tries)
 
-    def again_or_fail(self, operation: str, key: str, error: Exception, tries: Tries) -> "Fault":
+    def again_or_fail(self, operation: str, key: str, error: Exception, tries: Backoff) -> "Fault":
         """Pauses and returns the fault when another try may help; raises StorageFailed when not."""
         from train_func.storage.s3_faults import KNOWN, read_fault
 
@@ -112,14 +112,14 @@ class Server:
             config=Config(
                 connect_timeout=CONNECT_SECONDS,
                 read_timeout=READ_SECONDS,
-                retries={"total_max_attempts": 1, "mode": "standard"},  # Tries does it, within a known time
+                retries={"total_max_attempts": 1, "mode": "standard"},  # Backoff does it, within a known time
                 s3={"addressing_style": "path" if self._endpoint else "auto"},
                 request_checksum_calculation="when_required",  # every put brings its own SHA-256
                 max_pool_connections=CONNECTIONS,
             ),
         )
 
-    def _failed(self, operation: str, key: str, fault: "Fault", tries: Tries) -> StorageFailed:
+    def _failed(self, operation: str, key: str, fault: "Fault", tries: Backoff) -> StorageFailed:
         asked = f"{operation} of {key!r}" if key else operation
         found = f" [{resolved(self._endpoint)}]" if self._endpoint and fault.reason == "unreachable" else ""
         tried = f" (tried {tries.num} times in {tries.spent:.1f} s)" if tries.num > 1 else ""
@@ -133,7 +133,7 @@ def resolved(endpoint: str) -> str:
     """The addresses behind an endpoint's name, or why there are none."""
     host = urlsplit(endpoint).hostname or ""
     try:
-        found = within(RESOLVE_SECONDS, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+        found = call_with_timeout(RESOLVE_SECONDS, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
     except TimeoutError:
         return f"{host}: the name server does not answer"
     except OSError as error:

@@ -25,9 +25,9 @@ def main(arguments: list[str]) -> int:
         from train_func.worker.pod.processes import die_with
 
         die_with(int(os.environ["TRAIN_FUNC_SUPERVISOR"]))  # before anything slow is imported
-        from train_func.worker.pod import rank
+        from train_func.worker.pod import rank_main
 
-        rank.main(os.environ)
+        rank_main.main(os.environ)
     if arguments == ["check"]:
         from train_func.worker import check
 

@@ -21,8 +21,8 @@ from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run
 from train_func.storage import Store, open_store
 from train_func.worker.data.cache import machine_cache
-from train_func.worker.data.division import Division, divide
 from train_func.worker.data.lengths import length_notes
+from train_func.worker.data.train_eval_split import TrainEvalSplit, split_rows
 from train_func.worker.model.source import FoundModel, find_model
 
 Found = TypeVar("Found")
@@ -51,7 +51,7 @@ def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[
 def check(run: Run, store: Store | None, cache: Path) -> dict[str, Any]:
     """Faults, notes and facts of a run's data and model."""
     faults: list[dict[str, str]] = []
-    data = _tried(lambda: divide(run, store, cache), faults)
+    data = _tried(lambda: split_rows(run, store, cache), faults)
     model = _tried(lambda: find_model(run, store, cache, weights=False), faults)
     notes: list[str] = []
     if model is not None:
@@ -82,7 +82,7 @@ def _tried(work: Callable[[], Found], faults: list[dict[str, str]]) -> Found | N
     return None
 
 
-def _data_facts(data: Division | None) -> dict[str, Any]:
+def _data_facts(data: TrainEvalSplit | None) -> dict[str, Any]:
     if data is None:
         return {}
     return {
@@ -95,7 +95,7 @@ def _data_facts(data: Division | None) -> dict[str, Any]:
     }
 
 
-def _guessing(data: Division) -> float:
+def _guessing(data: TrainEvalSplit) -> float:
     """Share of the held-out rows that have the class most frequent in training."""
     most = np.bincount(data.train["label"].to_numpy()).argmax()
     return float(np.mean(data.held_out["label"].to_numpy() == most))
@@ -107,13 +107,13 @@ def _model_facts(model: FoundModel | None) -> dict[str, Any]:
     return {"model_fingerprint": model.fingerprint, "num_model_bytes": model.facts.num_bytes}
 
 
-def _inputs(data: Division | None, model: FoundModel | None) -> dict[str, Any]:
+def _inputs(data: TrainEvalSplit | None, model: FoundModel | None) -> dict[str, Any]:
     """Files of this machine that the run reads, by the field that names them: a cluster has to be given them."""
     local = {**(data.local if data else {}), **({"model": model.local} if model and model.local else {})}
     return {field: found.to_dict() for field, found in local.items()}
 
 
-def _commits(data: Division | None, model: FoundModel | None) -> dict[str, str]:
+def _commits(data: TrainEvalSplit | None, model: FoundModel | None) -> dict[str, str]:
     """What the Hub's branches and tags are at this moment, by the field of the Run that names them."""
     found = {"dataset_revision": data and data.commit, "model_revision": model and model.commit}
     return {field: commit for field, commit in found.items() if commit}
@@ -125,13 +125,13 @@ def _disk_faults(model: FoundModel, cache: Path) -> list[dict[str, str]]:
     if free >= wanted:
         return []
     message = (
-        f"{folder}: {free / 1e6:,.1f} MB free, and {wanted / 1e6:,.1f} MB are wanted ({COPIES} copies of the model's "
+        f"{folder}: {free / 1e6:,.1f} MB free, and {wanted / 1e6:,.1f} MB are expected ({COPIES} copies of the model's "
         f"{model.facts.num_bytes / 1e6:,.1f} MB): make room there, or let TRAIN_FUNC_HOME name a folder on another disk"
     )
     return [{"cause": "storage", "message": message}]
 
 
-def _size_notes(run: Run, data: Division) -> list[str]:
+def _size_notes(run: Run, data: TrainEvalSplit) -> list[str]:
     notes = []
     num_train = data.train.num_rows
     if num_train < run.batch_size:

@@ -1,4 +1,4 @@
-"""Cluster: the place that executes a PyTorchJob on a Kubernetes with the Training Operator.
+"""Cluster: the backend that executes a PyTorchJob on a Kubernetes with the Training Operator.
 
 Loaded when it is first used, and the kubernetes client only with the first request: its import takes a second.
 """

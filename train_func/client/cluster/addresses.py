@@ -16,7 +16,7 @@ def store_faults(address: str | None) -> list[str]:
     if not isinstance(address, str) or not address.startswith("s3://"):
         fault = (
             f"store={without_password(str(address))!r}: the pods of a cluster do not see this machine's folders; an S3 "
-            f"server that both reach is wanted: {wanted}, and AWS_ENDPOINT_URL_S3 when it is not Amazon's"
+            f"server that both reach is expected: {wanted}, and AWS_ENDPOINT_URL_S3 when it is not Amazon's"
         )
         return [fault]
     try:
@@ -31,7 +31,7 @@ def endpoint_faults(name: str, endpoint: str) -> list[str]:
     parts = urlsplit(str(endpoint))
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         shown = without_password(str(endpoint))
-        return [f"{name}={shown!r}: an address such as http://myminio:9000 is wanted, without user and password"]
+        return [f"{name}={shown!r}: an address such as http://myminio:9000 is expected, without user and password"]
     if parts.hostname.startswith(LOOPBACK):
         fault = (
             f"{name}={endpoint!r}: in a pod that is the pod itself, not this machine; give the server's name inside "

@@ -25,7 +25,7 @@ def post(access: Access, path: str, body: Mapping[str, Any], *, seconds: float =
     return _call(access, "POST", path, body, seconds, query)
 
 
-def together(calls: Sequence[Callable[[], T]], seconds: float) -> list[T | Exception]:
+def run_concurrently(calls: Sequence[Callable[[], T]], seconds: float) -> list[T | Exception]:
     """What each of ``calls`` returned or raised, in their order; TimeoutError for those that were not done in time.
 
     They run in threads of their own, which are left behind then: a silent name server ends no earlier. Time for which

@@ -17,7 +17,7 @@ ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
-class Ask:
+class PodRequest:
     """What one worker asks of a node, and how many there are."""
 
     resources: Amounts
@@ -26,7 +26,7 @@ class Ask:
     tolerations: Sequence[Json]
 
     @classmethod
-    def of(cls, manifest: Json) -> "Ask":
+    def of(cls, manifest: Json) -> "PodRequest":
         """What the Workers of a PyTorchJob ask for."""
         worker = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]
         pod = worker["template"]["spec"]
@@ -42,7 +42,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Room:
+class NodeFit:
     """What one node has for a worker."""
 
     node: str
@@ -69,7 +69,7 @@ def requests(pod: Json) -> dict[str, Decimal]:
     return together
 
 
-def rooms(ask: Ask, nodes: Iterable[Json], pods: Iterable[Json] | None) -> list[Room]:
+def rooms(ask: PodRequest, nodes: Iterable[Json], pods: Iterable[Json] | None) -> list[NodeFit]:
     """Per node what it has for one worker, those that come closest first.
 
     Args:
@@ -81,7 +81,7 @@ def rooms(ask: Ask, nodes: Iterable[Json], pods: Iterable[Json] | None) -> list[
     return sorted(found, key=lambda room: (len(room.never), len(room.now), room.node))
 
 
-def lack(ask: Ask, found: Sequence[Room]) -> str | None:
+def lack(ask: PodRequest, found: Sequence[NodeFit]) -> str | None:
     """Why these nodes, even if they were empty, could not hold all workers; None when they could."""
     if not found:
         return f"the cluster has no node at all; each worker asks for {ask}"
@@ -98,7 +98,7 @@ def lack(ask: Ask, found: Sequence[Room]) -> str | None:
     )
 
 
-def table(ask: Ask, found: Sequence[Room]) -> str:
+def table(ask: PodRequest, found: Sequence[NodeFit]) -> str:
     """Per node what is free of what there is, and why it holds no worker."""
     shown = [(room.node, _has(ask, room), "; ".join((*room.never, *room.now)) or "could hold one") for room in found]
     rows = [("node", "free of all" if any(r.free is not None for r in found) else "has", "why not"), *shown[:SHOWN]]
@@ -140,7 +140,7 @@ def _used(pods: Iterable[Json]) -> dict[str, dict[str, Decimal]]:
     return used
 
 
-def _room(ask: Ask, node: Json, used: Mapping[str, Amounts] | None) -> Room:
+def _room(ask: PodRequest, node: Json, used: Mapping[str, Amounts] | None) -> NodeFit:
     name, spec, status = node["metadata"]["name"], node.get("spec") or {}, node.get("status") or {}
     whole = {kind: quantity.parse(str(text)) for kind, text in (status.get("allocatable") or {}).items()}
     free = None
@@ -152,18 +152,18 @@ def _room(ask: Ask, node: Json, used: Mapping[str, Amounts] | None) -> Room:
     now = [*_unwell(spec, status), *passing]
     if free is not None and not never:
         now += _short(ask, free, "free")
-    return Room(name, whole, free, tuple(never), tuple(dict.fromkeys(now)))
+    return NodeFit(name, whole, free, tuple(never), tuple(dict.fromkeys(now)))
 
 
-def _labels(ask: Ask, labels: Mapping[str, str]) -> list[str]:
+def _labels(ask: PodRequest, labels: Mapping[str, str]) -> list[str]:
     return [
-        f"label {key}={value} is wanted, it has {f'{key}={labels[key]}' if key in labels else 'none'}"
+        f"label {key}={value} is expected, it has {f'{key}={labels[key]}' if key in labels else 'none'}"
         for key, value in ask.node_selector.items()
         if labels.get(key) != value
     ]
 
 
-def _taints(ask: Ask, taints: Iterable[Json]) -> tuple[list[str], list[str]]:
+def _taints(ask: PodRequest, taints: Iterable[Json]) -> tuple[list[str], list[str]]:
     """Those that keep the worker away: the passing ones, and those that stay."""
     passing: list[str] = []
     lasting: list[str] = []
@@ -192,7 +192,7 @@ def _unwell(spec: Json, status: Json) -> list[str]:
     ]
 
 
-def _short(ask: Ask, there: Amounts, word: str) -> list[str]:
+def _short(ask: PodRequest, there: Amounts, word: str) -> list[str]:
     """What is missing of ``there``, which is all of the node (word: in all) or what is free of it."""
     found = []
     for name, amount in {**ask.resources, "pods": Decimal(1)}.items():
@@ -208,12 +208,12 @@ def _short(ask: Ask, there: Amounts, word: str) -> list[str]:
     return found
 
 
-def _places(ask: Ask, room: Room) -> int:
+def _places(ask: PodRequest, room: NodeFit) -> int:
     wanted = {**ask.resources, "pods": Decimal(1)}
     return min(int(room.whole.get(name, Decimal(0)) // amount) for name, amount in wanted.items() if amount)
 
 
-def _has(ask: Ask, room: Room) -> str:
+def _has(ask: PodRequest, room: NodeFit) -> str:
     told = []
     for name in ask.resources:
         whole = worded(name, room.whole.get(name, Decimal(0)))

@@ -8,8 +8,8 @@ from typing import Any
 from train_func.client.cluster import asking, faults, quota, rights, room
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.images import image_fault
-from train_func.client.explain.refusals import judge
-from train_func.client.explain.remedies import create_secret
+from train_func.client.diagnose.refusals import judge
+from train_func.client.diagnose.remedies import create_secret
 from train_func.errors import Cause
 
 GROUP, VERSION, PLURAL = "kubeflow.org", "v1", "pytorchjobs"
@@ -55,7 +55,7 @@ def operator(access: Access, manifest: Json) -> Said:
     elif VERSION not in versions:
         there = ", ".join(versions)
         yield Finding(
-            "cluster", f"{access.where} serves {GROUP} as {there}; {VERSION} is wanted: Training Operator 1.9"
+            "cluster", f"{access.where} serves {GROUP} as {there}; {VERSION} is expected: Training Operator 1.9"
         )
     else:
         kinds = asking.get(access, f"/apis/{GROUP}/{VERSION}")["resources"]
@@ -101,7 +101,7 @@ def admission(access: Access, manifest: Json) -> Said:
                 raise
         elif "exceeded quota" not in words:  # which the quotas themselves tell better
             told = judge(words, num_workers(manifest))
-            yield Finding(told.cause, f"a worker's pod would not be admitted: {told.what}; {told.next}")
+            yield Finding(told.cause, f"a worker's pod would not be admitted: {told.message}; {told.remedy}")
 
 
 def namespace(access: Access, manifest: Json) -> Said:
@@ -127,15 +127,14 @@ def limits(access: Access, manifest: Json) -> Said:
 
 def nodes(access: Access, manifest: Json) -> Said:
     """Whether the nodes could ever hold the workers."""
-    why_not = room.look(access, manifest)
-    if why_not and why_not.lack:
-        yield Finding(
-            "scheduling", f"{why_not.lack}; ask for less cpu, memory or gpu, or for fewer workers\n{why_not.table}"
-        )
+    report = room.look(access, manifest)
+    if report and report.lack:
+        todo = "ask for less cpu, memory or gpu, or for fewer workers"
+        yield Finding("scheduling", f"{report.lack}; {todo}\n{report.table}")
 
 
 def secrets(access: Access, manifest: Json) -> Said:
-    """Whether the Secrets that workers cannot start without hold the keys that are wanted."""
+    """Whether the Secrets that workers cannot start without hold the keys that are expected."""
     wanted: dict[str, list[str]] = {}
     for variable in pod_of(manifest)["containers"][0].get("env") or ():
         reference = (variable.get("valueFrom") or {}).get("secretKeyRef")
@@ -167,7 +166,7 @@ def priority(access: Access, manifest: Json) -> Said:
 def missing_rights(access: Access, rules: list[Json]) -> list[rights.Right]:
     """Those that are needed and not granted; what the review does not show is asked for one by one."""
     doubtful = [right for right in rights.needed() if not rights.granted(right, rules)]
-    answers = asking.together([partial(_may, access, right) for right in doubtful], RIGHTS_SECONDS)
+    answers = asking.run_concurrently([partial(_may, access, right) for right in doubtful], RIGHTS_SECONDS)
     return [right for right, may in zip(doubtful, answers, strict=True) if may is False]
 
 

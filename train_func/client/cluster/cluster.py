@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from train_func.client import manifest as manifests
+from train_func.client.backend import Input, Note
 from train_func.client.cluster import inputs as carrying
 from train_func.client.cluster import logs, looking, objects, observer, preflight, room
 from train_func.client.cluster.access import Access, connect
 from train_func.client.cluster.addresses import endpoint_faults, store_faults
 from train_func.client.cluster.images import image_fault
-from train_func.client.observed import Event, Input, JobStatus, LogCut, LogLine, Note, Pod, WhyNot
 from train_func.client.placement import Placement, SecretKey
+from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod, SchedulingReport
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.home import home
 from train_func.run import Run, RunRecord
@@ -33,7 +34,7 @@ UNNAMED, UNNAMED_STORE = "unnamed:0", "s3://unnamed"  # where a setting is missi
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A namespace of a Kubernetes as a place for jobs; all faults of its options are reported at once.
+    """A namespace of a Kubernetes as a backend for jobs; all faults of its options are reported at once.
 
     Raises:
         InvalidInput: naming every option that cannot work, what it was and what it may be.
@@ -92,13 +93,13 @@ class Cluster:
             raise InvalidInput(faults)
 
     @property
-    def named(self) -> str:
+    def constructor_repr(self) -> str:
         """As a person writes it, with what leads to the jobs and is not left to the kubeconfig."""
         given = {"context": self.context, "namespace": self._namespace(), "store": self.store}
         return f"on=Cluster({', '.join(f'{name}={value!r}' for name, value in given.items() if value)})"
 
-    def elsewhere(self, manifest: Mapping[str, Any]) -> str:
-        """The place that a manifest was made for, if that was another namespace or a machine."""
+    def other_backend(self, manifest: Mapping[str, Any]) -> str:
+        """The backend that a manifest was made for, if that was another namespace or a machine."""
         there = manifest["metadata"].get("namespace")
         words = f"on=Cluster(namespace={there!r})" if there else "on=Local()"
         return "" if there == self._access().namespace else words
@@ -144,9 +145,9 @@ class Cluster:
     def admit(self, record: RunRecord, num_model_bytes: int) -> None:
         """Nothing: a job of a cluster waits for room."""
 
-    def carry(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
+    def upload_inputs(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
         """Brings the run's local files to the store, by content; returns the run with their addresses there."""
-        return carrying.carry(run, inputs, store)
+        return carrying.upload_inputs(run, inputs, store)
 
     def create(self, job_name: str, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
         """Creates the job; a finished one of that name is removed first.
@@ -186,17 +187,17 @@ class Cluster:
         """The last line that each of these running pods has written, by its uid."""
         return logs.last_lines(self._access(), pods)
 
-    def unheard(self, job_name: str) -> InvalidInput | None:
+    def outage(self, job_name: str) -> InvalidInput | None:
         """Why nothing new is heard of the job by whoever waits for it: the API is away, or refuses by now."""
-        return looking.unheard(self._access(), job_name)
+        return looking.outage(self._access(), job_name)
 
     def await_change(self, job_name: str, seconds: float) -> None:
-        """Returns when something about the job may have changed, or after so many seconds."""
+        """Returns when something about the job may have changed, or after ``seconds``."""
         looking.await_change(self._access(), job_name, seconds)
 
-    def why_not(self, job_name: str) -> WhyNot | None:
+    def scheduling_report(self, job_name: str) -> SchedulingReport | None:
         """Per node why it takes no worker; None where the nodes may not be looked at."""
-        return room.why_not(self._access(), job_name)
+        return room.scheduling_report(self._access(), job_name)
 
     def cancel(self, job_name: str) -> None:
         """Removes the job with its pods and its ConfigMap; raises JobNotFound."""

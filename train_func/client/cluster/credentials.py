@@ -51,7 +51,7 @@ class Reading(Generic[T]):
         return self._outcome.result(0)
 
     def over(self, seconds: float) -> bool:
-        """Whether it is, after so many seconds at most."""
+        """Whether it is, after ``seconds`` at most."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 

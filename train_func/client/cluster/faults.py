@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from train_func.client.cluster import rights
 from train_func.client.cluster.sending import NO_API, PATIENCE_SECONDS, retry_after
-from train_func.client.explain.refusals import DENIED, POLICY
+from train_func.client.diagnose.refusals import DENIED, POLICY
 from train_func.errors import Cause, InvalidInput
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from train_func.client.observed import Input
+from train_func.client.backend import Input
 from train_func.errors import InvalidInput
 from train_func.run import INPUTS, Run
 from train_func.storage import Store
@@ -27,7 +27,7 @@ class _File:
     sha256: str
 
 
-def carry(run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
+def upload_inputs(run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
     """Uploads what the store lacks of ``inputs``, by field; returns the run with their addresses in the store.
 
     Raises:

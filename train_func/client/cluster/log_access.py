@@ -2,7 +2,7 @@
 
 import time
 
-from train_func.client.cluster.reflection import TROUBLE_SECONDS
+from train_func.client.cluster.informer import TROUBLE_SECONDS
 
 
 class LogAccess:
@@ -22,7 +22,7 @@ class LogAccess:
         return self._allowed or time.monotonic() - since < TROUBLE_SECONDS
 
     @property
-    def unheard(self) -> BaseException | None:
+    def outage(self) -> BaseException | None:
         """Why they cannot be read, if that lasts."""
         error, since = self._refused or (None, 0.0)
         return error if time.monotonic() - since >= TROUBLE_SECONDS else None

@@ -7,14 +7,15 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
+from train_func.client.backend import Note
 from train_func.client.cluster import faults, objects, sending
 from train_func.client.cluster import observer as observers
 from train_func.client.cluster.access import Access
-from train_func.client.cluster.asking import together
+from train_func.client.cluster.asking import run_concurrently
 from train_func.client.cluster.observer import Observer
 from train_func.client.cluster.tail import Tail, ended, is_there, open_log, readable, started
 from train_func.client.manifest import CONTAINER
-from train_func.client.observed import LogCut, LogLine, Note, Pod
+from train_func.client.status import LogCut, LogLine, Pod
 from train_func.errors import InvalidInput
 
 FIRST_SECONDS = 15.0  # longest wait for the first listing, beside what a busy server asks for
@@ -57,7 +58,7 @@ def lines(
 
 def last_lines(access: Access, pods: Sequence[Pod]) -> dict[str, str]:
     """The last line of each pod's log, by the pod's uid, as far as its node says it within moments."""
-    answers = together([partial(_last_line, access, pod) for pod in pods], LAST_SECONDS)
+    answers = run_concurrently([partial(_last_line, access, pod) for pod in pods], LAST_SECONDS)
     return {pod.uid: line for pod, line in zip(pods, answers, strict=True) if isinstance(line, str)}
 
 
@@ -153,8 +154,8 @@ class _Following:
         """Says once that nothing can come, and forgets that when it is over; raises when nothing ever will."""
         if self._observer.failure:
             raise _refused(self._access, self._observer.failure)
-        if unheard := self._observer.unheard:
-            self._note_once("away", f"{unheard}; the log goes on as soon as the cluster lets it")
+        if outage := self._observer.outage:
+            self._note_once("away", f"{outage}; the log goes on as soon as the cluster lets it")
         else:
             self._noted.discard("away")
 
@@ -216,7 +217,7 @@ class _Following:
             ready = [pod for pod in ready if pod.worker == 0 or pod.worker in self._failed]
             ready.sort(key=lambda pod: (pod.worker != 0, not (ended(pod) or pod.deleted)))
             living = LIVING - len(self._tails)
-            ready = [pod for place, pod in enumerate(ready) if place < living or ended(pod) or pod.deleted]
+            ready = [pod for backend, pod in enumerate(ready) if backend < living or ended(pod) or pod.deleted]
         return ready[: MOST_FOLLOWED - len(self._tails)]
 
 
@@ -228,7 +229,7 @@ def _await_first_listing(access: Access, observer: Observer, stop: threading.Eve
             return
         observer.ask()
         end = max(begun, min(observer.busy_until, begun + sending.PATIENCE_SECONDS))
-    if error := observer.failure or observer.trouble:
+    if error := observer.failure or observer.error:
         raise _refused(access, error)
     raise InvalidInput(f"{access.where} has not answered within {FIRST_SECONDS:.0f} s; try again", cause="cluster")
 

@@ -4,7 +4,7 @@ import time
 
 from train_func.client.cluster import objects, observer
 from train_func.client.cluster.access import Access
-from train_func.client.observed import Event, JobStatus, Pod
+from train_func.client.status import Event, JobStatus, Pod
 from train_func.errors import InvalidInput
 
 
@@ -26,18 +26,18 @@ def events(access: Access, job_name: str) -> list[Event]:
     return found.events() if found else objects.events(access, job_name)
 
 
-def unheard(access: Access, job_name: str) -> InvalidInput | None:
+def outage(access: Access, job_name: str) -> InvalidInput | None:
     """Why nothing new is heard of the job, though it is observed."""
     found = observer.newest(access, job_name)
     if found is None:
         return None
     if found.alive:
         found.ready(observer.READY_SECONDS)  # it may have begun this moment
-    return found.unheard
+    return found.outage
 
 
 def await_change(access: Access, job_name: str, seconds: float) -> None:
-    """Returns when something about the job may have changed, or after so many seconds."""
+    """Returns when something about the job may have changed, or after ``seconds``."""
     found = observer.observe(access, job_name)
     found.await_change(seconds)
     if found.failure:

@@ -9,10 +9,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from train_func.client.backend import RunsAlready
 from train_func.client.cluster import faults, reading
 from train_func.client.cluster.access import Access, Json
 from train_func.client.manifest import RUN_LABEL
-from train_func.client.observed import Event, JobStatus, Pod, RunsAlready
+from train_func.client.status import Event, JobStatus, Pod
 from train_func.errors import InvalidInput, JobFailed
 
 API = ("kubeflow.org", "v1")
@@ -43,17 +44,17 @@ def create(access: Access, manifest: Mapping[str, Any], config_map: Mapping[str,
         _give(access, name)
     except BaseException as error:
         # An interrupt, or the answer was lost on its way: the server may have done what was asked.
-        unheard = not isinstance(error, InvalidInput) or error.cause == "cluster"
-        if not _comes(access, name, COMES_SECONDS if unheard else 0.0):
+        outage = not isinstance(error, InvalidInput) or error.cause == "cluster"
+        if not _comes(access, name, COMES_SECONDS if outage else 0.0):
             _delete_config_map(access, name)
             raise
         _give(access, name)  # the job is there: made by somebody at the same moment, or as it was asked for
-        if not (isinstance(error, InvalidInput) and unheard):
+        if not (isinstance(error, InvalidInput) and outage):
             raise
 
 
 def _comes(access: Access, name: str, seconds: float) -> bool:
-    """Whether the job is there, or will be within so many seconds: the server may be about to create it."""
+    """Whether the job is there, or will be within ``seconds``: the server may be about to create it."""
     end = time.monotonic() + seconds
     while not read_job(access, name):
         if time.monotonic() >= end:

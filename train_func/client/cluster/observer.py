@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from train_func.client.cluster import faults, objects, reading
 from train_func.client.cluster.access import Access, Json
+from train_func.client.cluster.informer import Informer, Kind
 from train_func.client.cluster.log_access import LogAccess
-from train_func.client.cluster.reflection import Kind, Reflection
-from train_func.client.observed import Event, JobStatus, Pod
+from train_func.client.status import Event, JobStatus, Pod
 from train_func.errors import InvalidInput
 
 IDLE_SECONDS = 30.0
@@ -69,10 +69,10 @@ class Observer:
         self._answered: dict[int, int] = {}  # by thread: the generation when it was told of a change
         self._asked = time.monotonic()
         self._stopped = False
-        self._job = Reflection(access, _job_kind(access, job_name), self._change)
-        self._pods: Reflection[_Born] = Reflection(access, _pod_kind(access, job_name), self._change)
-        self._events = Reflection(access, _event_kind(access, job_name), self._change)
-        self._all: tuple[Reflection[JobStatus] | Reflection[_Born] | Reflection[Event], ...]
+        self._job = Informer(access, _job_kind(access, job_name), self._change)
+        self._pods: Informer[_Born] = Informer(access, _pod_kind(access, job_name), self._change)
+        self._events = Informer(access, _event_kind(access, job_name), self._change)
+        self._all: tuple[Informer[JobStatus] | Informer[_Born] | Informer[Event], ...]
         self._all = (self._job, self._pods, self._events)
         for one in self._all:
             one.start()
@@ -94,9 +94,9 @@ class Observer:
         return next((one.failure for one in self._all if one.failure), None)
 
     @property
-    def trouble(self) -> BaseException | None:
+    def error(self) -> BaseException | None:
         """Why nothing is heard at the moment, though it goes on trying."""
-        return next((one.trouble for one in self._all if one.trouble), None)
+        return next((one.error for one in self._all if one.error), None)
 
     @property
     def busy_until(self) -> float:
@@ -104,9 +104,9 @@ class Observer:
         return max(one.busy_until for one in self._all)
 
     @property
-    def unheard(self) -> InvalidInput | None:
+    def outage(self) -> InvalidInput | None:
         """The same for whoever waits, once it lasts."""
-        found = [(one.unheard, "watch", one.resource) for one in self._all] + [(self.logs.unheard, "get", "pods/log")]
+        found = [(one.outage, "watch", one.resource) for one in self._all] + [(self.logs.outage, "get", "pods/log")]
         for error, verb, resource in found:
             if error and faults.known(error):
                 return faults.failed(error, verb, resource, self.access)
@@ -147,7 +147,7 @@ class Observer:
         return self.fresh
 
     def await_change(self, seconds: float) -> None:
-        """Returns when something has changed since it returned last to this thread, or after so many seconds."""
+        """Returns when something has changed since it returned last to this thread, or after ``seconds``."""
         self.ask()
         end = time.monotonic() + seconds
         time.sleep(min(seconds, SHORTEST_SECONDS))

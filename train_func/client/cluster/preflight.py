@@ -65,7 +65,9 @@ def check(access: Access, manifest: Json, also: Sequence[str] = ()) -> list[str]
     begun = time.monotonic()
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
     body = {**review, "spec": {"namespace": access.namespace}}
-    (first,) = asking.together([lambda: asking.post(access, REVIEW, body, seconds=REACH_SECONDS)], REACH_SECONDS)
+    (first,) = asking.run_concurrently(
+        [lambda: asking.post(access, REVIEW, body, seconds=REACH_SECONDS)], REACH_SECONDS
+    )
     if isinstance(first, Exception):
         said = [_unanswered(first, access), *checks.image(access, manifest)]
     else:
@@ -80,7 +82,7 @@ def check(access: Access, manifest: Json, also: Sequence[str] = ()) -> list[str]
 
 def _ask(access: Access, manifest: Json, rules: list[Json], seconds: float) -> list[Finding | Note]:
     calls = [partial(_said, question, access, manifest) for question, _, _ in CHECKS]
-    rights_answer, *answers = asking.together([partial(_rights, access, rules), *calls], seconds)
+    rights_answer, *answers = asking.run_concurrently([partial(_rights, access, rules), *calls], seconds)
     said: dict[Any, list[Finding | Note]] = {
         _rights: _taken(rights_answer, "create", "selfsubjectaccessreviews", access)
     }

@@ -1,11 +1,11 @@
-"""From Kubernetes' JSON to what a place reports: conditions, pods, events."""
+"""From Kubernetes' JSON to what a backend reports: conditions, pods, events."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from train_func.client.manifest import CONTAINER
-from train_func.client.observed import Condition, Event, JobStatus, Pod
+from train_func.client.status import Condition, Event, JobStatus, Pod
 
 WORKER_LABEL = "training.kubeflow.org/replica-index"
 JOB_LABEL = "training.kubeflow.org/job-name"

@@ -5,7 +5,7 @@ from typing import Any
 
 from train_func.client.cluster import asking, capacity, faults
 from train_func.client.cluster.access import Access
-from train_func.client.observed import WhyNot
+from train_func.client.status import SchedulingReport
 
 PAGE = "500"  # objects of one answer; what goes on beyond it is not looked at
 RUNNING = "status.phase!=Succeeded,status.phase!=Failed"
@@ -15,7 +15,7 @@ GROWS = "    (this cluster adds nodes by itself when workers find no room)"
 Json = dict[str, Any]
 
 
-def look(access: Access, manifest: Mapping[str, Any]) -> WhyNot | None:
+def look(access: Access, manifest: Mapping[str, Any]) -> SchedulingReport | None:
     """Per node why it takes no worker of the PyTorchJob; None where there are more nodes than can be looked at.
 
     Raises:
@@ -24,12 +24,12 @@ def look(access: Access, manifest: Mapping[str, Any]) -> WhyNot | None:
     nodes = asking.get(access, "/api/v1/nodes", limit=PAGE)
     if _goes_on(nodes):
         return None
-    ask = capacity.Ask.of(manifest)
+    ask = capacity.PodRequest.of(manifest)
     found = capacity.rooms(ask, nodes["items"], _pods(access))
     lack, table = capacity.lack(ask, found), capacity.table(ask, found)
     if lack and grows(access):
-        return WhyNot(None, f"{table}\n{GROWS}")
-    return WhyNot(lack, table)
+        return SchedulingReport(None, f"{table}\n{GROWS}")
+    return SchedulingReport(lack, table)
 
 
 def grows(access: Access) -> bool:
@@ -61,7 +61,7 @@ def _goes_on(answer: Mapping[str, Any]) -> bool:
     return bool((answer.get("metadata") or {}).get("continue"))
 
 
-def why_not(access: Access, job_name: str) -> WhyNot | None:
+def scheduling_report(access: Access, job_name: str) -> SchedulingReport | None:
     """As ``look``, for a job that exists; None where that cannot be known."""
     try:
         job = asking.get(access, f"/apis/kubeflow.org/v1/namespaces/{access.namespace}/pytorchjobs/{job_name}")

@@ -17,7 +17,7 @@ from train_func.client.cluster.observer import Observer
 from train_func.client.cluster.stream import Stream
 from train_func.client.cluster.waits import Waits
 from train_func.client.manifest import CONTAINER
-from train_func.client.observed import LogCut, LogLine, Pod
+from train_func.client.status import LogCut, LogLine, Pod
 
 SILENCE_SECONDS = 90.0  # a silent worker is no fault, but a dead connection looks the same: ask again
 ANSWER_SECONDS = 8.0  # the same for a log that is there as a whole
@@ -132,7 +132,7 @@ class Tail(threading.Thread):
             if faults.forbidden(error) or faults.status_of(error) == NO_CREDENTIALS:
                 if not self._observer.logs.refused(error):
                     raise faults.failed(error, "get", "pods/log", self._access) from None
-                if ended(pod) and self._observer.logs.unheard:  # the store has the rest of it
+                if ended(pod) and self._observer.logs.outage:  # the store has the rest of it
                     self._put(LogCut(self.pod.worker, self.pod.uid))
                     return True
                 self._tries = min(self._tries + 1, MOST_TRIES)  # not counted: nothing speaks against the pod

@@ -33,7 +33,7 @@ class Waits:
 
     @contextlib.contextmanager
     def lent(self, seconds: float) -> Iterator[None]:
-        """Until it is left, the caller waits for something else, so many seconds at most; the rest is taken back."""
+        """Until it is left, the caller waits for something else, ``seconds`` at most; the rest is taken back."""
         end = time.monotonic() + seconds
         self._add(seconds, end)
         try:

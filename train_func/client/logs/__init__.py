@@ -1,7 +1,7 @@
-"""What workers wrote, attempt by attempt: joined from the place where they run and the store."""
+"""What workers wrote, attempt by attempt: joined from the backend where they run and the store."""
 
 from train_func.client.logs.joined import joined
-from train_func.client.logs.kept import Kept
-from train_func.client.logs.numbering import Attempt, Told, headed
+from train_func.client.logs.numbering import Attempt, AttemptLine, headed
+from train_func.client.logs.stored import StoredLogs
 
-__all__ = ["Attempt", "Kept", "Told", "headed", "joined"]
+__all__ = ["Attempt", "AttemptLine", "StoredLogs", "headed", "joined"]

@@ -1,14 +1,16 @@
-"""Joins the lines that a place shows with those that only the store still has: each once, attempt by attempt."""
+"""Joins the lines that a backend shows with those that only the store still has: each once, attempt by attempt."""
 
 from collections.abc import Iterable, Iterator
 
-from train_func.client.logs.kept import Kept, KeptLog, Seen
-from train_func.client.logs.numbering import Numbering, Told
-from train_func.client.observed import LogCut, LogLine, Pod
+from train_func.client.logs.numbering import AttemptLine, Numbering
+from train_func.client.logs.stored import Seen, StoredLog, StoredLogs
+from train_func.client.status import LogCut, LogLine, Pod
 
 
-def joined(kept: Kept, pods: Iterable[Pod], live: Iterable[LogLine | LogCut], *, worker: int | None) -> Iterator[Told]:
-    """Every line of every pod, of those that the place has forgotten first.
+def joined(
+    kept: StoredLogs, pods: Iterable[Pod], live: Iterable[LogLine | LogCut], *, worker: int | None
+) -> Iterator[AttemptLine]:
+    """Every line of every pod, of those that the backend has forgotten first.
 
     Args:
         pods: those whose lines ``live`` begins with, at this moment.
@@ -24,20 +26,20 @@ def joined(kept: Kept, pods: Iterable[Pod], live: Iterable[LogLine | LogCut], *,
     yield from numbering.told(_completed(kept, live))
 
 
-def _name_the_living(kept: Kept, pods: Iterable[Pod]) -> None:
+def _name_the_living(kept: StoredLogs, pods: Iterable[Pod]) -> None:
     """Where the newest claim is that of a living pod, those that live beside it belong to the same attempt."""
     living = [pod.uid for pod in pods if not pod.deleted]
     if kept.newest in (kept.numbers.get(uid) for uid in living):
         kept.numbers.update({uid: kept.newest for uid in living if uid not in kept.numbers})
 
 
-def _lines(kept: Kept, logs: Iterable[KeptLog]) -> Iterator[LogLine]:
+def _lines(kept: StoredLogs, logs: Iterable[StoredLog]) -> Iterator[LogLine]:
     for log in logs:
         for line in kept.lines(log):
             yield LogLine(log.worker, log.pod_uid or log.key, line.text)
 
 
-def _completed(kept: Kept, live: Iterable[LogLine | LogCut]) -> Iterator[LogLine]:
+def _completed(kept: StoredLogs, live: Iterable[LogLine | LogCut]) -> Iterator[LogLine]:
     """The lines, and after each cut what the store has beyond it."""
     seen: dict[str, Seen] = {}
     for line in live:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from train_func.client.observed import LogLine
+from train_func.client.status import LogLine
 
 _FIRST = re.compile(
     r"worker \d+ of \d+ starts in \S+ \((?P<uid>[^)]+)\)(?: at (?P<at>[^ ,]+))?(?:, submitted (?P<submitted>\S+))?"
@@ -42,7 +42,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Told:
+class AttemptLine:
     """One line of one worker; ``late``: a later attempt has spoken before."""
 
     attempt: Attempt
@@ -55,7 +55,7 @@ class Told:
         return f"[{label}] {self.text}"
 
 
-def headed(lines: Iterable[Told]) -> Iterator[str]:
+def headed(lines: Iterable[AttemptLine]) -> Iterator[str]:
     """The lines as text, and before those of each attempt one that names it."""
     last: Attempt | None = None
     for told in lines:
@@ -82,13 +82,13 @@ class Numbering:
         self._of: dict[str, Attempt] = {}
         self._last: Attempt | None = None
 
-    def told(self, lines: Iterable[LogLine]) -> Iterator[Told]:
+    def told(self, lines: Iterable[LogLine]) -> Iterator[AttemptLine]:
         """Each line with its attempt."""
         for line in lines:
             attempt = self._of.get(line.pod_uid) or self._join(line)
             if line.worker == 0 and (said := _SAID.match(line.text)):
                 attempt = self._corrected(line, attempt, int(said[1]))
-            yield Told(attempt, line.worker, line.text, late=attempt is not self._last)
+            yield AttemptLine(attempt, line.worker, line.text, late=attempt is not self._last)
 
     def _join(self, line: LogLine) -> Attempt:
         first = _FIRST.match(line.text)

@@ -1,4 +1,4 @@
-"""Local: the place that executes a PyTorchJob as processes of this machine.
+"""Local: the backend that executes a PyTorchJob as processes of this machine.
 
 Loaded when it is first used: the controller shares this package and has to start quickly.
 """

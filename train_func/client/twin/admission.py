@@ -11,7 +11,7 @@ from train_func.client.twin.substitutes import GPU
 from train_func.counted import counted
 
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-NAME_RULE = "a DNS label is wanted: a-z, 0-9 and -, at most 63 characters, a letter first"
+NAME_RULE = "a DNS label is expected: a-z, 0-9 and -, at most 63 characters, a letter first"
 # Fields that are executed, stood in for, or without a meaning on one machine.
 _RUN_POLICY = {"cleanPodPolicy", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "suspend"}
 _SPEC = {"elasticPolicy", "nprocPerNode", "pytorchReplicaSpecs", "runPolicy"}
@@ -74,7 +74,7 @@ def _unknown_fields(spec: Mapping[str, Any], worker: Mapping[str, Any]) -> list[
             found.append(f"mount {mount['mountPath']}: there is no volume {mount['name']!r}")
     found += _refused_by_a_cluster(spec, container)
     if worker.get("restartPolicy", "OnFailure") not in _RESTART:
-        found.append(f"restartPolicy={worker['restartPolicy']!r}: one of {', '.join(_RESTART)} is wanted")
+        found.append(f"restartPolicy={worker['restartPolicy']!r}: one of {', '.join(_RESTART)} is expected")
     return found
 
 

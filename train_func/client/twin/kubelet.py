@@ -49,7 +49,7 @@ class Kubelet:
     def __init__(self, node: Node, records: list[PodRecord], event: Callable[[str, str, str, str], None]) -> None:
         self.records = records
         self.restarting = True
-        """Whether containers are started again in place: not once the job has finished, which would go on for ever."""
+        """Whether containers are started again in place: not once the job has finished, which would go on forever."""
         self._node = node
         self._event = event
         self._containers: dict[str, _Container] = {}

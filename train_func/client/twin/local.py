@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from train_func.client import manifest as manifests
-from train_func.client.observed import Condition, Event, Input, JobStatus, LogLine, Pod, RunsAlready, WhyNot
+from train_func.client.backend import Input, RunsAlready
 from train_func.client.placement import Placement, memory_fault, whole_fault
+from train_func.client.status import Condition, Event, JobStatus, LogLine, Pod, SchedulingReport
 from train_func.client.twin import admission, lock, logs, room, rules, start_and_end
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.machine import Machine
@@ -32,7 +33,7 @@ LOOK_SECONDS = 0.3  # between two looks at a job that is waited for
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """This machine as a place for jobs; needs Linux, or WSL on Windows.
+    """This machine as a backend for jobs; needs Linux, or WSL on Windows.
 
     Raises:
         InvalidInput: naming every option that cannot work, what it was and what it may be.
@@ -60,11 +61,11 @@ class Local:
             raise InvalidInput(found)
 
     @property
-    def named(self) -> str:
+    def constructor_repr(self) -> str:
         """As a person writes it; empty for the default."""
         return f"on=Local(store={self.store!r})" if self.store else ""
 
-    def elsewhere(self, manifest: Mapping[str, Any]) -> str:
+    def other_backend(self, manifest: Mapping[str, Any]) -> str:
         """The cluster that a manifest was made for; one made for a machine names no namespace."""
         there = manifest["metadata"].get("namespace")
         return f"on=Cluster(namespace={there!r})" if there else ""
@@ -118,7 +119,7 @@ class Local:
                 f"workers={machine.cores} trains as fast"
             )
 
-    def carry(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
+    def upload_inputs(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
         """The run as it is: the workers read this machine's files where they lie."""
         return run
 
@@ -195,12 +196,12 @@ class Local:
         """The last line that each of these running pods has written, by its uid."""
         return logs.last_lines(_known(job_name), {pod.uid for pod in pods})
 
-    def unheard(self, job_name: str) -> InvalidInput | None:
+    def outage(self, job_name: str) -> InvalidInput | None:
         """Nothing: this machine can always be asked."""
         return None
 
     def await_change(self, job_name: str, seconds: float) -> None:
-        """Returns when something about the job may have changed, or after so many seconds."""
+        """Returns when something about the job may have changed, or after ``seconds``."""
         time.sleep(min(seconds, LOOK_SECONDS))  # a look here costs next to nothing
 
     def suspend(self, job_name: str, suspended: bool = True) -> None:
@@ -227,7 +228,7 @@ class Local:
             raise JobNotFound(f"no pod {pod_name!r} of job {job_name} runs; it has: {', '.join(existing) or 'none'}")
         (folder.deletions / existing[pod_name]).touch()
 
-    def why_not(self, job_name: str) -> WhyNot | None:
+    def scheduling_report(self, job_name: str) -> SchedulingReport | None:
         """Nothing: a job that this machine has no room for was refused at once."""
         return None
 

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Collection, Iterator
 
-from train_func.client.observed import LogLine
+from train_func.client.status import LogLine
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.record import PodRecord
 

@@ -11,7 +11,7 @@ from typing import Self
 _CGROUP = Path("/sys/fs/cgroup")  # limits of the container that this process itself runs in, if any
 _MEMINFO = Path("/proc/meminfo")
 # Of cgroups of version 2 and 1: the limit, what is used, and what of that are pages of files. The kernel drops those
-# when memory is wanted, and MemAvailable counts them as free too.
+# when memory is expected, and MemAvailable counts them as free too.
 _MEMORY = (
     ("memory.max", "memory.current", "memory.stat", ("inactive_file", "active_file")),
     (

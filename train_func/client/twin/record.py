@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from train_func.client.observed import Pod
+from train_func.client.status import Pod
 
 
 def stamp() -> str:
@@ -60,7 +60,7 @@ class PodRecord:
         return cls(**plain)
 
     def observed(self, *, controlled: bool) -> Pod:
-        """As a place reports it; without a controller nobody knows what became of a pod that had not ended."""
+        """As a backend reports it; without a controller nobody knows what became of a pod that had not ended."""
         unknown = not controlled and not self.over and not self.deleted
         return Pod(
             name=self.name,

@@ -1,4 +1,4 @@
-"""Starts the controller of a job, and clears away what is left of one: what a place does to a job from outside."""
+"""Starts the controller of a job, and clears away what is left of one: what a backend does to a job from outside."""
 
 import contextlib
 import os
@@ -64,7 +64,7 @@ def clear_away(folder: JobFolder) -> None:
 
 
 def _cleared_away(folder: JobFolder) -> bool:
-    """Whether nothing is left to wait for; under the lock no job can take the place of the one that is looked at."""
+    """Whether nothing is left to wait for; under the lock no job can take the backend of the one that is looked at."""
     with lock.hold(folder.root.parent / ".lock"):
         if not rules.finished(folder.read("status.json")):
             return True

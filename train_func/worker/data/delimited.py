@@ -55,7 +55,7 @@ def read_tsv(path: Path) -> pa.Table:
 
 def _refuse_empty(path: Path) -> None:
     if path.stat().st_size == 0:
-        raise InvalidInput(f"{path}: the file is empty (0 bytes); a header and rows are wanted", cause="data")
+        raise InvalidInput(f"{path}: the file is empty (0 bytes); a header and rows are expected", cause="data")
 
 
 def _read(path: Path, delimiter: str, *, quoted: bool) -> pa.Table:
@@ -143,7 +143,7 @@ def _unparsed(path: Path, delimiter: str, error: Exception, *, quoted: bool) -> 
     if quoted and (row := _open_quote(path, delimiter)):
         return f"the double quote opened in row {row} (the header is row 1) is never closed"
     if "Empty CSV" in str(error):
-        return "the file holds no row; a header and rows are wanted"
+        return "the file holds no row; a header and rows are expected"
     return f"cannot be read as {'csv' if quoted else 'tsv'}: {error}; rows may have {BLOCK >> 20} MiB at most"
 
 

@@ -33,7 +33,7 @@ def of_each(folder: Path, names: Iterable[str], cache: Path) -> dict[str, str]:
     return {name: of_file(folder / name, cache) for name in names}
 
 
-def together(parts: dict[str, str]) -> str:
+def of_parts(parts: dict[str, str]) -> str:
     """One fingerprint out of several, each under its name."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -83,7 +83,7 @@ def refusal(wanted: HubId, error: Exception) -> str | None:
             return f"{wanted} is gated and no token is set: accept its terms at {page(wanted)} and give HF_TOKEN"
         case RevisionNotFoundError():
             return (
-                f"{wanted}: the Hub holds it without that revision; a branch, tag or commit is wanted, "
+                f"{wanted}: the Hub holds it without that revision; a branch, tag or commit is expected, "
                 f"{page(wanted)}/tree/main lists them"
             )
         case RepositoryNotFoundError():

@@ -26,7 +26,7 @@ def read_json(path: Path) -> pa.Table:
     """
     data = path.read_bytes().removeprefix(_BOM)
     if not data.strip():
-        raise InvalidInput(f"{path}: the file is empty; rows are wanted", cause="data")
+        raise InvalidInput(f"{path}: the file is empty; rows are expected", cause="data")
     if data.lstrip()[:1] == b"[":
         rows = _items(path, data)
         return _table(path, rows, "item")
@@ -64,7 +64,7 @@ def _table(path: Path, rows: list[tuple[int, Any]], unit: str) -> pa.Table:
     if strangers := [f"{unit} {number}: {json.dumps(row)[:60]}" for number, row in rows if not isinstance(row, dict)]:
         raise InvalidInput(
             f"{path}: no object in {counted(len(strangers), unit)}: {_first(strangers)}; "
-            'every row is wanted as {"column": value, ...}',
+            'every row is expected as {"column": value, ...}',
             cause="data",
         )
     names = list(dict.fromkeys(name for _, row in rows for name in row))
@@ -85,7 +85,7 @@ def _mixed(rows: list[tuple[int, Any]], name: str, unit: str) -> str | None:
     if len(first) <= 1:
         return None
     shown = "; ".join(f"{kind} ({where})" for kind, where in first.items())
-    return f"column {name!r} mixes {shown}; one kind per column is wanted"
+    return f"column {name!r} mixes {shown}; one kind per column is expected"
 
 
 def _first(faults: list[str]) -> str:

@@ -18,7 +18,9 @@ from train_func.worker.data.columns import is_text
 
 MAX_SHOWN = 5
 MAX_CLASSES = 1000
-FEW_CLASSES = 20  # up to here any repetition will do; above 2 rows a class are wanted on average, or it is rather a key
+FEW_CLASSES = (
+    20  # up to here any repetition will do; above 2 rows a class are expected on average, or it is rather a key
+)
 MANY_CLASSES = 100  # above, more
 ROWS_PER_CLASS = 10
 STRAY_SHARE = 0.2  # up to here, labels that are no numbers among numbers are faults
@@ -93,10 +95,10 @@ def _common_type(parts: Mapping[str, pa.ChunkedArray], column: str) -> pa.DataTy
     first = next(iter(kinds.values()))
     if len({_family(kind) for kind in kinds.values()}) > 1:
         shown = " and ".join(f"{kind} in the {part} rows" for part, kind in kinds.items())
-        raise InvalidInput(f"column {column!r}: labels are {shown}; one type is wanted in both", cause="data")
+        raise InvalidInput(f"column {column!r}: labels are {shown}; one type is expected in both", cause="data")
     if _family(first) == "other":
         raise InvalidInput(
-            f"column {column!r}: labels are of type {first}; one whole number or one text per row is wanted",
+            f"column {column!r}: labels are of type {first}; one whole number or one text per row is expected",
             cause="data",
         )
     return first

@@ -85,7 +85,7 @@ def locate(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str
 
     Args:
         store: used for addresses below its own; others are opened with this process's credentials.
-        take: which files of a stored folder are wanted, by their path in it.
+        take: which files of a stored folder are expected, by their path in it.
 
     Raises:
         InvalidInput: no such package, file or object, with the names near to it.
@@ -126,7 +126,9 @@ def _in_package(wanted: Wanted) -> Path:
     """The folder or file inside an installed package, which is not imported."""
     name, _, inside = wanted.address.removeprefix(PACKAGE).partition("/")
     if not name.isidentifier():
-        raise wanted.fault(f"{name!r} is no package; the name is wanted that `import` takes, as {_importable(name)!r}")
+        raise wanted.fault(
+            f"{name!r} is no package; the name is expected that `import` takes, as {_importable(name)!r}"
+        )
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         raise wanted.fault(f"no package {name!r} is installed in this Python; install it, or name a folder")
@@ -143,7 +145,7 @@ def _from_store(wanted: Wanted, store: Store | None, cache: Path, take: Callable
     else:
         store = open_store(f"s3://{bucket}")
     if not key:
-        raise wanted.fault("names a whole bucket; the key of a file or folder in it is wanted")
+        raise wanted.fault("names a whole bucket; the key of a file or folder in it is expected")
     found = [item for item in store.list(key) if item.key == key or item.key.startswith(f"{key}/")]
     if not found:
         folder = key.rpartition("/")[0]
@@ -173,7 +175,7 @@ def _copied(wanted: Wanted, store: Store, key: str, items: list[Entry], cache: P
 def _check_carried(wanted: Wanted, store: Store, key: str, sums: Mapping[str, str]) -> None:
     """Refuses what lies below the SHA-256 of something else; ``sums``: by path in the folder, "" for a single file."""
     address = _CARRIED.fullmatch(key)
-    found = sums.get("") or fingerprint.together(dict(sums))
+    found = sums.get("") or fingerprint.of_parts(dict(sums))
     if address and address["sha256"] != found:
         raise wanted.fault(
             f"what lies there is not what was carried there: its SHA-256 is {found}; remove "

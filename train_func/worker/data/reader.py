@@ -157,5 +157,5 @@ def _saved_folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
 
     files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
     parts = fingerprint.of_each(folder, files, cache)
-    sha256 = fingerprint.together(parts)
+    sha256 = fingerprint.of_parts(parts)
     return Source(str(folder), read_saved(folder), sha256, local=LocalFiles.found(wanted, folder, parts, sha256))

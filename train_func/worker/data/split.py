@@ -7,7 +7,7 @@ from datasets import Dataset
 
 from train_func.run import Run
 from train_func.storage import Store
-from train_func.worker.data.division import divide
+from train_func.worker.data.train_eval_split import split_rows
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ def prepare(run: Run, store: Store | None, cache: Path) -> Prepared:
         InvalidInput: with every fault of the data at once.
         StorageFailed: the store is away or denies.
     """
-    division = divide(run, store, cache)
+    divided = split_rows(run, store, cache)
     return Prepared(
-        train=Dataset(division.train),
-        held_out=Dataset(division.held_out),
-        labels=division.labels,
-        notes=division.notes,
-        fingerprint=division.fingerprint,
+        train=Dataset(divided.train),
+        held_out=Dataset(divided.held_out),
+        labels=divided.labels,
+        notes=divided.notes,
+        fingerprint=divided.fingerprint,
     )

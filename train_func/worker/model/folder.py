@@ -70,13 +70,13 @@ def judge(folder: Path, where: str, sizes: Mapping[str, int], max_length: int) -
 
 def _missing(where: str, sizes: Mapping[str, int]) -> list[str]:
     if not sizes:
-        return [f"{where}: the folder is empty; config.json, a tokenizer and model.safetensors are wanted"]
+        return [f"{where}: the folder is empty; config.json, a tokenizer and model.safetensors are expected"]
     faults = []
     if CONFIG not in sizes:
         faults.append(f"{where}: no {CONFIG}: it says what kind of model this is; save the model with save_pretrained")
     if not {TOKENIZER, *VOCABULARIES} & set(sizes):
         faults.append(
-            f"{where}: no tokenizer: {TOKENIZER} is wanted (or {', '.join(VOCABULARIES)}); "
+            f"{where}: no tokenizer: {TOKENIZER} is expected (or {', '.join(VOCABULARIES)}); "
             "save the model's tokenizer beside it with tokenizer.save_pretrained"
         )
     if not {WHOLE, INDEX} & set(sizes):
@@ -88,13 +88,13 @@ def _no_weights(where: str, sizes: Mapping[str, int]) -> str:
     if set(PICKLES) & set(sizes):
         return (
             f"{where}: its weights are a pickle (pytorch_model.bin), which can run any program when loaded, so it "
-            f"is refused; {WHOLE} is wanted: where you trust it, load and save it once with "
+            f"is refused; {WHOLE} is expected: where you trust it, load and save it once with "
             "AutoModel.from_pretrained(...).save_pretrained(folder), or take a revision with safetensors"
         )
     others = [name for name in sizes if name.endswith((".bin", ".pt", ".pth")) or name in _OTHER_WEIGHTS]
     others += [name for name in sizes if name.endswith(".safetensors")]
     found = f"; it holds {', '.join(sorted(others)[:5])}" if others else ""
-    return f"{where}: no weights: {WHOLE} (or {INDEX} and the files it names) is wanted{found}"
+    return f"{where}: no weights: {WHOLE} (or {INDEX} and the files it names) is expected{found}"
 
 
 def _config(folder: Path, where: str) -> tuple[dict[str, Any], list[str]]:

@@ -43,12 +43,12 @@ def find_model(run: Run, store: Store | None, cache: Path, *, weights: bool = Tr
             f"model_revision={run.model_revision!r}: only a Hub model has revisions, and {place} is none", cause="model"
         )
     if not place.is_dir():
-        raise wanted.fault("is a file; the folder with config.json, tokenizer and weights is wanted")
+        raise wanted.fault("is a file; the folder with config.json, tokenizer and weights is expected")
     sizes = sizes_of(place)
     facts = _judged(place, str(place), sizes, run.max_length)
     loaded = [name for name in sizes if is_loaded(name)]
     parts = fingerprint.of_each(place, loaded, cache)
-    sha256 = fingerprint.together(parts)
+    sha256 = fingerprint.of_parts(parts)
     return FoundModel(place, str(place), sha256, facts, (), LocalFiles.found(wanted, place, parts, sha256))
 
 

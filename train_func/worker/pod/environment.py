@@ -81,7 +81,7 @@ class _Reader:
         value = self._environ.get(name, "")
         if value.isdecimal() and int(value) >= low:
             return int(value)
-        self.faults.append(f"{name}={value!r}: a whole number from {low} up is wanted")
+        self.faults.append(f"{name}={value!r}: a whole number from {low} up is expected")
         return low
 
     def optional(self, name: str, default: str) -> str:
@@ -94,29 +94,31 @@ def _num_workers(read: _Reader) -> int:
     if low.isdecimal() and int(low) >= 1 and high in ("", low):
         return int(low)
     if value:
-        read.faults.append(f"PET_NNODES={value!r}: a fixed number of workers is wanted, such as 2:2")
+        read.faults.append(f"PET_NNODES={value!r}: a fixed number of workers is expected, such as 2:2")
     return 0
 
 
 def _endpoint(read: _Reader) -> str:
     value = read.text("PET_RDZV_ENDPOINT")
     if value and not value.rpartition(":")[2].isdecimal():
-        read.faults.append(f"PET_RDZV_ENDPOINT={value!r}: name:port is wanted")
+        read.faults.append(f"PET_RDZV_ENDPOINT={value!r}: name:port is expected")
     return value
 
 
 def _rendezvous(read: _Reader) -> dict[str, str]:
     if read.optional("PET_MAX_RESTARTS", "0") != "0":
-        read.faults.append("PET_MAX_RESTARTS: 0 is wanted, because the operator restarts the pods, each a new attempt")
+        read.faults.append(
+            "PET_MAX_RESTARTS: 0 is expected, because the operator restarts the pods, each a new attempt"
+        )
     backend = read.optional("PET_RDZV_BACKEND", "c10d")
     if backend != "c10d":
-        read.faults.append(f"PET_RDZV_BACKEND={backend!r}: c10d is wanted")
+        read.faults.append(f"PET_RDZV_BACKEND={backend!r}: c10d is expected")
     settings: dict[str, str] = {}
     for part in filter(None, read.optional("PET_RDZV_CONF", "").split(",")):
         name, equals, value = part.partition("=")
         if not equals:
             read.faults.append(f"PET_RDZV_CONF: {part!r} is no name=value")
         elif name.strip().endswith("_timeout") and not value.strip().isdecimal():
-            read.faults.append(f"PET_RDZV_CONF: {part!r}: whole seconds are wanted")
+            read.faults.append(f"PET_RDZV_CONF: {part!r}: whole seconds are expected")
         settings[name.strip()] = value.strip()
     return settings

@@ -48,7 +48,7 @@ class Peers:
         self._looked = 0.0
 
     def check_in(self, seconds: float) -> bool:
-        """Whether all workers, each once, are there within so many seconds; they then give signs of life."""
+        """Whether all workers, each once, are there within ``seconds``; they then give signs of life."""
         if self._store.add(f"here/{self._worker}", 1) > 1:
             raise PeersLost(f"two pods say that they are worker {self._worker}")
         self._store.add("here", 1)
@@ -76,7 +76,7 @@ class Peers:
             return verdict
 
     def verdict(self, seconds: float) -> Verdict | None:
-        """The verdict that was said first, or None when none was within so many seconds."""
+        """The verdict that was said first, or None when none was within ``seconds``."""
         try:
             said = self._await("verdict", seconds)
         except RuntimeError:  # its host has gone
@@ -89,7 +89,7 @@ class Peers:
             self._store.compare_set("publishing", "", str(publishing))
 
     def is_publishing(self, seconds: float) -> bool:
-        """What worker 0 says so; False when it has gone, True when it has not said it within so many seconds."""
+        """What worker 0 says so; False when it has gone, True when it has not said it within ``seconds``."""
         try:
             return self._await("publishing", seconds) != str(False).encode()
         except RuntimeError:
@@ -148,7 +148,7 @@ class Peers:
         self.leave(SILENCE)
 
     def leave(self, seconds: float) -> None:
-        """The host of the store leaves last, or after so many seconds, so that all can read what was said."""
+        """The host of the store leaves last, or after ``seconds``, so that all can read what was said."""
         try:
             self._store.add("left", 1)
             if self._worker == 0:

@@ -23,7 +23,7 @@ def _tell(seconds: float, failure: StorageFailed) -> None:
 
 
 def patiently(call: Callable[[], T], stop: Stop, seconds: float = STORE_SECONDS, tell: Tell = _tell) -> T:
-    """Repeats ``call`` while the store is unreachable, for so many seconds at most.
+    """Repeats ``call`` while the store is unreachable, for ``seconds`` at most.
 
     Raises:
         StorageFailed: the last failure, or at once one that waiting does not heal.

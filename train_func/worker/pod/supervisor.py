@@ -14,19 +14,19 @@ from train_func import exits
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.run import RunRecord
 from train_func.storage import Store, open_store
-from train_func.worker.pod.attempt import Attempt, Refused
-from train_func.worker.pod.attempts import now
+from train_func.worker.pod.attempt_store import now
 from train_func.worker.pod.environment import Environment, read_environment
-from train_func.worker.pod.mirror import Mirror
+from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import NotFormed, PeersLost
 from train_func.worker.pod.processes import adopt_orphans, kill_descendants, reap_orphans
+from train_func.worker.pod.run_attempt import Attempt, Refused
 from train_func.worker.pod.stop import Stop, Stopped, WithinGrace
 from train_func.worker.pod.store_wait import patiently
 from train_func.worker.pod.verdict import RankEnd, Verdict, stopped
 from train_func.worker.training.publish import complete
 
 if TYPE_CHECKING:
-    from train_func.worker.pod.ranks import RankAgent
+    from train_func.worker.pod.launcher import Launcher
 
 LOOK_SECONDS = 0.1
 LATE_SECONDS = 2.0  # the ranks' end may be noticed so much later than it was due
@@ -37,20 +37,20 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
     """Runs this worker's part of the job; the exit code is one of exits.py, or the function's own."""
     faulthandler.enable(os.dup(2))
     adopt_orphans()
-    mirror = Mirror()
+    log_tee = LogTee()
     supervisor: Supervisor | None = None
     try:
         environment = read_environment(environ)
         stop.grace = environment.grace
         print(_first_line(environment))
-        supervisor = Supervisor(environment, mirror, stop)
+        supervisor = Supervisor(environment, log_tee, stop)
         verdict = supervisor.run()
     except InvalidInput as error:
         verdict = Verdict(exits.USAGE, error.cause, str(error), worker=0)
     said = json.dumps(_termination(verdict, supervisor))
     print(f"worker {verdict.worker} ends with exit code {verdict.exit_code}: {verdict.message}")
     _write_termination(environ.get("TRAIN_FUNC_TERMINATION_FILE"), said)
-    mirror.close(supervisor.seconds_left() if supervisor else 0.0)
+    log_tee.close(supervisor.seconds_left() if supervisor else 0.0)
     os._exit(verdict.exit_code)
 
 
@@ -91,12 +91,12 @@ def _write_termination(file: str | None, said: str) -> None:
 class Supervisor:
     """The work happens in a thread, so that the main thread is free for signals and deadlines at any moment."""
 
-    def __init__(self, environment: Environment, mirror: Mirror, stop: Stop) -> None:
+    def __init__(self, environment: Environment, log_tee: LogTee, stop: Stop) -> None:
         self._environment = environment
-        self._mirror = mirror
+        self._log_tee = log_tee
         self._stop = stop
         self._attempt: Attempt | None = None
-        self._agent: RankAgent | None = None
+        self._agent: Launcher | None = None
         self._verdict: Verdict | None = None
 
     @property
@@ -135,7 +135,7 @@ class Supervisor:
         worker = self._environment.worker
         if self._stop.requested or not self._attempt:
             return self._close(stopped(worker, self._stop.name))
-        return self._close(Verdict(exits.PEER, "peer", "the job is over", worker, root=False), self._attempt.over)
+        return self._close(Verdict(exits.PEER, "peer", "the job is over", worker, root_cause=False), self._attempt.over)
 
     def _work(self) -> None:
         try:
@@ -146,7 +146,7 @@ class Supervisor:
             own = stopped(self._environment.worker, str(error))
             self._verdict = self._publish_pending() or self._close(own)
         except PeersLost as error:
-            own = Verdict(exits.PEER, "peer", str(error), self._environment.worker, root=False)
+            own = Verdict(exits.PEER, "peer", str(error), self._environment.worker, root_cause=False)
             self._verdict = self._publish_pending() or self._close(own, error.verdict)
         except Exception as error:
             self._verdict = self._close(self._of_error(error))
@@ -160,7 +160,7 @@ class Supervisor:
                 return Verdict(exits.exit_of(error).code, error.cause, str(error), worker)
         found, words = exits.exit_of(error), f"{type(error).__name__}: {error}"
         if found.cause != "code":
-            return Verdict(found.code, found.cause, words, worker, root=found.cause != "peer")
+            return Verdict(found.code, found.cause, words, worker, root_cause=found.cause != "peer")
         traceback.print_exception(error)
         return Verdict(exits.CODE, "unknown", f"the supervisor itself failed: {words}", worker)
 
@@ -169,7 +169,7 @@ class Supervisor:
         environment.temporary_dir.mkdir(parents=True, exist_ok=True)
         record = _read_record(environment)
         store = self._open_store(environment.store or record.store)
-        self._attempt = Attempt(environment, record, store, self._mirror, self._stop)
+        self._attempt = Attempt(environment, record, store, self._log_tee, self._stop)
         self._stop.check()
         self._attempt.prepare()  # first, because it knows within seconds why a store cannot be used
         if store is not None and patiently(lambda: complete(store, record), self._stop):
@@ -183,10 +183,10 @@ class Supervisor:
 
     def _run_ranks(self, attempt: Attempt) -> Verdict:
         with _quiet_native_code():
-            from train_func.worker.pod.ranks import RankAgent  # torch: seconds
+            from train_func.worker.pod.launcher import Launcher  # torch: seconds
 
-        self._agent = RankAgent(
-            self._environment, self._mirror, self._stop, open_attempt=attempt.open, finish_attempt=attempt.finish
+        self._agent = Launcher(
+            self._environment, self._log_tee, self._stop, open_attempt=attempt.open, finish_attempt=attempt.finish
         )
         result = self._agent.run()
         if result.is_failed() and (published := self._publish_pending()):

@@ -15,21 +15,21 @@ from train_func.worker.pod.outcome import Outcome
 class RankEnd:
     """How a rank's process ended.
 
-    ``exit_code``: negative for a signal, None when the process could not be buried. ``asked``: the supervisor had told
-    it to stop before. ``seen``: order in which the supervisor noticed. ``unfinished``: its process ended before it had
-    come to the end of train_func.
+    ``exit_code``: negative for a signal, None when the process could not be buried. ``was_signalled``: the supervisor
+    had told it to stop before. ``order``: in which the supervisor noticed. ``unfinished``: its process ended before it
+    had come to the end of train_func.
     """
 
     rank: int
     exit_code: int | None
     outcome: Outcome | None
-    asked: bool
-    seen: int
+    was_signalled: bool
+    order: int
     unfinished: bool = False
 
     @property
     def failed(self) -> bool:
-        return (self.exit_code != 0 or self.unfinished) and not self.asked
+        return (self.exit_code != 0 or self.unfinished) and not self.was_signalled
 
     @property
     def separate(self) -> bool:
@@ -42,13 +42,13 @@ class RankEnd:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The exit of a worker; no cause when it is 0. ``root``: it is not the consequence of another worker's end."""
+    """The exit of a worker; no cause when it is 0. ``root_cause``: it follows no other worker's end."""
 
     exit_code: int
     cause: Cause | None
     message: str
     worker: int
-    root: bool = True
+    root_cause: bool = True
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -74,7 +74,7 @@ def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Ve
     if roots:
         return _of_root(min(roots, key=_when), worker, out_of_memory)
     first = min(failed, key=_when)
-    return Verdict(exits.PEER, "peer", f"rank {first.rank} lost its peers: {_words(first)}", worker, root=False)
+    return Verdict(exits.PEER, "peer", f"rank {first.rank} lost its peers: {_words(first)}", worker, root_cause=False)
 
 
 def stopped(worker: int, signal_name: str) -> Verdict:
@@ -90,15 +90,15 @@ def following(root: Verdict | None, own: Verdict) -> Verdict:
     if root is None:
         return own
     if root.exit_code == exits.SPENT:
-        return Verdict(exits.SPENT, root.cause, root.message, own.worker, root=False)
+        return Verdict(exits.SPENT, root.cause, root.message, own.worker, root_cause=False)
     code = exits.PEER if root.retryable else root.exit_code
-    return Verdict(code, "peer", f"worker {root.worker} had ended: {root.message}", own.worker, root=False)
+    return Verdict(code, "peer", f"worker {root.worker} had ended: {root.message}", own.worker, root_cause=False)
 
 
 def _when(end: RankEnd) -> tuple[str, int]:
     """By the time of the exception; a rank without one died at once, before others could notice."""
     failure = end.outcome.failure if end.outcome else None
-    return (failure.time if failure else "", end.seen)
+    return (failure.time if failure else "", end.order)
 
 
 def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:

@@ -127,7 +127,7 @@ def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
     Raises:
         InvalidInput: (cause "code", on every rank) when ranks were given different rows.
     """
-    ids = world.together(lambda: _ids(rows, what))
+    ids = world.on_all_ranks(lambda: _ids(rows, what))
     if len(set(world.gather(hashlib.sha256(repr(ids.tolist()).encode()).hexdigest()))) > 1:
         parts = world.gather(ids)
         pattern = pattern_of(_union(parts) if whole is None else whole, parts)
@@ -139,7 +139,7 @@ def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
             cause="code",
         )
     if whole is not None and len(ids) < len(whole):
-        world.say(f"note: {len(ids)} of the {len(whole)} {what} rows are used")
+        world.log_rank0(f"note: {len(ids)} of the {len(whole)} {what} rows are used")
     return ids
 
 
@@ -149,7 +149,7 @@ def check_contents_alike(rows: Dataset, what: str) -> None:
     Raises:
         InvalidInput: (cause "code", on every rank) when it is not so.
     """
-    if len(set(world.gather(world.together(lambda: _digest(rows))))) > 1:
+    if len(set(world.gather(world.on_all_ranks(lambda: _digest(rows))))) > 1:
         sizes = ", ".join(f"{number} on rank {rank}" for rank, number in enumerate(world.gather(len(rows))))
         raise InvalidInput(
             f"The ranks were given different {what} rows ({sizes}): leave these rows whole, and in one order, on every "
@@ -172,7 +172,7 @@ def _union(parts: Sequence[RowIds]) -> RowIds:
 
 def _ids(rows: Dataset, what: str) -> RowIds:
     if not isinstance(rows, Dataset):
-        fault = f"are a {type(rows).__name__}, and a datasets.Dataset is wanted"
+        fault = f"are a {type(rows).__name__}, and a datasets.Dataset is expected"
     elif ROW_ID not in rows.column_names:
         fault = f"have the columns {', '.join(rows.column_names)} and no {ROW_ID}, by which their use is counted"
     else:
@@ -188,7 +188,7 @@ def check_epoch(epoch: int, expected: RowIds, used: RowIds) -> Coverage:
     """
     coverage = count(expected, world.gather(used))
     numbers = " ".join(f"{name}={value}" for name, value in coverage.counts("used_once").items())
-    world.say(f"audit epoch={epoch} {numbers} world_size={world.size()}")
+    world.log_rank0(f"audit epoch={epoch} {numbers} world_size={world.size()}")
     if not coverage.exact:
         raise InvalidInput(
             f"Epoch {epoch} did not use every training row once: {coverage}. Something between the plan and the "

@@ -11,7 +11,7 @@ from train_func.home import home
 from train_func.run import RunRecord
 from train_func.storage import Store
 from train_func.validity import RECORD_KEY
-from train_func.worker.pod.attempts import Attempts
+from train_func.worker.pod.attempt_store import Attempts
 
 ATTEMPT = 1  # of every call, which is a generation of its own
 

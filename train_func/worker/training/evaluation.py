@@ -160,11 +160,11 @@ def _predict_all(
         trainer._move_model_to_device(trainer.model, trainer.args.device)
     trainer.model.eval()
     mine = list(enumerate(batches))[world.rank() :: world.size()]
-    own = world.together(lambda: [_predict(trainer, rows, *batch, collator, ignore_keys, keep) for batch in mine])
+    own = world.on_all_ranks(lambda: [_predict(trainer, rows, *batch, collator, ignore_keys, keep) for batch in mine])
     parts = [part for of_rank in world.gather(own) for part in of_rank]
     coverage = count(ids, [np.asarray(part.row_ids) for part in parts])
     numbers = " ".join(f"{name}={value}" for name, value in coverage.counts("in_metric_once").items())
-    world.say(f"audit {what} {numbers} world_size={world.size()}")
+    world.log_rank0(f"audit {what} {numbers} world_size={world.size()}")
     if not coverage.exact:
         raise InvalidInput(f"The {what.replace('_', '-')} rows are not used once each: {coverage}", cause="code")
     positions = [part.positions for part in parts]
@@ -241,7 +241,7 @@ def _loss(parts: list[_Part]) -> float | None:
 
 def _agreed_metrics(trainer: "Trainer", made: _Predictions) -> dict[str, Any]:
     """Collective: those of rank 0 on every rank. Ranks may draw differently, and would then save and stop apart."""
-    return world.gather(world.together(lambda: _metrics(trainer, made)))[0]
+    return world.gather(world.on_all_ranks(lambda: _metrics(trainer, made)))[0]
 
 
 def _metrics(trainer: "Trainer", made: _Predictions) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def _metrics(trainer: "Trainer", made: _Predictions) -> dict[str, Any]:
         computed = plain(trainer.compute_metrics(prediction))
         if not isinstance(computed, dict):
             raise InvalidInput(
-                f"compute_metrics returned {str(computed)[:60]}: a dict of names and values is wanted", cause="code"
+                f"compute_metrics returned {str(computed)[:60]}: a dict of names and values is expected", cause="code"
             )
         metrics |= computed
     elif made.accuracy is not None:

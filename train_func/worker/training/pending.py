@@ -34,7 +34,7 @@ class Pending:
         self._root.mkdir(parents=True)
 
     def seal(self, attempt: int, report: Mapping[str, Any], seconds: float = PUBLISH_SECONDS) -> None:
-        """From now on the files are whole, and may be published within so many seconds by any process of the pod.
+        """From now on the files are whole, and may be published within ``seconds`` by any process of the pod.
 
         The last report that was sealed is the one that is published.
         """

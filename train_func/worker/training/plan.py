@@ -17,7 +17,7 @@ from datasets import Dataset, DatasetInfo
 from datasets.table import InMemoryTable
 
 from train_func.errors import InvalidInput
-from train_func.worker.training.cut import EMPTY, Cut, cut_epoch, deal
+from train_func.worker.training.epoch_batches import EMPTY, EpochBatches, assign_to_ranks, cut_epoch
 
 Ints = npt.NDArray[np.int64]
 
@@ -85,8 +85,8 @@ def build_plan(
         cut_epoch(seed, epoch, lengths, batch_size, micro_batch_size, num_micro_batches) for epoch in range(num_epochs)
     ]
     accumulation = math.ceil(num_micro_batches / world_size)
-    dealt = [deal(cut, lengths, world_size, accumulation) for cut in cuts]
-    blocks = [_block(cut, epoch, dealt[epoch][rank]) for rank in range(world_size) for epoch, cut in enumerate(cuts)]
+    assigned = [assign_to_ranks(cut, lengths, world_size, accumulation) for cut in cuts]
+    blocks = [_block(cut, epoch, assigned[epoch][rank]) for rank in range(world_size) for epoch, cut in enumerate(cuts)]
     table = pa.concat_tables(blocks).combine_chunks()
     table = table.add_column(0, "position", pa.array(np.arange(len(table))))
     facts = PlanFacts(len(table), len(rows), num_epochs, cuts[0].num_steps, accumulation, world_size, seed)
@@ -94,10 +94,10 @@ def build_plan(
     return plan.with_transform(_WithRows(rows, filler=int(np.argmin(lengths))))
 
 
-def _block(cut: Cut, epoch: int, dealt: Ints) -> pa.Table:
-    """One rank's entries of one epoch; ``dealt``: micro-batches, shape (steps, accumulation)."""
-    micro = dealt.ravel()
-    step = np.repeat(np.arange(len(dealt)), dealt.shape[1])
+def _block(cut: EpochBatches, epoch: int, assigned: Ints) -> pa.Table:
+    """One rank's entries of one epoch; ``assigned``: micro-batches, shape (steps, accumulation)."""
+    micro = assigned.ravel()
+    step = np.repeat(np.arange(len(assigned)), assigned.shape[1])
     first_micro = np.searchsorted(cut.step_of, np.arange(cut.num_steps))
     batch_rows = np.diff(np.append(cut.bounds[first_micro], len(cut.rows)))
     # A last, empty list is what EMPTY (-1) takes.

@@ -38,7 +38,7 @@ class Progress:
 
     def _say(self, step: int, seconds: float) -> None:
         left = seconds / self._steps * (self.num_steps - step)
-        world.say(
+        world.log_rank0(
             f"progress step={step}/{self.num_steps} epoch={step / self.steps_per_epoch:.2f} "
             f"loss={sum(self._losses) / len(self._losses):.4f} "
             f"rows_per_second={self._rows / max(seconds, 1e-9):.1f} eta={_clock(left)}"

@@ -106,7 +106,7 @@ def _unfailing(owner: Any, name: str) -> Iterator[None]:
 
 def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -> dict[str, Any]:
     # Together: a rank that fails on one of the sets is not waited for on the next.
-    made = {prefix: world.together(partial(trainer.measured_on, rows)) for prefix, rows in sets.items()}
+    made = {prefix: world.on_all_ranks(partial(trainer.measured_on, rows)) for prefix, rows in sets.items()}
     metrics = {f"{prefix}{name}": value for prefix, of in made.items() for name, value in of.metrics.items()}
     counts = [of.coverage.counts("in_metric_once") for of in made.values()]
     held_out = {name: sum(of[name] for of in counts) for name in counts[0]} if counts else None

@@ -23,14 +23,24 @@ from train_func.storage import Store, open_store
 from train_func.worker.data import split, tokens, verify
 from train_func.worker.model import loading as models
 from train_func.worker.model.source import FoundModel, find_model
-from train_func.worker.pod.attempts import Attempts
+from train_func.worker.pod.attempt_store import Attempts
 from train_func.worker.pod.stop import Stop
-from train_func.worker.training import audit, calling, publication, rehearsal, report, stock, tracking, weights, world
+from train_func.worker.training import (
+    audit,
+    calling,
+    hf_trainer_guard,
+    publication,
+    rehearsal,
+    report,
+    tracking,
+    weights,
+    world,
+)
 from train_func.worker.training.arguments import Arguments, check_run
 from train_func.worker.training.coverage import Coverage, RowIds
+from train_func.worker.training.numerics import Numerics, measure_numerics, recorded
 from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.training.plan import build_plan, num_micro_batches, row_ids_of
-from train_func.worker.training.probe import Probe, probe, recorded
 from train_func.worker.training.publish import check_unpublished, complete
 from train_func.worker.training.trainer import Trainer
 
@@ -76,16 +86,16 @@ class Session:
         with ExitStack() as opening:  # what is open already is closed again when the rest cannot be
             self._enter(opening, world.environment())
             self._open = opening.pop_all()
-        world.say(
+        world.log_rank0(
             f"session run={self.record.name} attempt={self.attempt} world_size={self.world_size} "
-            f"device={self.device} precision={self.probe.precision} threads={torch.get_num_threads()}"
+            f"device={self.device} precision={self.numerics.precision} threads={torch.get_num_threads()}"
         )
         return self
 
     def _enter(self, opening: ExitStack, environment: Mapping[str, str]) -> None:
         self.world = world.World.from_environment(environment)
-        if self.world.meet():
-            opening.callback(world.part)
+        if self.world.init_process_group():
+            opening.callback(world.destroy_process_group)
         if threads := environment.get("OMP_NUM_THREADS"):
             torch.set_num_threads(int(threads))
         self._work = Path(tempfile.mkdtemp(prefix="session-", dir=environment.get("TRAIN_FUNC_WORK_DIR")))
@@ -94,8 +104,8 @@ class Session:
         self._cache.mkdir(parents=True, exist_ok=True)
         self.store: Store = open_store(self.record.store)
         self.attempt: int = world.on_rank_zero(lambda: self._attempt(environment.get("TRAIN_FUNC_ATTEMPT")))
-        self.probe: Probe = world.on_rank_zero(self._probe)
-        self._watch = stock.Watch(self._before_training, lambda: self._held_out)
+        self.numerics: Numerics = world.on_rank_zero(self._numerics)
+        self._watch = hf_trainer_guard.Watch(self._before_training, lambda: self._held_out)
         opening.enter_context(self._watch.lasts())
         opening.enter_context(tracking.mlflow_writes_to(self._work))
         transformers.set_seed(self.run.seed)
@@ -107,7 +117,7 @@ class Session:
             if self.rank == 0 and self._trainers:
                 seconds = TRACKING_SECONDS if error is None or isinstance(error, Exception) else STOPPED_SECONDS
                 if line := tracking.keep(self._work, self._trainers, self.store, self.record, self.attempt, seconds):
-                    world.say(line)
+                    world.log_rank0(line)
 
     def _attempt(self, given: str | None) -> int:
         if given:
@@ -122,11 +132,11 @@ class Session:
             )
         return Attempts(self.store, self.record, worker=0, pod=socket.gethostname()).claim().attempt
 
-    def _probe(self) -> Probe:
+    def _numerics(self) -> Numerics:
         # As many ranks as the run asked for: what it has at the moment must not decide how a batch is cut.
         num_ranks = self.run.workers * self.world.local_size
         cut = num_micro_batches(self.run.batch_size, self.run.micro_batch_size, num_ranks)
-        return recorded(self.store, f"{self.record.prefix}/probe.json", lambda: probe(cut))
+        return recorded(self.store, f"{self.record.prefix}/numerics.json", lambda: measure_numerics(cut))
 
     @property
     def rank(self) -> int:
@@ -151,9 +161,9 @@ class Session:
     @property
     def _prepared(self) -> split.Prepared:
         if not hasattr(self, "_prepared_once"):
-            self._prepared_once = world.together(self._prepare)
+            self._prepared_once = world.on_all_ranks(self._prepare)
             for note in self._prepared_once.notes:
-                world.say(f"note: {note}")
+                world.log_rank0(f"note: {note}")
         return self._prepared_once
 
     def _prepare(self) -> split.Prepared:
@@ -164,9 +174,9 @@ class Session:
     def model(self) -> tuple[Any, Any]:
         """The model with a head for the labels of the data, the same on all ranks, and its tokenizer."""
         labels = self.labels
-        found = world.together(self._found_model)
-        self._tokenizer = world.together(lambda: models.load_tokenizer(found))
-        return world.together(lambda: models.load_model(found, labels, self.run.seed)), self._tokenizer
+        found = world.on_all_ranks(self._found_model)
+        self._tokenizer = world.on_all_ranks(lambda: models.load_tokenizer(found))
+        return world.on_all_ranks(lambda: models.load_model(found, labels, self.run.seed)), self._tokenizer
 
     def _found_model(self) -> FoundModel:
         found = find_model(self.run, self.store, self._cache)
@@ -180,7 +190,7 @@ class Session:
         def tokenise(rows: Dataset) -> Dataset:
             return tokens.tokenise(rows, tokenizer, self.run.max_length, self._cache)
 
-        train, self._held_out = world.together(lambda: (tokenise(prepared.train), tokenise(prepared.held_out)))
+        train, self._held_out = world.on_all_ranks(lambda: (tokenise(prepared.train), tokenise(prepared.held_out)))
         self._train_ids = row_ids_of(train)
         return train, self._held_out
 
@@ -197,7 +207,7 @@ class Session:
             num_epochs=self.run.epochs,
             batch_size=self.run.batch_size,
             micro_batch_size=self.run.micro_batch_size,
-            num_micro_batches=self.probe.num_micro_batches,
+            num_micro_batches=self.numerics.num_micro_batches,
             world_size=self.world_size,
         )
 
@@ -212,12 +222,12 @@ class Session:
             "output_dir": str(self._work),
             "seed": self.run.seed,
             "use_cpu": not has_gpu,
-            "bf16": self.probe.precision == "bf16",
+            "bf16": self.numerics.precision == "bf16",
             "ddp_backend": torch.distributed.get_backend() if has_gpu and self.world.launched else None,
             "dataloader_pin_memory": has_gpu,
             "per_device_train_batch_size": self.run.micro_batch_size,
             "per_device_eval_batch_size": 4 * self.run.micro_batch_size,
-            "gradient_accumulation_steps": math.ceil(self.probe.num_micro_batches / self.world_size),
+            "gradient_accumulation_steps": math.ceil(self.numerics.num_micro_batches / self.world_size),
             "report_to": "none",
             "logging_strategy": "no",
             "save_strategy": "no",
@@ -228,9 +238,9 @@ class Session:
     def _before_training(self, trainer: transformers.Trainer) -> None:
         """Whatever would keep the result from being published is found now."""
         self._trainers.append(trainer)
-        world.together(lambda: check_run(trainer, self.run))
+        world.on_all_ranks(lambda: check_run(trainer, self.run))
         if not isinstance(trainer, Trainer):
-            self._stock_coverage = stock.check_stock_trainer(trainer, self._train_ids)
+            self._stock_coverage = hf_trainer_guard.check_stock_trainer(trainer, self._train_ids)
 
         def rehearse() -> list[str]:
             check_unpublished(self.store, self.record, self.attempt)
@@ -239,7 +249,7 @@ class Session:
             )
 
         for note in world.on_rank_zero(rehearse):
-            world.say(f"note: {note}")
+            world.log_rank0(f"note: {note}")
         if isinstance(trainer, Trainer):
             rehearsal.Rehearsal(trainer, report.rows_measured(trainer, self._held_out))
 
@@ -257,7 +267,7 @@ class Session:
             InvalidInput: when training has not come to its end, or the ranks have not trained one model.
             StorageFailed: reason "conflict" when another attempt has published, or what the store says.
         """
-        world.together(lambda: self._check_ended(trainer))
+        world.on_all_ranks(lambda: self._check_ended(trainer))
         weights.agree(trainer)  # what is published is what every rank has trained
         pending = Pending(Path(world.environment().get("TRAIN_FUNC_WORK_DIR") or self._work))
         seconds = min(PUBLISH_SECONDS, self.run.deadline)
@@ -276,7 +286,7 @@ class Session:
         whole = report.measured(begun, trainer, self._held_out, self._watch.metrics_of)
         world.on_rank_zero(upload)
         _was["published"] = True
-        world.say(f"published attempt={self.attempt} model={self.store.address}/{self.record.model_prefix}")
+        world.log_rank0(f"published attempt={self.attempt} model={self.store.address}/{self.record.model_prefix}")
 
     def _check_ended(self, trainer: transformers.Trainer) -> None:
         state = trainer.state

@@ -10,7 +10,7 @@ import transformers
 from train_func.counted import counted
 from train_func.run import RunRecord
 from train_func.storage import Store
-from train_func.storage.patience import within
+from train_func.storage.retry import call_with_timeout
 
 # Folders beneath output_dir: where transformers lets TensorBoard write, and where MLflow is told to.
 FOLDERS = ("runs", "mlruns")
@@ -38,7 +38,7 @@ def keep(
     attempt: int,
     seconds: float,
 ) -> str | None:
-    """Uploads what ``trainers`` wrote beneath ``folder``, for so many seconds at most; returns a line about it.
+    """Uploads what ``trainers`` wrote beneath ``folder``, for ``seconds`` at most; returns a line about it.
 
     Never raises: how a training ended does not depend on its diary. None when nothing was written.
     """
@@ -55,7 +55,7 @@ def keep(
         return len(files)
 
     try:
-        num_files = within(seconds, upload)
+        num_files = call_with_timeout(seconds, upload)
         if not num_files:
             return None
         kept = " and ".join(name for name in FOLDERS if (folder / name).exists())

@@ -26,7 +26,7 @@ from train_func.worker.training import audit, best, evaluation, weights, world
 from train_func.worker.training.acting import Actions
 from train_func.worker.training.arguments import argument_faults, fitted
 from train_func.worker.training.coverage import Coverage, shown
-from train_func.worker.training.cut import PAD_TO
+from train_func.worker.training.epoch_batches import PAD_TO
 from train_func.worker.training.exchange import check_gradients_exchanged
 from train_func.worker.training.items import items_of
 from train_func.worker.training.loader import Collator, Place, PlanLoader
@@ -75,7 +75,7 @@ class Trainer(transformers.Trainer):
     ) -> Any:
         """Raises InvalidInput before the first step when the plan, the loader or the arguments do not fit together,
         at a step whose loss is not finite, and after an epoch that did not use every row once."""
-        self._facts = world.together(self._checked_facts)
+        self._facts = world.on_all_ranks(self._checked_facts)
         audit.check_plan_part(self.train_dataset, self._facts)
         audit.check_loader(self.get_train_dataloader(), self._facts.steps_per_epoch * self._facts.accumulation)
         self._expected = row_ids_of(rows_of(self.train_dataset))
@@ -211,7 +211,7 @@ class Trainer(transformers.Trainer):
 
     def _audit_epoch(self) -> None:
         if self._is_broken_off:
-            world.say(f"note: a callback ended epoch {self._epoch} early, so its rows are not counted")
+            world.log_rank0(f"note: a callback ended epoch {self._epoch} early, so its rows are not counted")
             return
         used = np.asarray([row for row_ids in self._used for row in row_ids], dtype=self._expected.dtype)
         self.coverage.append(audit.check_epoch(self._epoch, self._expected, used))
@@ -234,7 +234,7 @@ class Trainer(transformers.Trainer):
         metrics = {**measured.named}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        world.say(f"evaluation step={self.state.global_step} epoch={self.state.epoch or 0:g} {measured}")
+        world.log_rank0(f"evaluation step={self.state.global_step} epoch={self.state.epoch or 0:g} {measured}")
         if self._progress:
             self._progress.leave_out(time.monotonic() - started)
         return metrics

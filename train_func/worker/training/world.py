@@ -47,7 +47,7 @@ class World:
             launched="RANK" in environment,
         )
 
-    def meet(self) -> str | None:
+    def init_process_group(self) -> str | None:
         """Forms the process group unless there is one already, and returns the backend; None when already there."""
         if torch.cuda.is_available():
             torch.cuda.set_device(self.local_rank % torch.cuda.device_count())
@@ -74,7 +74,7 @@ def environment() -> Mapping[str, str]:
     return os.environ
 
 
-def part() -> None:
+def destroy_process_group() -> None:
     """Leaves the process group without waiting for anybody."""
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -115,13 +115,13 @@ def spread(value: torch.Tensor) -> None:
             value.copy_(whole)
 
 
-def say(line: str) -> None:
+def log_rank0(line: str) -> None:
     """Prints ``line`` to the worker's log, once for all ranks."""
     if rank() == 0:
         print(line, flush=True)
 
 
-def together(action: Callable[[], Result]) -> Result:
+def on_all_ranks(action: Callable[[], Result]) -> Result:
     """Runs ``action`` on every rank and returns this rank's result, when it has succeeded on all of them.
 
     Raises:

@@ -1,0 +1,281 @@
+"""A job that hangs is named by its pods and events, at once, and given up only when waiting cannot help."""
+
+import pytest
+
+from tests.recorded_jobs import Clock, RecordedBackend, a_record, looked
+from train_func.client.diagnose import JobMonitor
+from train_func.client.status import SchedulingReport
+
+PERMANENT = [
+    ("invalid_image_name", "image", "worker 0: cannot pull its image: Failed to apply default image tag"),
+    ("image_not_found", "image", "worker 0: cannot pull its image: localhost:5000/nosuch:1: not found"),
+    ("registry_unknown", "image", "no such host"),
+    ("registry_refuses", "image", "connection refused"),
+    ("secret_missing", "permission", 'worker 0: cannot be given what is needed: secret "nosuch" not found'),
+    ("secret_key_missing", "permission", "couldn't find key rootPassword in Secret lab/half"),
+    ("config_map_missing", "permission", 'configmap "no-such-map" not found'),
+    ("pod_security", "permission", 'worker 0 cannot be created: violates PodSecurity "restricted:latest"'),
+    ("service_account_missing", "permission", 'serviceaccount "nosuch" not found'),
+    ("priority_class_missing", "input", "no PriorityClass with name nosuch was found"),
+    ("limit_range", "quota", "maximum memory usage per Container is 32Mi, but limit is 64Mi"),
+    ("start_error", "image", 'exec: "nosuchcmd": executable file not found'),
+    ("out_of_memory", "memory", "worker 0 needed more than its memory limit and was killed (exit code 137)"),
+]
+
+
+@pytest.mark.parametrize(("name", "cause", "words"), PERMANENT, ids=[case[0] for case in PERMANENT])
+def test_what_waiting_cannot_help_is_told_at_once_and_then_raised(name, cause, words):
+    told, monitor, given_up = looked(RecordedBackend(name))
+    assert words in str(told[0])
+    failure = monitor.failure()
+    assert failure.cause == cause
+    assert words in str(failure)
+    assert "job.cancel()" in str(failure)
+    assert given_up <= 6
+
+
+def test_a_quota_that_all_workers_together_exceed_is_given_up_with_its_numbers():
+    told, monitor, _ = looked(RecordedBackend("quota_never_fits"), workers=2)
+    assert monitor.failure().cause == "quota"
+    assert "limits.memory: 64Mi asked for each of 2 workers, 64Mi used, 100Mi allowed" in str(monitor.failure())
+    assert len([diagnosis for diagnosis in told if diagnosis.cause == "quota"]) == 2  # once told, once given up
+
+
+def test_a_quota_that_others_use_up_is_told_and_waited_for():
+    backend = RecordedBackend("quota_never_fits")
+    for event in backend.job["events"]:
+        event["message"] = event["message"].replace(
+            "limited: limits.memory=100Mi,requests.cpu=80m", "limited: limits.memory=200Mi,requests.cpu=100m"
+        )
+        event["message"] = event["message"].replace("used: limits.memory=64Mi", "used: limits.memory=164Mi")
+    told, _, given_up = looked(backend, workers=2)
+    assert "164Mi used, 200Mi allowed" in str(told[-1])
+    assert given_up is None
+
+
+def test_a_worker_without_a_node_is_told_and_waited_for_when_nothing_is_known_of_the_nodes():
+    told, _, given_up = looked(RecordedBackend("unschedulable"))
+    assert "worker 0: no node takes it: 0/1 nodes are available: 1 Insufficient cpu" in str(told[0])
+    assert given_up is None
+
+
+def test_a_worker_that_a_node_could_hold_is_waited_for_with_the_table():
+    backend = RecordedBackend("unschedulable")
+    backend.room = SchedulingReport(None, "    node  why not")
+    told, _, given_up = looked(backend, 60)
+    assert "    node  why not" in str(told[0])
+    assert given_up is None
+    assert len(told) == 1
+    assert backend.asked_for_room <= 4
+
+
+def test_a_worker_that_no_node_could_ever_hold_is_given_up():
+    backend = RecordedBackend("no_gpu")
+    backend.room = SchedulingReport("the cluster's only node could never hold a worker", "    node  why not")
+    _, monitor, given_up = looked(backend)
+    assert monitor.failure().cause == "scheduling"
+    assert "    node  why not" in str(monitor.failure())
+    assert given_up <= 6
+
+
+def test_an_image_is_tried_more_than_once_before_it_is_given_up():
+    backend = RecordedBackend("image_not_found")
+    for event in backend.job["events"]:
+        event["count"] = 1
+    told, _, given_up = looked(backend)
+    assert "localhost:5000/nosuch:1: not found" in str(told[0])
+    assert given_up is None
+
+
+def test_the_pulling_of_an_image_is_told_and_waited_for():
+    backend = RecordedBackend("image_not_found")
+    for pod in backend.job["pods"]:
+        for container in pod["status"]["containerStatuses"]:
+            container["state"] = {"waiting": {"reason": "ContainerCreating"}}
+    backend.job["events"] = [event for event in backend.job["events"] if event["reason"] in ("Scheduled", "Pulling")]
+    told, _, given_up = looked(backend)
+    assert [str(diagnosis).splitlines()[0] for diagnosis in told] == [
+        'worker 0: its node is pulling image "localhost:5000/nosuch:1"'
+    ]
+    assert given_up is None
+
+
+def test_a_trouble_that_passes_within_moments_is_not_given_up():
+    backend = RecordedBackend("secret_missing")
+    clock = Clock()
+    monitor = JobMonitor(a_record(), backend, clock)
+    monitor.look()
+    clock.seconds += 3
+    backend.job = RecordedBackend("succeeded").job
+    monitor.look()
+    clock.seconds += 10
+    assert monitor.look() == []
+    assert monitor.failure() is None
+
+
+@pytest.mark.parametrize(("name", "words"), [("evicted", "was evicted"), ("preempted", "was preempted")])
+def test_a_worker_that_is_taken_away_is_told_once_and_the_job_goes_on(name, words):
+    told, _, given_up = looked(RecordedBackend(name))
+    assert [(diagnosis.cause, words in str(diagnosis)) for diagnosis in told] == [("preemption", True)]
+    assert given_up is None
+
+
+EVICTIONS = [
+    (
+        'Usage of EmptyDir volume "work" exceeds the limit "20Mi". ',
+        "worker 0 was evicted: it kept more than disk='20Mi' in its working folder (/workspace)",
+        "raise disk=...",
+    ),
+    (
+        'Usage of EmptyDir volume "cache" exceeds the limit "1Gi". ',
+        "worker 0 was evicted: it kept more than disk='1Gi' in its cache (/cache)",
+        "raise disk=...",
+    ),
+    (
+        "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. ",
+        "working folder, cache and log together took more than 20Mi of disk",
+        "kubectl get limitranges",
+    ),
+    (
+        'Container pytorch exceeded its local ephemeral storage limit "20Mi". ',
+        "working folder, cache and log together took more than 20Mi of disk",
+        "kubectl get limitranges",
+    ),
+]
+
+
+def evicted_for_disk(message=EVICTIONS[0][0], times=1):
+    """So many pods of the worker, as the kubelet 1.34 tells it."""
+    backend = RecordedBackend("evicted_disk")
+    (event,) = (found for found in backend.job["events"] if found["reason"] == "Evicted")
+    backend.job["events"].remove(event)
+    for number in range(times):
+        about = {**event["involvedObject"], "uid": f"uid-{number}"}
+        backend.job["events"].append({**event, "message": message, "involvedObject": about})
+    return backend
+
+
+@pytest.mark.parametrize(("message", "what", "remedy"), EVICTIONS, ids=lambda text: text[:24])
+def test_a_worker_evicted_for_its_disk_is_told_once_with_what_to_raise(message, what, remedy):
+    told, _, given_up = looked(evicted_for_disk(message))
+    assert [diagnosis.cause for diagnosis in told] == ["storage"]
+    assert what in told[0].message
+    assert remedy in told[0].remedy
+    assert given_up is None
+
+
+def test_an_eviction_that_pod_and_event_tell_is_told_once():
+    backend = evicted_for_disk()
+    (pod,) = backend.job["pods"]
+    pod["metadata"]["uid"] = "uid-0"
+    pod["status"] |= {"phase": "Failed", "reason": "Evicted", "message": EVICTIONS[0][0]}
+    assert len(looked(backend)[0]) == 1
+
+
+def test_a_worker_whose_node_is_full_is_not_told_to_raise_anything():
+    message = "The node was low on resource: ephemeral-storage. Threshold quantity: 2%, available: 1Gi. "
+    told, _, given_up = looked(evicted_for_disk(message, times=3))
+    assert {diagnosis.cause for diagnosis in told} == {"preemption"}
+    assert "disk=" not in str(told[0])
+    assert given_up is None
+
+
+def test_a_worker_that_fills_its_disk_again_and_again_is_given_up():
+    assert looked(evicted_for_disk(times=2))[2] is None
+    _, monitor, given_up = looked(evicted_for_disk(times=3))
+    assert monitor.failure().cause == "storage"
+    assert "disk='20Mi'" in str(monitor.failure())
+    assert given_up <= 6
+
+
+@pytest.mark.parametrize("name", ["out_of_memory", "evicted_disk", "pod_security"])
+def test_what_befell_an_earlier_job_of_that_name_is_no_matter_of_this_one(name):
+    backend = RecordedBackend(name).without(pods=True)
+    backend.job["job"]["metadata"]["creationTimestamp"] = "2026-12-31T00:00:00Z"
+    told, monitor, given_up = looked(backend, 5)
+    assert (told, monitor.current, given_up) == ([], [], None)
+
+
+def test_a_worker_whose_next_pod_is_refused_is_told_so_although_the_last_one_had_the_same_name():
+    backend = RecordedBackend("pod_security")
+    gone = {"deletionTimestamp": "2026-11-21T14:42:50Z"}
+    (pod,) = RecordedBackend("evicted").job["pods"]
+    backend.job["pods"] = [{**pod, "metadata": {**pod["metadata"], **gone}}]
+    told, monitor, _ = looked(backend)
+    assert "worker 0 cannot be created" in str(told)
+    assert monitor.failure().cause == "permission"
+
+
+def test_a_policy_that_refuses_the_pods_is_given_up_with_its_words():
+    words = (
+        "Error creating: pods \"job-a-worker-0\" is forbidden: ValidatingAdmissionPolicy 'teams' with binding "
+        "'teams' denied request: no team label"
+    )
+    backend = RecordedBackend("pod_security")
+    for event in backend.job["events"]:
+        event["message"] = words if event["reason"] == "FailedCreatePod" else event["message"]
+    _, monitor, given_up = looked(backend)
+    assert monitor.failure().cause == "permission"
+    assert "no team label" in str(monitor.failure())
+    assert "a policy of this cluster" in str(monitor.failure())
+    assert given_up <= 6
+
+
+def test_a_worker_that_was_killed_is_told_by_the_signal_and_not_by_the_end_of_its_log():
+    backend = RecordedBackend("out_of_memory")
+    for event in backend.job["events"]:
+        if event["reason"] == "OOMKilled":
+            event |= {"reason": "Error", "message": f"{event['message']}worker 0 meets the others\n[rank 0] slow 0\n"}
+    told, _, _ = looked(backend)
+    assert [str(diagnosis) for diagnosis in told] == ["worker 0 was killed by SIGKILL\n  next: it is started again"]
+    assert told[0].cause == "killed"
+
+
+def test_a_job_that_nobody_looks_after_means_that_the_operator_does_not_run():
+    backend = RecordedBackend("pod_security").without(pods=True, events=True, conditions=True)
+    told, monitor, given_up = looked(backend)
+    assert "the Training Operator does not run" in str(told[0])
+    assert monitor.failure().cause == "cluster"
+    assert 15 <= given_up <= 28
+
+
+def test_a_suspended_job_is_waited_for():
+    backend = RecordedBackend("pod_security")
+    suspended = {"type": "Suspended", "status": "True", "lastTransitionTime": "2026-11-21T14:13:25Z"}
+    backend.job["job"]["status"]["conditions"] = [suspended]
+    told, _, given_up = looked(backend)
+    assert ["suspended" in str(diagnosis) for diagnosis in told] == [True]
+    assert given_up is None
+
+
+@pytest.mark.parametrize("name", ["succeeded", "exit_1", "deadline"])
+def test_of_a_job_that_has_ended_nothing_is_looked_out_for(name):
+    told, monitor, given_up = looked(RecordedBackend(name))
+    assert (told, monitor.current, given_up) == ([], [], None)
+
+
+def test_the_same_trouble_of_many_workers_is_told_in_one_line():
+    backend = RecordedBackend("secret_missing")
+    (pod,) = backend.job["pods"]
+    for number in range(1, 4):
+        labels = {"training.kubeflow.org/replica-index": str(number)}
+        backend.job["pods"].append(
+            {**pod, "metadata": {**pod["metadata"], "name": f"job-a-worker-{number}", "labels": labels}}
+        )
+    told, _, _ = looked(backend, 1, workers=4)
+    assert ["workers 0 to 3: cannot be given" in str(diagnosis) for diagnosis in told] == [True]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "secret_missing",
+            ("kubectl create secret generic nosuch --from-env-file=/dev/stdin", "rootUser=", "store_secret="),
+        ),
+        ("secret_key_missing", ("lacks the key rootPassword", "kubectl edit secret half")),
+    ],
+)
+def test_what_is_missing_is_told_with_the_command_that_makes_it(name, words):
+    told, _, _ = looked(RecordedBackend(name))
+    assert all(word in told[0].remedy for word in words)

@@ -1,0 +1,162 @@
+"""Who waits is told what keeps the news away, and what keeps workers from their store, and goes on waiting."""
+
+import json
+
+import pytest
+
+from tests.recorded_jobs import Clock, RecordedBackend, a_record, looked
+from train_func.client.diagnose import JobMonitor, patiently
+from train_func.errors import InvalidInput
+
+AWAY = InvalidInput("context 'c' cannot be reached: nothing listens there", cause="cluster")
+FORBIDDEN = InvalidInput("watch pods in namespace lab: forbidden: no; have this Role applied", cause="permission")
+STARTS = "worker 0 of 1 starts in job-a-worker-0 (uid) at 2026-11-21T14:42:20+00:00"
+WAITS = (
+    "the store is away, waiting up to {} s more for it: put of 'a/probe-{}' in s3://b/runs, server "
+    "http://no-store:9000 [10.96.0.1]: connection refused: nothing listens there (tried 4 times in 1.{} s). "
+    "See whether the server is up"
+)
+
+
+@pytest.fixture
+def backend():
+    """A job that runs."""
+    backend = RecordedBackend("evicted")
+    (pod,) = backend.job["pods"]
+    del pod["metadata"]["deletionTimestamp"]
+    pod["status"]["conditions"] = []
+    return backend
+
+
+def test_a_job_that_runs_is_no_matter(backend):
+    assert looked(backend)[0] == []
+
+
+@pytest.mark.parametrize("error", [AWAY, FORBIDDEN], ids=["away", "forbidden"])
+def test_that_nothing_is_heard_is_told_once_and_that_it_is_over_and_again(backend, error):
+    clock = Clock()
+    monitor, told = JobMonitor(a_record(), backend, clock), []
+    for backend.silence in [None, error, error, None, None, error, None]:
+        told += monitor.look()
+        clock.seconds += 2
+        assert [diagnosis.cause for diagnosis in monitor.current] == ([error.cause] if backend.silence else [])
+        assert monitor.failure() is None
+    first, over, again, over_again = told
+    assert str(error) in str(first)
+    assert first.cause == error.cause
+    assert "heard of again" in str(over)
+    assert (again, over_again) == (first, over)
+
+
+def test_what_was_seen_last_is_no_reason_to_give_up_while_the_cluster_is_away(backend):
+    lost = RecordedBackend("secret_missing")
+    lost.silence = AWAY
+    assert looked(lost)[2] is None
+
+
+def test_a_backend_that_raises_instead_is_told_the_same_way_unless_it_does_from_the_start(backend, monkeypatch):
+    clock = Clock()
+    monitor = JobMonitor(a_record(), backend, clock)
+    monitor.look()
+
+    def refuses(job_name):
+        raise FORBIDDEN
+
+    monkeypatch.setattr(backend, "pods", refuses)
+    clock.seconds += 2
+    assert [diagnosis.cause for diagnosis in monitor.look()] == ["permission"]
+    with pytest.raises(InvalidInput, match="have this Role applied"):
+        JobMonitor(a_record(), backend, clock).look()
+
+
+@pytest.mark.parametrize("error", [AWAY, FORBIDDEN], ids=["away", "forbidden"])
+def test_the_state_before_stands_while_a_place_does_not_say_it(error):
+    def asked():
+        raise error
+
+    assert patiently(asked, "Running") == "Running"
+
+
+def test_a_fault_of_the_asking_is_raised():
+    def asked():
+        raise InvalidInput("namespace='x': there is none")
+
+    with pytest.raises(InvalidInput, match="there is none"):
+        patiently(asked, "Running")
+
+
+def test_a_worker_that_waits_for_its_store_is_told_once_with_the_address(backend):
+    clock = Clock()
+    monitor, told = JobMonitor(a_record(), backend, clock), []
+    for number in range(60):
+        backend.last_line = STARTS if number < 5 else WAITS.format(60 - number, number, number % 10)
+        told += monitor.look()
+        clock.seconds += 1
+    (diagnosis,) = told
+    assert diagnosis.cause == "storage"
+    assert diagnosis.message == (
+        "worker 0 waits for the store: s3://b/runs, server http://no-store:9000 [10.96.0.1]: "
+        "connection refused: nothing listens there"
+    )
+    assert "s3_endpoint=..." in diagnosis.remedy
+    assert monitor.failure() is None
+
+
+def test_a_worker_that_has_gone_on_is_no_longer_asked(backend, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        backend, "last_lines", lambda name, pods: asked.append(pods) or {pods[0].uid: backend.last_line}
+    )
+    backend.last_line = "worker 0 meets the others at job-a-worker-0:23456"
+    told, monitor, _ = looked(backend, 60)
+    assert (told, monitor.current) == ([], [])
+    assert len(asked) == 1
+
+
+def test_a_store_whose_name_only_the_workers_do_not_know_is_given_up_within_half_a_minute(backend):
+    why = "server http://nosuch:9000: no name server knows the server's name (tried 4 times in 1.2 s)."
+    backend.last_line = f"the store is away, waiting up to 50 s more for it: put of 'a/probe-1' in s3://b/runs, {why}"
+    told, monitor, given_up = looked(backend, 40)
+    assert 15 <= given_up <= 30
+    assert monitor.failure().cause == "storage"
+    assert "http://nosuch:9000" in str(monitor.failure())
+    assert "s3_endpoint=..." in str(monitor.failure())
+    assert len(told) == 2
+
+
+def without_the_store(backend, ends, attempt=None):
+    """The job after so many ends of its worker, told by the operator as often as it likes to."""
+    said = json.dumps({"attempt": attempt, "exit_code": 144, "cause": "storage", "message": "unreachable"})
+    about = {"kind": "Pod", "name": "job-a-worker-0"}
+    event = {"metadata": {}, "type": "Normal", "count": 1}
+    for number in range(ends + 1):
+        began, ended = (f"2026-11-21T14:5{number}:{second:02}Z" for second in (1, 58))
+        made = {**event, "reason": "Created", "firstTimestamp": began, "lastTimestamp": began}
+        backend.job["events"].append({**made, "involvedObject": {**about, "uid": f"uid-{number}"}})
+        if number < ends:
+            words = f"Error pod job-a-worker-0 container pytorch exitCode: 144 terminated message: {said}"
+            of_job = {"kind": "PyTorchJob", "name": "job-a"}
+            told = {**event, "reason": "Error", "message": words, "involvedObject": of_job, "count": 5}
+            backend.job["events"].append({**told, "firstTimestamp": ended, "lastTimestamp": ended})
+    backend.last_line = WAITS.format(50, 1, 1)
+    return backend
+
+
+def test_a_worker_that_has_ended_twice_without_its_store_and_waits_again_is_given_up(backend):
+    _, monitor, given_up = looked(without_the_store(backend, ends=2), 10)
+    assert given_up <= 6
+    assert monitor.failure().cause == "storage"
+    assert "worker 0 waits for the store: s3://b/runs, server http://no-store:9000" in str(monitor.failure())
+
+
+def test_one_end_without_the_store_is_waited_through_however_often_it_is_told(backend):
+    assert looked(without_the_store(backend, ends=1), 20)[2] is None
+
+
+def test_ends_of_attempts_that_had_begun_are_left_to_max_attempts(backend):
+    assert looked(without_the_store(backend, ends=3, attempt=1), 20)[2] is None
+
+
+def test_a_store_that_is_there_again_after_two_ends_is_no_trouble(backend):
+    without_the_store(backend, ends=2).last_line = "worker 0 meets the others at job-a-worker-0:23456"
+    assert looked(backend, 20)[2] is None

@@ -1,0 +1,75 @@
+"""An end that the operator tells again and again is one end; only so many pods that end the same way are too many."""
+
+import pytest
+
+from tests.recorded_jobs import Clock, RecordedBackend, a_record, looked
+from train_func.client.diagnose import JobMonitor
+
+
+def ended_so_often(name, reason, pods, times=0):
+    """The recorded job after the ends of its first pods, each end repeated by the operator's event."""
+    backend = RecordedBackend(name)
+    made = sorted(event["lastTimestamp"] for event in backend.job["events"] if event["reason"] == "Created")
+    (event,) = (found for found in backend.job["events"] if found["reason"] == reason)
+    event |= {"count": times or 2 * pods, "lastTimestamp": made[pods][:-3] + f"{int(made[pods][-3:-1]) - 1:02}Z"}
+    backend.job["events"] = [
+        event,
+        *(e for e in backend.job["events"] if e["reason"] == "Created" and e["lastTimestamp"] <= made[pods]),
+    ]
+    return backend
+
+
+ENDS = [("out_of_memory", "OOMKilled"), ("start_error", "StartError")]
+
+
+@pytest.mark.parametrize(("name", "reason"), ENDS)
+def test_one_end_that_the_operator_tells_seven_times_is_one_end(name, reason):
+    told, _, given_up = looked(ended_so_often(name, reason, pods=1, times=7))
+    assert given_up is None
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(("name", "reason"), ENDS)
+def test_an_end_is_told_once_while_its_event_comes_again_and_again(name, reason):
+    backend = ended_so_often(name, reason, pods=1, times=1)
+    clock = Clock()
+    monitor = JobMonitor(a_record(), backend, clock)
+    told = monitor.look()
+    for times in range(2, 8):
+        clock.seconds += 1
+        backend.job["events"] = ended_so_often(name, reason, pods=1, times=times).job["events"]
+        told += monitor.look()
+    backend.job["events"] = ended_so_often(name, reason, pods=2).job["events"]
+    clock.seconds += 1
+    assert (len(told), len(monitor.look()), monitor.failure()) == (1, 1, None)
+
+
+@pytest.mark.parametrize(("name", "reason"), ENDS)
+def test_the_fourth_pod_that_ends_the_same_way_is_one_too_many(name, reason):
+    assert looked(ended_so_often(name, reason, pods=3))[2] is None
+    assert looked(ended_so_often(name, reason, pods=4))[2] is not None
+
+
+def test_a_run_that_may_have_more_attempts_is_given_up_for_its_memory_only_after_those():
+    backend = ended_so_often("out_of_memory", "OOMKilled", pods=5)
+    clock = Clock()
+    monitor = JobMonitor(a_record(max_attempts=6), backend, clock)
+    monitor.look()
+    clock.seconds += 10
+    monitor.look()
+    assert monitor.failure() is None
+
+
+@pytest.mark.parametrize(("pods", "given_up"), [(3, False), (4, True)])
+def test_ends_that_quote_another_end_of_the_log_each_are_ends_of_the_same_way(pods, given_up):
+    """A worker that is killed after its first line: the operator's events quote that line, with pod and time."""
+    backend = ended_so_often("out_of_memory", "OOMKilled", pods=pods)
+    (event,) = (found for found in backend.job["events"] if found["reason"] == "OOMKilled")
+    made = sorted(found["lastTimestamp"] for found in backend.job["events"] if found["reason"] == "Created")
+    ends = [
+        {**event, "count": 1, "firstTimestamp": at, "lastTimestamp": at, "message": f"{event['message']}starts at {at}"}
+        for at in [*made[1:], event["lastTimestamp"]][:pods]
+    ]
+    assert len({end["message"] for end in ends}) == pods
+    backend.job["events"] = [*(found for found in backend.job["events"] if found is not event), *ends]
+    assert (looked(backend)[2] is not None) is given_up

@@ -1,0 +1,152 @@
+"""A handle names the backend it needs, says when it has another one, and stops its job though the store is away."""
+
+import json
+
+import pytest
+
+from tests.twin_jobs import until
+from train_func import Cluster, Local
+from train_func.client.cluster import reading
+from train_func.client.job import Job
+from train_func.client.manifest import provisional
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed
+from train_func.run import Run
+from train_func.storage import open_store
+
+FOREVER = "import time; print('ready', flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def job(jobs, tmp_path):
+    """A handle on this machine, on a job that is not there."""
+    store = open_store((tmp_path / "store").as_uri())
+    return Job(provisional(Run(model="m", dataset="d"), store.address), jobs.backend, store)
+
+
+def take_away(store):
+    """As a volume that is not mounted any more: what stands there is no folder."""
+    if store.is_dir():
+        store.rename(store.with_name("elsewhere"))
+    store.write_text("")
+
+
+def submitted_to(job, namespace):
+    metadata = {"name": job.record.job_name, **({"namespace": namespace} if namespace else {})}
+    job._store.put(f"{job.record.prefix}/manifest.json", json.dumps({"metadata": metadata}).encode())
+
+
+@pytest.mark.parametrize(
+    ("backend", "named"),
+    [
+        (lambda: Local(), ""),
+        (lambda: Local(store="file:///s"), ", on=Local(store='file:///s')"),
+        (lambda: Cluster(), ", on=Cluster()"),
+        (lambda: Cluster(namespace="alice"), ", on=Cluster(namespace='alice')"),
+        (lambda: Cluster(context="c", store="s3://bucket/p"), ", on=Cluster(context='c', store='s3://bucket/p')"),
+    ],
+)
+def test_the_way_back_names_the_backend(job, monkeypatch, backend, named):
+    monkeypatch.delenv("TRAIN_FUNC_NAMESPACE", raising=False)
+    assert Job(job.record, backend(), job._store).attach_expression == f"attach({job.name!r}{named})"
+
+
+def test_the_way_back_names_the_namespace_of_the_environment(job, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_NAMESPACE", "bob")
+    assert (
+        Job(job.record, Cluster(), job._store).attach_expression == f"attach({job.name!r}, on=Cluster(namespace='bob'))"
+    )
+
+
+@pytest.mark.parametrize("ask", [Job.wait, Job.result, Job.cancel, Job.fetch])
+def test_a_job_of_another_place_is_said_to_be_there(job, ask):
+    submitted_to(job, "alice")
+    with pytest.raises((JobNotFound, OSError), match=rf"attach\('{job.name}', on=Cluster\(namespace='alice'\)\)"):
+        ask(job)
+
+
+def test_a_job_of_this_place_that_is_gone_is_to_be_submitted_again(job):
+    submitted_to(job, None)
+    with pytest.raises(JobNotFound, match="submit the run again"):
+        job.wait()
+
+
+def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, capsys):
+    jobs.start(FOREVER, name=job.record.job_name, workers=1)
+    take_away(tmp_path / "store")
+    job.cancel()
+    assert jobs.backend.status(job.record.job_name).finished
+    assert "it is stopped; the store could not be told" in capsys.readouterr().out
+
+
+def test_what_is_published_while_a_job_is_cancelled_stays_and_cancel_says_so(job, jobs, tmp_path, capsys):
+    result = job._store.address.removeprefix("file://") + f"/{job.record.prefix}/result.json"
+    publishes = f"""
+import pathlib, signal, sys
+
+def publish(*_):
+    pathlib.Path({result!r}).write_text('{{"files": {{}}, "metrics": {{}}, "note": "not measured"}}')
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, publish)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+    job._store.put(f"{job.record.prefix}/run.json", b"{}")
+    jobs.start(publishes, name=job.record.job_name, workers=1)
+    until(lambda: "ready" in jobs.text(job.record.job_name), "the program runs")
+    job.cancel()
+    assert "fresh=True" in capsys.readouterr().out
+    assert (job.state, job.result()) == ("Succeeded", {})
+    job.cancel()
+    assert "fresh=True" not in capsys.readouterr().out  # it had ended before
+    job.delete()
+    assert (job.state, job.result()) == ("Succeeded", {})
+
+
+def test_a_repr_says_that_the_state_is_unknown_while_the_store_is_away(job, jobs, tmp_path):
+    take_away(tmp_path / "store")
+    assert repr(job) == f"Job({job.name!r}, state unknown)"
+
+
+def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys):
+    name = jobs.start("pass", name=job.record.job_name, workers=1)
+    jobs.ended(name)
+    result = {"attempt": 1, "metrics": {"loss": 0.5}, "files": {}}
+    job._store.put(f"{job.record.prefix}/result.json", json.dumps(result).encode())
+    for said in ("the job is deleted", "there is no job any more"):
+        job.delete()
+        (line,) = capsys.readouterr().out.splitlines()
+        assert said in line
+        assert f"{job._store.address}/{job.name}/" in line
+        assert not (jobs.home / "jobs" / name).exists()
+        assert (jobs.backend.status(name), job.state, job.result()) == (None, "Succeeded", {"loss": 0.5})
+    for entry in job._store.list(f"{job.name}/"):
+        job._store.delete(entry.key)
+    assert job.state == "Absent"
+
+
+@pytest.mark.parametrize("result", [b"", b"[]", b'{"files": {}, "metrics": 7}', b'{"files": {}, "note": 7}'])
+def test_a_result_that_is_none_is_damage_and_not_a_mistake_of_this_program(job, result):
+    job._store.put(f"{job.record.prefix}/result.json", result)
+    with pytest.raises(StorageFailed) as refused:
+        job.result()
+    assert refused.value.reason == "damaged"
+
+
+def test_a_result_says_why_it_has_no_metrics(job, capsys):
+    job._store.put(f"{job.record.prefix}/result.json", b'{"files": {}, "metrics": {}, "note": "not measured: why"}')
+    assert job.result() == {}
+    assert "not measured: why" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("attempt", ["1", 0, 1.5, True])
+def test_an_attempt_that_is_no_number_is_refused(job, attempt):
+    with pytest.raises(InvalidInput, match=f"attempt={attempt!r}: a whole number of at least 1 is expected"):
+        job.logs(attempt=attempt)
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_job_that_was_deleted_says_so_until_it_is_gone(deleted):
+    metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}
+    assert reading.job_status({"metadata": metadata}).deleting is deleted

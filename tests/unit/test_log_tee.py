@@ -1,0 +1,101 @@
+"""The worker's output arrives whole on its stdout, and bounded in the store."""
+
+import json
+import subprocess
+import sys
+
+from train_func.worker.pod.log_tee import BoundedLog, last_state
+
+
+def test_a_short_log_is_kept_as_it_is():
+    log = BoundedLog(head=100, tail=100)
+    for number in range(7):
+        log.add(f"line {number}\n".encode())
+    assert log.render() == b"".join(f"line {number}\n".encode() for number in range(7))
+
+
+def test_a_long_log_keeps_its_beginning_and_its_end_and_names_the_gap():
+    lines = [f"line {number:04}\n".encode() for number in range(1000)]
+    log = BoundedLog(head=101, tail=75)
+    for line in lines:
+        log.add(line)
+    kept = log.render().splitlines(keepends=True)
+    assert kept[:10] == lines[:10]
+    assert kept[10] == b"... 983 lines (9830 bytes) are left out here ...\n"
+    assert kept[11:] == lines[-7:]
+
+
+def test_a_line_longer_than_everything_is_counted_and_left_out():
+    log = BoundedLog(head=10, tail=10)
+    log.add(b"x" * 40 + b"\n")
+    log.add(b"end\n")
+    assert log.render() == b"... 1 lines (41 bytes) are left out here ...\nend\n"
+
+
+def test_of_a_progress_bar_the_last_drawing_is_kept():
+    assert last_state(b"\r 10%\r 50%\r100%") == b"100%"
+    assert last_state(b"from Windows\r") == b"from Windows"
+    assert last_state(b"plain") == b"plain"
+
+
+PROGRAM = """
+import json, os, subprocess, sys, threading
+from train_func.errors import StorageFailed
+from train_func.worker.pod.log_tee import LogTee
+
+puts = []
+away = threading.Event()
+
+def put(log):
+    if away.is_set():
+        raise StorageFailed("away", reason="unreachable")
+    puts.append(log.decode())
+
+log_tee = LogTee()
+print("before the attempt has a number")
+log_tee.begin(put)
+path = log_tee.rank_output(3)
+with open(path, "w") as output:
+    child = subprocess.Popen(["sh", "-c", "echo out; echo err >&2; printf 'no newline'"], stdout=output, stderr=output)
+child.wait()
+log_tee.ranks_ended()
+log_tee.flush(5)
+first = list(puts)
+away.set()
+os.write(2, b"from native code\\n")
+log_tee.flush(1)
+while_away = list(puts)
+away.clear()
+log_tee.close(5)
+print(json.dumps([first, while_away, puts[-1]]))
+"""
+
+
+def test_everything_goes_to_stdout_at_once_and_to_the_store_when_it_is_there():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    *lines, result = done.stdout.splitlines()
+    ranks = ["[rank 3] out", "[rank 3] err", "[rank 3] no newline"]
+    assert lines == ["before the attempt has a number", *ranks, "from native code"]
+    first, while_away, last = json.loads(result)
+    assert first[-1].splitlines() == lines[:-1]
+    assert while_away == first
+    assert last.splitlines() == lines
+
+
+def test_a_store_that_never_answers_blocks_nobody():
+    program = """
+import threading, time
+from train_func.worker.pod.log_tee import LogTee
+log_tee = LogTee()
+log_tee.begin(lambda log: threading.Event().wait())
+for number in range(20_000):
+    print(f"line {number}")
+start = time.monotonic()
+log_tee.close(0.5)
+print(time.monotonic() - start)
+import os; os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True, timeout=300)
+    *lines, seconds = done.stdout.splitlines()
+    assert lines == [f"line {number}" for number in range(20_000)]
+    assert 0.5 <= float(seconds) < 30

@@ -1,0 +1,184 @@
+"""Keeps in memory what the API has of one kind: listed once, then told of every change.
+
+A dropped connection goes on where it was; where the server has forgotten that backend, everything is listed anew.
+"""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from train_func.client.cluster import faults
+from train_func.client.cluster.access import Access, Json
+from train_func.client.cluster.asking import get
+from train_func.client.cluster.stream import Stream
+from train_func.client.cluster.waits import Waits
+
+LIST_SECONDS = 10.0
+WATCH_SECONDS = 300  # after which the server ends a watch, and the next one begins
+SILENCE_SECONDS = 90.0  # bookmarks come every minute; without one the connection is dead, though nobody said so
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.25, 10.0
+TROUBLE_SECONDS = 5.0  # that nothing is heard before it is a matter for whoever waits
+REFUSED = (401, 403, 404)
+GONE = 410
+_BOOKMARK = b'"type":"BOOKMARK"'
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """What is watched, and what is kept of each object."""
+
+    resource: str
+    path: str
+    query: tuple[tuple[str, str], ...]
+    concerns: bytes
+    """In the JSON of every object that matters; the others are not even parsed."""
+    read: Callable[[Json], T | None]
+    """None: it does not matter."""
+
+
+class Informer(threading.Thread, Generic[T]):
+    """One list and one watch after the other, in a thread of its own, until it is stopped or refused."""
+
+    def __init__(self, access: Access, kind: Kind[T], changed: Callable[[], None]) -> None:
+        super().__init__(name=f"watch {kind.resource}", daemon=True)
+        self._access = access
+        self._kind = kind
+        self._changed = changed
+        self._version = ""
+        self._stream: Stream | None = None
+        self._stopped = threading.Event()
+        self._waits = Waits(self._stopped)
+        self._pause = SHORTEST_PAUSE
+        self._since: float | None = None  # when that began that nothing is heard
+        self.items: dict[str, T] = {}
+        """By uid, in the order in which they were first seen; replaced, never changed."""
+        self.gone: dict[str, T] = {}
+        """Those that were there before, as they were last."""
+        self.synced = False
+        """Whether everything is known; stays so while the server is away."""
+        self.error: BaseException | None = None
+        """Why nothing is heard at the moment."""
+        self.failure: BaseException | None = None
+        """Why it has given up."""
+
+    @property
+    def resource(self) -> str:
+        """What is watched."""
+        return self._kind.resource
+
+    def stop(self) -> None:
+        """Ends the watch and the thread."""
+        self._stopped.set()
+        if stream := self._stream:
+            stream.close()
+
+    def run(self) -> None:
+        self._waits.count()
+        while not self._stopped.is_set():
+            try:
+                if not self._version:
+                    self._list()
+                self._watch()
+            except Exception as error:
+                self._note(error)
+                if not faults.known(error):
+                    self._give_up(error)
+                    raise
+                if faults.status_of(error) in REFUSED and not self.synced:
+                    self._give_up(error)
+                    return
+                # What may be listed and not watched is listed now and then; but a server that has just started refuses
+                # for a moment what it allows later.
+                if faults.status_of(error) == GONE or (faults.status_of(error) in REFUSED and self.outage):
+                    self._version = ""
+            self._stopped.wait(self._pause * random.uniform(0.8, 1.2))
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    @property
+    def outage(self) -> BaseException | None:
+        """Why nothing has been heard for a while, or will be ever."""
+        lasting = self._since is not None and time.monotonic() - self._since >= TROUBLE_SECONDS
+        return self.failure or (self.error if lasting else None)
+
+    @property
+    def busy_until(self) -> float:
+        """When the wait for a busy server, or for credentials, is over or was; as ``time.monotonic`` tells it."""
+        return self._waits.until
+
+    def _note(self, error: BaseException) -> None:
+        self.error = error
+        self._since = self._since or time.monotonic()
+
+    def _hear(self) -> None:
+        self.error = self._since = None
+
+    def _give_up(self, error: BaseException) -> None:
+        self.failure, self.synced = error, False
+        self._changed()
+
+    def _list(self) -> None:
+        listing = get(self._access, self._kind.path, seconds=LIST_SECONDS, **dict(self._kind.query))
+        read = {item["metadata"]["uid"]: self._kind.read(item) for item in listing["items"]}
+        found = {uid: value for uid, value in read.items() if value is not None}
+        missed = {uid: value for uid, value in self.items.items() if uid not in found}
+        kept = {uid: found[uid] for uid in self.items if uid in found}
+        self.gone, self.items = {**self.gone, **missed}, {**kept, **found}
+        self._version = listing["metadata"]["resourceVersion"]
+        self.synced = True
+        self._changed()
+
+    def _watch(self) -> None:
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        stream = Stream(self._access, self._kind.path, [*self._kind.query, *query.items()], silence=SILENCE_SECONDS)
+        self._stream = stream
+        self._hear()
+        if self._stopped.is_set():
+            stream.close()
+        opened = time.monotonic()
+        try:
+            self._read(stream)
+        finally:
+            if time.monotonic() - opened > TROUBLE_SECONDS:  # it went well: what ends it now is something new
+                self._pause = SHORTEST_PAUSE
+
+    def _read(self, stream: Stream) -> None:
+        for line in stream.lines():
+            if self._kind.concerns in line or _BOOKMARK in line[:64] or b'"ERROR"' in line[:64]:
+                self._take(json.loads(line))
+            self._pause = SHORTEST_PAUSE
+
+    def _take(self, news: Json) -> None:
+        kind, item = news["type"], news["object"]
+        if kind == "ERROR":
+            raise _refused(item)
+        self._version = item["metadata"]["resourceVersion"]
+        if kind == "BOOKMARK" or (value := self._kind.read(item)) is None:
+            return
+        uid = item["metadata"]["uid"]
+        if kind == "DELETED":
+            self.gone = {**self.gone, uid: value}
+            self.items = {other: kept for other, kept in self.items.items() if other != uid}
+        elif self.items.get(uid) == value:
+            return
+        else:
+            self.items = {**self.items, uid: value}
+        self._changed()
+
+
+def _refused(status: Json) -> Exception:
+    from kubernetes.client import ApiException
+
+    refused: Exception = ApiException(status=status.get("code"), reason=status.get("reason"))
+    refused.__dict__["body"] = json.dumps(status)
+    return refused

@@ -1,0 +1,209 @@
+"""Joins pods, events, attempt records and the first failing rank's traceback into one typed error.
+
+For a job that has ended; what hinders one that has not is told by the monitor.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from train_func import exits
+from train_func.client import records
+from train_func.client.backend import Backend
+from train_func.client.diagnose import termination
+from train_func.client.diagnose.diagnosis import Diagnosis
+from train_func.client.diagnose.eviction import EVICTION_REASONS, eviction
+from train_func.client.diagnose.incidents import brief, incidents, since
+from train_func.client.diagnose.monitor import waits
+from train_func.client.diagnose.refusals import refusals
+from train_func.client.source import locate
+from train_func.client.status import Event, JobStatus, Pod
+from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
+from train_func.run import RunRecord
+from train_func.storage import Store
+
+FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
+KILLED = ("killed", "preemption")  # causes on record of a worker that was ended from outside
+LAST_EVENTS = 5
+TOLD_BY_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission", "cluster", "unknown")
+DEADLINE = "longer than specified deadline"  # the operator's words; its reason does not tell
+
+FOREIGN = "give an image built by `make image` (image=...) and submit again"
+AGAIN = "submit again: it starts from the beginning (no checkpoints yet)"
+NEXT: dict[Cause, str] = {
+    "code": "fix the cell and submit again",
+    "data": "fix the data or the Run and submit again",
+    "model": "fix the model's address or files and submit again",
+    "memory": "give each worker more memory=..., or lower micro_batch_size or max_length",
+    "storage": f"look after the store, then {AGAIN}",
+    "permission": "give the worker the credentials or rights named above, then submit again",
+    "killed": "look for who sent the signal (the kernel's out-of-memory killer, a person); then submit again",
+    "deadline": "raise deadline=... in the Run, or train less",
+    "cancelled": AGAIN,
+    "interrupted": AGAIN,
+    "scheduling": "ask for less cpu, memory or gpu, or for fewer workers",
+    "quota": "ask for less, or for fewer workers, or have the quota raised",
+    "image": "fix image=..., then submit again",
+    "preemption": AGAIN,
+    "cluster": "have whoever runs the cluster look; then submit again",
+}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a failed job, gathered once."""
+
+    status: JobStatus | None
+    pods: list[Pod]
+    events: list[Event]
+    attempts: list[dict[str, Any]]  # end records of the workers of this submission, oldest attempt first
+    cells: dict[str, Any]
+    num_workers: int
+    is_published: bool
+    """Whether the function had published a model before it failed."""
+    away: StorageFailed | None
+    """Why the store could not be asked, if so: attempts, cells and model are unknown then."""
+
+    @property
+    def hindrances(self) -> list[Diagnosis]:
+        """What still kept workers from starting, or ended them again and again."""
+        again = [found.diagnosis for found in incidents(self.pods, self.events) if found.diagnosis.permanent]
+        return [*refusals(self.pods, self.events, self.num_workers), *waits(self.pods, self.events), *again[-1:]]
+
+
+def explain(record: RunRecord, backend: Backend, store: Store) -> JobFailed:
+    """The one error that says why the job of ``record`` has no result."""
+    evidence = _gather(record, backend, store)
+    status = evidence.status
+    failed = next((c for c in status.conditions if c.type == "Failed" and c.status == "True"), None) if status else None
+    if status is not None and failed is None and status.interrupted:
+        what = "the job's controller or its machine died while the workers ran"
+        return _error(record, Diagnosis("interrupted", what), evidence)
+    if failed is not None and failed.reason == "Cancelled":
+        return _error(record, Diagnosis("cancelled", "the job was cancelled"), evidence)
+    if (failed is not None and DEADLINE in failed.message) or any(
+        p.reason == "DeadlineExceeded" for p in evidence.pods
+    ):
+        lines = [f"the job was not done after {record.run.deadline} s", *(h.message for h in evidence.hindrances)]
+        return _error(record, Diagnosis("deadline", "\n  ".join(lines)), evidence)
+    found = _root(evidence)
+    what = found.message or (failed.message if failed else "the job has no result")
+    return _error(record, replace(found, message=what), evidence)
+
+
+def _gather(record: RunRecord, backend: Backend, store: Store) -> Evidence:
+    attempts: list[dict[str, Any]] = []
+    cells: dict[str, Any] = {"pieces": []}
+    is_published, away = False, None
+    try:
+        attempts, cells = records.all_ends(store, record), _cells(record, store)
+        is_published = bool(store.list(f"{record.prefix}/result.json"))
+    except StorageFailed as failure:
+        away = failure
+    status = backend.status(record.job_name)
+    return Evidence(
+        status=status,
+        pods=backend.pods(record.job_name),
+        events=since(status.created if status else None, backend.events(record.job_name)),
+        attempts=attempts,
+        cells=cells,
+        num_workers=record.run.workers,
+        is_published=is_published,
+        away=away,
+    )
+
+
+def _cells(record: RunRecord, store: Store) -> dict[str, Any]:
+    try:
+        cells: dict[str, Any] = json.loads(store.get(f"{record.prefix}/source/cells.json").data)
+    except StorageFailed:
+        return {"pieces": []}
+    return cells
+
+
+def _root(evidence: Evidence) -> Diagnosis:
+    """The failure that came first and was nobody else's consequence."""
+    own = _own_ends(evidence.attempts)
+    if own and any(rank["error"] for rank in own[0]["ranks"]):
+        return _of_record(own[0], evidence)
+    if over := _over_memory(evidence):
+        return Diagnosis(
+            "memory", "\n  ".join([over, *(end["message"] for end in own[:1] if end["message"] not in over)])
+        )
+    if (full := _over_disk(evidence)) and (not own or own[0]["cause"] in KILLED):
+        return replace(full, message="\n  ".join([full.message, *(own[0]["message"] for _ in own[:1])]))
+    if own:
+        return _of_record(own[0], evidence)
+    if hindrances := evidence.hindrances:
+        return Diagnosis(hindrances[0].cause, "\n  ".join(diagnosis.message for diagnosis in hindrances))
+    return _of_pods(evidence)
+
+
+def _over_disk(evidence: Evidence) -> Diagnosis | None:
+    """The last eviction for what a worker kept on disk; the worker itself is killed before it can say much."""
+    told = [found.diagnosis for found in incidents(evidence.pods, evidence.events) if found.over_disk]
+    return told[-1] if told else None
+
+
+def _over_memory(evidence: Evidence) -> str:
+    """Which worker the kernel killed for want of memory; of a pod that is gone its event still tells."""
+    if over := next((pod for pod in reversed(evidence.pods) if pod.reason == "OOMKilled"), None):
+        words = termination.read(over.message)[1]
+        return f"worker {over.worker} needed more than its memory limit and was killed. {words}".strip()
+    told = [i.diagnosis for i in incidents([], evidence.events) if i.diagnosis.cause == "memory"]
+    return told[-1].message if told and not evidence.attempts else ""
+
+
+def _of_pods(evidence: Evidence) -> Diagnosis:
+    """What is left when no worker came to write down why it ended."""
+    last = next((pod for pod in reversed(evidence.pods) if pod.exit_code or pod.reason in EVICTION_REASONS), None)
+    if last is not None and last.reason in EVICTION_REASONS:
+        return replace(eviction(last.worker, EVICTION_REASONS[last.reason], last.message), remedy="")
+    if last is None:
+        told = [found.diagnosis for found in incidents([], evidence.events)]
+        return replace(told[-1], remedy="") if told else Diagnosis("unknown", "")
+    if words := termination.foreign(last.message):
+        return Diagnosis("image", f"worker {last.worker}: its image cannot run the workers' program: {words}", FOREIGN)
+    code, cause = last.exit_code or 0, termination.read(last.message)[0]
+    what = f"worker {last.worker} {termination.ending(code, last.reason, last.message)}"
+    return Diagnosis(cause or exits.cause_of(code), what)
+
+
+def _own_ends(ends: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Failed ends of the newest attempt in which a worker failed by itself, or else of the newest that failed."""
+    failed = [end for end in ends if end["exit_code"] != 0]
+    failed = [end for end in failed if end["cause"] not in FOLLOWERS] or failed
+    newest = max((end["attempt"] for end in failed), default=0)
+    return [end for end in failed if end["attempt"] == newest]
+
+
+def _of_record(end: dict[str, Any], evidence: Evidence) -> Diagnosis:
+    cause: Cause = next((cause for cause in CAUSES if cause == end["cause"]), "unknown")
+    errors = [(rank["error"]["time"], rank) for rank in end["ranks"] if rank.get("error")]
+    if not errors:
+        return Diagnosis(cause, f"worker {end['worker']}, attempt {end['attempt']}: {end['message']}")
+    rank = min(errors, key=lambda pair: str(pair[0]))[1]
+    error = rank["error"]
+    where = f"worker {end['worker']}, rank {rank['rank']}, attempt {end['attempt']}"
+    what = f"{error['type']}: {error['message']}\n  in {where}"
+    frames = locate(evidence.cells, error["traceback"])
+    what += "".join(f"\n  {origin}, line {line}: `{text.strip()}`" for origin, line, text in reversed(frames))
+    if end["exit_code"] == exits.SPENT:
+        what += f"\n  {end['message']}"
+    return Diagnosis(cause, what)
+
+
+def _error(record: RunRecord, found: Diagnosis, evidence: Evidence) -> JobFailed:
+    lines = [f"{record.name}: {found.message}"]
+    warnings = [event for event in evidence.events if event.type == "Warning"][-LAST_EVENTS:]
+    if found.cause in TOLD_BY_EVENTS:
+        lines += [f"  event: {brief(event)}" for event in warnings]
+    if evidence.away is not None:
+        lines.append(f"  what the workers wrote down is not known, the store could not be asked: {evidence.away}")
+    if evidence.is_published:
+        lines.append("  a model was published before that: job.fetch() brings it")
+    if advice := found.remedy or NEXT.get(found.cause):
+        lines.append(f"  next: {advice}")
+    # By repr, because a terminal would obey what a worker wrote.
+    lines.append("  the whole log: print(*map(repr, job.logs()), sep='\\n')")
+    return JobFailed("\n".join(lines), cause=found.cause)

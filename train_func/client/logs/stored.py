@@ -1,0 +1,133 @@
+"""What the store keeps of the attempts of a run: whose logs, and the rest of one whose beginning was seen elsewhere."""
+
+import json
+import re
+from collections import deque
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from train_func.client.logs.numbering import uid_in
+from train_func.client.status import LogLine
+from train_func.errors import StorageFailed
+from train_func.run import RunRecord
+from train_func.storage import Store
+
+NUM_AT_ONCE = 16  # requests to the store
+NUM_COMPARED = 64  # last lines that were shown, by which the place in the log is found
+_FILE = re.compile(r"(\d+)/(?:lease|worker-(\d+))\.(json|log)")
+_GAP = re.compile(r"\.\.\. (\d+) lines \(\d+ bytes\) are left out here \.\.\.")
+
+
+@dataclass(frozen=True)
+class StoredLog:
+    """One worker's log of one attempt; ``pod_uid`` is empty when it does not say whose it is."""
+
+    attempt: int
+    worker: int
+    key: str
+    pod_uid: str
+
+
+class StoredLogs:
+    """The attempts of one generation, as the store has them when they are asked for."""
+
+    def __init__(self, record: RunRecord, store: Store) -> None:
+        self._root = f"{record.prefix}/attempts/"
+        self._store = store
+        self.logs: list[StoredLog] = []
+        """By attempt and worker."""
+        self.numbers: dict[str, int] = {}
+        """The attempt of each pod that is known."""
+        self.newest = 0
+        """The highest number that was claimed."""
+
+    def look(self) -> None:
+        """Lists them anew; what is known of an earlier look is not read again."""
+        keys = [entry.key for entry in self._store.list(self._root)]
+        found = [(key, name) for key in keys if (name := _FILE.fullmatch(key.removeprefix(self._root)))]
+        self.newest = max((int(name[1]) for _, name in found), default=0)
+        known = {log.key: log for log in self.logs}
+        names = [(key, name) for key, name in found if name[3] == "log"]
+        ends = {key for key, name in found if name[3] == "json"}
+        with ThreadPoolExecutor(NUM_AT_ONCE) as together:
+            logs = together.map(lambda one: known.get(one[0]) or self._log(one[0], one[1], ends), names)
+            self.logs = sorted(logs, key=lambda log: (log.attempt, log.worker))
+        leases = (self._json(key) for key, name in found if name[2] is None and int(name[1]) == self.newest)
+        self.numbers.update({lease.get("pod_uid", ""): lease["attempt"] for lease in leases})
+        self.numbers.update({log.pod_uid: log.attempt for log in self.logs})
+        self.numbers.pop("", None)
+
+    def lines(self, log: StoredLog) -> Iterator[LogLine]:
+        """All of a log."""
+        for text in self._texts(log.key):
+            yield LogLine(log.worker, log.pod_uid, text)
+
+    def rest(self, log: StoredLog, seen: "Seen") -> Iterator[LogLine]:
+        """What the store has after the lines that were seen already."""
+        for text in after(self._texts(log.key), seen):
+            yield LogLine(log.worker, log.pod_uid, text)
+
+    def _log(self, key: str, name: re.Match[str], ends: Collection[str]) -> StoredLog:
+        end = key.removesuffix(".log") + ".json"
+        uid = self._json(end).get("pod_uid", "") if end in ends else ""
+        return StoredLog(int(name[1]), int(name[2]), key, uid or uid_in(next(iter(self._texts(key)), "")))
+
+    def _json(self, key: str) -> dict[str, Any]:
+        plain: dict[str, Any] = json.loads(self._store.get(key).data)
+        return plain
+
+    def _texts(self, key: str) -> list[str]:
+        try:
+            text = self._store.get(key).data.decode(errors="replace")
+        except StorageFailed as failure:
+            if failure.reason != "absent":  # deleted since it was listed
+                raise
+            return []
+        return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+class Seen:
+    """How much of a pod's log was seen, and its last lines."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last: deque[str] = deque(maxlen=NUM_COMPARED)
+
+    def add(self, text: str) -> None:
+        self.count += 1
+        self.last.append(text)
+
+
+def after(kept: list[str], seen: Seen) -> list[str]:
+    """The lines of a kept log that come after those seen.
+
+    The last line seen need not be in the log: a line may have been cut, and native code may write around the worker.
+    Where the last lines occur more often, the place counts; the kept log may have a gap in its middle.
+    """
+    counts = _counts(kept)
+    best: tuple[int, int, int] | None = None  # how many lines agree, how far from the count, where
+    for skipped, text in enumerate(reversed(seen.last)):
+        for place in (place for place, line in enumerate(kept) if line == text):
+            agreeing = _agreeing(kept[: place + 1], [*seen.last][: len(seen.last) - skipped])
+            found = (agreeing, -abs(counts[place] - (seen.count - skipped)), place)
+            best = max(best, found) if best else found
+    if best:
+        return kept[best[2] + 1 :]
+    return [line for line, count in zip(kept, counts, strict=True) if count > seen.count]
+
+
+def _counts(kept: list[str]) -> list[int]:
+    """Which line of the whole log each is, from 1."""
+    counts, count = [], 0
+    for line in kept:
+        gap = _GAP.fullmatch(line)
+        count += int(gap[1]) if gap else 1
+        counts.append(count)
+    return counts
+
+
+def _agreeing(kept: list[str], seen: list[str]) -> int:
+    pairs = zip(reversed(kept), reversed(seen), strict=False)
+    return next((num for num, (one, other) in enumerate(pairs) if one != other), min(len(kept), len(seen)))

@@ -1,0 +1,117 @@
+"""What a backend reports of a job: its conditions, pods, events and lines, in one shape for every kind of backend."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from train_func.terminal import shown
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition of a PyTorchJob, as the operator words it."""
+
+    type: str
+    """Created, Running, Restarting, Suspended, Succeeded or Failed."""
+    status: str
+    """True or False, as Kubernetes writes it."""
+    reason: str
+    message: str
+    time: datetime
+    """When ``status`` last changed."""
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """The state of one job; its conditions stand in the order in which they came."""
+
+    conditions: tuple[Condition, ...]
+    start_time: datetime | None
+    completion_time: datetime | None
+    """Absent after a permanent exit code: the operator sets it for success, deadline and backoff limit only."""
+    interrupted: bool
+    """Not finished, and nobody controls it any more: its controller or its machine died."""
+    created: datetime | None = None
+    """By the backend's clock; what happened before befell an earlier job of that name. None where that cannot be."""
+    deleting: bool = False
+    """It was deleted, and goes as soon as its pods have ended."""
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of that type if it holds now."""
+        return next((found for found in self.conditions if (found.type, found.status) == (kind, "True")), None)
+
+    @property
+    def finished(self) -> bool:
+        """Succeeded or Failed holds; nothing changes any more."""
+        return self.condition("Succeeded") is not None or self.condition("Failed") is not None
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One incarnation of a worker."""
+
+    name: str
+    uid: str
+    worker: int
+    phase: str
+    """Pending, Running, Succeeded, Failed or Unknown."""
+    exit_code: int | None
+    reason: str
+    """Why it waits or ended: Completed, Error, OOMKilled, CreateContainerConfigError, ..."""
+    message: str
+    """Its termination message, or what it waits for."""
+    started: datetime | None
+    ended: datetime | None
+    deleted: bool
+    restarts: int = 0
+    """Times its container was started again in place."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a job or a pod."""
+
+    time: datetime
+    type: str
+    """Normal or Warning."""
+    reason: str
+    message: str
+    object: str
+    """``PyTorchJob/name`` or ``Pod/name``."""
+    count: int = 1
+    """Times it has happened; ``time`` is the last."""
+    since: datetime | None = None
+    """When it happened first, if that is another time."""
+    uid: str = ""
+    """Of the object it is about, where the backend says so: a name is used again."""
+
+    def __str__(self) -> str:
+        times = f" ({self.count}x)" if self.count > 1 else ""
+        what = f"{self.reason}{times}: {' '.join(self.message.split())}"
+        return shown(f"{self.time:%H:%M:%S}  {self.type}  {self.object}  {what}")
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line a worker wrote, without its line break."""
+
+    worker: int
+    pod_uid: str
+    text: str
+
+
+@dataclass(frozen=True)
+class LogCut:
+    """A pod is gone, and it is not known here whether it had written more; a worker's own copy is in the store."""
+
+    worker: int
+    pod_uid: str
+
+
+@dataclass(frozen=True)
+class SchedulingReport:
+    """Why nodes do not take a job's workers."""
+
+    lack: str | None
+    """Why all nodes together could not hold them even if they were empty; None when they could."""
+    table: str
+    """Per node what is free and why not."""

@@ -1,0 +1,26 @@
+"""Says while nothing happens that it is still waited for: soon at first, then less and less often."""
+
+import time
+
+FIRST_SECONDS, LONGEST_SECONDS = 12.0, 300.0
+
+
+class WaitingNotice:
+    """Of one who waits and has told what there is to tell."""
+
+    def __init__(self) -> None:
+        self._heard = self._beat = time.monotonic()
+        self._pause = FIRST_SECONDS
+
+    def heard(self) -> None:
+        """Something was said."""
+        self._heard = self._beat = time.monotonic()
+        self._pause = FIRST_SECONDS
+
+    def due(self, state: str) -> str:
+        """What to say now; mostly nothing."""
+        now = time.monotonic()
+        if now - self._beat < self._pause:
+            return ""
+        self._beat, self._pause = now, min(2 * self._pause, LONGEST_SECONDS)
+        return f"still {state}, nothing new for {now - self._heard:.0f} s"

@@ -1,0 +1,173 @@
+"""The worker's own output: at once to the real stdout, and bounded to the store every few seconds."""
+
+import contextlib
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from train_func.errors import StorageFailed
+
+HEAD = 2**20  # bytes of a log's beginning that are always kept
+TAIL = 4 * 2**20  # bytes of its end
+LONGEST_LINE = 2**16
+INTERVAL = 3.0  # seconds between two uploads of a short log
+SECONDS_PER_BYTE = INTERVAL / 2**20  # more between those of a long one: each upload carries all of it
+END = b"\0end of output\0"
+
+Put = Callable[[bytes], object]
+
+
+class BoundedLog:
+    """The beginning and the end of a log of any length; what is left out between them is counted."""
+
+    def __init__(self, head: int = HEAD, tail: int = TAIL) -> None:
+        self._head_room = head
+        self._tail_room = tail
+        self._head: list[bytes] = []
+        self._tail: deque[bytes] = deque()
+        self._num_lines_out = 0
+        self._num_bytes_out = 0
+
+    def add(self, line: bytes) -> None:
+        """Takes one line, its newline included."""
+        if len(line) <= self._head_room:
+            self._head_room -= len(line)
+            self._head.append(line)
+            return
+        self._head_room = 0  # the beginning ends with the first line that is too long for it
+        self._tail_room -= len(line)
+        self._tail.append(line)
+        while self._tail_room < 0:
+            dropped = self._tail.popleft()
+            self._tail_room += len(dropped)
+            self._num_lines_out += 1
+            self._num_bytes_out += len(dropped)
+
+    def render(self) -> bytes:
+        """The log as it is kept."""
+        gap = f"... {self._num_lines_out} lines ({self._num_bytes_out} bytes) are left out here ...\n".encode()
+        return b"".join([*self._head, *([gap] if self._num_lines_out else []), *self._tail])
+
+
+class _Stream(threading.Thread):
+    """Reads one pipe line by line until its end mark, which comes after everything that was written before."""
+
+    def __init__(self, prefix: bytes, emit: Callable[[bytes], None]) -> None:
+        super().__init__(name="output", daemon=True)
+        self._prefix = prefix
+        self._emit = emit
+        self._rest = b""
+        self._read, self.write = os.pipe()
+
+    def run(self) -> None:
+        while not self._rest.endswith(END):
+            *lines, self._rest = (self._rest + os.read(self._read, LONGEST_LINE)).split(b"\n")
+            if len(self._rest) > LONGEST_LINE:
+                lines.append(self._rest)
+                self._rest = b""
+            for line in lines:
+                self._emit(self._prefix + last_state(line) + b"\n")
+        if rest := self._rest.removesuffix(END):
+            self._emit(self._prefix + last_state(rest) + b"\n")
+
+    def end(self, seconds: float) -> None:
+        """Returns when everything was passed on, or after ``seconds``."""
+        os.set_blocking(self.write, False)
+        with contextlib.suppress(BlockingIOError):  # full, because nobody reads the real stdout
+            os.write(self.write, END)
+        self.join(seconds)
+
+
+def last_state(line: bytes) -> bytes:
+    """A progress bar draws its line again and again after a carriage return: only the last drawing is kept."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+class LogTee:
+    """Owns stdout and stderr of this process, and the output of its ranks."""
+
+    def __init__(self) -> None:
+        self._real = os.fdopen(os.dup(1), "wb")
+        self._lock = threading.Lock()
+        self._log = BoundedLog()
+        self._upload: _Upload | None = None
+        self._own = self._stream(b"")
+        self._ranks: list[_Stream] = []
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text file, as Python starts it
+        os.dup2(self._own.write, 1)
+        os.dup2(self._own.write, 2)
+
+    def rank_output(self, rank: int) -> str:
+        """A path; what is written to it appears as lines of this rank."""
+        stream = self._stream(f"[rank {rank}] ".encode())
+        self._ranks.append(stream)
+        return f"/dev/fd/{stream.write}"
+
+    def ranks_ended(self) -> None:
+        """Passes on the last words of the ranks; to be called when none of them lives any more."""
+        while self._ranks:
+            self._ranks.pop().end(seconds=2)
+
+    def begin(self, put: Put) -> None:
+        """From now on the log, from its beginning on, is kept by ``put``."""
+        self._upload = _Upload(self._render, put)
+        self._upload.start()
+
+    def flush(self, seconds: float) -> None:
+        """Keeps the log as it is now, within ``seconds``."""
+        if self._upload is not None:
+            self._upload.flush(seconds)
+
+    def close(self, seconds: float) -> None:
+        """Gives stdout and stderr back, and keeps the log a last time."""
+        os.dup2(self._real.fileno(), 1)
+        os.dup2(self._real.fileno(), 2)
+        self._own.end(seconds=1)
+        self.flush(seconds)
+
+    def _stream(self, prefix: bytes) -> _Stream:
+        stream = _Stream(prefix, self._emit)
+        stream.start()
+        return stream
+
+    def _emit(self, line: bytes) -> None:
+        with self._lock:
+            self._log.add(line)
+            with contextlib.suppress(OSError):  # nobody reads the real output any more: the store still has it
+                self._real.write(line)
+                self._real.flush()
+
+    def _render(self) -> bytes:
+        with self._lock:
+            return self._log.render()
+
+
+class _Upload(threading.Thread):
+    """Puts the log whenever it has changed, in a thread of its own: a store that is away blocks nobody."""
+
+    def __init__(self, render: Callable[[], bytes], put: Put) -> None:
+        super().__init__(name="log upload", daemon=True)
+        self._render = render
+        self._put = put
+        self._last = b""
+        self._now = threading.Event()
+        self._kept = threading.Event()
+
+    def run(self) -> None:
+        while True:
+            at_once = self._now.wait(INTERVAL + len(self._last) * SECONDS_PER_BYTE)
+            self._now.clear()
+            log = self._render()
+            if log != self._last:
+                with contextlib.suppress(StorageFailed):  # the next round tries again, with the whole log
+                    self._put(log)
+                    self._last = log
+            if at_once:
+                self._kept.set()
+
+    def flush(self, seconds: float) -> None:
+        self._kept.clear()
+        self._now.set()
+        self._kept.wait(seconds)

@@ -1,0 +1,120 @@
+"""One rank: a process that runs train_func once, says how it ended, and leaves without unloading anything."""
+
+import faulthandler
+import inspect
+import json
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from train_func.errors import InvalidInput
+from train_func.run import RunRecord
+from train_func.storage import open_store
+from train_func.worker.pod import process_group, user_module
+from train_func.worker.pod.outcome import Outcome, of_error
+
+
+def main(environ: Mapping[str, str]) -> NoReturn:
+    """Runs the shipped function and exits; the exit code is that of exits.py or the function's own."""
+    faulthandler.enable()
+    _configure_logging()
+    signal.signal(signal.SIGTERM, _on_signal)
+    process_group.observe()
+    outcome = _outcome(lambda: _run(Path(environ["TRAIN_FUNC_JOB_DIR"]), environ.get("TRAIN_FUNC_STORE", "")))
+    outcome = replace(outcome, separate=process_group.separate(int(environ.get("WORLD_SIZE", "1"))))
+    if "TRAIN_FUNC_OUTCOME_FILE" in environ:
+        outcome.write(Path(environ["TRAIN_FUNC_OUTCOME_FILE"]))
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(outcome.exit_code)  # gloo may abort while the interpreter unloads, after everything went well
+
+
+class StopSignal(KeyboardInterrupt):
+    """Raised in train_func where a signal to stop meets it."""
+
+
+def _on_signal(number: int, frame: FrameType | None) -> NoReturn:
+    raise StopSignal(signal.Signals(number).name)
+
+
+def _configure_logging() -> None:
+    """Lines of this package stand as they are; the supervisor puts the rank before every line."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_Plain())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("train_func").setLevel(logging.INFO)
+
+
+class _Plain(logging.Formatter):
+    """Level and origin only where something is unusual, so that progress lines begin with their word."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text if record.levelno == logging.INFO else f"{record.levelname} {record.name}: {text}"
+
+
+def _outcome(run: Callable[[], None]) -> Outcome:
+    try:
+        run()
+        outcome = _finished()
+    except SystemExit as error:
+        outcome = _finished() if error.code in (None, 0) else _failed(error)
+    except BaseException as error:
+        outcome = _failed(error)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is decided is written down, whatever comes now
+    return outcome
+
+
+def _finished() -> Outcome:
+    """The outcome of a function that returned; a Session that published nothing is a fault of the function."""
+    opened, published = _session()
+    if opened and not published:
+        return _failed(
+            InvalidInput(
+                "train_func opened a Session and ended without publishing: call session.publish(trainer) "
+                "on every rank, as the last step inside `with Session(parameters) as session:`",
+                cause="code",
+            )
+        )
+    return Outcome(0, None, opened, follows=False, failure=None)
+
+
+def _failed(error: BaseException) -> Outcome:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    match error:
+        case StopSignal():
+            print(f"stopped by {error}", file=sys.stderr)
+        case SystemExit():
+            print(error.code if isinstance(error.code, str) else f"sys.exit({error.code})", file=sys.stderr)
+        case _:
+            traceback.print_exception(error)
+    return of_error(error, session=_session()[0])
+
+
+def _session() -> tuple[bool, bool]:
+    """Whether a Session was opened, and whether it published; without loading torch for functions that use none."""
+    session = sys.modules.get("train_func.worker.training.session")
+    return (session.opened(), session.published()) if session else (False, False)
+
+
+def _run(job_dir: Path, address: str) -> None:
+    record = RunRecord.from_dict(json.loads((job_dir / "run.json").read_text()))
+    address = address or record.store
+    function = user_module.load(job_dir, open_store(address) if address else None, record)
+    _call(function, record.parameters())
+
+
+def _call(function: Callable[..., Any], parameters: dict[str, Any]) -> None:
+    """The stock client lets a function without arguments go without parameters; so does this."""
+    if inspect.signature(function).parameters:
+        function(parameters)
+    else:
+        function()

@@ -1,0 +1,296 @@
+"""One attempt as this worker lives it: it gets its number, is finished together, and ends on record."""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import TypeVar
+
+from train_func import exits
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.run import RunRecord
+from train_func.storage import Store
+from train_func.storage.retry import call_with_timeout
+from train_func.worker.pod.attempt_store import Attempts, Lease, Start, now
+from train_func.worker.pod.environment import Environment
+from train_func.worker.pod.log_tee import LogTee
+from train_func.worker.pod.peers import Peers
+from train_func.worker.pod.processes import num_memory_kills
+from train_func.worker.pod.stop import Stop, WithinGrace
+from train_func.worker.pod.store_wait import PatientStore, patiently
+from train_func.worker.pod.verdict import RankEnd, Verdict, following, of_ranks
+from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
+from train_func.worker.training.publish import complete
+
+RECORD_SECONDS = 15.0  # longest the end of a worker waits for the store
+WATCH_SECONDS = 3.0  # between two looks whether the job is over, while its group has not formed
+UNFORMED_SECONDS = 3.0  # the same when no group was formed, and little is to be told
+ROOT_SECONDS = 3.0  # longest a worker that lost its peer waits for the reason
+PUBLISHING_SECONDS = 15.0  # longest a worker waits for worker 0 to end its ranks and to say whether it publishes
+SHORTEST_SECONDS = 0.5  # for each question to the store, even when the time is up
+LINGER_SECONDS = 5.0  # longest the host of the rendezvous store stays for those who still read the reason
+
+T = TypeVar("T")
+
+
+class Refused(Exception):
+    """The attempt may not begin."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
+
+
+class Attempt:
+    """The attempt of this process; without a store it is number 1 and leaves no record."""
+
+    def __init__(
+        self, environment: Environment, record: RunRecord, store: Store | None, log_tee: LogTee, stop: Stop
+    ) -> None:
+        self._environment = environment
+        self._record = record
+        self._store = store
+        self._log_tee = log_tee
+        self._stop = stop
+        self._attempts = (
+            Attempts(store, record, worker=environment.worker, pod=environment.pod, pod_uid=environment.pod_uid)
+            if store
+            else None
+        )
+        self._peers: Peers | None = None
+        self._verdict: Verdict | None = None
+        self._closing = threading.Lock()
+        self._num_memory_kills = num_memory_kills()
+        self._pending = Pending(environment.work_dir)
+        self._publishing = False
+        self._silent = False  # the store, at the end
+        self._until = 0.0  # monotonic seconds; set anew where an end is written down
+        self.lease: Lease | None = None
+        self.over: Verdict | None = None
+        """A final end of another worker while this one still waits for the group, which then never forms."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether its end is being written down."""
+        return self._closing.locked()
+
+    @property
+    def publishes(self) -> bool:
+        """Whether what was trained is left to be published, or is put on record as published."""
+        return self._publishing or self._pending.is_sealed
+
+    def prepare(self) -> None:
+        """Makes sure that the store can be used, and keeps an eye on it until the group forms."""
+        if not (store := self._store) or not (attempts := self._attempts):
+            return
+        patiently(lambda: store.probe(self._record.prefix), self._stop)
+        known = patiently(attempts.end_keys, self._stop)
+        threading.Thread(target=self._watch, args=(attempts, known), name="end of the job", daemon=True).start()
+
+    def _watch(self, attempts: Attempts, known: set[str]) -> None:
+        while self.lease is None and self.over is None:
+            time.sleep(WATCH_SECONDS)
+            with contextlib.suppress(StorageFailed):  # whoever needs the store will say that it is away
+                self.over = attempts.final_end(known)
+
+    def open(self, peers: Peers) -> int:
+        """Claims the number (worker 0) or hears it; raises Refused when the attempts are used up."""
+        self._peers = peers
+        if self._environment.worker == 0:
+            start = self._claim()
+            peers.tell_start(json.dumps(asdict(start)))
+        else:
+            plain = json.loads(peers.hear_start())
+            refused = Verdict(**plain["refused"]) if plain["refused"] else None
+            start = Start(Lease(**plain["lease"]), plain["num_started"], plain["at_most"], refused)
+        self._begin(start.lease)
+        if start.refused:
+            raise Refused(replace(start.refused, worker=self._environment.worker))
+        self._say(start)
+        return start.lease.attempt
+
+    def _claim(self) -> Start:
+        environment = self._environment
+        attempts = self._attempts
+        if attempts is None:
+            record, worker, pod = self._record, environment.worker, environment.pod
+            lease = Lease(1, record.generation, pod, environment.pod_uid, worker, record.submitted, now())
+            return Start(lease, 0, record.run.max_attempts, None)
+        account = patiently(attempts.account, self._stop)
+        lease = patiently(attempts.claim, self._stop)
+        refused = account.verdict(environment.worker) if account.spent else None
+        return Start(lease, account.num_started, account.at_most, refused)
+
+    def _begin(self, lease: Lease) -> None:
+        self.lease = lease
+        if attempts := self._attempts:
+            self._log_tee.begin(lambda log: attempts.put_log(lease.attempt, log))
+
+    def _say(self, start: Start) -> None:
+        environment = self._environment
+        if environment.worker:
+            return  # the whole group needs to hear it once
+        how = "starts from the beginning (no checkpoints yet)" if start.lease.attempt > 1 else "starts"
+        num_ranks = environment.num_workers * environment.num_ranks
+        print(
+            f"{start.numbered}: {how}; "
+            f"workers: {environment.num_workers}, ranks: {num_ranks}, threads per rank: {environment.num_threads}"
+        )
+
+    def finish(self, peers: Peers, ends: list[RankEnd]) -> None:
+        """Makes sure that what was to be published is there, and puts this worker's success on record.
+
+        Before the group parts, because the job is over as soon as the first worker has left with exit code 0.
+        """
+        opened = any(end.outcome is not None and end.outcome.session for end in ends)
+        if opened and self._environment.worker == 0 and self._store and not self._is_complete(self._store):
+            raise InvalidInput(
+                f"every rank ended well but {self._record.prefix}/result.json is not in {self._store.address}: "
+                "call session.publish(trainer) on every rank as the last step",
+                cause="code",
+            )
+        if any(end.separate for end in ends):
+            print("the ranks never formed one process group: each has trained by itself")
+        self._keep_done("all ranks ended", ends)
+
+    def _is_complete(self, store: Store) -> bool:
+        patient = PatientStore(store, self._stop, PUBLISH_SECONDS, "see that all is published")
+        return complete(patient, self._record)
+
+    def publish_pending(self, ends: list[RankEnd]) -> Verdict | None:
+        """Publishes what the ranks of this pod have trained and not published before they ended; None if nothing is so.
+
+        After a signal to stop too, as long as the ranks would have had.
+
+        Raises:
+            StorageFailed: it cannot be published.
+            Stopped: that time is up.
+        """
+        if (number := self._pending.attempt) is None or not (store := self._store) or not (attempts := self._attempts):
+            return None
+        print(f"attempt {number} has trained to the end and was not published: only that is left to do")
+        self._publishing = True
+        if self._peers:
+            self._peers.tell_whether_publishing(True)
+        try:
+            self._pending.upload(store, self._record, WithinGrace(self._stop))
+            self.lease = self.lease or attempts.lease(number)
+            return self._keep_done("what its ranks had trained is published", ends)
+        except BaseException:
+            self._publishing = False
+            raise
+
+    def _keep_done(self, message: str, ends: list[RankEnd]) -> Verdict:
+        self._until = time.monotonic() + RECORD_SECONDS
+        done = Verdict(exits.DONE, None, message, self._environment.worker)
+        self._keep(done, ends)
+        return done
+
+    def close(self, ends: list[RankEnd], own: Verdict | None, root: Verdict | None = None) -> Verdict:
+        """The verdict on this worker, on record as far as the store lets it; later calls return the first's.
+
+        Args:
+            ends: how the ranks ended.
+            own: why the supervisor ended the attempt, unless the ranks did.
+            root: the verdict of the worker whose end came first, when that is known already.
+        """
+        with self._closing:
+            self._until = time.monotonic() + (RECORD_SECONDS if self.lease else UNFORMED_SECONDS)
+            if self._verdict is None:
+                self._verdict = self._close(ends, own, root)
+            return self._verdict
+
+    def _close(self, ends: list[RankEnd], own: Verdict | None, root: Verdict | None) -> Verdict:
+        out_of_memory = num_memory_kills() > self._num_memory_kills
+        found = of_ranks(ends, worker=self._environment.worker, out_of_memory=out_of_memory)
+        verdict = found if found and (found.root_cause or own is None) else own
+        assert verdict is not None
+        if verdict.exit_code == exits.DONE:
+            return verdict
+        if found and found.root_cause and self._left_when_all_was_done(ends):
+            return self._keep_done("its ranks left with exit code 0 after the model had been published", ends)
+        if verdict.exit_code == exits.PEER and not verdict.root_cause:
+            root = root or self._ask_for_root()
+            verdict = following(root, verdict)
+        if self._peers:
+            self._peers.tell(verdict)
+            if self._environment.worker == 0:
+                self._peers.tell_whether_publishing(False)
+        verdict = self._charged(verdict, root)
+        if self._lease_for(verdict):
+            self._keep(verdict, ends)
+        if self._peers and not self._stop.requested:
+            self._peers.leave(LINGER_SECONDS if verdict.root_cause or root else 0.0)
+        return verdict
+
+    def _left_when_all_was_done(self, ends: list[RankEnd]) -> bool:
+        """os._exit(0) behind publish: some write it so, because what they import aborts where Python ends."""
+        attempts = self._attempts
+        left = all(end.exit_code == 0 for end in ends if end.failed)
+        return left and attempts is not None and bool(self._bounded(attempts.is_published))
+
+    def _ask_for_root(self) -> Verdict | None:
+        if self._peers is None or self._stop.requested:
+            return None
+        if (told := self._peers.verdict(ROOT_SECONDS)) and told.worker != self._environment.worker:
+            return told
+        attempts, lease = self._attempts, self.lease
+        if attempts is None or lease is None:
+            return None
+        return self._bounded(lambda: attempts.root_of(lease.attempt))
+
+    def _charged(self, verdict: Verdict, root: Verdict | None) -> Verdict:
+        """The final verdict instead, when this attempt was the last one and leaves no model.
+
+        A stop from outside costs nothing.
+        """
+        free = {exits.STOPPED, exits.RENDEZVOUS} & {verdict.exit_code, root.exit_code if root else None}
+        attempts, lease = self._attempts, self.lease
+        if free or attempts is None or lease is None or not verdict.retryable:
+            return verdict
+        account = self._bounded(lambda: attempts.account(lease.attempt))
+        if account is None or not account.spent or self._leaves_model(attempts):
+            return verdict
+        return account.verdict(self._environment.worker, root or verdict)
+
+    def _leaves_model(self, attempts: Attempts) -> bool:
+        """Whether what was trained is published, or worker 0, which alone may hold it, is publishing it."""
+        if self._peers and self._environment.worker:
+            publishing = self._peers.is_publishing(PUBLISHING_SECONDS)
+            self._until = time.monotonic() + RECORD_SECONDS
+            if publishing:
+                return True
+        return bool(self._bounded(attempts.is_published))
+
+    def _lease_for(self, verdict: Verdict) -> bool:
+        """Whether this end goes on record: under the group's number, or under that of no group if none was formed."""
+        attempts = self._attempts
+        if attempts is None or self.lease:
+            return attempts is not None
+        if not verdict.root_cause or (verdict.retryable and verdict.exit_code not in (exits.STOPPED, exits.RENDEZVOUS)):
+            return False
+        if lease := self._bounded(attempts.claim_unformed):
+            self._begin(lease)
+        return lease is not None
+
+    def _keep(self, verdict: Verdict, ends: list[RankEnd]) -> None:
+        attempts, lease = self._attempts, self.lease
+        if attempts and lease:
+            self._bounded(lambda: attempts.write_end(lease, verdict, ends))
+            self._log_tee.flush(self.seconds_left())
+
+    def _bounded(self, call: Callable[[], T]) -> T | None:
+        """The result, or None with a line in the log: at its end a worker waits for no store for long."""
+        try:
+            return call_with_timeout(max(SHORTEST_SECONDS, self.seconds_left()), call)
+        except (TimeoutError, StorageFailed) as failure:
+            self._silent = self._silent or isinstance(failure, TimeoutError)
+            print(f"the store was no help at the end of this attempt: {failure or 'no answer'}")
+            return None
+
+    def seconds_left(self) -> float:
+        """Seconds the worker may still wait for the store, which has its log last; none where it has been silent."""
+        until = min(self._until, self._stop.all_until) if self._stop.requested else self._until
+        return max(0.0 if self._silent else SHORTEST_SECONDS, until - time.monotonic())

@@ -1,0 +1,85 @@
+"""The probe: what depends on the machine is found out once per run, recorded, and kept by every later attempt."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+
+from train_func.errors import StorageFailed
+from train_func.storage import Store
+
+WORTH_IT = 1.2  # times faster bfloat16 must be; below that its rounding buys nothing
+ROWS, WIDTH = 1024, 768  # of the product that is timed, like the layers of a small BERT
+REPEATS = 4
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """How a run computes. The seconds are those of one product, None where they did not decide."""
+
+    precision: Literal["bf16", "fp32"]
+    num_micro_batches: int
+    """Per global batch."""
+    device: str
+    fp32_seconds: float | None = None
+    bf16_seconds: float | None = None
+
+
+def measure_numerics(num_micro_batches: int) -> Numerics:
+    """Asks this machine; on a CPU that can bfloat16 it takes part of a second."""
+    if torch.cuda.is_available():
+        good = torch.cuda.is_bf16_supported(including_emulation=False)
+        return Numerics("bf16" if good else "fp32", num_micro_batches, torch.cuda.get_device_name())
+    able = torch.cpu.get_capabilities()
+    name = str(able.get("cpu_name", able["architecture"]))
+    if not any(able.get(flag) for flag in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")):
+        return Numerics("fp32", num_micro_batches, name)
+    slow, fast = _seconds()
+    return Numerics("bf16" if slow > WORTH_IT * fast else "fp32", num_micro_batches, name, slow, fast)
+
+
+def _seconds() -> tuple[float, float]:
+    """Of a forward and backward product in float32, and under autocast to bfloat16: the best of a few each.
+
+    On one thread and by its own clock, so that whatever else the machine does at the moment does not decide.
+    """
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(ROWS, WIDTH, generator=generator)
+    weights = torch.randn(WIDTH, WIDTH, generator=generator, requires_grad=True)
+    best = {True: math.inf, False: math.inf}
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for is_fast in [True, False] * (1 + REPEATS):  # the first of each warms up
+        started = time.thread_time()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_fast):
+            product = rows @ weights
+        torch.autograd.backward(product.sum())
+        best[is_fast] = min(best[is_fast], time.thread_time() - started)
+    torch.set_num_threads(num_threads)
+    return best[False], best[True]
+
+
+def recorded(store: Store, key: str, ask: Callable[[], Numerics]) -> Numerics:
+    """The probe under ``key``; when there is none, the answer of ``ask``, unless another was quicker."""
+    if found := _read(store, key):
+        return found
+    found = ask()
+    try:
+        store.put(key, json.dumps(asdict(found), indent=1).encode(), if_absent=True)
+    except StorageFailed as failure:
+        if failure.reason != "conflict":
+            raise
+    return _read(store, key) or found
+
+
+def _read(store: Store, key: str) -> Numerics | None:
+    try:
+        return Numerics(**json.loads(store.get(key).data))
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+    return None
