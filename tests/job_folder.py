@@ -5,7 +5,8 @@ import json
 import textwrap
 
 from train_func.packed import fold
-from train_func.run import Run, RunRecord
+from train_func.records import RunRecord
+from train_func.run import Run
 
 
 def write_job_folder(folder, source, *, store="", **fields):

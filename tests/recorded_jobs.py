@@ -7,7 +7,8 @@ from train_func.client.cluster import reading
 from train_func.client.diagnose import JobMonitor
 from train_func.client.status import SchedulingReport
 from train_func.errors import InvalidInput
-from train_func.run import Run, RunRecord
+from train_func.records import RunRecord
+from train_func.run import Run
 
 FOLDER = Path(__file__).parent / "recorded"
 

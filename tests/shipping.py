@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from train_func.client.source import Source, pack
-from train_func.run import Run, RunRecord
+from train_func.records import RunRecord
+from train_func.run import Run
 from train_func.storage import Store
 from train_func.worker.pod import user_module
 
@@ -54,7 +55,7 @@ def ship(source: Source, folder: Path, store: Store | None = None) -> Callable[.
     if store is None:
         (folder / "source.py").write_bytes(source.text.encode())
     else:
-        store.put(f"{record.prefix}/source/source.py", source.text.encode())
+        store.put(record.keys.source, source.text.encode())
     return user_module.load(folder, store, record)
 
 

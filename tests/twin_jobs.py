@@ -16,7 +16,8 @@ from train_func.client.placement import Placement, SecretKey
 from train_func.client.status import JobStatus
 from train_func.client.twin import Local
 from train_func.client.twin.folder import JobFolder
-from train_func.run import Run, RunRecord
+from train_func.records import RunRecord
+from train_func.run import Run
 
 LIMIT_SECONDS = 120.0  # only a hang comes near it
 Found = TypeVar("Found")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tests.cluster.conformance_trace import Trace
 from train_func.client import manifest
 from train_func.client.placement import Placement
-from train_func.run import Run, RunRecord
+from train_func.records import RunRecord
+from train_func.run import Run
 
 if TYPE_CHECKING:
     from tests.cluster.scenarios import Scenario

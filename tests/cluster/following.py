@@ -59,7 +59,7 @@ def by_attempt(lines: list[str]) -> dict[tuple[int, int], list[str]]:
 def assert_whole(job: Job, lines: list[str]) -> None:
     """Every line that reached the store is there once and in its place, and no number is missing or doubled."""
     store, seen = open_store(job.record.store), by_attempt(lines)
-    for entry in store.list(f"{job.record.prefix}/attempts/"):
+    for entry in store.list(f"{job.record.keys.prefix}/attempts/"):
         if entry.key.endswith(".log"):
             *_, attempt, name = entry.key.split("/")
             place = int(attempt), int(name.removeprefix("worker-").removesuffix(".log"))

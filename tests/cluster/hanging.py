@@ -66,7 +66,7 @@ def hanging(title: str, edit: Edit = lambda *_: None, **options: Any) -> Hanging
     pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     edit(manifest, pod, pod["containers"][0])
     store, files = open_store(backend.store_address()), {"run.json": json.dumps(record.to_dict()).encode()}
-    store.put(f"{record.prefix}/run.json", files["run.json"])
+    store.put(record.keys.run, files["run.json"])
     begun = time.monotonic()
     backend.create(record.job_name, manifest, files)
     return Hanging(title, Job(record, backend, store), begun)

@@ -120,7 +120,7 @@ def test_the_minio_client_gets_the_same_files(executed, object_store, tmp_path):
         secret_key=object_store.secret_key,
         secure=False,
     )
-    prefix = f"runs/{executed.job.record.model_prefix}/"
+    prefix = f"runs/{executed.job.record.keys.model}/"
     for entry in client.list_objects(object_store.bucket, prefix=prefix, recursive=True):
         path = tmp_path / entry.object_name.removeprefix(prefix)
         client.fget_object(object_store.bucket, entry.object_name, str(path))
@@ -131,7 +131,7 @@ def test_mc_gets_the_same_files(executed, object_store, tmp_path):
     mc = shutil.which("mc") or str(needed("mc"))
     environment = {**os.environ, "HOME": str(tmp_path), "MC_CONFIG_DIR": str(tmp_path / "mc")}
     host = object_store.endpoint.replace("://", f"://{object_store.access_key}:{object_store.secret_key}@")
-    address = f"local/{object_store.bucket}/runs/{executed.job.record.model_prefix}"
+    address = f"local/{object_store.bucket}/runs/{executed.job.record.keys.model}"
     subprocess.run(
         [mc, "cp", "--recursive", address, str(tmp_path)],
         env={**environment, "MC_HOST_local": host},

@@ -51,11 +51,11 @@ class Job:
 
     def end_record(self, attempt, worker):
         store = open_store(self.record.store)
-        return json.loads(store.get(f"{self.record.prefix}/attempts/{attempt}/worker-{worker}.json").data)
+        return json.loads(store.get(f"{self.record.keys.prefix}/attempts/{attempt}/worker-{worker}.json").data)
 
     def log(self, attempt, worker):
         store = open_store(self.record.store)
-        return store.get(f"{self.record.prefix}/attempts/{attempt}/worker-{worker}.log").data.decode()
+        return store.get(f"{self.record.keys.prefix}/attempts/{attempt}/worker-{worker}.log").data.decode()
 
     def _environment(self, worker, work):
         return {

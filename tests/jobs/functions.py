@@ -119,7 +119,7 @@ def loads_each(parameters):
     import os
     from pathlib import Path
 
-    from train_func.run import RunRecord
+    from train_func.records import RunRecord
     from train_func.worker.pod import user_module
 
     folder, work = Path(os.environ["TRAIN_FUNC_JOB_DIR"]), Path(os.environ["TRAIN_FUNC_WORK_DIR"])

@@ -42,5 +42,5 @@ def test_a_group_that_was_left_before_the_end_is_remembered(home, a_run, capsys)
 
 def separate(job) -> list[bool]:
     store = Path(Local().store_address().removeprefix("file://"))
-    paths = sorted((store / job.record.prefix / "attempts/1").glob("worker-*.json"))
+    paths = sorted((store / job.record.keys.prefix / "attempts/1").glob("worker-*.json"))
     return [rank["separate"] for path in paths for rank in json.loads(path.read_text())["ranks"]]

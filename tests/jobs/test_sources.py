@@ -49,7 +49,7 @@ def test_a_source_too_large_for_a_config_map_goes_by_the_store(home, a_run, tmp_
         sent = pack(module.train_func)
         job = submit(module.train_func, a_run(workers=1), on=Local())
     assert job.wait(LIMIT) == "Succeeded", list(job.logs())
-    stored = open_store(Local().store_address()).get(f"{job.record.prefix}/source/source.py").data
+    stored = open_store(Local().store_address()).get(job.record.keys.source).data
     assert stored == sent.text.encode()
     assert sha256(stored) == job.record.source_sha256
     assert not list((home / "jobs" / job.record.job_name / "configmaps").rglob("source.py"))

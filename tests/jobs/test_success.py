@@ -58,7 +58,7 @@ def test_a_function_becomes_a_verified_model_that_is_found_again(home, a_run, tm
 
 def a_damaged_file_is_never_handed_over(job, folder):
     """Part of the test above, whose model it damages: training takes longer than all of this."""
-    stored = Path(Local().store_address().removeprefix("file://")) / job.record.model_prefix / "model.safetensors"
+    stored = Path(Local().store_address().removeprefix("file://")) / job.record.keys.model / "model.safetensors"
     content = bytearray(stored.read_bytes())
     content[-1] ^= 1
     stored.write_bytes(content)
@@ -116,6 +116,6 @@ def all_ended(pods):
 def exit_codes(job) -> dict[int, int]:
     store = Path(Local().store_address().removeprefix("file://"))
     records = [
-        json.loads(path.read_text()) for path in (store / job.record.prefix / "attempts/1").glob("worker-*.json")
+        json.loads(path.read_text()) for path in (store / job.record.keys.prefix / "attempts/1").glob("worker-*.json")
     ]
     return {rank["rank"]: rank["exit_code"] for record in records for rank in record["ranks"]}

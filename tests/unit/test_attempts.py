@@ -7,7 +7,8 @@ import time
 import pytest
 
 from train_func.errors import StorageFailed
-from train_func.run import Run, RunRecord
+from train_func.records import RunRecord
+from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker.pod import store_wait
 from train_func.worker.pod.attempt_store import Attempts

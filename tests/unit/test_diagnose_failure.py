@@ -133,7 +133,7 @@ def test_an_exception_on_record_comes_before_everything_else(store, ended):
 def test_whoever_fails_after_publishing_is_told_that_the_model_is_there(store, ended, is_published):
     ended(cause="code", message="rank 1: ValueError: too late")
     if is_published:
-        store.put(f"{a_record().prefix}/result.json", b"{}")
+        store.put(a_record().keys.result, b"{}")
     assert ("job.fetch()" in str(explain(a_record(), RecordedBackend("exit_1"), store))) is is_published
 
 

@@ -32,7 +32,7 @@ def take_away(store):
 
 def submitted_to(job, namespace):
     metadata = {"name": job.record.job_name, **({"namespace": namespace} if namespace else {})}
-    job._store.put(f"{job.record.prefix}/manifest.json", json.dumps({"metadata": metadata}).encode())
+    job._store.put(job.record.keys.manifest, json.dumps({"metadata": metadata}).encode())
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, 
 
 
 def test_what_is_published_while_a_job_is_cancelled_stays_and_cancel_says_so(job, jobs, tmp_path, capsys):
-    result = job._store.address.removeprefix("file://") + f"/{job.record.prefix}/result.json"
+    result = job._store.address.removeprefix("file://") + f"/{job.record.keys.prefix}/result.json"
     publishes = f"""
 import pathlib, signal, sys
 
@@ -92,7 +92,7 @@ print("ready", flush=True)
 while True:
     signal.pause()
 """
-    job._store.put(f"{job.record.prefix}/run.json", b"{}")
+    job._store.put(job.record.keys.run, b"{}")
     jobs.start(publishes, name=job.record.job_name, workers=1)
     until(lambda: "ready" in jobs.text(job.record.job_name), "the program runs")
     job.cancel()
@@ -113,7 +113,7 @@ def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys
     name = jobs.start("pass", name=job.record.job_name, workers=1)
     jobs.ended(name)
     result = {"attempt": 1, "metrics": {"loss": 0.5}, "files": {}}
-    job._store.put(f"{job.record.prefix}/result.json", json.dumps(result).encode())
+    job._store.put(job.record.keys.result, json.dumps(result).encode())
     for said in ("the job is deleted", "there is no job any more"):
         job.delete()
         (line,) = capsys.readouterr().out.splitlines()
@@ -128,14 +128,14 @@ def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys
 
 @pytest.mark.parametrize("result", [b"", b"[]", b'{"files": {}, "metrics": 7}', b'{"files": {}, "note": 7}'])
 def test_a_result_that_is_none_is_damage_and_not_a_mistake_of_this_program(job, result):
-    job._store.put(f"{job.record.prefix}/result.json", result)
+    job._store.put(job.record.keys.result, result)
     with pytest.raises(StorageFailed) as refused:
         job.result()
     assert refused.value.reason == "damaged"
 
 
 def test_a_result_says_why_it_has_no_metrics(job, capsys):
-    job._store.put(f"{job.record.prefix}/result.json", b'{"files": {}, "metrics": {}, "note": "not measured: why"}')
+    job._store.put(job.record.keys.result, b'{"files": {}, "metrics": {}, "note": "not measured: why"}')
     assert job.result() == {}
     assert "not measured: why" in capsys.readouterr().out
 

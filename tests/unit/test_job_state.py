@@ -48,7 +48,7 @@ def test_a_job_that_was_cancelled_has_succeeded_where_its_model_was_published_al
     store = open_store((tmp_path / "store").as_uri())
     record = provisional(Run(model="m", dataset="d"), store.address)
     for key in (MARK | RESULT) if kept else MARK:
-        store.put(f"{record.prefix}/{key}", b"{}")
+        store.put(f"{record.keys.prefix}/{key}", b"{}")
     there = status(("Running", "False"), ("Failed", "True"), reason="Cancelled")
     assert [state_of(there, published=lambda: kept), state_in_store(store, record)] == [word] * 2
 
@@ -107,8 +107,8 @@ def test_of_a_job_that_is_gone_the_store_tells_what_became(tmp_path, kept, word)
     store = open_store((tmp_path / "store").as_uri())
     record = provisional(Run(model="m", dataset="d"), store.address)
     for key, value in kept.items():
-        store.put(f"{record.prefix}/{key}", json.dumps(value).encode())
-    store.put(f"{record.prefix}/attempts/1/model/worker-0.json", b"not a record")
+        store.put(f"{record.keys.prefix}/{key}", json.dumps(value).encode())
+    store.put(f"{record.keys.prefix}/attempts/1/model/worker-0.json", b"not a record")
     assert state_in_store(store, record) == word
 
 
@@ -117,7 +117,7 @@ def test_what_became_of_an_earlier_submission_is_not_what_became_of_the_newest(t
     record = provisional(Run(model="m", dataset="d"), store.address)
 
     def put(key, **fields):
-        store.put(f"{record.prefix}/{key}", json.dumps(fields).encode())
+        store.put(f"{record.keys.prefix}/{key}", json.dumps(fields).encode())
 
     put("run.json", submitted="2026-11-21T14:00:00")
     put("attempts/1/worker-0.json", attempt=1, worker=0, exit_code=70, submitted="2026-11-21T14:00:00")

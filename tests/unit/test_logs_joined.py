@@ -7,7 +7,8 @@ import pytest
 from train_func.client.logs import StoredLogs, joined
 from train_func.client.logs.stored import Seen, after
 from train_func.client.status import LogCut, LogLine, Pod
-from train_func.run import Run, RunRecord
+from train_func.records import RunRecord
+from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker.pod.log_tee import BoundedLog
 

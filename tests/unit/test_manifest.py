@@ -17,7 +17,8 @@ from train_func.client import manifest, quantity
 from train_func.client.expansion import escape, expand
 from train_func.client.placement import Placement, SecretKey
 from train_func.errors import InvalidInput
-from train_func.run import Run, RunRecord
+from train_func.records import RunRecord
+from train_func.run import Run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FILES = ["run.json", "cells.json", "source.py"]

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from train_func.errors import StorageFailed
-from train_func.run import Run, RunRecord
+from train_func.records import RunRecord
+from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker.training.publish import complete, publish
 
@@ -127,7 +128,7 @@ def test_a_publisher_that_dies_anywhere_leaves_no_half_model_and_is_finished(sto
             publish(Mortal(store, num_writes), own, 1, folder, REPORT)
             break
         except Dies:
-            has_result = bool(keys(store, f"{own.prefix}/result.json"))
+            has_result = bool(keys(store, own.keys.result))
             assert complete(store, own) is has_result
             published = json.loads(store.get("m-d-0123/model/manifest.json").data) if has_result else {}
             assert published.get("generation", generation) == generation

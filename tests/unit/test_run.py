@@ -14,7 +14,9 @@ import pytest
 
 import train_func
 from train_func.errors import InvalidInput
-from train_func.run import RECORD_KEY, Run, RunRecord, field_names, name_of
+from train_func.records import RunRecord
+from train_func.run import Run, field_names, name_of
+from train_func.validity import RECORD_KEY
 
 VALID = {"model": "bert-base-cased", "dataset": "reviews.csv"}
 IDENTITY = {"source_sha256": "a", "data_fingerprint": "b", "model_fingerprint": "c", "package_version": "1"}
@@ -242,9 +244,9 @@ def test_a_job_name_is_a_dns_label_that_leaves_room_for_its_pods(model):
 
 def test_generations_have_addresses_of_their_own_and_share_the_published_model():
     first, second = record(1), record(2)
-    assert (first.prefix, first.job_name) == (first.name, first.name)
-    assert (second.prefix, second.job_name) == (f"{first.name}/generations/2", f"{first.name}-g2")
-    assert first.model_prefix == second.model_prefix == f"{first.name}/model"
+    assert (first.keys.prefix, first.job_name) == (first.name, first.name)
+    assert (second.keys.prefix, second.job_name) == (f"{first.name}/generations/2", f"{first.name}-g2")
+    assert first.keys.model == second.keys.model == f"{first.name}/model"
 
 
 @pytest.mark.parametrize("change", [{"unheard_of": 1}, {"store": None}], ids=["a field more", "a field less"])

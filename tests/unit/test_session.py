@@ -20,7 +20,8 @@ from transformers import TrainingArguments
 from tests.tiny_model import write_tiny_model
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.exits import MODEL, Exit, exit_of
-from train_func.run import Run, RunRecord
+from train_func.records import RunRecord
+from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
 from train_func.worker.model.source import find_model

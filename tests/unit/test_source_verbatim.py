@@ -34,6 +34,6 @@ def test_a_large_source_travels_through_the_store(tmp_path):
     store = open_store(f"file://{tmp_path / 'store'}")
     (tmp_path / "job").mkdir()
     function = ship(source, tmp_path / "job", store)
-    assert store.get(f"{record_of(source).prefix}/source/source.py").data == source.text.encode()
+    assert store.get(record_of(source).keys.source).data == source.text.encode()
     assert function({}) == generated.returns
     assert list((tmp_path / "job").iterdir()) == []

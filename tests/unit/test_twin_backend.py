@@ -12,7 +12,8 @@ from train_func.client.twin import Local, lock
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.machine import Machine
 from train_func.errors import InvalidInput, JobFailed, JobNotFound
-from train_func.run import Run, RunRecord
+from train_func.records import RunRecord
+from train_func.run import Run
 
 FOREVER = "import time; print('ready', flush=True); time.sleep(600)"
 LINGERS = "import os, sys, time; int(os.environ['TRAIN_FUNC_WORKER']) and sys.exit(1); time.sleep(600)"

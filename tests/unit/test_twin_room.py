@@ -155,7 +155,7 @@ def test_only_a_job_that_is_really_started_has_to_find_room(machine_is, tmp_path
         assert job.state in ("Created", "Running")
     finally:
         job.delete()
-    job._store.put(f"{job.record.prefix}/result.json", b"{}")
+    job._store.put(job.record.keys.result, b"{}")
     assert submit(waits, run).state == "Succeeded"
     assert not processes(TRAIN_FUNC_HOME=str(home))
 

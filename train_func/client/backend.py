@@ -10,7 +10,8 @@ from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod, Sch
 from train_func.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from train_func.run import Run, RunRecord
+    from train_func.records import RunRecord
+    from train_func.run import Run
     from train_func.storage import Store
 
 

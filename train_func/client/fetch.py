@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from train_func.client.published import MANIFEST, SUMS, Published, read_sums
+from train_func.client.published import Published, read_sums
 from train_func.errors import InvalidInput, StorageFailed
+from train_func.layout import MODEL_MANIFEST, SUMS
 from train_func.storage import Store
 
 TRIES = 3  # a newer generation may be replacing the folder while it is read
@@ -27,12 +28,12 @@ def fetch(store: Store, prefix: str, to: Path) -> Path:
         InvalidInput: ``to`` holds something else, or fetched files that were changed since; nothing was changed.
     """
     for attempt in range(1, TRIES + 1):
-        manifest = store.get(f"{prefix}/{MANIFEST}")
+        manifest = store.get(f"{prefix}/{MODEL_MANIFEST}")
         try:
             _fetch_once(store, prefix, to.resolve(), manifest.data)
             return to
         except StorageFailed as failure:
-            moved = store.get(f"{prefix}/{MANIFEST}").version != manifest.version
+            moved = store.get(f"{prefix}/{MODEL_MANIFEST}").version != manifest.version
             if failure.reason not in ("damaged", "absent") or not moved or attempt == TRIES:
                 raise
     raise AssertionError("the loop returns or raises")
@@ -40,7 +41,7 @@ def fetch(store: Store, prefix: str, to: Path) -> Path:
 
 def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes) -> None:
     """A new folder appears in one step; in one that is there the manifest is exchanged last."""
-    new = Published.read(manifest, f"{prefix}/{MANIFEST} in {store.address}")
+    new = Published.read(manifest, f"{prefix}/{MODEL_MANIFEST} in {store.address}")
     if not new.files:
         raise StorageFailed(f"the run under {prefix} in {store.address} has published no files", reason="absent")
     old = _recognised(to, new) if to.exists() else None
@@ -54,7 +55,7 @@ def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes) -> None:
         if read_sums(sums) != new.sums:
             raise _not_published(f"{prefix}/{SUMS} in {store.address}", "it does not belong to the manifest")
         (staging / SUMS).write_bytes(sums)
-        (staging / MANIFEST).write_bytes(manifest)
+        (staging / MODEL_MANIFEST).write_bytes(manifest)
         if not to.exists():
             staging.chmod(0o755)
             staging.rename(to)
@@ -64,7 +65,7 @@ def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes) -> None:
             (staging / name).replace(to / name)
         for name in set(old.files) - set(new.files) if old else ():
             _remove(to, name)
-        for name in (SUMS, MANIFEST):
+        for name in (SUMS, MODEL_MANIFEST):
             (staging / name).replace(to / name)
 
 
@@ -83,7 +84,7 @@ def _recognised(to: Path, new: Published) -> Published | None:
         "name a new or an empty folder with to=..."
     )
     try:
-        old = Published.read((to / MANIFEST).read_bytes(), str(to / MANIFEST))
+        old = Published.read((to / MODEL_MANIFEST).read_bytes(), str(to / MODEL_MANIFEST))
         known = _sums_in(to) in (old.sums, new.sums)
     except (OSError, StorageFailed):
         raise other from None

@@ -22,7 +22,7 @@ from train_func.client.status import Event
 from train_func.client.waiting_notice import WaitingNotice
 from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
 from train_func.terminal import shown
@@ -82,7 +82,7 @@ class Job:
     @property
     def manifest(self) -> dict[str, Any]:
         """The whole PyTorchJob that was submitted."""
-        manifest: dict[str, Any] = json.loads(self._store.get(f"{self.record.prefix}/manifest.json").data)
+        manifest: dict[str, Any] = json.loads(self._store.get(self.record.keys.manifest).data)
         return manifest
 
     def wait(self, timeout: float | None = None) -> str:
@@ -218,7 +218,7 @@ class Job:
             raise InvalidInput(f"fetch({what!r}): only 'model' is kept for fetching; a folder is given as to=...")
         folder = Path(to) if to is not None else self._backend.models_folder() / self.name
         try:
-            return fetch(self._store, self.record.model_prefix, folder.expanduser().absolute())
+            return fetch(self._store, self.record.keys.model, folder.expanduser().absolute())
         except StorageFailed as failure:
             if failure.reason != "absent":
                 raise
@@ -276,7 +276,7 @@ class Job:
         )
 
     def _final_manifest(self) -> Published | None:
-        key = f"{self.record.prefix}/result.json"
+        key = self.record.keys.result
         try:
             return Published.read(self._store.get(key).data, f"{key} in {self._store.address}")
         except StorageFailed as failure:
@@ -285,7 +285,7 @@ class Job:
             raise
 
     def _published(self) -> bool:
-        return bool(self._store.list(f"{self.record.prefix}/result.json"))
+        return bool(self._store.list(self.record.keys.result))
 
     def _absent(self) -> JobNotFound:
         gone = f"no job {self.record.job_name} is there any more; submit the run again"

@@ -10,7 +10,8 @@ from typing import Any
 
 from train_func.client.expansion import escape
 from train_func.client.placement import Placement, SecretKey
-from train_func.run import Run, RunRecord, name_of
+from train_func.records import RunRecord
+from train_func.run import Run, name_of
 
 JOB_DIR = "/etc/train-func"
 WORK_DIR = "/workspace"

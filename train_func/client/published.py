@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from train_func.errors import StorageFailed
+from train_func.layout import MODEL_MANIFEST, SUMS
 from train_func.storage.address import key_fault
 
-MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -48,7 +48,7 @@ class Published:
     @property
     def sums(self) -> dict[str, str]:
         """What SHA256SUMS says beside it: of every file, and of the manifest itself."""
-        return {**self.files, MANIFEST: hashlib.sha256(self.data).hexdigest()}
+        return {**self.files, MODEL_MANIFEST: hashlib.sha256(self.data).hexdigest()}
 
 
 def read_sums(data: bytes) -> dict[str, str]:
@@ -59,7 +59,7 @@ def read_sums(data: bytes) -> dict[str, str]:
 
 def _fault(name: str, facts: object, listed: Mapping[str, object]) -> str | None:
     fault = key_fault(name) or ("it holds a backslash" if "\\" in name else None)
-    if fault or name in (MANIFEST, SUMS) or name.startswith("."):
+    if fault or name in (MODEL_MANIFEST, SUMS) or name.startswith("."):
         return f"the name {name!r} of a file cannot be: {fault or 'it is kept for other use'}"
     if any(name.startswith(f"{other}/") for other in listed):
         return f"the name {name!r} lies below another file"

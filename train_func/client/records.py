@@ -1,19 +1,18 @@
 """How the workers of a run ended, as they wrote it down: of its newest submission only, whose fault others are not."""
 
 import json
-import re
 from collections.abc import Iterable
 from typing import Any
 
 from train_func.errors import StorageFailed
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store
 
 
 def submitted(store: Store, record: RunRecord) -> str:
     """When the run was submitted last; empty where nobody says it."""
     try:
-        return str(json.loads(store.get(f"{record.prefix}/run.json").data).get("submitted", ""))
+        return str(json.loads(store.get(record.keys.run).data).get("submitted", ""))
     except StorageFailed as failure:
         if failure.reason != "absent":
             raise
@@ -22,8 +21,8 @@ def submitted(store: Store, record: RunRecord) -> str:
 
 def all_ends(store: Store, record: RunRecord) -> list[dict[str, Any]]:
     """Every end record of the newest submission, oldest attempt first."""
-    keys = [entry.key for entry in store.list(f"{record.prefix}/attempts/")]
-    return ends(store, record, (key for key in keys if re.search(r"/attempts/\d+/worker-\d+\.json$", key)))
+    keys = [entry.key for entry in store.list(f"{record.keys.attempts}/")]
+    return ends(store, record, (key for key in keys if (file := record.keys.attempt_file(key)) and file.is_end))
 
 
 def ends(store: Store, record: RunRecord, keys: Iterable[str]) -> list[dict[str, Any]]:

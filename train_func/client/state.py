@@ -11,11 +11,10 @@ from train_func.client.records import ends
 from train_func.client.status import JobStatus
 from train_func.errors import StorageFailed
 from train_func.exits import retryable
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store
 
 FINISHED = ("Succeeded", "Failed", "Cancelled", "Interrupted")
-CANCELLED = "cancelled.json"  # in the store, because a cluster keeps nothing of a job that was cancelled
 
 
 def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
@@ -39,14 +38,14 @@ def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
 
 def mark_cancelled(store: Store, record: RunRecord) -> None:
     """For when nothing of the job is left that could tell it."""
-    store.put(f"{record.prefix}/{CANCELLED}", json.dumps({"time": datetime.now(UTC).isoformat()}).encode())
+    store.put(record.keys.cancelled, json.dumps({"time": datetime.now(UTC).isoformat()}).encode())
 
 
 def state_in_store(store: Store, record: RunRecord) -> str:
     """What became of a job that is gone from its backend: cancelled, deleted, or past its time to live."""
-    names = store.names(record.prefix)
-    is_published = "result.json" in names
-    if CANCELLED in names:
+    there = {f"{record.keys.prefix}/{name}" for name in store.names(record.keys.prefix)}
+    is_published = record.keys.result in there
+    if record.keys.cancelled in there:
         return "Succeeded" if is_published else "Cancelled"
     # A function may fail after it has published, and end well without having published anything.
     for _, over in groupby(_newest_ends(store, record), key=lambda end: end.get("attempt", 0)):
@@ -63,18 +62,17 @@ def _newest_ends(store: Store, record: RunRecord) -> list[dict[str, Any]]:
 
     Each attempt is listed by itself: a listing of all would grow with what else they hold.
     """
-    folder = f"{record.prefix}/attempts"
-    found = (re.fullmatch(r"(\d+)/", name) for name in store.names(folder))
+    found = (re.fullmatch(r"(\d+)/", name) for name in store.names(record.keys.attempts))
     numbers = sorted(int(number[1]) for number in found if number)
-    formed = next((number for number in reversed(numbers) if _has_formed(store, f"{folder}/{number}")), 0)
-    folders = [f"{folder}/{number}" for number in numbers if number >= formed]
-    keys = [f"{of}/{name}" for of in folders for name in store.names(of) if re.fullmatch(r"worker-\d+\.json", name)]
-    return ends(store, record, keys) if keys else []
+    formed = next((number for number in reversed(numbers) if _has_formed(store, record.keys.attempt(number).lease)), 0)
+    folders = [record.keys.attempt(number).folder for number in numbers if number >= formed]
+    keys = [f"{folder}/{name}" for folder in folders for name in store.names(folder)]
+    return ends(store, record, (key for key in keys if (file := record.keys.attempt_file(key)) and file.is_end))
 
 
-def _has_formed(store: Store, folder: str) -> bool:
+def _has_formed(store: Store, lease: str) -> bool:
     try:
-        return json.loads(store.get(f"{folder}/lease.json").data).get("formed") is True
+        return json.loads(store.get(lease).data).get("formed") is True
     except StorageFailed as failure:
         if failure.reason != "absent":
             raise

@@ -16,11 +16,13 @@ from train_func.client.job import Job
 from train_func.client.placement import changed
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
-from train_func.client.state import CANCELLED, FINISHED
+from train_func.client.state import FINISHED
 from train_func.client.twin import Local
 from train_func.counted import counted
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
-from train_func.run import NAME, Run, RunRecord, name_of
+from train_func.layout import PROBES, RunKeys
+from train_func.records import RunRecord
+from train_func.run import NAME, Run, name_of
 from train_func.storage import Store, open_store
 from train_func.terminal import shown
 
@@ -83,7 +85,7 @@ def submit(
 
 def _attached(job: Job, state: str, backend: Backend) -> Job:
     """The job that was submitted before; options of the backend that it was not submitted with are told of."""
-    kept = f"{job.record.store}/{job.record.prefix}"
+    kept = f"{job.record.store}/{job.record.keys.prefix}"
     done = f"it was already done, and its run is kept in {kept}" if state == "Succeeded" else f"it is {state}"
     print(f"{job.name}: {done}; attached to it (fresh=True trains again)")
     if state != "Succeeded" and (options := changed(job.manifest, backend.render(job.record, ()))):
@@ -122,7 +124,7 @@ def _checked(backend: Backend, run: Run) -> tuple[Store, Facts]:
     with Check(_placed(run), address) as check:
         backend.preflight(run)
         store = open_store(address)
-        store.probe("probes")
+        store.probe(PROBES)
         return store, check.facts()
 
 
@@ -216,7 +218,7 @@ def _record(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bool
 def _version(store: Store, record: RunRecord) -> str | None:
     """The version of the run's record in the store, None when there is none; whoever replaces it may start the job."""
     try:
-        return store.get(f"{record.prefix}/run.json").version
+        return store.get(record.keys.run).version
     except StorageFailed as failure:
         if failure.reason != "absent":
             raise
@@ -228,18 +230,18 @@ def _start(record: RunRecord, source: Source, backend: Backend, store: Store, se
     record = replace(record, submitted=datetime.now(UTC).isoformat(timespec="milliseconds"))
     files = _files(record, source)
     try:
-        store.put(f"{record.prefix}/run.json", files["run.json"], if_absent=seen is None, if_version=seen)
+        store.put(record.keys.run, files["run.json"], if_absent=seen is None, if_version=seen)
     except StorageFailed as failure:
         if failure.reason != "conflict":
             raise
         return False
-    store.put(f"{record.prefix}/source/source.py", source.text.encode())
-    store.put(f"{record.prefix}/source/cells.json", files["cells.json"])
+    store.put(record.keys.source, source.text.encode())
+    store.put(record.keys.cells, files["cells.json"])
     if sum(map(len, files.values())) > LARGEST_CONFIG_MAP:
         del files["source.py"]
     manifest = backend.render(record, list(files))
-    store.put(f"{record.prefix}/manifest.json", _dump(manifest))
-    store.delete(f"{record.prefix}/{CANCELLED}")
+    store.put(record.keys.manifest, _dump(manifest))
+    store.delete(record.keys.cancelled)
     try:
         backend.create(record.job_name, manifest, files)
     except RunsAlready:
@@ -277,19 +279,15 @@ def _files(record: RunRecord, source: Source) -> dict[str, bytes]:
 
 def _generation(store: Store, name: str) -> int:
     """The newest generation of a run; 0 when the store has none."""
-    first = 1 if store.list(_run_key(name, 1)) else 0
-    found = (re.fullmatch(r"(\d+)/", folder) for folder in store.names(f"{name}/generations") if first)
+    first = 1 if store.list(RunKeys(name, 1).run) else 0
+    found = (re.fullmatch(r"(\d+)/", folder) for folder in store.names(RunKeys(name).generations) if first)
     later = sorted((int(number[1]) for number in found if number), reverse=True)
-    return next((number for number in later if store.list(_run_key(name, number))), first)
+    return next((number for number in later if store.list(RunKeys(name, number).run)), first)
 
 
 def _stored(store: Store, name: str, generation: int) -> RunRecord:
     """The record of a run that was submitted before."""
-    return RunRecord.from_dict(json.loads(store.get(_run_key(name, generation)).data))
-
-
-def _run_key(name: str, generation: int) -> str:
-    return f"{name}/run.json" if generation == 1 else f"{name}/generations/{generation}/run.json"
+    return RunRecord.from_dict(json.loads(store.get(RunKeys(name, generation).run).data))
 
 
 def _dump(value: Mapping[str, Any]) -> bytes:

@@ -22,7 +22,8 @@ from train_func.client.placement import Placement, SecretKey
 from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod, SchedulingReport
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.home import home
-from train_func.run import Run, RunRecord
+from train_func.records import RunRecord
+from train_func.run import Run
 from train_func.storage import Store
 from train_func.terminal import shown
 

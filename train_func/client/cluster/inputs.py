@@ -13,7 +13,8 @@ from typing import Any
 
 from train_func.client.backend import Input
 from train_func.errors import InvalidInput
-from train_func.run import INPUTS, Run
+from train_func.layout import INPUTS
+from train_func.run import Run
 from train_func.storage import Store
 
 LARGE = 32 << 20  # bytes; less is there before anybody asks

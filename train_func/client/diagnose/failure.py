@@ -19,7 +19,7 @@ from train_func.client.diagnose.refusals import refusals
 from train_func.client.source import locate
 from train_func.client.status import Event, JobStatus, Pod
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store
 
 FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
@@ -97,7 +97,7 @@ def _gather(record: RunRecord, backend: Backend, store: Store) -> Evidence:
     is_published, away = False, None
     try:
         attempts, cells = records.all_ends(store, record), _cells(record, store)
-        is_published = bool(store.list(f"{record.prefix}/result.json"))
+        is_published = bool(store.list(record.keys.result))
     except StorageFailed as failure:
         away = failure
     status = backend.status(record.job_name)
@@ -115,7 +115,7 @@ def _gather(record: RunRecord, backend: Backend, store: Store) -> Evidence:
 
 def _cells(record: RunRecord, store: Store) -> dict[str, Any]:
     try:
-        cells: dict[str, Any] = json.loads(store.get(f"{record.prefix}/source/cells.json").data)
+        cells: dict[str, Any] = json.loads(store.get(record.keys.cells).data)
     except StorageFailed:
         return {"pieces": []}
     return cells

@@ -16,7 +16,7 @@ from train_func.client.diagnose.store_waits import StoreWaits
 from train_func.client.diagnose.waiting import waiting
 from train_func.client.status import Event, JobStatus, Pod, SchedulingReport
 from train_func.errors import Cause, InvalidInput, JobFailed
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 
 LOOK_SECONDS = 1.0  # between two looks
 LOOP_SECONDS = 90.0  # without another such end, after which a worker is no longer thought to run in a circle

@@ -2,7 +2,7 @@
 
 from train_func.client import records
 from train_func.errors import StorageFailed
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store
 
 

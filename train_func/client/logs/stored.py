@@ -11,7 +11,7 @@ from typing import Any
 from train_func.client.logs.numbering import uid_in
 from train_func.client.status import LogLine
 from train_func.errors import StorageFailed
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store
 
 NUM_AT_ONCE = 16  # requests to the store
@@ -34,7 +34,7 @@ class StoredLogs:
     """The attempts of one generation, as the store has them when they are asked for."""
 
     def __init__(self, record: RunRecord, store: Store) -> None:
-        self._root = f"{record.prefix}/attempts/"
+        self._root = f"{record.keys.prefix}/attempts/"
         self._store = store
         self.logs: list[StoredLog] = []
         """By attempt and worker."""

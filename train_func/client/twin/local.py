@@ -24,7 +24,8 @@ from train_func.client.twin.record import moment
 from train_func.counted import counted
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.home import home
-from train_func.run import Run, RunRecord
+from train_func.records import RunRecord
+from train_func.run import Run
 from train_func.storage import Store
 
 IMAGE = "train-func"  # this interpreter stands in for it

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from train_func.errors import Cause, InvalidInput
-from train_func.run import INPUTS
+from train_func.layout import INPUTS
 from train_func.storage import Entry, Store, open_store
 from train_func.storage.address import bucket_of, folder_of
 from train_func.worker.data import fingerprint

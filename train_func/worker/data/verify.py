@@ -1,7 +1,7 @@
 """Refuses data and a model that are not those that a run was submitted with, by their fingerprints."""
 
 from train_func.errors import InvalidInput
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 
 
 def check_data(record: RunRecord, found: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from train_func import exits
 from train_func.counted import counted
 from train_func.errors import Cause, StorageFailed
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.pod.verdict import RankEnd, Verdict
 
@@ -168,7 +168,7 @@ class Attempts:
 
     def is_published(self) -> bool:
         """Whether the run has a result; whoever starts again has nothing left to do then."""
-        return bool(self._store.list(f"{self._record.prefix}/result.json"))
+        return bool(self._store.list(self._record.keys.result))
 
     def write_end(self, lease: Lease, verdict: Verdict, ends: list[RankEnd]) -> None:
         """Writes this worker's end record."""
@@ -191,11 +191,11 @@ class Attempts:
         self._store.put(self._key(number, f"worker-{self._worker}.log"), log)
 
     def _key(self, number: int, name: str) -> str:
-        return f"{self._record.prefix}/attempts/{number}/{name}"
+        return f"{self._record.keys.prefix}/attempts/{number}/{name}"
 
     def _files(self) -> dict[int, list[str]]:
         """Names of the files directly under each number that has a lease."""
-        start = f"{self._record.prefix}/attempts/"
+        start = f"{self._record.keys.prefix}/attempts/"
         found: dict[int, list[str]] = {}
         for entry in self._store.list(start):
             number, _, name = entry.key.removeprefix(start).partition("/")

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from train_func.errors import InvalidInput
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import open_store
 from train_func.worker.pod import process_group, user_module
 from train_func.worker.pod.outcome import Outcome, of_error

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from train_func import exits
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
 from train_func.worker.pod.attempt_store import Attempts, Lease, Start, now
@@ -85,7 +85,7 @@ class Attempt:
         """Makes sure that the store can be used, and keeps an eye on it until the group forms."""
         if not (store := self._store) or not (attempts := self._attempts):
             return
-        patiently(lambda: store.probe(self._record.prefix), self._stop)
+        patiently(lambda: store.probe(self._record.keys.prefix), self._stop)
         known = patiently(attempts.end_keys, self._stop)
         threading.Thread(target=self._watch, args=(attempts, known), name="end of the job", daemon=True).start()
 
@@ -147,7 +147,7 @@ class Attempt:
         opened = any(end.outcome is not None and end.outcome.session for end in ends)
         if opened and self._environment.worker == 0 and self._store and not self._is_complete(self._store):
             raise InvalidInput(
-                f"every rank ended well but {self._record.prefix}/result.json is not in {self._store.address}: "
+                f"every rank ended well but {self._record.keys.prefix}/result.json is not in {self._store.address}: "
                 "call session.publish(trainer) on every rank as the last step",
                 cause="code",
             )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from train_func import exits
 from train_func.errors import InvalidInput, TrainFuncError
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store, open_store
 from train_func.worker.pod.attempt_store import now
 from train_func.worker.pod.environment import Environment, read_environment

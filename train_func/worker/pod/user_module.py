@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from train_func.errors import InvalidInput
 from train_func.packed import Module, unfold
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 
 if TYPE_CHECKING:
     from train_func.storage import Store
@@ -60,7 +60,7 @@ def _bytes(path: Path, store: "Store | None", record: RunRecord) -> bytes:
             "or, when large, from the store. Submit with a store, or see whether the ConfigMap is mounted there",
             cause="source",
         )
-    return store.get(f"{record.prefix}/source/{FILE}").data
+    return store.get(record.keys.source).data
 
 
 def _imported(text: str, path: Path) -> ModuleType:

@@ -8,7 +8,7 @@ from typing import Any
 
 from train_func.errors import InvalidInput
 from train_func.home import home
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.validity import RECORD_KEY
 from train_func.worker.pod.attempt_store import Attempts
@@ -37,12 +37,12 @@ def claim(store: Store, record: RunRecord) -> RunRecord:
     """The record as the next generation that nobody has begun, so that a call neither finds nor replaces a result."""
     for generation in itertools.count(1):
         own = replace(record, generation=generation)
-        if store.names(own.prefix):
+        if store.names(own.keys.prefix):
             continue
         if Attempts(store, own, worker=0, pod=socket.gethostname()).claim().attempt == ATTEMPT:
             print(
                 f"note: train_func was called without a launcher: one rank, generation {generation}; it publishes to "
-                f"{store.address}/{own.model_prefix}",
+                f"{store.address}/{own.keys.model}",
                 flush=True,
             )
             return own

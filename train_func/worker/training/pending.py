@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.store_wait import PatientStore

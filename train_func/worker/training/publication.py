@@ -11,7 +11,7 @@ from typing import Any
 import transformers
 
 from train_func.errors import InvalidInput, TrainFuncError
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.model.loading import without_progress_bars
 from train_func.worker.training.publish import take_source

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from train_func.errors import StorageFailed
-from train_func.run import RunRecord
+from train_func.layout import CELLS, MODEL_MANIFEST, SUMS, RunKeys
+from train_func.records import RunRecord
 from train_func.storage import Store
-
-MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
-# Under the run's prefix in the store: as what it is published.
-SOURCE = {"source/source.py": "train_func.py", "source/cells.json": "cells.json"}
 
 
 def publish(store: Store, record: RunRecord, attempt: int, folder: Path, report: Mapping[str, Any]) -> None:
@@ -40,12 +37,12 @@ def publish(store: Store, record: RunRecord, attempt: int, folder: Path, report:
 
 
 def _attempt_prefix(record: RunRecord, attempt: int) -> str:
-    return f"{record.prefix}/attempts/{attempt}/model"
+    return record.keys.attempt(attempt).model
 
 
 def check_unpublished(store: Store, record: RunRecord, attempt: int, done: str = "is about to train") -> None:
     """Raises StorageFailed, reason "conflict", when another attempt has published already."""
-    key = f"{record.prefix}/result.json"
+    key = record.keys.result
     try:
         published = json.loads(store.get(key).data)
     except StorageFailed as failure:
@@ -60,7 +57,7 @@ def check_unpublished(store: Store, record: RunRecord, attempt: int, done: str =
 
 
 def _win(store: Store, record: RunRecord, attempt: int, result: bytes) -> None:
-    key = f"{record.prefix}/result.json"
+    key = record.keys.result
     try:
         store.put(key, result, if_absent=True)
     except StorageFailed as failure:
@@ -79,7 +76,7 @@ def complete(store: Store, record: RunRecord, folder: Path | None = None) -> boo
         StorageFailed: reason "damaged" when what lies under the attempt is not what was published.
     """
     try:
-        result = store.get(f"{record.prefix}/result.json").data
+        result = store.get(record.keys.result).data
     except StorageFailed as failure:
         if failure.reason != "absent":
             raise
@@ -92,7 +89,7 @@ def complete(store: Store, record: RunRecord, folder: Path | None = None) -> boo
 
 def _is_complete(store: Store, record: RunRecord, result: bytes) -> bool:
     try:
-        return store.get(f"{record.model_prefix}/{MANIFEST}").data == result
+        return store.get(f"{record.keys.model}/{MODEL_MANIFEST}").data == result
     except StorageFailed as failure:
         if failure.reason != "absent":
             raise
@@ -100,37 +97,37 @@ def _is_complete(store: Store, record: RunRecord, result: bytes) -> bool:
 
 
 def _has_newer(store: Store, record: RunRecord) -> bool:
-    folder = f"{record.name}/generations"
-    numbers = (name.removesuffix("/") for name in store.names(folder))
+    numbers = (name.removesuffix("/") for name in store.names(record.keys.generations))
     later = (number for number in numbers if number.isdecimal() and int(number) > record.generation)
-    return any(store.list(f"{folder}/{number}/result.json") for number in later)
+    return any(store.list(RunKeys(record.name, int(number)).result) for number in later)
 
 
 def _copy(store: Store, record: RunRecord, result: bytes, scratch: Path, folder: Path | None) -> None:
     manifest = json.loads(result)
-    for name in (MANIFEST, SUMS):  # without them the folder is no model
-        store.delete(f"{record.model_prefix}/{name}")
+    for name in (MODEL_MANIFEST, SUMS):  # without them the folder is no model
+        store.delete(f"{record.keys.model}/{name}")
     for name, facts in manifest["files"].items():
         path = folder / name if folder else scratch / "file"
         if not folder:
             store.download(f"{_attempt_prefix(record, manifest['attempt'])}/{name}", path)
-        if store.upload(f"{record.model_prefix}/{name}", path) != facts["sha256"]:
+        if store.upload(f"{record.keys.model}/{name}", path) != facts["sha256"]:
             raise StorageFailed(
                 f"{name} of attempt {manifest['attempt']} of {record.name} in {store.address} is not the file that was "
                 "published: its SHA-256 differs from that in result.json. Train again with fresh=True",
                 reason="damaged",
             )
-    for entry in store.list(f"{record.model_prefix}/"):
-        if entry.key.removeprefix(f"{record.model_prefix}/") not in manifest["files"]:
+    for entry in store.list(f"{record.keys.model}/"):
+        if entry.key.removeprefix(f"{record.keys.model}/") not in manifest["files"]:
             store.delete(entry.key)  # of an earlier generation
     sums = {name: facts["sha256"] for name, facts in manifest["files"].items()}
-    store.put(f"{record.model_prefix}/{SUMS}", _sums({**sums, MANIFEST: hashlib.sha256(result).hexdigest()}))
-    store.put(f"{record.model_prefix}/{MANIFEST}", result)
+    store.put(f"{record.keys.model}/{SUMS}", _sums({**sums, MODEL_MANIFEST: hashlib.sha256(result).hexdigest()}))
+    store.put(f"{record.keys.model}/{MODEL_MANIFEST}", result)
 
 
 def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:
     """Adds the function's source to the files that are to be published; returns notes on what there is not."""
-    return [note for key, name in SOURCE.items() if (note := _take(store, f"{record.prefix}/{key}", folder / name))]
+    named = {record.keys.source: "train_func.py", record.keys.cells: CELLS}
+    return [note for key, name in named.items() if (note := _take(store, key, folder / name))]
 
 
 def _take(store: Store, key: str, path: Path) -> str | None:

@@ -128,7 +128,7 @@ class Session:
         if complete(self.store, self.record):
             raise InvalidInput(
                 f"{self.record.name} has a result in {self.store.address} already: fetch the model from "
-                f"{self.record.model_prefix} there, or train a new generation with fresh=True"
+                f"{self.record.keys.model} there, or train a new generation with fresh=True"
             )
         return Attempts(self.store, self.record, worker=0, pod=socket.gethostname()).claim().attempt
 
@@ -136,7 +136,7 @@ class Session:
         # As many ranks as the run asked for: what it has at the moment must not decide how a batch is cut.
         num_ranks = self.run.workers * self.world.local_size
         cut = num_micro_batches(self.run.batch_size, self.run.micro_batch_size, num_ranks)
-        return recorded(self.store, f"{self.record.prefix}/numerics.json", lambda: measure_numerics(cut))
+        return recorded(self.store, self.record.keys.numerics, lambda: measure_numerics(cut))
 
     @property
     def rank(self) -> int:
@@ -286,7 +286,7 @@ class Session:
         whole = report.measured(begun, trainer, self._held_out, self._watch.metrics_of)
         world.on_rank_zero(upload)
         _was["published"] = True
-        world.log_rank0(f"published attempt={self.attempt} model={self.store.address}/{self.record.model_prefix}")
+        world.log_rank0(f"published attempt={self.attempt} model={self.store.address}/{self.record.keys.model}")
 
     def _check_ended(self, trainer: transformers.Trainer) -> None:
         state = trainer.state

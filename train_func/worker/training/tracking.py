@@ -8,7 +8,7 @@ from pathlib import Path
 import transformers
 
 from train_func.counted import counted
-from train_func.run import RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
 
@@ -42,7 +42,7 @@ def keep(
 
     Never raises: how a training ended does not depend on its diary. None when nothing was written.
     """
-    prefix = f"{record.prefix}/attempts/{attempt}"
+    prefix = record.keys.attempt(attempt).folder
 
     def upload() -> int:
         try:

@@ -1,0 +1,128 @@
+"""The layout of a store: every key that a run, or what several runs share, has there.
+
+inputs/<sha256>/...             files that runs were given, each file or folder under the SHA-256 of its content
+<name>/run.json                 the record of the run; of generation 2 and later: <name>/generations/<n>/run.json
+       manifest.json            the manifest that was submitted
+       cancelled.json           that it was cancelled
+       source/                  the packed function, and the map from its lines to cells
+       numerics.json            precision and cut, found once
+       result.json              what was published, by which attempt; written by exactly one
+       attempts/<n>/lease.json  who began attempt n
+                    worker-<w>.json, worker-<w>.log   how a worker ended, and what it wrote
+                    model/      what the attempt publishes
+<name>/model/                   the published files of the newest generation that succeeded; manifest.json last
+"""
+
+import re
+from dataclasses import dataclass
+
+INPUTS = "inputs"
+PROBES = "probes"
+MODEL_MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
+RUN, CELLS, SOURCE = "run.json", "cells.json", "source.py"
+_OF_ATTEMPT = re.compile(r"(?P<attempt>\d+)/(?:(?P<lease>lease\.json)|worker-(?P<worker>\d+)\.(?P<kind>json|log))")
+
+
+@dataclass(frozen=True)
+class AttemptKeys:
+    """Keys of one attempt."""
+
+    folder: str
+
+    @property
+    def lease(self) -> str:
+        return f"{self.folder}/lease.json"
+
+    @property
+    def model(self) -> str:
+        """Folder of what the attempt publishes."""
+        return f"{self.folder}/model"
+
+    def end(self, worker: int) -> str:
+        """The end record of a worker."""
+        return f"{self.folder}/worker-{worker}.json"
+
+    def log(self, worker: int) -> str:
+        return f"{self.folder}/worker-{worker}.log"
+
+
+@dataclass(frozen=True)
+class AttemptFile:
+    """A file of an attempt, told from its key: the lease, or the end record or log of ``worker``."""
+
+    attempt: int
+    worker: int | None
+    """None for the lease."""
+    is_log: bool
+
+    @property
+    def is_end(self) -> bool:
+        return self.worker is not None and not self.is_log
+
+
+@dataclass(frozen=True)
+class RunKeys:
+    """Keys of one generation of a run."""
+
+    name: str
+    generation: int = 1
+
+    @property
+    def prefix(self) -> str:
+        """Where this generation keeps everything but the published model."""
+        return self.name if self.generation == 1 else f"{self.generations}/{self.generation}"
+
+    @property
+    def generations(self) -> str:
+        """Folder of all generations but the first."""
+        return f"{self.name}/generations"
+
+    @property
+    def run(self) -> str:
+        return f"{self.prefix}/{RUN}"
+
+    @property
+    def manifest(self) -> str:
+        return f"{self.prefix}/manifest.json"
+
+    @property
+    def cancelled(self) -> str:
+        return f"{self.prefix}/cancelled.json"
+
+    @property
+    def source(self) -> str:
+        return f"{self.prefix}/source/{SOURCE}"
+
+    @property
+    def cells(self) -> str:
+        return f"{self.prefix}/source/{CELLS}"
+
+    @property
+    def numerics(self) -> str:
+        return f"{self.prefix}/numerics.json"
+
+    @property
+    def result(self) -> str:
+        return f"{self.prefix}/result.json"
+
+    @property
+    def attempts(self) -> str:
+        """Folder of the attempts."""
+        return f"{self.prefix}/attempts"
+
+    @property
+    def model(self) -> str:
+        """Folder of the published model, whichever generation won."""
+        return f"{self.name}/model"
+
+    def attempt(self, number: int) -> AttemptKeys:
+        """The keys of attempt ``number``."""
+        return AttemptKeys(f"{self.attempts}/{number}")
+
+    def attempt_file(self, key: str) -> AttemptFile | None:
+        """Which file of which attempt ``key`` is; None when it is none of these."""
+        found = _OF_ATTEMPT.fullmatch(key.removeprefix(f"{self.attempts}/"))
+        if found is None:
+            return None
+        worker = None if found["lease"] else int(found["worker"])
+        return AttemptFile(int(found["attempt"]), worker, found["kind"] == "log")
