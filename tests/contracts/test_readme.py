@@ -8,6 +8,7 @@ import train_func
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+MANUALS = "\n".join(path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 
 
@@ -41,13 +42,13 @@ def test_the_first_command_stands_within_25_lines():
 
 def test_every_make_target_it_names_exists():
     makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"`?make ([a-z][a-z-]*)", README)):
+    for target in set(re.findall(r"`?make ([a-z][a-z-]*)", MANUALS)):
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 
 def test_every_variable_it_gives_to_make_is_known_there():
     known = set(re.search(r"^KNOWN := ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split())
-    given = {name for line in re.findall(r"make [a-z][^`#\n]*", README) for name in re.findall(r"\b([A-Z_]+)=", line)}
+    given = {name for line in re.findall(r"make [a-z][^`#\n]*", MANUALS) for name in re.findall(r"\b([A-Z_]+)=", line)}
     about = [text for text in README.split("\n\n") if "`make test-cluster`" in text]
     named = {name for text in about for name in re.findall(r"`([A-Z_]+)=[^`]*`", text)}
     assert {"FRESH", "BUILDER"} <= given | named
@@ -56,4 +57,4 @@ def test_every_variable_it_gives_to_make_is_known_there():
 
 def test_every_public_name_is_explained():
     for name in train_func.__all__:
-        assert f"`{name}" in README, name
+        assert f"`{name}" in MANUALS, name

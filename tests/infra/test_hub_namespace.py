@@ -48,8 +48,8 @@ def test_status_and_credentials_say_that_its_users_are_one_circle_of_trust(tmp_p
         assert "one circle of trust" in said(tmp_path, command, OWN)
 
 
-def test_readme_and_values_say_so_too():
-    for path in ("README.md", "infra/jupyterhub/values.yaml"):
+def test_the_manual_and_values_say_so_too():
+    for path in ("docs/cluster.md", "infra/jupyterhub/values.yaml"):
         said = " ".join((ROOT / path).read_text().replace("#", " ").split())
         assert re.search(r"One (JupyterH|h)ub is one such circle", said), path
 

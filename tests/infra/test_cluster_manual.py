@@ -1,4 +1,4 @@
-"""What the README has a person type to set a namespace up does what it says, with a real kubectl and no cluster."""
+"""What docs/cluster.md has a person type sets a namespace up as it says, with a real kubectl and no cluster."""
 
 import base64
 import os
@@ -15,13 +15,13 @@ from train_func.client.cluster.access import connect
 from train_func.client.cluster.asking import get
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+MANUAL = (ROOT / "docs/cluster.md").read_text()
 ACCESS_KEY, SECRET_KEY = "mine", 'p w=d$x"#'
 
 
 def typed(first, last):
-    """The lines of the README from the one that begins so to the one that begins so."""
-    found = re.search(rf"^{re.escape(first)}.*?^{re.escape(last)}.*?$", README, re.M | re.S)
+    """The lines of the manual from the one that begins so to the one that begins so."""
+    found = re.search(rf"^{re.escape(first)}.*?^{re.escape(last)}.*?$", MANUAL, re.M | re.S)
     assert found, first
     return found[0]
 
@@ -30,7 +30,7 @@ def typed(first, last):
 def bash(tmp_path):
     """Runs lines in a home of their own."""
     if not shutil.which("kubectl"):
-        pytest.skip("kubectl is not here: NOT TESTED what the README has people type")
+        pytest.skip("kubectl is not here: NOT TESTED what docs/cluster.md has people type")
     (tmp_path / ".kube").mkdir()
 
     def bash(lines, given=""):
