@@ -1,15 +1,14 @@
 """A store in a folder of this machine, or of a volume that several machines have mounted."""
 
 import contextlib
-import fcntl
 import hashlib
 import os
-import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from train_func import lock
 from train_func.errors import StorageFailed
 from train_func.storage import probe as probing
 from train_func.storage.address import RESERVED, check_key, check_prefix, folder_prefix
@@ -166,20 +165,17 @@ class FolderStore:
     def _lock(self, key: str) -> Iterator[None]:
         """Lets one writer at a time compare and replace ``key``, over all processes."""
         path = self._inner("locks") / hashlib.sha256(key.encode()).hexdigest()[:2]
-        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        held = lock.take(path, LOCK_SECONDS, lock.SHARED)
+        if held is None:
+            raise StorageFailed(
+                f"put or delete of {key!r} in {self.address}: another process has held the lock {path} for "
+                f"{LOCK_SECONDS:.0f} s; see which (fuser {path}) and whether it is stopped",
+                reason="unreachable",
+            )
         try:
-            end = time.monotonic() + LOCK_SECONDS
-            while not _locked(number):
-                if time.monotonic() > end:
-                    raise StorageFailed(
-                        f"put or delete of {key!r} in {self.address}: another process has held the lock {path} for "
-                        f"{LOCK_SECONDS:.0f} s; see which (fuser {path}) and whether it is stopped",
-                        reason="unreachable",
-                    )
-                time.sleep(random.uniform(0.001, 0.01))
             yield
         finally:
-            os.close(number)  # which unlocks
+            os.close(held)
 
     def _inner(self, name: str) -> Path:
         folder = self._root / RESERVED / name
@@ -255,11 +251,3 @@ def _is_folder(item: "os.DirEntry[str]") -> bool:
 def _occupied(target: Path) -> bool:
     """Whether folders and files stand in each other's place."""
     return target.is_dir() or any(path.is_file() for path in target.parents)
-
-
-def _locked(number: int) -> bool:
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -11,7 +11,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from train_func.client.twin import lock, processes, rules
+from train_func import lock
+from train_func.client.twin import processes, rules
 from train_func.client.twin.container import Node
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.kubelet import Kubelet

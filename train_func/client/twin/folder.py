@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from train_func.client.twin import lock, rules
+from train_func import lock
+from train_func.client.twin import rules
 from train_func.client.twin.record import PodRecord, stamp
 from train_func.client.twin.spec import Spec
 

@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from train_func import lock
 from train_func.client import manifest as manifests
 from train_func.client.backend import Input, RunsAlready
 from train_func.client.placement import Placement, memory_fault, whole_fault
 from train_func.client.status import Condition, Event, JobStatus, LogLine, Pod, SchedulingReport
-from train_func.client.twin import admission, lock, logs, room, rules, start_and_end
+from train_func.client.twin import admission, logs, room, rules, start_and_end
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.machine import Machine
 from train_func.client.twin.record import moment

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from train_func.client.twin import credentials, lock, processes, rules, substitutes
+from train_func import lock
+from train_func.client.twin import credentials, processes, rules, substitutes
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.record import stamp
 from train_func.client.twin.spec import Spec

@@ -1,12 +1,11 @@
 """The machine's cache folder: each entry is made by one process while the others wait, and is whole or absent."""
 
-import contextlib
-import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from train_func import lock
 from train_func.home import home
 from train_func.storage.atomic import make_folders, sync_folder
 
@@ -27,7 +26,7 @@ def entry(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
     if target.exists():
         return target
     make_folders(target.parent)
-    with _locked(target.with_name(f"{target.name}.lock")):
+    with lock.hold(target.with_name(f"{target.name}.lock"), lock.SHARED):
         if not target.exists():
             part = target.with_name(f"{target.name}.part")
             remove(part)
@@ -44,13 +43,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the kernel lets go of it when the process dies
-        yield
 
 
 def _settle(path: Path) -> None:

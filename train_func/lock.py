@@ -1,34 +1,40 @@
-"""A lock file that is held exactly as long as its process lives."""
+"""A lock file that is held exactly as long as its process lives: the kernel lets go of it when that dies."""
 
 import contextlib
 import os
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+PRIVATE, SHARED = 0o600, 0o666  # whether other users of this machine may take the lock too
 
-def take(path: Path, seconds: float) -> int | None:
+
+def take(path: Path, seconds: float, mode: int = PRIVATE) -> int | None:
     """Takes the lock and returns its descriptor, or None when another process holds it for ``seconds``."""
     import fcntl  # not on Windows, where Local says so
 
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
     end = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    try:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return descriptor
             if time.monotonic() >= end:
-                os.close(descriptor)
-                return None
-            time.sleep(0.01)  # a reader that looks whether it is held has it for a moment, too
-        else:
-            return descriptor
+                break
+            time.sleep(random.uniform(0.001, 0.01))  # a reader that looks whether it is held has it for a moment, too
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
 
 
 @contextlib.contextmanager
-def hold(path: Path) -> Iterator[None]:
+def hold(path: Path, mode: int = PRIVATE) -> Iterator[None]:
     """Waits for the lock and holds it."""
-    descriptor = take(path, float("inf"))
+    descriptor = take(path, float("inf"), mode)
     try:
         yield
     finally:
