@@ -207,7 +207,9 @@ def test_the_store_of_local_is_no_store_for_pods(monkeypatch, tmp_path):
     monkeypatch.setenv("TRAIN_FUNC_STORE", f"file://{tmp_path}/store")
     assert Local().store_address().startswith("file://")
     (fault,) = faults(lambda: Cluster(image="i:1").store_address())
-    assert "an S3 server that both reach is expected: give Cluster(store='s3://bucket/prefix')" in fault
+    assert (
+        "a store that both reach is expected, such as an S3 server: give Cluster(store='s3://bucket/prefix')" in fault
+    )
 
 
 def test_a_password_in_an_address_is_not_repeated():

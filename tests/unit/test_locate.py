@@ -76,9 +76,8 @@ def test_importing_is_really_not_done(tmp_path, found, monkeypatch):
 
 
 def test_other_schemes_are_refused_with_those_allowed(refusal):
-    assert "allowed are package://NAME/FOLDER, file:///absolute/path and s3://bucket/key" in refusal(
-        "hdfs://host/a.csv"
-    )
+    said = refusal("hdfs://host/a.csv")
+    assert "allowed are package://NAME/FOLDER, file:///absolute/folder, s3://bucket/prefix" in said
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +136,7 @@ def test_what_a_store_does_not_hold_is_refused_with_what_is_near(refusal, in_buc
     put("near/reviews.csv", b"")
     said = refusal(f"{store.address}/near/revues.csv")
     assert "holds nothing under 'run/near/revues.csv'; near it: run/near/reviews.csv; did you mean" in said
-    assert "names a whole bucket" in refusal(f"s3://{server.bucket}")
+    assert "names a whole store" in refusal(f"s3://{server.bucket}")
 
 
 def test_a_store_that_refuses_says_so_as_a_store(found, in_bucket):

@@ -8,7 +8,7 @@ from train_func.client.manifest import provisional, render
 from train_func.client.placement import Placement, SecretKey, changed
 from train_func.run import Run
 
-BEFORE = {"image": "i:1", "cpu": 2, "namespace": "ml", "s3_endpoint": "http://store:9000"}
+BEFORE = {"image": "i:1", "cpu": 2, "namespace": "ml", "store_settings": {"AWS_ENDPOINT_URL_S3": "http://store:9000"}}
 
 
 def manifest(**options):
@@ -26,7 +26,7 @@ def manifest(**options):
         ({"gpu": 1}, ["gpu=None"]),
         ({"disk": "1Gi"}, ["disk=None"]),
         ({"store_secret": "mine"}, ["store_secret='myminio'"]),
-        ({"s3_endpoint": "http://nosuch:9000"}, ["s3_endpoint='http://store:9000'"]),
+        ({"store_settings": {"AWS_ENDPOINT_URL_S3": "http://nosuch:9000"}}, ["s3_endpoint='http://store:9000'"]),
         ({"environment": {"MODE": "ok"}}, ["environment['MODE']=None"]),
         ({"queue": "q"}, ["queue=None"]),
         ({"node_selector": {"zone": "a"}, "grace_seconds": 5}, ["node_selector=None", "grace_seconds=30"]),

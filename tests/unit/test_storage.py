@@ -1,4 +1,4 @@
-"""What every store does, shown on a folder, on MinIO and on VersityGW."""
+"""What every store does, shown on a folder, on MinIO, on VersityGW, and on a scheme that a package registers."""
 
 import hashlib
 import random
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import shelf_store
 from tests.s3_servers import KINDS, s3_server
 from train_func.errors import StorageFailed
 from train_func.storage import Entry, open_store
@@ -16,12 +17,17 @@ from train_func.storage import Entry, open_store
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module", params=["folder", *KINDS])
+@pytest.fixture(scope="module", params=["folder", "shelf", *KINDS])
 def place(request, tmp_path_factory):
     """Address and environment of one kind of store."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "folder":
         yield folder.as_uri(), {}
+        return
+    if request.param == "shelf":
+        with pytest.MonkeyPatch.context() as patched:
+            shelf_store.install(folder, patched)
+            yield "shelf://upper", {}
         return
     with s3_server(request.param, folder) as server:
         yield f"s3://{server.bucket}", server.environment

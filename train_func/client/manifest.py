@@ -12,6 +12,7 @@ from train_func.client.expansion import escape
 from train_func.client.placement import Placement, SecretKey
 from train_func.records import RunRecord
 from train_func.run import Run, name_of
+from train_func.storage import scheme_of
 
 JOB_DIR = "/etc/train-func"
 WORK_DIR = "/workspace"
@@ -228,22 +229,19 @@ def _environment(record: RunRecord, placement: Placement) -> list[Json]:
             "resourceFieldRef",
             {"containerName": CONTAINER, "resource": "limits.cpu", "divisor": "1"},
         ),
-        *(_store_environment(placement) if record.store.startswith("s3://") else []),
+        *_store_environment(record.store, placement),
         _variable("HF_TOKEN", SecretKey(secret=placement.hub_secret, key="HF_TOKEN", optional=True)),
         *(_variable(name, value) for name, value in placement.environment.items()),
     ]
 
 
-def _store_environment(placement: Placement) -> list[Json]:
-    secret = placement.store_secret
-    given = {
-        "AWS_ENDPOINT_URL_S3": placement.s3_endpoint,
-        "AWS_REGION": placement.s3_region,
-        "AWS_ACCESS_KEY_ID": SecretKey(secret=secret, key="rootUser"),
-        "AWS_SECRET_ACCESS_KEY": SecretKey(secret=secret, key="rootPassword"),
-        "AWS_SESSION_TOKEN": SecretKey(secret=secret, key="sessionToken", optional=True),
+def _store_environment(address: str, placement: Placement) -> list[Json]:
+    of_secret = {
+        name: SecretKey(secret=placement.store_secret, key=found.key, optional=found.optional)
+        for name, found in scheme_of(address).secret_variables.items()
     }
-    return [_variable(name, value) for name, value in given.items() if value is not None]
+    plain = placement.store_settings
+    return [*(_variable(*item) for item in plain.items()), *(_variable(*item) for item in of_secret.items())]
 
 
 def _variable(name: str, value: str | SecretKey) -> Json:

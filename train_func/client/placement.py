@@ -9,6 +9,7 @@ from typing import Any
 from train_func.client import quantity
 from train_func.errors import InvalidInput
 from train_func.secret import secret_under
+from train_func.storage import schemes
 
 LEAST_CPU, MOST_CPU = Decimal("0.01"), 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -18,7 +19,7 @@ _LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?")
 _TOLERATION = {"key", "operator", "value", "effect", "tolerationSeconds"}
 # Set by the manifest or by the operator; Kubernetes lets the last duplicate win, so a second value would be lost.
-_RESERVED = re.compile(r"TRAIN_FUNC_.*|PET_.*|PYTHONUNBUFFERED|HOME|USER|TMPDIR|HF_HOME|HF_TOKEN|AWS_.*")
+_RESERVED = re.compile(r"TRAIN_FUNC_.*|PET_.*|PYTHONUNBUFFERED|HOME|USER|TMPDIR|HF_HOME|HF_TOKEN")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +61,11 @@ class Placement:
     priority_class: str | None = None
     service_account: str | None = None
     store_secret: str = "myminio"
-    """Secret with the keys rootUser and rootPassword, and sessionToken when there is one."""
+    """Secret with the store's keys."""
     hub_secret: str = "hf-secrets"
     """Secret with the key HF_TOKEN; the workers start without it."""
-    s3_endpoint: str | None = None
-    s3_region: str | None = None
+    store_settings: Mapping[str, str] = field(default_factory=dict)
+    """Variables that lead the workers to the store, beside its Secret's."""
     environment: Mapping[str, str | SecretKey] = field(default_factory=dict)
     """Further variables: plain values, or Secrets by reference."""
 
@@ -101,7 +102,7 @@ def _options(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "queue": manifest["metadata"]["labels"].get("kueue.x-k8s.io/queue-name"),
         **secrets,
         "s3_endpoint": endpoint,
-        **{f"environment[{name!r}]": _value_of(one) for name, one in given.items() if not _RESERVED.fullmatch(name)},
+        **{f"environment[{name!r}]": _value_of(one) for name, one in given.items() if not _is_reserved(name)},
     }
 
 
@@ -222,6 +223,10 @@ def _tolerates(toleration: Mapping[str, Any]) -> bool:
     )
 
 
+def _is_reserved(name: str) -> bool:
+    return any(pattern.fullmatch(name) for pattern in (_RESERVED, *(scheme.own_variables for scheme in schemes())))
+
+
 def _environment_faults(environment: Mapping[str, str | SecretKey]) -> list[str]:
     given: object = environment
     if not isinstance(given, Mapping):
@@ -232,7 +237,7 @@ def _environment_faults(environment: Mapping[str, str | SecretKey]) -> list[str]
 def _variable_fault(name: object, value: object) -> str | None:
     if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
         return f"environment[{name!r}]: a name of letters, digits and _ is expected"
-    if _RESERVED.fullmatch(name):
+    if _is_reserved(name):
         return f"environment[{name!r}]: set by train_func or by the operator itself; choose another name"
     if isinstance(value, SecretKey):
         return None

@@ -1,22 +1,73 @@
-"""Where a run is kept: one small interface over a folder and over any S3 server."""
+"""Where a run is kept: one small interface over every kind of store, each registered by the scheme of its addresses.
 
-from train_func.storage.address import bucket_of, folder_of, scheme_of
-from train_func.storage.store import Entry, Object, Store
+A new scheme is a subclass of ``Scheme`` that opens a ``Store``, and one line: in ``_BUILT_IN`` here, or in the
+``pyproject.toml`` of an installed package, ``az = "my_package.azure:AzureStore"`` under
+``[project.entry-points."train_func.stores"]``. That package has to be in the image of the workers too.
+"""
 
-__all__ = ["Entry", "Object", "Store", "open_store"]
+import importlib
+from pathlib import Path
+from typing import cast
+
+from train_func.storage.address import refused
+from train_func.storage.store import Entry, FromSecret, Object, Scheme, Store
+
+__all__ = ["Entry", "FromSecret", "Object", "Scheme", "Store", "is_address", "open_store", "scheme_of", "schemes"]
+
+ENTRY_POINTS = "train_func.stores"
+_BUILT_IN = {
+    "file": "train_func.storage.folder:FolderStore",
+    "s3": "train_func.storage.s3:S3Store",
+}
 
 
 def open_store(address: str) -> Store:
-    """The store at ``file:///abs/folder`` or ``s3://bucket/prefix``; cheap: nothing is sent to a server yet.
+    """The store at ``file:///abs/folder``, ``s3://bucket/prefix`` or an address of another registered scheme.
+
+    Cheap: nothing is sent to a server yet.
 
     Raises:
         StorageFailed: ``reason`` "address" when it is no such address, "bucket" when the folder that the store's
             own folder lies in does not exist, "denied" when that cannot be read, "unreachable" when it is silent.
     """
-    if scheme_of(address) == "file":
-        from train_func.storage.folder import FolderStore
+    return scheme_of(address).open(address)
 
-        return FolderStore(folder_of(address))
-    from train_func.storage.s3 import s3_store
 
-    return s3_store(*bucket_of(address))
+def scheme_of(address: str) -> type[Scheme]:
+    """The class of the store at ``address``; raises StorageFailed (reason "address") when no scheme fits."""
+    if not isinstance(address, str):
+        raise refused(repr(address), f"a store's address is a text; {_allowed()}")
+    name, separator, _ = address.partition("://")
+    if separator and (target := _BUILT_IN.get(name) or _installed().get(name)):
+        return _load(target)
+    if not separator and not is_address(address):
+        path = Path(address or ".").expanduser().absolute()
+        raise refused(address, f"{_allowed()}; for this folder write {path.as_uri()!r}")
+    raise refused(address, f"{_allowed()}, in small letters")
+
+
+def schemes() -> list[type[Scheme]]:
+    """All that are registered."""
+    return [_load(target) for target in {**_installed(), **_BUILT_IN}.values()]
+
+
+def is_address(text: str) -> bool:
+    """Whether ``text`` begins as an address does, of a registered scheme or of another."""
+    scheme, colon, rest = text.partition(":")
+    return bool(colon) and (rest.startswith("//") or scheme in _BUILT_IN or scheme in _installed())
+
+
+def _installed() -> dict[str, str]:
+    """What the packages of this Python register, by scheme."""
+    from importlib.metadata import entry_points  # not needed for the schemes of this package
+
+    return {found.name: found.value for found in entry_points(group=ENTRY_POINTS)}
+
+
+def _load(target: str) -> type[Scheme]:
+    module, _, name = target.partition(":")
+    return cast("type[Scheme]", getattr(importlib.import_module(module), name))
+
+
+def _allowed() -> str:
+    return f"allowed are {' and '.join(scheme.example for scheme in schemes())}"

@@ -7,23 +7,27 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import unquote
 
 from train_func import lock
 from train_func.errors import StorageFailed
 from train_func.storage import probe as probing
-from train_func.storage.address import RESERVED, check_key, check_prefix, folder_prefix
+from train_func.storage.address import RESERVED, check_key, check_prefix, folder_prefix, refused
 from train_func.storage.atomic import copy, make_folders, place, settle, sync_folder, temporary
 from train_func.storage.disk_faults import disk_faults, open_source
 from train_func.storage.retry import call_with_timeout
-from train_func.storage.store import Entry, Object, ignore
+from train_func.storage.store import Entry, Object, Scheme, ignore
 
 LOCK_SECONDS = 15.0  # a lock is held for milliseconds, unless its holder is stopped
 STALE_SECONDS = 24 * 3600  # unfinished files of crashed writers go after so long
 PLACING_ROUNDS = 20
 
 
-class FolderStore:
+class FolderStore(Scheme):
     """Objects are plain files; locks and unfinished files lie apart, under ``.train_func``."""
+
+    example = "file:///absolute/folder"
+    is_shared = False
 
     def __init__(self, root: Path) -> None:
         self.address = root.as_uri()
@@ -33,6 +37,31 @@ class FolderStore:
             call_with_timeout(probing.PROBE_SECONDS, lambda: self._refuse_missing_parent(asked))
         except TimeoutError:  # a look at a hung mount never ends
             raise probing.silent(asked) from None
+
+    @classmethod
+    def open(cls, address: str) -> "FolderStore":
+        """See Scheme."""
+        return cls(cls.local_path(address))
+
+    @classmethod
+    def local_path(cls, address: str) -> Path:
+        """See Scheme; percent signs are decoded, as ``Path.as_uri`` writes them."""
+        given = unquote(address.removeprefix("file://"))
+        if not given.startswith("/"):
+            uri = Path(given or ".").absolute().as_uri()
+            raise refused(address, f"the folder must be absolute, with three slashes: {uri!r}")
+        parts = [part for part in given.split("/") if part]
+        if ".." in parts or "." in parts or "\0" in given:
+            raise refused(address, "write the folder without '.', '..' and NUL")
+        if not parts:
+            raise refused(address, "the root of the file system cannot be a store; name a folder in it")
+        return Path("/", *parts)
+
+    @classmethod
+    def split(cls, address: str) -> tuple[str, str]:
+        """See Scheme."""
+        path = cls.local_path(address)
+        return path.parent.as_uri(), path.name
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_version: str | None = None) -> str:
         """See Store; the version is the SHA-256 of the bytes."""

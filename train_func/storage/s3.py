@@ -3,34 +3,72 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from train_func.errors import StorageFailed
 from train_func.storage import probe as probing
-from train_func.storage.address import check_key, check_prefix, folder_prefix, without_password
+from train_func.storage.address import check_key, check_prefix, folder_prefix, key_fault, refused, without_password
 from train_func.storage.retry import call_with_timeout
 from train_func.storage.s3_files import download, put_whole, recorded, stored_checksum, upload, verify
 from train_func.storage.s3_server import LIMIT_SECONDS, Server
-from train_func.storage.store import Entry, Object, ignore
+from train_func.storage.store import Entry, FromSecret, Object, Scheme, ignore
 
 PROBE_TRY_SECONDS = 1.5  # with one connect time-out more it knows why before the probe's limit
+KEY, SECRET_KEY, TOKEN = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
-def s3_store(bucket: str, prefix: str) -> "S3Store":
-    """Takes endpoint and region from the environment now, and the credentials with the first request."""
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    return S3Store(Server(bucket, prefix, endpoint=_endpoint(), region=region))
-
-
-class S3Store:
+class S3Store(Scheme):
     """Objects of a bucket; versions are ETags."""
+
+    example = "s3://bucket/prefix"
+    endpoint_variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    own_variables = re.compile("AWS_.*")
+    secret_variables: ClassVar = {
+        KEY: FromSecret("rootUser"),
+        SECRET_KEY: FromSecret("rootPassword"),
+        TOKEN: FromSecret("sessionToken", optional=True),
+    }
 
     def __init__(self, server: Server) -> None:
         self.address = server.address
         self._server = server
+
+    @classmethod
+    def open(cls, address: str) -> "S3Store":
+        """See Scheme; takes endpoint and region from the environment now, the credentials with the first request."""
+        return cls(Server(*bucket_of(address), endpoint=_endpoint(), region=_region(os.environ)))
+
+    @classmethod
+    def split(cls, address: str) -> tuple[str, str]:
+        """See Scheme; the widest store is the bucket."""
+        bucket, key = bucket_of(address)
+        return f"s3://{bucket}", key
+
+    @classmethod
+    def worker_settings(cls, environ: Mapping[str, str], endpoint: str | None = None) -> dict[str, str]:
+        """See Scheme: endpoint and region."""
+        here = next((environ[name] for name in cls.endpoint_variables if environ.get(name)), None)
+        given = {"AWS_ENDPOINT_URL_S3": endpoint or here, "AWS_REGION": _region(environ)}
+        return {name: value for name, value in given.items() if value}
+
+    @classmethod
+    def secret_values(cls, environ: Mapping[str, str]) -> dict[str, str]:
+        """See Scheme; without a key in the environment, where boto3 looks: files, profiles and services."""
+        if KEY in environ:
+            return super().secret_values(environ)
+        import boto3  # slow to import, and seldom needed
+
+        credentials = boto3.Session().get_credentials()
+        if credentials is None:
+            return {}
+        keys = credentials.get_frozen_credentials()
+        found = {KEY: keys.access_key, SECRET_KEY: keys.secret_key, TOKEN: keys.token}
+        return {name: value for name, value in found.items() if value}
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_version: str | None = None) -> str:
         """See Store; the version is the ETag."""
@@ -127,9 +165,36 @@ class S3Store:
         return Entry(item["Key"].removeprefix(self._server.prefix), int(item["Size"]), str(item["ETag"]))
 
 
+def bucket_of(address: str) -> tuple[str, str]:
+    """Bucket and prefix ("" or ``a/b``) of an address."""
+    bucket, _, prefix = address.removeprefix("s3://").partition("/")
+    if "@" in bucket:
+        raise refused(
+            address,
+            "no user, key or password belongs into an address; give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
+            "in the environment (in a cluster: by a Secret)",
+        )
+    if not bucket:
+        raise refused(address, "the bucket is missing: s3://bucket or s3://bucket/prefix")
+    if not _BUCKET.fullmatch(bucket):
+        raise refused(
+            address,
+            f"{bucket!r} is no bucket name: 3 to 63 small letters, digits, dots and hyphens; "
+            "the server's host and port belong into AWS_ENDPOINT_URL_S3",
+        )
+    prefix = prefix.strip("/")
+    if fault := (key_fault(prefix) if prefix else None) or ("it holds '?' or '#'" if set("?#") & set(prefix) else None):
+        raise refused(address, f"the prefix {prefix!r} cannot be: {fault}")
+    return bucket, prefix
+
+
+def _region(environ: Mapping[str, str]) -> str | None:
+    return environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+
+
 def _endpoint() -> str | None:
     """The server's address; None for Amazon S3 itself, or what a profile of the user's says."""
-    name = next((name for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL") if os.environ.get(name)), None)
+    name = next((name for name in S3Store.endpoint_variables if os.environ.get(name)), None)
     if name is None:
         return None
     endpoint = os.environ[name]

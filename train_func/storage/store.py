@@ -1,9 +1,10 @@
-"""What every store can do."""
+"""What every store can do, and what the class of a store says before one is opened."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 
 @dataclass(frozen=True)
@@ -80,3 +81,60 @@ class Store(Protocol):
         """Puts, gets and deletes a small object under ``prefix``; done or failed within 5 seconds, and 10 where
         nothing answers at all.
         """
+
+
+@dataclass(frozen=True)
+class FromSecret:
+    """A variable of the workers whose value is this key of the store's Secret."""
+
+    key: str
+    optional: bool = False
+    """Whether the workers start without it."""
+
+
+class Scheme:
+    """Base of the classes that are registered: what a kind of store says of an address before one is opened.
+
+    Nothing here connects to a server. Methods that take an address raise StorageFailed (reason "address") when no
+    store of this kind can have it.
+    """
+
+    example: ClassVar[str]
+    """An address, for messages."""
+    is_shared: ClassVar[bool] = True
+    """Whether other machines, such as the nodes of a cluster, reach the same objects."""
+    endpoint_variables: ClassVar[tuple[str, ...]] = ()
+    """Variables of the environment that name the server; the first that is set counts."""
+    own_variables: ClassVar[re.Pattern[str]] = re.compile("(?!)")
+    """Variables that a user may not set for the workers, because the store there reads them."""
+    secret_variables: ClassVar[Mapping[str, FromSecret]] = {}
+    """Variables that the workers take from the store's Secret."""
+
+    @classmethod
+    def open(cls, address: str) -> Store:
+        """See ``open_store``."""
+        raise NotImplementedError
+
+    @classmethod
+    def split(cls, address: str) -> tuple[str, str]:
+        """Address of the widest store that holds the object or folder at this address, and its key there."""
+        raise NotImplementedError
+
+    @classmethod
+    def local_path(cls, address: str) -> Path | None:
+        """The file or folder of this machine at the address; None where objects have to be downloaded."""
+        return None
+
+    @classmethod
+    def worker_settings(cls, environ: Mapping[str, str], endpoint: str | None = None) -> dict[str, str]:
+        """Variables that the workers need beside ``secret_variables``, from this process's own.
+
+        Args:
+            endpoint: where the workers find the server, when that is not where this process finds it.
+        """
+        return {}
+
+    @classmethod
+    def secret_values(cls, environ: Mapping[str, str]) -> dict[str, str]:
+        """What this process has for ``secret_variables``; those that it lacks are left out."""
+        return {name: environ[name] for name in cls.secret_variables if name in environ}

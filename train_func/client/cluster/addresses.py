@@ -1,9 +1,10 @@
-"""Which addresses of a store and of its server can be those that pods use."""
+"""Whether pods can use the address of a store, and of its server."""
 
 from urllib.parse import urlsplit
 
 from train_func.errors import StorageFailed
-from train_func.storage.address import bucket_of, without_password
+from train_func.storage import scheme_of
+from train_func.storage.address import without_password
 
 LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0")
 
@@ -13,17 +14,18 @@ def store_faults(address: str | None) -> list[str]:
     wanted = "give Cluster(store='s3://bucket/prefix') or set TRAIN_FUNC_STORE"
     if not address:
         return [f"store: none is given, and pods and this process need one that both reach; {wanted}"]
-    if not isinstance(address, str) or not address.startswith("s3://"):
-        fault = (
-            f"store={without_password(str(address))!r}: the pods of a cluster do not see this machine's folders; an S3 "
-            f"server that both reach is expected: {wanted}, and AWS_ENDPOINT_URL_S3 when it is not Amazon's"
-        )
-        return [fault]
     try:
-        bucket_of(address)
+        scheme = scheme_of(address)
+        scheme.split(address)
     except StorageFailed as error:
         return [f"store: {error}"]
-    return []
+    if scheme.is_shared:
+        return []
+    fault = (
+        f"store={without_password(address)!r}: the pods of a cluster do not see this machine's folders; a store that "
+        f"both reach is expected, such as an S3 server: {wanted}, and AWS_ENDPOINT_URL_S3 when it is not Amazon's"
+    )
+    return [fault]
 
 
 def endpoint_faults(name: str, endpoint: str) -> list[str]:

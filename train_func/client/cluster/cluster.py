@@ -24,13 +24,14 @@ from train_func.errors import InvalidInput, JobNotFound
 from train_func.home import home
 from train_func.records import RunRecord
 from train_func.run import Run
-from train_func.storage import Store
+from train_func.storage import Store, scheme_of
+from train_func.storage.s3 import S3Store
 from train_func.terminal import shown
 
 CPU, MEMORY = 2, "8Gi"
 GRACE_SECONDS = 30
 SPOT_GRACE_SECONDS = 15  # GKE gives a node 30 s, and the pods that are not the system's half of them
-UNNAMED, UNNAMED_STORE = "unnamed:0", "s3://unnamed"  # where a setting is missing, so that all else can be asked
+UNNAMED, UNNAMED_STORE = "unnamed:0", S3Store.example  # where a setting is missing, so that all else can be asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +136,7 @@ class Cluster:
             placement = self._placement(self._image() or UNNAMED, access.namespace)
         except InvalidInput as found:
             raise InvalidInput([*faults, *found.faults], cause="input" if faults else found.cause) from None
-        address = UNNAMED_STORE if store_faults(self._store()) else self.store_address()
-        manifest = manifests.render(manifests.provisional(run, address), placement, manifests.FILES)
+        manifest = manifests.render(manifests.provisional(run, self._store_or_unnamed()), placement, manifests.FILES)
         try:
             for note in preflight.check(access, manifest, also=faults):
                 print(shown(f"note: {note}"))
@@ -233,11 +233,15 @@ class Cluster:
     def _store(self) -> str | None:
         return self.store or os.environ.get("TRAIN_FUNC_STORE") or None
 
+    def _store_or_unnamed(self) -> str:
+        address = self._store()
+        return UNNAMED_STORE if address is None or store_faults(address) else address
+
     def _endpoint(self) -> tuple[str, str | None]:
         """Where the workers find the store, and which setting says so."""
         if self.s3_endpoint:
             return "s3_endpoint", self.s3_endpoint
-        names = ("TRAIN_FUNC_S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+        names = ("TRAIN_FUNC_S3_ENDPOINT", *scheme_of(self._store_or_unnamed()).endpoint_variables)
         return next(((name, os.environ[name]) for name in names if os.environ.get(name)), ("s3_endpoint", None))
 
     def _by_setting(self, fault: str) -> str:
@@ -270,7 +274,6 @@ class Cluster:
             priority_class=self.priority_class,
             store_secret=self.store_secret or os.environ.get("TRAIN_FUNC_STORE_SECRET") or "myminio",
             hub_secret=self.hub_secret,
-            s3_endpoint=self._endpoint()[1],
-            s3_region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
+            store_settings=scheme_of(self._store_or_unnamed()).worker_settings(os.environ, self._endpoint()[1]),
             environment=self.environment,
         )

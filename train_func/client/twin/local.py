@@ -27,7 +27,7 @@ from train_func.errors import InvalidInput, JobNotFound
 from train_func.home import home
 from train_func.records import RunRecord
 from train_func.run import Run
-from train_func.storage import Store
+from train_func.storage import Store, scheme_of
 
 IMAGE = "train-func"  # this interpreter stands in for it
 LOOK_SECONDS = 0.3  # between two looks at a job that is waited for
@@ -77,7 +77,7 @@ class Local:
         if given := self.store or os.environ.get("TRAIN_FUNC_STORE"):
             return given
         home(os.environ).mkdir(parents=True, exist_ok=True)  # the folder above a store has to be there
-        return f"file://{home(os.environ) / 'store'}"
+        return (home(os.environ) / "store").as_uri()
 
     def models_folder(self) -> Path:
         """Where fetched models go by default."""
@@ -91,8 +91,7 @@ class Local:
             cpu=self.cpu or max(1, machine.cores // workers),
             memory=self.memory,
             gpu=self._gpus_of_each(machine, workers),
-            s3_endpoint=os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
-            s3_region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
+            store_settings=scheme_of(record.store).worker_settings(os.environ),
         )
         return manifests.render(record, placement, files)
 

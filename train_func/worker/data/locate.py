@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from train_func.errors import Cause, InvalidInput
+from train_func.errors import Cause, InvalidInput, StorageFailed
 from train_func.layout import INPUTS
-from train_func.storage import Entry, Store, open_store
-from train_func.storage.address import bucket_of, folder_of
+from train_func.storage import Entry, Store, is_address, open_store, scheme_of, schemes
 from train_func.worker.data import fingerprint
 from train_func.worker.data.cache import entry
 
-PACKAGE = "package://"
+PACKAGE, EXAMPLE = "package://", "package://NAME/FOLDER"
 DATA_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 _MISTAKEN = (*DATA_SUFFIXES, ".txt", ".xlsx", ".xls", ".gz", ".zip", ".arrow", ".safetensors", ".bin", ".pt")
 _CARRIED = re.compile(rf"(?P<root>(?:.+/)?{INPUTS}/(?P<sha256>[0-9a-f]{{64}}))/[^/]+")
@@ -70,7 +69,7 @@ class LocalFiles:
     @classmethod
     def found(cls, wanted: "Wanted", path: Path, parts: Mapping[str, str], sha256: str) -> "LocalFiles | None":
         """``parts`` are the files in ``path``, or one without a name for itself; None for the copy of a store's."""
-        if wanted.address.startswith("s3:"):
+        if _is_in_store(wanted.address):
             return None
         files = {f"{path.name}/{name}" if name else path.name: part for name, part in parts.items()}
         return cls(path, files, sha256)
@@ -94,12 +93,13 @@ def locate(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str
     address = wanted.address
     if address.startswith(PACKAGE):
         return _in_package(wanted)
-    if address.startswith("file:"):
-        return _existing(wanted, folder_of(address))
-    if address.startswith("s3:"):
-        return _from_store(wanted, store, cache, take)
-    if "://" in address:
-        raise wanted.fault("allowed are package://NAME/FOLDER, file:///absolute/path and s3://bucket/key")
+    if is_address(address):
+        try:
+            scheme = scheme_of(address)
+        except StorageFailed:
+            raise wanted.fault(f"allowed are {', '.join((EXAMPLE, *(known.example for known in schemes())))}") from None
+        local = scheme.local_path(address)
+        return _existing(wanted, local) if local else _from_store(wanted, store, cache, take)
     path = Path(address).expanduser()
     if path.exists():
         return path.absolute()
@@ -110,7 +110,14 @@ def locate(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str
 
 def looks_like_path(address: str) -> bool:
     """Whether a person who wrote this meant a file or folder, there or not, and no id."""
-    return address.startswith((".", "/", "~", "file:", "s3:", PACKAGE)) or address.lower().endswith(_MISTAKEN)
+    return address.startswith((".", "/", "~")) or is_address(address) or address.lower().endswith(_MISTAKEN)
+
+
+def _is_in_store(address: str) -> bool:
+    """Whether what an address means has to be downloaded."""
+    if not is_address(address) or address.startswith(PACKAGE):
+        return False
+    return scheme_of(address).local_path(address) is None
 
 
 def _existing(wanted: Wanted, path: Path) -> Path:
@@ -139,13 +146,13 @@ def _in_package(wanted: Wanted) -> Path:
 
 def _from_store(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str], bool]) -> Path:
     """A copy in the cache of the object, or of the folder of objects, that the address names."""
-    bucket, key = bucket_of(wanted.address)
+    root, key = scheme_of(wanted.address).split(wanted.address)
     if store is not None and wanted.address.startswith(f"{store.address}/"):
         key = wanted.address.removeprefix(f"{store.address}/").rstrip("/")
     else:
-        store = open_store(f"s3://{bucket}")
+        store = open_store(root)
     if not key:
-        raise wanted.fault("names a whole bucket; the key of a file or folder in it is expected")
+        raise wanted.fault("names a whole store; the key of a file or folder in it is expected")
     found = [item for item in store.list(key) if item.key == key or item.key.startswith(f"{key}/")]
     if not found:
         folder = key.rpartition("/")[0]
