@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from tests.distributed.pods import PROMPT, Job, seconds_until_gone
+from train_func.attempt_records import Verdict
 from train_func.storage import open_store
 from train_func.worker.pod.attempt_store import Attempts
-from train_func.worker.pod.verdict import Verdict
 
 MEET = """
 def meet():
@@ -322,7 +322,7 @@ def train_func(parameters):
     made = job(source, workers=workers, ranks=ranks).start()
     assert made.exit_codes() == [70] * workers
     root = made.end_record(1, workers - 1)
-    assert (root["cause"], root["root"]) == ("code", True)
+    assert (root["cause"], root["root_cause"]) == ("code", True)
     assert root["message"].startswith("rank 1 left with exit code 0")
     assert [rank["error"] for rank in root["ranks"]] == [None] * ranks
     assert "rank 1 left with exit code 0" in made.pods[0].termination["message"]

@@ -6,16 +6,17 @@ import time
 
 import pytest
 
+from train_func.attempt_records import Failure, Verdict
 from train_func.errors import StorageFailed
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker.pod import store_wait
 from train_func.worker.pod.attempt_store import Attempts
-from train_func.worker.pod.outcome import Failure, Outcome, running
+from train_func.worker.pod.rank_end import Outcome, RankEnd, running
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.store_wait import PatientStore, patiently
-from train_func.worker.pod.verdict import RankEnd, Verdict, following, of_ranks
+from train_func.worker.pod.verdict import following, of_ranks
 
 
 @pytest.fixture
@@ -59,7 +60,17 @@ def test_numbers_go_up_from_one_and_generations_do_not_mix(store, attempts):
     assert [attempts.claim().attempt for _ in range(3)] == [1, 2, 3]
     assert Attempts(store, record(generation=2), worker=0, pod="p").claim().attempt == 1
     lease = json.loads(store.get("a-run/attempts/2/lease.json").data)
-    assert set(lease) == {"attempt", "generation", "pod", "pod_uid", "worker", "submitted", "started", "formed"}
+    assert set(lease) == {
+        "format",
+        "attempt",
+        "generation",
+        "pod",
+        "pod_uid",
+        "worker",
+        "submitted",
+        "started",
+        "formed",
+    }
     assert (lease["attempt"], lease["generation"], lease["pod"]) == (2, 1, "a-run-worker-0")
     assert lease["pod_uid"] == "uid-0"
 
@@ -192,7 +203,20 @@ def test_the_last_known_reason_is_named_when_the_attempts_are_used_up(store, att
     assert "3 of 3 attempts" in final.message
     assert "killed" in final.message
     lived(attempts, 71, None, None, None)
-    assert "vanished without a word" in attempts.account().verdict(worker=0).message
+    assert "left no record" in attempts.account().verdict(worker=0).message
+
+
+def test_attempts_of_another_format_are_passed_over_and_not_counted(store, attempts):
+    lived(attempts, 147, 147)
+    for key in ("lease.json", "worker-0.json"):
+        kept = json.loads(store.get(f"a-run/attempts/2/{key}").data)
+        store.put(f"a-run/attempts/2/{key}", json.dumps({**kept, "format": 99, "exit_code": 71}).encode())
+    known = attempts.end_keys()
+    lived(attempts, 147)
+    assert attempts.account().num_charged == 1
+    assert attempts.final_end(set()) is None
+    assert attempts.end_keys() - known == {"a-run/attempts/3/worker-0.json"}
+    assert attempts.claim().attempt == 4
 
 
 def failure(time, kind="NameError"):

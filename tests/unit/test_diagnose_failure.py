@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.recorded_jobs import RecordedBackend, a_record
+from train_func.attempt_records import EndRecord, Failure, RankRecord
 from train_func.client.diagnose import explain
 from train_func.client.diagnose.incidents import incidents
 from train_func.storage import open_store
@@ -23,8 +24,8 @@ def ended(store) -> Callable[..., None]:
     """Puts the end record of worker 0 in the store."""
 
     def put(attempt: int = 1, **fields: object) -> None:
-        end = {"worker": 0, "attempt": attempt, "ended": f"{attempt}", "exit_code": 1, "ranks": [], **fields}
-        store.put(f"job-a/attempts/{attempt}/worker-0.json", json.dumps(end).encode())
+        end = {"worker": 0, "attempt": attempt, "ended": f"{attempt}", "exit_code": 1, **fields}
+        store.put(f"job-a/attempts/{attempt}/worker-0.json", EndRecord(**end).to_record())
 
     return put
 
@@ -122,8 +123,8 @@ def test_an_eviction_in_between_hides_no_fault_of_the_function(store, ended):
 
 
 def test_an_exception_on_record_comes_before_everything_else(store, ended):
-    error = {"type": "KeyError", "message": "'x'", "time": "1", "traceback": ""}
-    ended(cause="code", message="rank 0: KeyError: 'x'", ranks=[{"rank": 0, "error": error}])
+    error = Failure("KeyError", "'x'", traceback="", time="1")
+    ended(cause="code", message="rank 0: KeyError: 'x'", ranks=(RankRecord(rank=0, exit_code=1, error=error),))
     told = explain(a_record(), RecordedBackend("out_of_memory"), store)
     assert told.cause == "code"
     assert "KeyError: 'x'" in str(told)
@@ -151,8 +152,13 @@ EARLIER, NEWEST = "2026-11-21T13:00:00", "2026-11-21T14:00:00"
 
 
 def test_a_fault_of_an_earlier_submission_is_not_that_of_the_newest(store, ended):
-    error = {"type": "ValueError", "message": "'x'", "time": "1", "traceback": ""}
-    ended(cause="code", message="rank 0: ValueError", ranks=[{"rank": 0, "error": error}], submitted=EARLIER)
+    error = Failure("ValueError", "'x'", traceback="", time="1")
+    ended(
+        cause="code",
+        message="rank 0: ValueError",
+        ranks=(RankRecord(rank=0, exit_code=1, error=error),),
+        submitted=EARLIER,
+    )
     store.put("job-a/run.json", json.dumps({"submitted": EARLIER}).encode())
     assert explain(a_record(), RecordedBackend("exit_1"), store).cause == "code"
     store.put("job-a/run.json", json.dumps({"submitted": NEWEST}).encode())

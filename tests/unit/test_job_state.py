@@ -5,9 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from train_func.attempt_records import EndRecord, Lease
 from train_func.client.manifest import provisional
 from train_func.client.state import state_in_store, state_of
 from train_func.client.status import Condition, JobStatus
+from train_func.errors import StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store
 
@@ -53,23 +55,29 @@ def test_a_job_that_was_cancelled_has_succeeded_where_its_model_was_published_al
     assert [state_of(there, published=lambda: kept), state_in_store(store, record)] == [word] * 2
 
 
-RESULT, MARK = {"result.json": {}}, {"cancelled.json": {}}
+RESULT, MARK = {"result.json": b"{}"}, {"cancelled.json": b"{}"}
 
 
-def attempt(number: int, *, formed: bool | None = None, **codes: int) -> dict[str, dict]:
+def attempt(number: int, *, formed: bool | None = None, **codes: int) -> dict[str, bytes]:
     """Lease and end records; ``w0=1``: worker 0 ended with exit code 1; ``formed``: whether its group did, if known."""
     ends = {
-        f"attempts/{number}/worker-{worker[1:]}.json": {"attempt": number, "worker": int(worker[1:]), "exit_code": code}
+        f"attempts/{number}/worker-{worker[1:]}.json": an_end(number, int(worker[1:]), code)
         for worker, code in codes.items()
     }
-    return {f"attempts/{number}/lease.json": {} if formed is None else {"formed": formed}, **ends}
+    lease = Lease(attempt=number, formed=bool(formed)).to_json()
+    return ({} if formed is None else {f"attempts/{number}/lease.json": lease}) | ends
 
 
-def formed(number: int, **codes: int) -> dict[str, dict]:
+def an_end(number: int, worker: int, code: int, submitted: str = "") -> bytes:
+    end = EndRecord(attempt=number, worker=worker, exit_code=code, cause=None, message="", submitted=submitted)
+    return end.to_record()
+
+
+def formed(number: int, **codes: int) -> dict[str, bytes]:
     return attempt(number, formed=True, **codes)
 
 
-def unformed(number: int, **codes: int) -> dict[str, dict]:
+def unformed(number: int, **codes: int) -> dict[str, bytes]:
     return attempt(number, formed=False, **codes)
 
 
@@ -107,7 +115,7 @@ def test_of_a_job_that_is_gone_the_store_tells_what_became(tmp_path, kept, word)
     store = open_store((tmp_path / "store").as_uri())
     record = provisional(Run(model="m", dataset="d"), store.address)
     for key, value in kept.items():
-        store.put(f"{record.keys.prefix}/{key}", json.dumps(value).encode())
+        store.put(f"{record.keys.prefix}/{key}", value)
     store.put(f"{record.keys.prefix}/attempts/1/model/worker-0.json", b"not a record")
     assert state_in_store(store, record) == word
 
@@ -116,14 +124,27 @@ def test_what_became_of_an_earlier_submission_is_not_what_became_of_the_newest(t
     store = open_store((tmp_path / "store").as_uri())
     record = provisional(Run(model="m", dataset="d"), store.address)
 
-    def put(key, **fields):
-        store.put(f"{record.keys.prefix}/{key}", json.dumps(fields).encode())
+    def submit(moment):
+        store.put(record.keys.run, json.dumps({"submitted": moment}).encode())
 
-    put("run.json", submitted="2026-11-21T14:00:00")
-    put("attempts/1/worker-0.json", attempt=1, worker=0, exit_code=70, submitted="2026-11-21T14:00:00")
+    def end(number, worker, code):
+        store.put(record.keys.attempt(number).end(worker), an_end(number, worker, code, "2026-11-21T14:00:00"))
+
+    submit("2026-11-21T14:00:00")
+    end(1, 0, 70)
     assert state_in_store(store, record) == "Failed"
-    put("attempts/1/worker-0.json", attempt=1, worker=0, exit_code=0, submitted="2026-11-21T14:00:00")
-    put("attempts/2/worker-1.json", attempt=2, worker=1, exit_code=146, submitted="2026-11-21T14:00:00")
+    end(1, 0, 0)
+    end(2, 1, 146)
     assert state_in_store(store, record) == "Succeeded"
-    put("run.json", submitted="2026-11-21T15:00:00")
+    submit("2026-11-21T15:00:00")
     assert state_in_store(store, record) == "Absent"
+
+
+def test_a_record_of_another_format_is_refused_by_its_name(tmp_path):
+    store = open_store((tmp_path / "store").as_uri())
+    record = provisional(Run(model="m", dataset="d"), store.address)
+    end = json.loads(an_end(1, 0, 0))
+    for format in (None, 2):
+        store.put(record.keys.attempt(1).end(0), json.dumps({**end, "format": format}).encode())
+        with pytest.raises(StorageFailed, match=f"{record.keys.attempt(1).end(0)} is a record of format {format}"):
+            state_in_store(store, record)

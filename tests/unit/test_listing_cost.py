@@ -6,6 +6,7 @@ import pytest
 
 from tests.s3_servers import only_these, s3_server
 from tests.tcp_proxy import tcp_proxy
+from train_func.attempt_records import EndRecord
 from train_func.client import submit
 from train_func.client.manifest import provisional
 from train_func.client.state import state_in_store
@@ -60,8 +61,10 @@ def fill(store, num_objects):
     for number in range(num_objects):
         for folder in ("attempts/1/model", "generations/2/attempts/1/model"):
             store.put(f"{RECORD.name}/{folder}/{'long' * 20}-{number}", b"x")
-    for key in ("run.json", "generations/2/run.json", "generations/2/result.json", "attempts/1/worker-0.json"):
-        store.put(f"{RECORD.name}/{key}", b'{"worker": 0, "exit_code": 64, "attempt": 1}')
+    for key in ("run.json", "generations/2/run.json", "generations/2/result.json"):
+        store.put(f"{RECORD.name}/{key}", b"{}")
+    end = EndRecord(attempt=1, worker=0, exit_code=64, cause="input", message="")
+    store.put(f"{RECORD.name}/attempts/1/worker-0.json", end.to_record())
     return store
 
 

@@ -1,9 +1,8 @@
 """What a backend shows and what the store keeps become one log: nothing is lost, nothing comes twice."""
 
-import json
-
 import pytest
 
+from train_func.attempt_records import EndRecord, Lease
 from train_func.client.logs import StoredLogs, joined
 from train_func.client.logs.stored import Seen, after
 from train_func.client.status import LogCut, LogLine, Pod
@@ -36,11 +35,12 @@ def log_of(worker, uid, *texts):
 
 def keep(store, attempt, worker, uid, *texts, ended=True):
     root = f"a-run/attempts/{attempt}"
-    lease = {"attempt": attempt, "pod_uid": f"{attempt}-0", "submitted": SUBMITTED}
-    store.put(f"{root}/lease.json", json.dumps(lease).encode())
+    lease = Lease(attempt=attempt, pod_uid=f"{attempt}-0", submitted=SUBMITTED)
+    store.put(f"{root}/lease.json", lease.to_json())
     store.put(f"{root}/worker-{worker}.log", "".join(f"{text}\n" for text in log_of(worker, uid, *texts)).encode())
     if ended:
-        store.put(f"{root}/worker-{worker}.json", json.dumps({"pod_uid": uid}).encode())
+        end = EndRecord(attempt=attempt, worker=worker, pod_uid=uid, exit_code=0, cause=None, message="")
+        store.put(f"{root}/worker-{worker}.json", end.to_record())
 
 
 def pod(uid, *, deleted=False):

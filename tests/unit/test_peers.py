@@ -5,10 +5,10 @@ import time
 
 import pytest
 
+from train_func.attempt_records import Verdict
 from train_func.worker.pod import peers as talk
 from train_func.worker.pod.peers import Peers, PeersLost
 from train_func.worker.pod.stop import Stop
-from train_func.worker.pod.verdict import Verdict
 
 LIMIT = 60  # seconds
 

@@ -17,7 +17,7 @@ def test_the_launcher_says_who_this_is():
 def test_without_a_launcher_there_is_one_rank_that_meets_nobody():
     alone = world.World.from_environment({})
     assert alone == world.World(rank=0, size=1, local_rank=0, local_size=1, launched=False)
-    assert alone.meet() is None
+    assert alone.init_process_group() is None
     assert (world.rank(), world.size()) == (0, 1)
 
 

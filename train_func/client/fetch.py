@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from train_func.client.published import Published, read_sums
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.layout import MODEL_MANIFEST, SUMS
+from train_func.result import Result, read_sums
 from train_func.storage import Store
 
 TRIES = 3  # a newer generation may be replacing the folder while it is read
@@ -41,7 +41,7 @@ def fetch(store: Store, prefix: str, to: Path) -> Path:
 
 def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes) -> None:
     """A new folder appears in one step; in one that is there the manifest is exchanged last."""
-    new = Published.read(manifest, f"{prefix}/{MODEL_MANIFEST} in {store.address}")
+    new = Result.read(manifest, f"{prefix}/{MODEL_MANIFEST} in {store.address}")
     if not new.files:
         raise StorageFailed(f"the run under {prefix} in {store.address} has published no files", reason="absent")
     old = _recognised(to, new) if to.exists() else None
@@ -69,7 +69,7 @@ def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes) -> None:
             (staging / name).replace(to / name)
 
 
-def _recognised(to: Path, new: Published) -> Published | None:
+def _recognised(to: Path, new: Result) -> Result | None:
     """What was fetched into the folder before, None when it is empty.
 
     Raises:
@@ -84,7 +84,7 @@ def _recognised(to: Path, new: Published) -> Published | None:
         "name a new or an empty folder with to=..."
     )
     try:
-        old = Published.read((to / MODEL_MANIFEST).read_bytes(), str(to / MODEL_MANIFEST))
+        old = Result.read((to / MODEL_MANIFEST).read_bytes(), str(to / MODEL_MANIFEST))
         known = _sums_in(to) in (old.sums, new.sums)
     except (OSError, StorageFailed):
         raise other from None
@@ -98,7 +98,7 @@ def _recognised(to: Path, new: Published) -> Published | None:
     return old
 
 
-def _replaceable(to: Path, name: str, old: Published, new: Published) -> bool:
+def _replaceable(to: Path, name: str, old: Result, new: Result) -> bool:
     """Whether nothing is there, or just what one of the two models has under that name."""
     path = to / name
     above = [folder for folder in path.parents if folder != to and folder.is_relative_to(to)]

@@ -15,7 +15,6 @@ from train_func.client.fetch import fetch
 from train_func.client.load import ready
 from train_func.client.logs import AttemptLine, StoredLogs, headed, joined
 from train_func.client.placement import whole_fault
-from train_func.client.published import Published
 from train_func.client.records import submitted
 from train_func.client.state import FINISHED, mark_cancelled, state_in_store, state_of
 from train_func.client.status import Event
@@ -23,6 +22,7 @@ from train_func.client.waiting_notice import WaitingNotice
 from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.records import RunRecord
+from train_func.result import Result
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
 from train_func.terminal import shown
@@ -275,10 +275,10 @@ class Job:
             "fetch() what it has published: remove that folder to remove the run too"
         )
 
-    def _final_manifest(self) -> Published | None:
+    def _final_manifest(self) -> Result | None:
         key = self.record.keys.result
         try:
-            return Published.read(self._store.get(key).data, f"{key} in {self._store.address}")
+            return Result.read(self._store.get(key).data, f"{key} in {self._store.address}")
         except StorageFailed as failure:
             if failure.reason == "absent":
                 return None

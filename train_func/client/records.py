@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
+from train_func.attempt_records import EndRecord
 from train_func.errors import StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import Store
@@ -19,15 +19,18 @@ def submitted(store: Store, record: RunRecord) -> str:
         return ""
 
 
-def all_ends(store: Store, record: RunRecord) -> list[dict[str, Any]]:
+def all_ends(store: Store, record: RunRecord) -> list[EndRecord]:
     """Every end record of the newest submission, oldest attempt first."""
-    keys = [entry.key for entry in store.list(f"{record.keys.attempts}/")]
-    return ends(store, record, (key for key in keys if (file := record.keys.attempt_file(key)) and file.is_end))
+    return ends(store, record, (entry.key for entry in store.list(f"{record.keys.attempts}/")))
 
 
-def ends(store: Store, record: RunRecord, keys: Iterable[str]) -> list[dict[str, Any]]:
-    """The end records under these keys that belong to the newest submission, oldest attempt first."""
+def ends(store: Store, record: RunRecord, keys: Iterable[str]) -> list[EndRecord]:
+    """The end records among these keys that belong to the newest submission, oldest attempt first.
+
+    Raises StorageFailed (reason "damaged") where another version of this package wrote one.
+    """
     newest = submitted(store, record)
-    found: list[dict[str, Any]] = [json.loads(store.get(key).data) for key in keys]
-    own = [end for end in found if not newest or end.get("submitted", "") in ("", newest)]
-    return sorted(own, key=lambda end: (end.get("attempt", 0), end.get("ended", "")))
+    named = [key for key in keys if (file := record.keys.attempt_file(key)) and file.is_end]
+    found = [EndRecord.from_record(store.get(key).data, f"{store.address}/{key}") for key in named]
+    own = [end for end in found if not newest or end.submitted in ("", newest)]
+    return sorted(own, key=lambda end: (end.attempt, end.ended))

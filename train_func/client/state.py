@@ -1,12 +1,11 @@
 """One word for the state of a job: from its conditions while it is there, from the store when it is gone."""
 
 import json
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
 
+from train_func.attempt_records import EndRecord, Lease
 from train_func.client.records import ends
 from train_func.client.status import JobStatus
 from train_func.errors import StorageFailed
@@ -48,8 +47,8 @@ def state_in_store(store: Store, record: RunRecord) -> str:
     if record.keys.cancelled in there:
         return "Succeeded" if is_published else "Cancelled"
     # A function may fail after it has published, and end well without having published anything.
-    for _, over in groupby(_newest_ends(store, record), key=lambda end: end.get("attempt", 0)):
-        codes = [(end["worker"], end["exit_code"]) for end in over]
+    for _, over in groupby(_newest_ends(store, record), key=lambda end: end.attempt):
+        codes = [(end.worker, end.exit_code) for end in over]
         if any(code and not retryable(code) for _, code in codes):
             return "Failed"
         if (0, 0) in codes:
@@ -57,22 +56,27 @@ def state_in_store(store: Store, record: RunRecord) -> str:
     return "Succeeded" if is_published else "Absent"
 
 
-def _newest_ends(store: Store, record: RunRecord) -> list[dict[str, Any]]:
+def _newest_ends(store: Store, record: RunRecord) -> list[EndRecord]:
     """The ends in the newest attempt whose group has formed, and after it of workers that found none any more.
 
     Each attempt is listed by itself: a listing of all would grow with what else they hold.
     """
-    found = (re.fullmatch(r"(\d+)/", name) for name in store.names(record.keys.attempts))
-    numbers = sorted(int(number[1]) for number in found if number)
+    numbers = attempt_numbers(store, record)
     formed = next((number for number in reversed(numbers) if _has_formed(store, record.keys.attempt(number).lease)), 0)
     folders = [record.keys.attempt(number).folder for number in numbers if number >= formed]
     keys = [f"{folder}/{name}" for folder in folders for name in store.names(folder)]
-    return ends(store, record, (key for key in keys if (file := record.keys.attempt_file(key)) and file.is_end))
+    return ends(store, record, keys)
+
+
+def attempt_numbers(store: Store, record: RunRecord) -> list[int]:
+    """The numbers under which the store holds something, in their order."""
+    names = (name.removesuffix("/") for name in store.names(record.keys.attempts))
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _has_formed(store: Store, lease: str) -> bool:
     try:
-        return json.loads(store.get(lease).data).get("formed") is True
+        return Lease.from_json(store.get(lease).data, f"{store.address}/{lease}").formed
     except StorageFailed as failure:
         if failure.reason != "absent":
             raise

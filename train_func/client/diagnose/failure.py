@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from train_func import exits
+from train_func.attempt_records import EndRecord
 from train_func.client import records
 from train_func.client.backend import Backend
 from train_func.client.diagnose import termination
@@ -56,7 +57,7 @@ class Evidence:
     status: JobStatus | None
     pods: list[Pod]
     events: list[Event]
-    attempts: list[dict[str, Any]]  # end records of the workers of this submission, oldest attempt first
+    attempts: list[EndRecord]  # end records of the workers of this submission, oldest attempt first
     cells: dict[str, Any]
     num_workers: int
     is_published: bool
@@ -92,7 +93,7 @@ def explain(record: RunRecord, backend: Backend, store: Store) -> JobFailed:
 
 
 def _gather(record: RunRecord, backend: Backend, store: Store) -> Evidence:
-    attempts: list[dict[str, Any]] = []
+    attempts: list[EndRecord] = []
     cells: dict[str, Any] = {"pieces": []}
     is_published, away = False, None
     try:
@@ -124,14 +125,12 @@ def _cells(record: RunRecord, store: Store) -> dict[str, Any]:
 def _root(evidence: Evidence) -> Diagnosis:
     """The failure that came first and was nobody else's consequence."""
     own = _own_ends(evidence.attempts)
-    if own and any(rank["error"] for rank in own[0]["ranks"]):
+    if own and own[0].errors:
         return _of_record(own[0], evidence)
     if over := _over_memory(evidence):
-        return Diagnosis(
-            "memory", "\n  ".join([over, *(end["message"] for end in own[:1] if end["message"] not in over)])
-        )
-    if (full := _over_disk(evidence)) and (not own or own[0]["cause"] in KILLED):
-        return replace(full, message="\n  ".join([full.message, *(own[0]["message"] for _ in own[:1])]))
+        return Diagnosis("memory", "\n  ".join([over, *(end.message for end in own[:1] if end.message not in over)]))
+    if (full := _over_disk(evidence)) and (not own or own[0].cause in KILLED):
+        return replace(full, message="\n  ".join([full.message, *(end.message for end in own[:1])]))
     if own:
         return _of_record(own[0], evidence)
     if hindrances := evidence.hindrances:
@@ -169,27 +168,25 @@ def _of_pods(evidence: Evidence) -> Diagnosis:
     return Diagnosis(cause or exits.cause_of(code), what)
 
 
-def _own_ends(ends: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _own_ends(ends: list[EndRecord]) -> list[EndRecord]:
     """Failed ends of the newest attempt in which a worker failed by itself, or else of the newest that failed."""
-    failed = [end for end in ends if end["exit_code"] != 0]
-    failed = [end for end in failed if end["cause"] not in FOLLOWERS] or failed
-    newest = max((end["attempt"] for end in failed), default=0)
-    return [end for end in failed if end["attempt"] == newest]
+    failed = [end for end in ends if end.exit_code != 0]
+    failed = [end for end in failed if end.cause not in FOLLOWERS] or failed
+    newest = max((end.attempt for end in failed), default=0)
+    return [end for end in failed if end.attempt == newest]
 
 
-def _of_record(end: dict[str, Any], evidence: Evidence) -> Diagnosis:
-    cause: Cause = next((cause for cause in CAUSES if cause == end["cause"]), "unknown")
-    errors = [(rank["error"]["time"], rank) for rank in end["ranks"] if rank.get("error")]
-    if not errors:
-        return Diagnosis(cause, f"worker {end['worker']}, attempt {end['attempt']}: {end['message']}")
-    rank = min(errors, key=lambda pair: str(pair[0]))[1]
-    error = rank["error"]
-    where = f"worker {end['worker']}, rank {rank['rank']}, attempt {end['attempt']}"
-    what = f"{error['type']}: {error['message']}\n  in {where}"
-    frames = locate(evidence.cells, error["traceback"])
+def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
+    cause: Cause = next((cause for cause in CAUSES if cause == end.cause), "unknown")
+    if not end.errors:
+        return Diagnosis(cause, f"worker {end.worker}, attempt {end.attempt}: {end.message}")
+    rank, error = end.errors[0]
+    where = f"worker {end.worker}, rank {rank.rank}, attempt {end.attempt}"
+    what = f"{error.type}: {error.message}\n  in {where}"
+    frames = locate(evidence.cells, error.traceback)
     what += "".join(f"\n  {origin}, line {line}: `{text.strip()}`" for origin, line, text in reversed(frames))
-    if end["exit_code"] == exits.SPENT:
-        what += f"\n  {end['message']}"
+    if end.exit_code == exits.SPENT:
+        what += f"\n  {end.message}"
     return Diagnosis(cause, what)
 
 

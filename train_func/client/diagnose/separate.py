@@ -9,10 +9,10 @@ from train_func.storage import Store
 def separate(record: RunRecord, store: Store) -> str:
     """That the ranks trained each by itself, as the workers that succeeded wrote it down; empty if it is not so."""
     try:
-        done = [end for end in records.all_ends(store, record) if end["exit_code"] == 0]
+        done = [end for end in records.all_ends(store, record) if end.exit_code == 0]
     except StorageFailed as failure:  # hides no success
         return f"whether its ranks trained together is not known, the store could not be asked: {failure}"
-    if not any(rank.get("separate") for end in done for rank in end["ranks"]):
+    if not any(rank.separate for end in done for rank in end.ranks):
         return ""
     return (
         "its ranks never formed one process group: each of them has trained by itself, on whatever it read. To train "

@@ -1,9 +1,9 @@
 """What a container left as its termination message: the supervisor's own words, or the end of a log."""
 
-import json
 import re
 
-from train_func.errors import CAUSES, Cause
+from train_func.attempt_records import Termination
+from train_func.errors import Cause
 
 # By their numbers on Linux, where the workers are; on this machine some may have others.
 _SIGNALS = ("HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE")
@@ -16,21 +16,14 @@ _OF_THE_NODE = ("StartError", "ContainerCannotRun", "ContainerStatusUnknown")
 
 def read(message: str) -> tuple[Cause | None, str]:
     """The cause and the words, if a supervisor wrote them; of a log at most the Python error in its last line."""
-    try:
-        written = json.loads(message)
-        cause, words = str(written["cause"]), str(written["message"])
-    except (ValueError, TypeError, KeyError):
-        return None, _python_error(message)
-    return next((known for known in CAUSES if known == cause), None), words
+    written = Termination.from_json(message)
+    return (written.cause, written.message) if written else (None, _python_error(message))
 
 
 def attempt(message: str) -> int | None:
     """The number of the attempt, if a supervisor wrote it and one had begun."""
-    try:
-        number = json.loads(message)["attempt"]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return number if isinstance(number, int) else None
+    written = Termination.from_json(message)
+    return written.attempt if written else None
 
 
 def foreign(message: str) -> str:

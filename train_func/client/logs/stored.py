@@ -1,22 +1,21 @@
 """What the store keeps of the attempts of a run: whose logs, and the rest of one whose beginning was seen elsewhere."""
 
-import json
 import re
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
+from train_func.attempt_records import EndRecord, Lease
 from train_func.client.logs.numbering import uid_in
 from train_func.client.status import LogLine
 from train_func.errors import StorageFailed
+from train_func.layout import AttemptFile
 from train_func.records import RunRecord
 from train_func.storage import Store
 
 NUM_AT_ONCE = 16  # requests to the store
 NUM_COMPARED = 64  # last lines that were shown, by which the place in the log is found
-_FILE = re.compile(r"(\d+)/(?:lease|worker-(\d+))\.(json|log)")
 _GAP = re.compile(r"\.\.\. (\d+) lines \(\d+ bytes\) are left out here \.\.\.")
 
 
@@ -34,7 +33,7 @@ class StoredLogs:
     """The attempts of one generation, as the store has them when they are asked for."""
 
     def __init__(self, record: RunRecord, store: Store) -> None:
-        self._root = f"{record.keys.prefix}/attempts/"
+        self._keys = record.keys
         self._store = store
         self.logs: list[StoredLog] = []
         """By attempt and worker."""
@@ -45,17 +44,17 @@ class StoredLogs:
 
     def look(self) -> None:
         """Lists them anew; what is known of an earlier look is not read again."""
-        keys = [entry.key for entry in self._store.list(self._root)]
-        found = [(key, name) for key in keys if (name := _FILE.fullmatch(key.removeprefix(self._root)))]
-        self.newest = max((int(name[1]) for _, name in found), default=0)
+        keys = [entry.key for entry in self._store.list(f"{self._keys.attempts}/")]
+        found = {key: file for key in keys if (file := self._keys.attempt_file(key))}
+        self.newest = max((file.attempt for file in found.values()), default=0)
         known = {log.key: log for log in self.logs}
-        names = [(key, name) for key, name in found if name[3] == "log"]
-        ends = {key for key, name in found if name[3] == "json"}
         with ThreadPoolExecutor(NUM_AT_ONCE) as together:
+            ends = {key for key, file in found.items() if file.is_end}
+            names = [(key, file) for key, file in found.items() if file.is_log]
             logs = together.map(lambda one: known.get(one[0]) or self._log(one[0], one[1], ends), names)
             self.logs = sorted(logs, key=lambda log: (log.attempt, log.worker))
-        leases = (self._json(key) for key, name in found if name[2] is None and int(name[1]) == self.newest)
-        self.numbers.update({lease.get("pod_uid", ""): lease["attempt"] for lease in leases})
+        if (key := self._keys.attempt(self.newest).lease) in found:
+            self.numbers[self._uid(Lease.from_json, key)] = self.newest
         self.numbers.update({log.pod_uid: log.attempt for log in self.logs})
         self.numbers.pop("", None)
 
@@ -69,14 +68,19 @@ class StoredLogs:
         for text in after(self._texts(log.key), seen):
             yield LogLine(log.worker, log.pod_uid, text)
 
-    def _log(self, key: str, name: re.Match[str], ends: Collection[str]) -> StoredLog:
-        end = key.removesuffix(".log") + ".json"
-        uid = self._json(end).get("pod_uid", "") if end in ends else ""
-        return StoredLog(int(name[1]), int(name[2]), key, uid or uid_in(next(iter(self._texts(key)), "")))
+    def _log(self, key: str, file: AttemptFile, ends: Collection[str]) -> StoredLog:
+        worker = file.worker or 0
+        end = self._keys.attempt(file.attempt).end(worker)
+        uid = self._uid(EndRecord.from_record, end) if end in ends else ""
+        return StoredLog(file.attempt, worker, key, uid or uid_in(next(iter(self._texts(key)), "")))
 
-    def _json(self, key: str) -> dict[str, Any]:
-        plain: dict[str, Any] = json.loads(self._store.get(key).data)
-        return plain
+    def _uid(self, read: Callable[[bytes, str], Lease | EndRecord], key: str) -> str:
+        """The pod that a record names; empty where another version of this package wrote it."""
+        data = self._store.get(key).data
+        try:
+            return read(data, key).pod_uid
+        except StorageFailed:
+            return ""
 
     def _texts(self, key: str) -> list[str]:
         try:

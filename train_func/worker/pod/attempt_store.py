@@ -4,37 +4,19 @@ An attempt is charged unless somebody stopped it from outside or its group never
 generation lasts; the count begins anew with each submission.
 """
 
-import json
-import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from train_func import exits
+from train_func.attempt_records import EndRecord, Lease, Verdict
 from train_func.counted import counted
-from train_func.errors import Cause, StorageFailed
+from train_func.errors import StorageFailed
+from train_func.layout import RunKeys
 from train_func.records import RunRecord
 from train_func.storage import Store
-from train_func.worker.pod.verdict import RankEnd, Verdict
+from train_func.worker.pod.rank_end import RankEnd, records_of
 
 _FREE = {exits.STOPPED, exits.RENDEZVOUS}
-_END = re.compile(r"worker-\d+\.json")
-
-
-@dataclass(frozen=True)
-class Lease:
-    """The claim of one number."""
-
-    attempt: int
-    generation: int
-    pod: str
-    pod_uid: str
-    worker: int
-    submitted: str
-    started: str
-    formed: bool = True
-    """Whether a group has formed under it; else it stands for those whose workers ended before."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +42,7 @@ class Account:
     def verdict(self, worker: int, own: Verdict | None = None) -> Verdict:
         """The final verdict of a run that is out of attempts."""
         last = own or self.last
-        ended = f"The last one: {last.message}" if last else "The last one vanished without a word, as by SIGKILL"
+        ended = f"The last one: {last.message}" if last else "The last one left no record, as after SIGKILL"
         message = (
             f"{self.num_charged} of {counted(self.max_attempts, 'attempt')} made no progress. {ended}. "
             "Fix the cause and submit again, or allow more with max_attempts"
@@ -98,21 +80,21 @@ class Attempts:
 
     def claim(self) -> Lease:
         """Takes the next free number; of several claimants at once each gets its own."""
-        number = max(self._files(), default=0) + 1
+        number = max(self._workers_ended(), default=0) + 1
         while not self._put(lease := self.lease(number)):
             number += 1
         return lease
 
     def claim_unformed(self) -> Lease:
         """The number for the end of this worker when no group has formed: one for all workers that end so."""
-        number = max(self._files(), default=1)
+        number = max(self._workers_ended(), default=1)
         while not self._put(lease := self.lease(number, formed=False)) and not self._may_join(number):
             number += 1
         return lease
 
     def _put(self, lease: Lease) -> bool:
         try:
-            self._store.put(self._key(lease.attempt, "lease.json"), _json(asdict(lease)), if_absent=True)
+            self._store.put(self._keys.attempt(lease.attempt).lease, lease.to_json(), if_absent=True)
         except StorageFailed as failure:
             if failure.reason != "conflict":
                 raise
@@ -121,14 +103,24 @@ class Attempts:
 
     def _may_join(self, number: int) -> bool:
         """Whether no group has formed under it either, and this worker has not ended under it yet."""
-        lease = self._read_lease(number)
-        unformed = not lease.get("formed", True) and lease.get("submitted") == self._record.submitted
-        return unformed and f"worker-{self._worker}.json" not in self._files().get(number, [])
+        lease = self._lease_of(number)
+        if lease is None or lease.formed or lease.submitted != self._record.submitted:
+            return False
+        return self._worker not in self._workers_ended().get(number, [])
 
     def lease(self, number: int, *, formed: bool = True) -> Lease:
         """This worker's claim of a number."""
         record = self._record
-        return Lease(number, record.generation, self._pod, self._pod_uid, self._worker, record.submitted, now(), formed)
+        return Lease(
+            attempt=number,
+            generation=record.generation,
+            pod=self._pod,
+            pod_uid=self._pod_uid,
+            worker=self._worker,
+            submitted=record.submitted,
+            started=now(),
+            formed=formed,
+        )
 
     def account(self, current: int | None = None) -> Account:
         """Counts the attempts of this submission; ``current`` is counted however its workers end.
@@ -138,12 +130,13 @@ class Attempts:
         checkpoints to tell of it.
         """
         submitted = self._record.submitted
-        files = self._files()
+        ended = self._workers_ended()
         num_started, num_charged, last = 0, 0, None
-        for number in sorted(files, reverse=True):
-            if number != current and self._read_lease(number).get("submitted", "") != submitted:
+        for number in sorted(ended, reverse=True):
+            lease = self._lease_of(number) if number != current else None
+            if number != current and (lease is None or lease.submitted != submitted):
                 break
-            ends = sorted(self._ends(number, files[number]), key=lambda end: not end.root_cause)
+            ends = sorted(self._ends(number, ended[number]), key=lambda end: not end.root_cause)
             if number != current and not submitted and any(not exits.retryable(end.exit_code) for end in ends):
                 break
             num_started += 1
@@ -154,16 +147,17 @@ class Attempts:
 
     def end_keys(self) -> set[str]:
         """Keys of all end records there are now."""
-        return {self._key(number, name) for number, names in self._files().items() for name in names if _is_end(name)}
+        ended = self._workers_ended()
+        return {self._keys.attempt(number).end(worker) for number, workers in ended.items() for worker in workers}
 
     def final_end(self, known: set[str]) -> Verdict | None:
         """A final verdict that was recorded since ``end_keys`` returned ``known``."""
-        new = (_verdict(json.loads(self._store.get(key).data)) for key in sorted(self.end_keys() - known))
-        return next((end for end in new if not end.retryable), None)
+        new = (self._end(key) for key in sorted(self.end_keys() - known))
+        return next((end for end in new if end and not end.retryable), None)
 
     def root_of(self, number: int) -> Verdict | None:
         """The verdict on this attempt by the worker it began with, when that worker has recorded its end."""
-        ends = self._ends(number, self._files().get(number, []))
+        ends = self._ends(number, self._workers_ended().get(number, []))
         return next((end for end in ends if end.root_cause and end.exit_code != 0), None)
 
     def is_published(self) -> bool:
@@ -172,70 +166,52 @@ class Attempts:
 
     def write_end(self, lease: Lease, verdict: Verdict, ends: list[RankEnd]) -> None:
         """Writes this worker's end record."""
-        record = {
-            **asdict(lease),
-            "worker": self._worker,
-            "pod": self._pod,
-            "pod_uid": self._pod_uid,
-            "ended": now(),
-            "exit_code": verdict.exit_code,
-            "cause": verdict.cause,
-            "message": verdict.message,
-            "root_cause": verdict.root_cause,
-            "ranks": _ranks(ends),
-        }
-        self._store.put(self._key(lease.attempt, f"worker-{self._worker}.json"), _json(record))
+        claim = {**asdict(lease), "worker": self._worker, "pod": self._pod, "pod_uid": self._pod_uid}
+        record = EndRecord(**{**asdict(verdict), **claim}, ended=now(), ranks=records_of(ends))
+        self._store.put(self._keys.attempt(lease.attempt).end(self._worker), record.to_record())
 
     def put_log(self, number: int, log: bytes) -> None:
         """Replaces this worker's log of the attempt."""
-        self._store.put(self._key(number, f"worker-{self._worker}.log"), log)
+        self._store.put(self._keys.attempt(number).log(self._worker), log)
 
-    def _key(self, number: int, name: str) -> str:
-        return f"{self._record.keys.prefix}/attempts/{number}/{name}"
+    @property
+    def _keys(self) -> RunKeys:
+        return self._record.keys
 
-    def _files(self) -> dict[int, list[str]]:
-        """Names of the files directly under each number that has a lease."""
-        start = f"{self._record.keys.prefix}/attempts/"
-        found: dict[int, list[str]] = {}
-        for entry in self._store.list(start):
-            number, _, name = entry.key.removeprefix(start).partition("/")
-            if number.isdecimal():
-                found.setdefault(int(number), []).append(name)
-        return {number: names for number, names in found.items() if "lease.json" in names}
+    def _workers_ended(self) -> dict[int, list[int]]:
+        """By each number that has a lease, the workers that have an end record under it."""
+        listed = (self._keys.attempt_file(entry.key) for entry in self._store.list(f"{self._keys.attempts}/"))
+        found = [file for file in listed if file]
+        numbers = {file.attempt for file in found if file.worker is None}
+        return {
+            number: [
+                file.worker for file in found if file.attempt == number and file.worker is not None and file.is_end
+            ]
+            for number in numbers
+        }
 
-    def _read_lease(self, number: int) -> dict[str, Any]:
-        lease: dict[str, Any] = json.loads(self._store.get(self._key(number, "lease.json")).data)
-        return lease
+    def _lease_of(self, number: int) -> Lease | None:
+        """None where another version of this package wrote it."""
+        key = self._keys.attempt(number).lease
+        data = self._store.get(key).data
+        try:
+            return Lease.from_json(data, key)
+        except StorageFailed:
+            return None
 
-    def _ends(self, number: int, names: list[str]) -> list[Verdict]:
-        records = [json.loads(self._store.get(self._key(number, name)).data) for name in names if _is_end(name)]
-        return [_verdict(record) for record in records]
+    def _ends(self, number: int, workers: list[int]) -> list[EndRecord]:
+        found = (self._end(self._keys.attempt(number).end(worker)) for worker in workers)
+        return [end for end in found if end]
+
+    def _end(self, key: str) -> EndRecord | None:
+        """None where another version of this package wrote it."""
+        data = self._store.get(key).data
+        try:
+            return EndRecord.from_record(data, key)
+        except StorageFailed:
+            return None
 
 
 def now(*, seconds: bool = False) -> str:
     """This moment, ISO, UTC; to the microsecond or only to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds" if seconds else "microseconds")
-
-
-def _is_end(name: str) -> bool:
-    return bool(_END.fullmatch(name))
-
-
-def _verdict(record: Mapping[str, Any]) -> Verdict:
-    cause: Cause | None = record["cause"]
-    return Verdict(record["exit_code"], cause, record["message"], record["worker"], root_cause=record["root_cause"])
-
-
-def _ranks(ends: list[RankEnd]) -> list[dict[str, Any]]:
-    """One entry per rank; where one failed by itself, the errors of those that followed would only hide it."""
-    rooted = any(end.failed and not end.follows for end in ends)
-    entries = []
-    for end in sorted(ends, key=lambda end: end.rank):
-        failure = end.outcome.failure if end.outcome and not (end.was_signalled or (rooted and end.follows)) else None
-        entry = {"rank": end.rank, "exit_code": end.exit_code, "error": asdict(failure) if failure else None}
-        entries.append({**entry, "separate": end.separate})
-    return entries
-
-
-def _json(plain: Mapping[str, Any]) -> bytes:
-    return json.dumps(plain, indent=1).encode()

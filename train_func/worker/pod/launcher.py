@@ -22,12 +22,12 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler
 
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.log_tee import LogTee
-from train_func.worker.pod.outcome import Outcome, running
 from train_func.worker.pod.peers import Peers
 from train_func.worker.pod.processes import signal_group
+from train_func.worker.pod.rank_end import Outcome, RankEnd, running
 from train_func.worker.pod.rendezvous import Rendezvous
 from train_func.worker.pod.stop import Stop
-from train_func.worker.pod.verdict import RankEnd, stopped
+from train_func.worker.pod.verdict import stopped
 
 LOOK_SECONDS = 0.1  # between two looks at the ranks
 PATIENCE = 2.0  # seconds for the root of a failure to show itself, and for the ranks to end when asked to

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from train_func.attempt_records import Verdict
 from train_func.worker.pod.stop import Stop, Stopped
-from train_func.worker.pod.verdict import Verdict
 
 BEAT = 1.0  # seconds between two signs of life
 SILENCE = 15.0  # seconds without one after which a worker counts as lost

@@ -18,7 +18,7 @@ from train_func.errors import InvalidInput
 from train_func.records import RunRecord
 from train_func.storage import open_store
 from train_func.worker.pod import process_group, user_module
-from train_func.worker.pod.outcome import Outcome, of_error
+from train_func.worker.pod.rank_end import Outcome, of_error
 
 
 def main(environ: Mapping[str, str]) -> NoReturn:

@@ -9,18 +9,20 @@ from dataclasses import asdict, replace
 from typing import TypeVar
 
 from train_func import exits
+from train_func.attempt_records import Lease, Verdict
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
-from train_func.worker.pod.attempt_store import Attempts, Lease, Start, now
+from train_func.worker.pod.attempt_store import Attempts, Start
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import Peers
 from train_func.worker.pod.processes import num_memory_kills
+from train_func.worker.pod.rank_end import RankEnd
 from train_func.worker.pod.stop import Stop, WithinGrace
 from train_func.worker.pod.store_wait import PatientStore, patiently
-from train_func.worker.pod.verdict import RankEnd, Verdict, following, of_ranks
+from train_func.worker.pod.verdict import following, of_ranks
 from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.training.publish import complete
 
@@ -115,8 +117,8 @@ class Attempt:
         environment = self._environment
         attempts = self._attempts
         if attempts is None:
-            record, worker, pod = self._record, environment.worker, environment.pod
-            lease = Lease(1, record.generation, pod, environment.pod_uid, worker, record.submitted, now())
+            record, pod, pod_uid = self._record, environment.pod, environment.pod_uid
+            lease = Lease(attempt=1, generation=record.generation, pod=pod, pod_uid=pod_uid, submitted=record.submitted)
             return Start(lease, 0, record.run.max_attempts, None)
         account = patiently(attempts.account, self._stop)
         lease = patiently(attempts.claim, self._stop)

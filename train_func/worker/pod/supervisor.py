@@ -8,9 +8,10 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from train_func import exits
+from train_func.attempt_records import Termination, Verdict
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.records import RunRecord
 from train_func.storage import Store, open_store
@@ -19,10 +20,11 @@ from train_func.worker.pod.environment import Environment, read_environment
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import NotFormed, PeersLost
 from train_func.worker.pod.processes import adopt_orphans, kill_descendants, reap_orphans
+from train_func.worker.pod.rank_end import RankEnd
 from train_func.worker.pod.run_attempt import Attempt, Refused
 from train_func.worker.pod.stop import Stop, Stopped, WithinGrace
 from train_func.worker.pod.store_wait import patiently
-from train_func.worker.pod.verdict import RankEnd, Verdict, stopped
+from train_func.worker.pod.verdict import stopped
 from train_func.worker.training.publish import complete
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.1
 LATE_SECONDS = 2.0  # the ranks' end may be noticed so much later than it was due
-LONGEST_TERMINATION_MESSAGE = 4096  # bytes; Kubernetes cuts what is longer
 
 
 def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
@@ -47,9 +48,10 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
         verdict = supervisor.run()
     except InvalidInput as error:
         verdict = Verdict(exits.USAGE, error.cause, str(error), worker=0)
-    said = json.dumps(_termination(verdict, supervisor))
+    attempt = supervisor.attempt_number if supervisor else None
+    said = Termination(attempt=attempt, exit_code=verdict.exit_code, cause=verdict.cause, message=verdict.message)
     print(f"worker {verdict.worker} ends with exit code {verdict.exit_code}: {verdict.message}")
-    _write_termination(environ.get("TRAIN_FUNC_TERMINATION_FILE"), said)
+    _write_termination(environ.get("TRAIN_FUNC_TERMINATION_FILE"), said.to_json())
     log_tee.close(supervisor.seconds_left() if supervisor else 0.0)
     os._exit(verdict.exit_code)
 
@@ -63,19 +65,6 @@ def _first_line(environment: Environment) -> str:
         submitted = None
     since = f", submitted {submitted}" if submitted else ""
     return f"worker {environment.worker} of {environment.num_workers} starts in {pod} at {now(seconds=True)}{since}"
-
-
-def _termination(verdict: Verdict, supervisor: "Supervisor | None") -> dict[str, Any]:
-    """What the operator shows of a worker; the message is cut until all of it fits."""
-    said = {
-        "attempt": supervisor.attempt_number if supervisor else None,
-        "exit_code": verdict.exit_code,
-        "cause": verdict.cause,
-        "message": verdict.message,
-    }
-    while (excess := len(json.dumps(said)) - LONGEST_TERMINATION_MESSAGE) > 0:
-        said["message"] = verdict.message[: len(str(said["message"])) - max(1, excess // 6)]
-    return said
 
 
 def _write_termination(file: str | None, said: str) -> None:

@@ -1,65 +1,11 @@
 """From the ends of a worker's ranks to the one exit of the worker: what came first, and what merely followed."""
 
-import json
 import signal
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Self
 
 from train_func import exits
-from train_func.errors import Cause
-from train_func.worker.pod.outcome import Outcome
-
-
-@dataclass(frozen=True)
-class RankEnd:
-    """How a rank's process ended.
-
-    ``exit_code``: negative for a signal, None when the process could not be buried. ``was_signalled``: the supervisor
-    had told it to stop before. ``order``: in which the supervisor noticed. ``unfinished``: its process ended before it
-    had come to the end of train_func.
-    """
-
-    rank: int
-    exit_code: int | None
-    outcome: Outcome | None
-    was_signalled: bool
-    order: int
-    unfinished: bool = False
-
-    @property
-    def failed(self) -> bool:
-        return (self.exit_code != 0 or self.unfinished) and not self.was_signalled
-
-    @property
-    def separate(self) -> bool:
-        return self.outcome is not None and self.outcome.separate
-
-    @property
-    def follows(self) -> bool:
-        return self.outcome is not None and self.outcome.follows
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The exit of a worker; no cause when it is 0. ``root_cause``: it follows no other worker's end."""
-
-    exit_code: int
-    cause: Cause | None
-    message: str
-    worker: int
-    root_cause: bool = True
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        return cls(**json.loads(text))
-
-    @property
-    def retryable(self) -> bool:
-        return exits.retryable(self.exit_code)
+from train_func.attempt_records import Verdict
+from train_func.worker.pod.rank_end import RankEnd
 
 
 def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Verdict | None:
@@ -90,9 +36,10 @@ def following(root: Verdict | None, own: Verdict) -> Verdict:
     if root is None:
         return own
     if root.exit_code == exits.SPENT:
-        return Verdict(exits.SPENT, root.cause, root.message, own.worker, root_cause=False)
+        return Verdict(exits.SPENT, root.cause, root.message, own.worker, root_cause=False, follows=root.worker)
     code = exits.PEER if root.retryable else root.exit_code
-    return Verdict(code, "peer", f"worker {root.worker} had ended: {root.message}", own.worker, root_cause=False)
+    message = f"worker {root.worker} had ended: {root.message}"
+    return Verdict(code, "peer", message, own.worker, root_cause=False, follows=root.worker)
 
 
 def _when(end: RankEnd) -> tuple[str, int]:

@@ -4,8 +4,6 @@ Files first under the attempt, then ``result.json``, which only one attempt can 
 folder, whose manifest comes last. Whoever finds the copy unfinished finishes it. Loads no torch.
 """
 
-import hashlib
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 from train_func.errors import StorageFailed
 from train_func.layout import CELLS, MODEL_MANIFEST, SUMS, RunKeys
 from train_func.records import RunRecord
+from train_func.result import Result, write_sums
 from train_func.storage import Store
 
 
@@ -24,33 +23,23 @@ def publish(store: Store, record: RunRecord, attempt: int, folder: Path, report:
         StorageFailed: reason "conflict" when another attempt has published already; or the store's own failure.
     """
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    files = {
-        name: {
-            "size": (folder / name).stat().st_size,
-            "sha256": store.upload(f"{_attempt_prefix(record, attempt)}/{name}", folder / name),
-        }
-        for name in names
-    }
-    result = {"attempt": attempt, "generation": record.generation, **report, "files": files}
-    _win(store, record, attempt, json.dumps(result, indent=1).encode())
+    prefix = record.keys.attempt(attempt).model
+    files = {name: ((folder / name).stat().st_size, store.upload(f"{prefix}/{name}", folder / name)) for name in names}
+    _win(store, record, attempt, Result.write(attempt, record.generation, report, files))
     complete(store, record, folder)
-
-
-def _attempt_prefix(record: RunRecord, attempt: int) -> str:
-    return record.keys.attempt(attempt).model
 
 
 def check_unpublished(store: Store, record: RunRecord, attempt: int, done: str = "is about to train") -> None:
     """Raises StorageFailed, reason "conflict", when another attempt has published already."""
     key = record.keys.result
     try:
-        published = json.loads(store.get(key).data)
+        published = Result.read(store.get(key).data, f"{store.address}/{key}")
     except StorageFailed as failure:
         if failure.reason != "absent":
             raise
         return
     raise StorageFailed(
-        f"Attempt {attempt} of {record.name} {done}, but attempt {published['attempt']} has published already, as "
+        f"Attempt {attempt} of {record.name} {done}, but attempt {published.attempt} has published already, as "
         f"{store.address}/{key} says. Nothing of this attempt was published; fetch the model that is there",
         reason="conflict",
     )
@@ -103,24 +92,23 @@ def _has_newer(store: Store, record: RunRecord) -> bool:
 
 
 def _copy(store: Store, record: RunRecord, result: bytes, scratch: Path, folder: Path | None) -> None:
-    manifest = json.loads(result)
+    manifest = Result.read(result, f"{store.address}/{record.keys.result}")
     for name in (MODEL_MANIFEST, SUMS):  # without them the folder is no model
         store.delete(f"{record.keys.model}/{name}")
-    for name, facts in manifest["files"].items():
+    for name, sha256 in manifest.files.items():
         path = folder / name if folder else scratch / "file"
         if not folder:
-            store.download(f"{_attempt_prefix(record, manifest['attempt'])}/{name}", path)
-        if store.upload(f"{record.keys.model}/{name}", path) != facts["sha256"]:
+            store.download(f"{record.keys.attempt(manifest.attempt).model}/{name}", path)
+        if store.upload(f"{record.keys.model}/{name}", path) != sha256:
             raise StorageFailed(
-                f"{name} of attempt {manifest['attempt']} of {record.name} in {store.address} is not the file that was "
+                f"{name} of attempt {manifest.attempt} of {record.name} in {store.address} is not the file that was "
                 "published: its SHA-256 differs from that in result.json. Train again with fresh=True",
                 reason="damaged",
             )
     for entry in store.list(f"{record.keys.model}/"):
-        if entry.key.removeprefix(f"{record.keys.model}/") not in manifest["files"]:
+        if entry.key.removeprefix(f"{record.keys.model}/") not in manifest.files:
             store.delete(entry.key)  # of an earlier generation
-    sums = {name: facts["sha256"] for name, facts in manifest["files"].items()}
-    store.put(f"{record.keys.model}/{SUMS}", _sums({**sums, MODEL_MANIFEST: hashlib.sha256(result).hexdigest()}))
+    store.put(f"{record.keys.model}/{SUMS}", write_sums(manifest.sums))
     store.put(f"{record.keys.model}/{MODEL_MANIFEST}", result)
 
 
@@ -138,8 +126,3 @@ def _take(store: Store, key: str, path: Path) -> str | None:
             raise
         return f"{path.name} is not published: the run was started without submit, so {key} is not in the store"
     return None
-
-
-def _sums(sums: Mapping[str, str]) -> bytes:
-    """As ``sha256sum -c`` reads it."""
-    return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()

@@ -1,28 +1,20 @@
-"""What a rank leaves behind for its supervisor: one small JSON file, written whole or not at all."""
+"""How a rank ended: what it left behind for its supervisor, one small JSON file, and what the supervisor saw."""
 
 import contextlib
 import json
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from train_func.attempt_records import Failure, RankRecord
 from train_func.errors import Cause
 from train_func.exits import CODE, Exit, exit_of, is_lost_peer
 
 LONGEST_MESSAGE = 4_000  # characters; a record stays readable when an exception carries a whole tensor
 LONGEST_TRACEBACK = 60_000
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The exception that ended a rank; ``time`` is ISO, UTC."""
-
-    type: str
-    message: str
-    traceback: str
-    time: str
 
 
 @dataclass(frozen=True)
@@ -58,6 +50,49 @@ class Outcome:
             return None
         failure = plain.pop("failure")
         return cls(**plain, failure=Failure(**failure) if failure else None)
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How a rank's process ended.
+
+    ``exit_code``: negative for a signal, None when the process could not be buried. ``was_signalled``: the supervisor
+    had told it to stop before. ``order``: in which the supervisor noticed. ``unfinished``: its process ended before it
+    had come to the end of train_func.
+    """
+
+    rank: int
+    exit_code: int | None
+    outcome: Outcome | None
+    was_signalled: bool
+    order: int
+    unfinished: bool = False
+
+    @property
+    def failed(self) -> bool:
+        return (self.exit_code != 0 or self.unfinished) and not self.was_signalled
+
+    @property
+    def separate(self) -> bool:
+        return self.outcome is not None and self.outcome.separate
+
+    @property
+    def follows(self) -> bool:
+        return self.outcome is not None and self.outcome.follows
+
+
+def records_of(ends: Sequence[RankEnd]) -> tuple[RankRecord, ...]:
+    """One per rank; where one failed by itself, the errors of those that followed would only hide it."""
+    rooted = any(end.failed and not end.follows for end in ends)
+    return tuple(
+        RankRecord(
+            rank=end.rank,
+            exit_code=end.exit_code,
+            error=end.outcome.failure if end.outcome and not (end.was_signalled or (rooted and end.follows)) else None,
+            separate=end.separate,
+        )
+        for end in sorted(ends, key=lambda end: end.rank)
+    )
 
 
 def running(path: Path) -> Path:

@@ -1,4 +1,7 @@
-"""Published: what a run says that it has published, read strictly: a store is not believed to hold what it should."""
+"""The result of a run, ``result.json`` and the manifest of its model: written with a format version, read strictly.
+
+A store is not believed to hold what it should.
+"""
 
 import hashlib
 import json
@@ -11,13 +14,16 @@ from train_func.errors import StorageFailed
 from train_func.layout import MODEL_MANIFEST, SUMS
 from train_func.storage.address import key_fault
 
+FORMAT = 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Published:
+class Result:
     """The manifest of a published model; every name in it stays below the folder it is fetched to."""
 
+    attempt: int
+    """That has published; 0 where the manifest does not tell."""
     files: Mapping[str, str]
     """SHA-256 (hex) by name."""
     metrics: Mapping[str, Any]
@@ -25,6 +31,13 @@ class Published:
     """What whoever takes the result has to know beside it; mostly empty."""
     data: bytes
     """The manifest as it lies in the store."""
+
+    @staticmethod
+    def write(attempt: int, generation: int, report: Mapping[str, Any], files: Mapping[str, tuple[int, str]]) -> bytes:
+        """The manifest; ``report``: step, num_steps, metrics, audit, note; ``files``: size and SHA-256 by name."""
+        listed = {name: {"size": size, "sha256": sha256} for name, (size, sha256) in files.items()}
+        plain = {"format": FORMAT, "attempt": attempt, "generation": generation, **report, "files": listed}
+        return json.dumps(plain, indent=1).encode()
 
     @classmethod
     def read(cls, data: bytes, where: str) -> Self:
@@ -38,17 +51,30 @@ class Published:
             plain = None
         if not isinstance(plain, dict):
             raise _damaged(where, "it is no JSON object")
+        if (found := plain.get("format", FORMAT)) != FORMAT:  # the first versions wrote none
+            raise StorageFailed(
+                f"{where} is a result of format {found}, and this version of train_func reads format {FORMAT}: use the "
+                "version that published it, or submit the run with fresh=True",
+                reason="damaged",
+            )
         listed, metrics, note = plain.get("files"), plain.get("metrics", {}), plain.get("note", "")
         if not isinstance(listed, dict) or not isinstance(metrics, dict) or not isinstance(note, str):
             raise _damaged(where, "its files and its metrics are not two JSON objects, or its note is no text")
         if faults := [fault for name, facts in listed.items() if (fault := _fault(name, facts, listed))]:
             raise _damaged(where, "; ".join(faults[:3]))
-        return cls({name: facts["sha256"] for name, facts in listed.items()}, metrics, note, data)
+        attempt = plain.get("attempt")
+        sums = {name: facts["sha256"] for name, facts in listed.items()}
+        return cls(attempt if isinstance(attempt, int) else 0, sums, metrics, note, data)
 
     @property
     def sums(self) -> dict[str, str]:
         """What SHA256SUMS says beside it: of every file, and of the manifest itself."""
         return {**self.files, MODEL_MANIFEST: hashlib.sha256(self.data).hexdigest()}
+
+
+def write_sums(sums: Mapping[str, str]) -> bytes:
+    """As ``sha256sum -c`` reads it."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()
 
 
 def read_sums(data: bytes) -> dict[str, str]:

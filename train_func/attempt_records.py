@@ -1,0 +1,184 @@
+"""The records of an attempt: who claimed its number, how each worker ended, and what a pod says when it terminates.
+
+Each is written and read here alone, with a format version; a record of another format is refused by its name.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from train_func import exits
+from train_func.errors import CAUSES, Cause, StorageFailed
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+FORMAT = 1
+LONGEST_TERMINATION = 4096  # bytes; Kubernetes cuts what is longer
+
+Record = TypeVar("Record", bound="DataclassInstance")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """The claim of one number: ``lease.json``."""
+
+    attempt: int
+    generation: int = 1
+    pod: str = ""
+    pod_uid: str = ""
+    worker: int = 0
+    submitted: str = ""
+    """Time of the submission it belongs to, ISO, UTC."""
+    started: str = ""
+    formed: bool = True
+    """Whether a group has formed under it; else it stands for workers that ended before."""
+
+    def to_json(self) -> bytes:
+        return _written(asdict(self))
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Self:
+        """Raises StorageFailed (reason "damaged") for another format; ``where``: how its message calls the record."""
+        return _made(cls, _read(data, where), where)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The exit of a worker, and why; no cause when the code is 0."""
+
+    exit_code: int
+    cause: Cause | None
+    message: str
+    worker: int
+    root_cause: bool = True
+    """It follows no other worker's end."""
+    follows: int | None = None
+    """The worker whose end it follows, where that is known."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        return cls(**json.loads(text))
+
+    @property
+    def retryable(self) -> bool:
+        return exits.retryable(self.exit_code)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The exception that ended a rank; ``time`` is ISO, UTC."""
+
+    type: str
+    message: str
+    traceback: str
+    time: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRecord:
+    """How a rank ended. ``separate``: it had torch and never formed a process group with all the others."""
+
+    rank: int
+    exit_code: int | None
+    error: Failure | None = None
+    """None too where it only followed from another rank's."""
+    separate: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndRecord(Verdict):
+    """How a worker ended, with its ranks: ``worker-<w>.json``. A Verdict under the lease that it ended under."""
+
+    attempt: int
+    generation: int = 1
+    submitted: str = ""
+    started: str = ""
+    formed: bool = True
+    pod: str = ""
+    pod_uid: str = ""
+    ended: str = ""
+    ranks: tuple[RankRecord, ...] = ()
+
+    @property
+    def errors(self) -> list[tuple[RankRecord, Failure]]:
+        """Of its ranks, the first in time first."""
+        return sorted(((rank, rank.error) for rank in self.ranks if rank.error), key=lambda pair: pair[1].time)
+
+    def to_record(self) -> bytes:
+        """The content of the file."""
+        return _written(asdict(self))
+
+    @classmethod
+    def from_record(cls, data: bytes, where: str) -> Self:
+        """Raises StorageFailed (reason "damaged") for another format; ``where``: how its message calls the record."""
+        plain = _read(data, where)
+        ranks = tuple(_rank(rank, where) for rank in plain.pop("ranks", []))
+        return replace(_made(cls, plain, where), ranks=ranks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Termination:
+    """The termination message of a worker's container."""
+
+    attempt: int | None
+    """None when none had begun."""
+    exit_code: int
+    cause: Cause | None
+    message: str
+
+    def to_json(self) -> str:
+        """At most LONGEST_TERMINATION bytes: of a longer message the end is left out."""
+        said = self
+        while (excess := len(text := json.dumps(asdict(said))) - LONGEST_TERMINATION) > 0:
+            said = replace(said, message=said.message[: len(said.message) - max(1, excess // 6)])
+        return text
+
+    @classmethod
+    def from_json(cls, text: str) -> Self | None:
+        """None when no supervisor wrote it: it is then the end of a log."""
+        try:
+            plain = json.loads(text)
+            found = cls(**plain)
+        except (ValueError, TypeError):
+            return None
+        return replace(found, cause=found.cause if found.cause in CAUSES else None)
+
+
+def _written(plain: Mapping[str, Any]) -> bytes:
+    return json.dumps({"format": FORMAT, **plain}, indent=1).encode()
+
+
+def _read(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        plain = json.loads(data)
+    except ValueError:
+        plain = None
+    if not isinstance(plain, dict):
+        raise StorageFailed(f"{where} is damaged: it is no JSON object", reason="damaged")
+    if (found := plain.pop("format", None)) != FORMAT:
+        raise StorageFailed(
+            f"{where} is a record of format {found}, and this version of train_func reads format {FORMAT}: use the "
+            "version that wrote it, or submit the run with fresh=True",
+            reason="damaged",
+        )
+    return plain
+
+
+def _made(kind: type[Record], plain: Mapping[str, Any], where: str) -> Record:
+    try:
+        return kind(**plain)
+    except TypeError:
+        names = ", ".join(sorted(set(plain) ^ {own.name for own in fields(kind)}))
+        raise StorageFailed(
+            f"{where} is damaged: its fields differ from those of format {FORMAT}: {names}", reason="damaged"
+        ) from None
+
+
+def _rank(plain: Mapping[str, Any], where: str) -> RankRecord:
+    error = plain.get("error")
+    return _made(RankRecord, {**plain, "error": _made(Failure, error, where) if error else None}, where)
