@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from train_func.errors import StorageFailed
 from train_func.layout import MODEL_MANIFEST, SUMS
-from train_func.storage.address import key_fault
+from train_func.storage.store import key_fault
 
 FORMAT = 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")

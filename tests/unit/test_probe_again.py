@@ -5,12 +5,12 @@ import threading
 import pytest
 
 from tests.mounts import needs_silent_mount, run_on_silent_mount
-from train_func.storage import open_store, probe
+from train_func.storage import open_store, retry
 
 
 def test_a_store_that_is_silent_once_is_probed_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(probe, "PROBE_SECONDS", 60.0)
-    monkeypatch.setattr(probe, "AGAIN_SECONDS", 0.5)
+    monkeypatch.setattr(retry, "PROBE_SECONDS", 60.0)
+    monkeypatch.setattr(retry, "AGAIN_SECONDS", 0.5)
     store, once, busy = open_store((tmp_path / "store").as_uri()), threading.Lock(), threading.Event()
 
     class Busy:
@@ -23,15 +23,15 @@ def test_a_store_that_is_silent_once_is_probed_again(tmp_path, monkeypatch):
             return store.put(key, data)
 
     try:
-        probe.probe(Busy(), "probes", "a folder")
+        retry.probe(Busy(), "probes", "a folder")
     finally:
         busy.set()
     assert once.locked()
 
 
 def test_an_answer_to_the_first_try_counts_though_a_second_one_is_under_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(probe, "PROBE_SECONDS", 60.0)
-    monkeypatch.setattr(probe, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(retry, "PROBE_SECONDS", 60.0)
+    monkeypatch.setattr(retry, "AGAIN_SECONDS", 0.1)
     store, first, second, end = (
         open_store((tmp_path / "store").as_uri()),
         threading.Lock(),
@@ -52,7 +52,7 @@ def test_an_answer_to_the_first_try_counts_though_a_second_one_is_under_way(tmp_
             return store.put(key, data)
 
     try:
-        probe.probe(Late(), "probes", "a folder")
+        retry.probe(Late(), "probes", "a folder")
     finally:
         end.set()
     assert second.is_set()
@@ -69,9 +69,9 @@ def test_a_mount_that_does_not_answer_is_refused_within_one_limit_for_all_tries(
 SILENT = """
 import sys, time
 from train_func.errors import StorageFailed
-from train_func.storage import open_store, probe
+from train_func.storage import open_store, retry
 
-probe.PROBE_SECONDS = 3.0
+retry.PROBE_SECONDS = 3.0
 address = f"file://{sys.argv[1]}/store"
 store = None if sys.argv[2] == "opened" else open_store(address)
 fall_silent()
@@ -80,13 +80,13 @@ try:
     store.probe("probes") if store else open_store(address)
 except StorageFailed as failed:
     print(failed.reason)
-    print((time.monotonic() - begun) / probe.PROBE_SECONDS)
+    print((time.monotonic() - begun) / retry.PROBE_SECONDS)
 """
 
 
 def test_a_try_that_is_late_does_not_disturb_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr(probe, "PROBE_SECONDS", 60.0)
-    monkeypatch.setattr(probe, "AGAIN_SECONDS", 0.5)
+    monkeypatch.setattr(retry, "PROBE_SECONDS", 60.0)
+    monkeypatch.setattr(retry, "AGAIN_SECONDS", 0.5)
     store, first, go_on, written = open_store((tmp_path / "store").as_uri()), threading.Lock(), threading.Event(), []
 
     class Late:
@@ -109,5 +109,5 @@ def test_a_try_that_is_late_does_not_disturb_the_next(tmp_path, monkeypatch):
             return store.get(key)
 
     done = threading.Event()
-    probe.probe(Late(), "probes", "a folder")
+    retry.probe(Late(), "probes", "a folder")
     assert len(set(written)) == 2

@@ -19,8 +19,7 @@ from tests.racing import race
 from tests.s3_servers import poll
 from train_func.errors import StorageFailed
 from train_func.storage import folder as folder_store
-from train_func.storage import open_store
-from train_func.storage import probe as probe_module
+from train_func.storage import open_store, retry
 
 NOBODY = 65534
 
@@ -202,7 +201,7 @@ import os, sys, tempfile
 from pathlib import Path
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
-from train_func.storage import probe as probe_module
+from train_func.storage import retry
 
 store = open_store(f"file://{sys.argv[1]}/store")
 store.put("run/a", b"whole")
@@ -251,8 +250,8 @@ def test_a_limit_on_the_size_of_files_is_told(tmp_path):
 
 
 def test_a_probe_of_a_store_that_does_not_answer_does_not_wait_until_it_gives_up(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(probe_module, "PROBE_SECONDS", 0.5)  # of 4.5
-    monkeypatch.setattr(probe_module, "AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(retry, "PROBE_SECONDS", 0.5)  # of 4.5
+    monkeypatch.setattr(retry, "AGAIN_SECONDS", 0.2)
     locks = tmp_path / "store" / ".train_func" / "locks"
     locks.mkdir(parents=True)
     with contextlib.ExitStack() as held:

@@ -15,8 +15,7 @@ import pytest
 from tests.mounts import needs_mount, run_on_disk
 from tests.s3_servers import KINDS, PROGRAMS, S3Server, add_minio_user, free_port, needed, only_these, s3_server
 from train_func.errors import StorageFailed
-from train_func.storage import open_store
-from train_func.storage import probe as probe_module
+from train_func.storage import open_store, retry
 from train_func.storage import s3 as s3_module
 from train_func.storage import s3_server as server_module
 
@@ -52,7 +51,7 @@ def probe_refused(address="s3://kubeflow-examples/runs"):
     """The failure of a probe, which must come within its limit and never repeat a secret."""
     started = time.monotonic()
     failed = refusal(lambda: open_store(address).probe("run"))
-    assert time.monotonic() - started < BUSY * probe_module.PROBE_SECONDS
+    assert time.monotonic() - started < BUSY * retry.PROBE_SECONDS
     assert os.environ.get("AWS_SECRET_ACCESS_KEY", "no secret") not in str(failed)
     assert "s3://" in str(failed)
     return failed
@@ -191,8 +190,8 @@ def test_any_operation_on_a_server_that_never_answers_ends_within_its_limits(nob
 def test_all_limits_together_fit_into_an_eviction_and_those_of_a_probe_into_what_it_promises():
     last_try = server_module.CONNECT_SECONDS + server_module.READ_SECONDS
     assert server_module.TRY_SECONDS + last_try <= server_module.LIMIT_SECONDS < 30
-    assert s3_module.PROBE_TRY_SECONDS + server_module.CONNECT_SECONDS < probe_module.PROBE_SECONDS < 5
-    assert 0 < probe_module.AGAIN_SECONDS < probe_module.PROBE_SECONDS
+    assert s3_module.PROBE_TRY_SECONDS + server_module.CONNECT_SECONDS < retry.PROBE_SECONDS < 5
+    assert 0 < retry.AGAIN_SECONDS < retry.PROBE_SECONDS
 
 
 def test_something_else_than_an_s3_server_is_told(nobody, silent):

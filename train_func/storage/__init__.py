@@ -9,8 +9,7 @@ import importlib
 from pathlib import Path
 from typing import cast
 
-from train_func.storage.address import refused
-from train_func.storage.store import Entry, FromSecret, Object, Scheme, Store
+from train_func.storage.store import Entry, FromSecret, Object, Scheme, Store, refused
 
 __all__ = ["Entry", "FromSecret", "Object", "Scheme", "Store", "is_address", "open_store", "scheme_of", "schemes"]
 

@@ -11,12 +11,19 @@ from urllib.parse import unquote
 
 from train_func import lock
 from train_func.errors import StorageFailed
-from train_func.storage import probe as probing
-from train_func.storage.address import RESERVED, check_key, check_prefix, folder_prefix, refused
-from train_func.storage.atomic import copy, make_folders, place, settle, sync_folder, temporary
-from train_func.storage.disk_faults import disk_faults, open_source
-from train_func.storage.retry import call_with_timeout
-from train_func.storage.store import Entry, Object, Scheme, ignore
+from train_func.storage import retry
+from train_func.storage.disk import copy, disk_faults, make_folders, open_source, place, settle, sync_folder, temporary
+from train_func.storage.store import (
+    RESERVED,
+    Entry,
+    Object,
+    Scheme,
+    check_key,
+    check_prefix,
+    folder_prefix,
+    ignore,
+    refused,
+)
 
 LOCK_SECONDS = 15.0  # a lock is held for milliseconds, unless its holder is stopped
 STALE_SECONDS = 24 * 3600  # unfinished files of crashed writers go after so long
@@ -34,9 +41,9 @@ class FolderStore(Scheme):
         self._root = root
         asked = f"store {self.address}"
         try:
-            call_with_timeout(probing.PROBE_SECONDS, lambda: self._refuse_missing_parent(asked))
+            retry.call_with_timeout(retry.PROBE_SECONDS, lambda: self._refuse_missing_parent(asked))
         except TimeoutError:  # a look at a hung mount never ends
-            raise probing.silent(asked) from None
+            raise retry.silent(asked) from None
 
     @classmethod
     def open(cls, address: str) -> "FolderStore":
@@ -137,7 +144,7 @@ class FolderStore(Scheme):
 
     def probe(self, prefix: str) -> None:
         """See Store."""
-        probing.probe(self, prefix, f"folder {self._root}")
+        retry.probe(self, prefix, f"folder {self._root}")
 
     def _write(
         self,

@@ -10,12 +10,22 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from train_func.errors import StorageFailed
-from train_func.storage import probe as probing
-from train_func.storage.address import check_key, check_prefix, folder_prefix, key_fault, refused, without_password
-from train_func.storage.retry import call_with_timeout
+from train_func.storage import retry
 from train_func.storage.s3_files import download, put_whole, recorded, stored_checksum, upload, verify
 from train_func.storage.s3_server import LIMIT_SECONDS, Server
-from train_func.storage.store import Entry, FromSecret, Object, Scheme, ignore
+from train_func.storage.store import (
+    Entry,
+    FromSecret,
+    Object,
+    Scheme,
+    check_key,
+    check_prefix,
+    folder_prefix,
+    ignore,
+    key_fault,
+    refused,
+    without_password,
+)
 
 PROBE_TRY_SECONDS = 1.5  # with one connect time-out more it knows why before the probe's limit
 KEY, SECRET_KEY, TOKEN = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
@@ -131,10 +141,10 @@ class S3Store(Scheme):
     def probe(self, prefix: str) -> None:
         """See Store."""
         with contextlib.suppress(Exception):  # the probe meets it again, and has words for it
-            call_with_timeout(
+            retry.call_with_timeout(
                 LIMIT_SECONDS, self._server.client
             )  # boto3 takes seconds on a busy machine: nobody is silent then
-        probing.probe(S3Store(self._server.hurried(PROBE_TRY_SECONDS)), prefix, self._server.place)
+        retry.probe(S3Store(self._server.hurried(PROBE_TRY_SECONDS)), prefix, self._server.place)
 
     def _pages(self, prefix: str, **options: str) -> Iterator[dict[str, Any]]:
         request = {"Bucket": self._server.bucket, "Prefix": self._server.prefix + prefix, **options}

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from train_func.errors import StorageFailed
-from train_func.storage.atomic import CHUNK, make_folders, place, settle, temporary
-from train_func.storage.disk_faults import disk_faults, open_source
+from train_func.storage.disk import CHUNK, disk_faults, make_folders, open_source, place, settle, temporary
 from train_func.storage.retry import Backoff
 from train_func.storage.s3_server import Server
 

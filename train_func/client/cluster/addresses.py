@@ -4,7 +4,7 @@ from urllib.parse import urlsplit
 
 from train_func.errors import StorageFailed
 from train_func.storage import scheme_of
-from train_func.storage.address import without_password
+from train_func.storage.store import without_password
 
 LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0")
 

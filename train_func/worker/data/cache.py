@@ -7,7 +7,7 @@ from pathlib import Path
 
 from train_func import lock
 from train_func.home import home
-from train_func.storage.atomic import make_folders, sync_folder
+from train_func.storage.disk import make_folders, sync_folder
 
 
 def machine_cache(environ: Mapping[str, str]) -> Path:

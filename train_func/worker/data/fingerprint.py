@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from train_func.storage.atomic import make_folders
+from train_func.storage.disk import make_folders
 
 REMEMBERED_FROM = 1 << 20  # bytes; a smaller file is hashed sooner than looked up
 SETTLED = 2.0  # seconds; a file changed more recently could change again within the tick of its time stamp
