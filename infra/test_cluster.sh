@@ -31,6 +31,10 @@ image() { # image CONTEXT
     fi
 }
 
+passes() { # passes PYTEST_OPTIONS...: one part fails alone, the next runs all the same
+    .venv/bin/python -m pytest "$@" || failed=1
+}
+
 main() {
     local context image tier="not slow"
     if [[ ${1:-} == --all ]]; then
@@ -45,9 +49,11 @@ main() {
         .venv/bin/python -m pytest -m "$tier" --durations=15 "$@"
         return
     fi
-    .venv/bin/python -m pytest -m "$tier" --durations=5 tests/install # wants the cluster bare, and leaves it so
+    local failed=0
+    passes --durations=5 -m "$tier" tests/install # wants the cluster bare, and leaves it so
     # Jobs wait more than they work: two processes share the files of tests, each with a namespace and a store of its own.
-    .venv/bin/python -m pytest -m "($tier) and not alone" --durations=15 -n 2 --dist loadfile tests/cluster
-    .venv/bin/python -m pytest -m "($tier) and alone" --durations=5 tests/cluster
+    passes --durations=15 -m "($tier) and not alone" -n 2 --dist loadfile tests/cluster
+    passes --durations=5 -m "($tier) and alone" tests/cluster
+    return "$failed"
 }
 main "$@"

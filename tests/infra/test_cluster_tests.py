@@ -46,9 +46,16 @@ def test_the_image_given_is_the_one_tested(run):
     assert told == ["registry.example/mine:7 tests/install", *["registry.example/mine:7 tests/cluster"] * 2]
 
 
+def test_a_part_that_fails_hides_no_other(run, tmp_path):
+    (tmp_path / "checkout/.venv/bin/python").write_text('#!/usr/bin/env bash\necho "${@: -1}" >>"$TOLD"; exit 1\n')
+    done, told = run(IMAGE="registry.example/mine:7")
+    assert done.returncode == 1
+    assert told == ["tests/install", "tests/cluster", "tests/cluster"]
+
+
 def test_whatever_changes_the_cluster_for_everybody_runs_alone_and_after_the_others(tmp_path):
     written = (ROOT / "infra/test_cluster.sh").read_text()
-    beside, alone = re.findall(r'pytest -m "\(\$tier\) and (.*?)" .*?tests/cluster$', written, re.M)
+    beside, alone = re.findall(r'passes .*-m "\(\$tier\) and (.*?)" .*?tests/cluster$', written, re.M)
     assert (beside, alone) == ("not alone", "alone")
     for tier, expected in (("not slow", ["a", "c"]), ("slow or not slow", ["a", "b", "c", "d"])):
         found = [collected(tmp_path, f"({tier}) and {which}") for which in (beside, alone)]
