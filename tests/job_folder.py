@@ -4,9 +4,9 @@ import hashlib
 import json
 import textwrap
 
+from tests.runs import a_run
 from train_func.packed import fold
 from train_func.records import RunRecord
-from train_func.run import Run
 
 
 def write_job_folder(folder, source, *, store="", **fields):
@@ -14,15 +14,12 @@ def write_job_folder(folder, source, *, store="", **fields):
     folder.mkdir(parents=True, exist_ok=True)
     packed = fold(textwrap.dedent(source), [])
     record = RunRecord(
-        run=Run(model="m", dataset="d", **fields),
+        run=a_run(**fields),
         name="a-run",
         generation=1,
         store=store,
         function="train_func",
         source_sha256=hashlib.sha256(packed.encode()).hexdigest(),
-        data_fingerprint="",
-        model_fingerprint="",
-        package_version="0",
     )
     (folder / "run.json").write_text(json.dumps(record.to_dict()))
     (folder / "source.py").write_text(packed)

@@ -37,15 +37,12 @@ def imported(folder: Path, text: str | bytes) -> Iterator[ModuleType]:
 def record_of(source: Source) -> RunRecord:
     """A record of a run of ``source``, whatever it trains."""
     return RunRecord(
-        run=Run(model="m", dataset="d"),
+        run=Run(workers=2),
         name="shipped",
         generation=1,
         store="",
         function=source.function,
         source_sha256=source.sha256,
-        data_fingerprint="",
-        model_fingerprint="",
-        package_version="",
     )
 
 

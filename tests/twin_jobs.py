@@ -71,15 +71,12 @@ def worker_manifest(
 ) -> dict[str, Any]:
     """A job whose workers run a Python program; ``policy`` replaces fields of the runPolicy, None removes one."""
     record = RunRecord(
-        run=Run(model="m", dataset="d", workers=workers),
+        run=Run(workers=workers),
         name=name,
         generation=1,
         store=store,
         function="f",
         source_sha256="0",
-        data_fingerprint="0",
-        model_fingerprint="0",
-        package_version="0",
     )
     placement = Placement(image="i", cpu=1, memory=memory, grace_seconds=grace, environment=environment or {})
     job = manifest.render(record, placement, ["run.json"])

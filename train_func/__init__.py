@@ -6,6 +6,8 @@ Importing it loads neither torch nor kubernetes; each name is loaded when it is 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from train_func import version
+
 if TYPE_CHECKING:
     from train_func.client.cluster import Cluster
     from train_func.client.job import Job
@@ -14,11 +16,12 @@ if TYPE_CHECKING:
     from train_func.client.twin import Local
     from train_func.errors import InvalidInput, JobFailed, JobNotFound, SourceRefused, StorageFailed, TrainFuncError
     from train_func.run import Run
+    from train_func.tasks import TextClassification
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "Run": "train_func.run",
+    "TextClassification": "train_func.tasks",
     "submit": "train_func.client.submit",
     "attach": "train_func.client.submit",
     "Job": "train_func.client.job",
@@ -32,6 +35,7 @@ _HOMES = {
     "JobFailed": "train_func.errors",
     "JobNotFound": "train_func.errors",
 }
+__version__ = version.VERSION
 __all__ = [
     "Cluster",
     "InvalidInput",
@@ -43,6 +47,7 @@ __all__ = [
     "SecretKey",
     "SourceRefused",
     "StorageFailed",
+    "TextClassification",
     "TrainFuncError",
     "attach",
     "submit",

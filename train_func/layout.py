@@ -8,6 +8,7 @@ inputs/<sha256>/...             files that runs were given, each file or folder 
        numerics.json            precision and cut, found once
        result.json              what was published, by which attempt; written by exactly one
        attempts/<n>/lease.json  who began attempt n
+                    setup.json  with which workers, versions and cut, on what machine
                     worker-<w>.json, worker-<w>.log   how a worker ended, and what it wrote
                     model/      what the attempt publishes
 <name>/model/                   the published files of the newest generation that succeeded; manifest.json last
@@ -32,6 +33,10 @@ class AttemptKeys:
     @property
     def lease(self) -> str:
         return f"{self.folder}/lease.json"
+
+    @property
+    def setup(self) -> str:
+        return f"{self.folder}/setup.json"
 
     @property
     def model(self) -> str:

@@ -1,14 +1,17 @@
-"""The records of a run in its store, as dataclasses."""
+"""The records of a run in its store, as dataclasses; each says of which format it is."""
 
-import sys
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
 from train_func.errors import InvalidInput
+from train_func.fields import field_names
 from train_func.layout import RunKeys
-from train_func.run import Run, field_names, name_of
-from train_func.validity import RECORD_KEY
+from train_func.run import RECORD_KEY, Run, name_of
+from train_func.version import VERSION
+
+RUN_FORMAT = 2  # 1: before there were tasks; of those the fields of Run and of TextClassification stood side by side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +24,13 @@ class RunRecord:
     store: str
     function: str
     source_sha256: str
-    data_fingerprint: str
-    model_fingerprint: str
-    package_version: str
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """Of the inputs of the task, by its field: the commit of what lies on the Hub, else of the content."""
+    package_version: str = VERSION
+    """That submitted it. No part of the name."""
     submitted: str = ""
     """When, ISO, UTC: tells the attempts of this submission from those before it. No part of the name."""
+    format: int = RUN_FORMAT
 
     @property
     def keys(self) -> RunKeys:
@@ -39,20 +44,48 @@ class RunRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; ``from_dict`` is its inverse."""
-        return {**{f.name: getattr(self, f.name) for f in fields(self)}, "run": self.run.to_dict()}
+        own = {name: getattr(self, name) for name in field_names(RunRecord)}
+        return {**own, "run": self.run.to_dict(), "fingerprints": dict(self.fingerprints)}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Raises InvalidInput when the Run in it is invalid, or the record is of another version of this package."""
-        known = {own.name for own in fields(cls)}
-        if strange := set(plain) - known | (_ALWAYS - set(plain)):
-            raise InvalidInput(_other_version(plain, strange))
+        """The record of a run that this version can train.
+
+        Raises:
+            InvalidInput: the Run in it is invalid, or the record is of another format.
+        """
+        strange = set(plain) ^ set(field_names(cls))
+        if strange or plain["format"] != RUN_FORMAT:
+            raise InvalidInput(_other_format(plain, strange))
         return cls(**{**plain, "run": Run.from_dict(plain["run"])})
 
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Self:
+        """The record of a run of any format up to this one, to look at it: what it has left, and how it ended.
+
+        Raises:
+            InvalidInput: as ``from_dict``.
+        """
+        return cls._of_format_1(plain) if plain.get("format", 1) == 1 else cls.from_dict(plain)
+
+    @classmethod
+    def _of_format_1(cls, plain: Mapping[str, Any]) -> Self:
+        """Its Run had the fields of its only kind of task beside its own."""
+        others = {name: plain[name] for name in plain if name in field_names(cls)}
+        given = {name: value for name, value in plain["run"].items() if name in field_names(Run)}
+        task = {name: value for name, value in plain["run"].items() if name not in given}
+        run = Run.from_dict({**given, "task": {"kind": "train_func.tasks:TextClassification", **task}})
+        found = {"dataset": plain["data_fingerprint"], "model": plain["model_fingerprint"]}
+        return cls(**{**others, "run": run, "fingerprints": found, "format": 1})
+
     def parameters(self) -> dict[str, Any]:
-        """What ``train_func`` is called with: the fields of Run, your own values, and the record itself."""
+        """What ``train_func`` is called with: own values as they are; with a task also the Run, and the record.
+
+        A Session finds the record of a run without a task in the folder of the job.
+        """
         given = self.run.to_dict()
-        return {**given.pop("parameters"), **given, RECORD_KEY: self.to_dict()}
+        own: dict[str, Any] = given.pop("parameters")
+        return {**given, **own, RECORD_KEY: self.to_dict()} if self.run.task else own
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], store: str = "") -> Self:
@@ -70,27 +103,74 @@ class RunRecord:
             )
         if RECORD_KEY in parameters:
             return cls.from_dict(parameters[RECORD_KEY])
-        if lacking := [name for name in ("model", "dataset") if name not in parameters]:
-            raise InvalidInput(f"the parameters lack {' and '.join(lacking)}: they are the fields of a Run")
         run = Run.from_dict(_sorted_out(parameters))
-        nothing = dict.fromkeys(("source_sha256", "data_fingerprint", "model_fingerprint", "package_version"), "")
-        return cls(run=run, name=name_of(run, **nothing), generation=1, store=store, function="train_func", **nothing)
+        made_of: dict[str, Any] = {"function": "train_func", "source_sha256": "", "fingerprints": {}}
+        return cls(run=run, name=name_of(run, **made_of), generation=1, store=store, **made_of)
 
 
-_ALWAYS = {own.name for own in fields(RunRecord)} - {"submitted"}
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """How a generation computes: found by its first attempt, kept by every later one, in ``numerics.json``.
+
+    The seconds are those of one product, None where they did not decide.
+    """
+
+    precision: Literal["bf16", "fp32"]
+    num_micro_batches: int
+    """Into which every global batch is cut."""
+    micro_batch_size: int
+    """Most rows of one of them."""
+    device: str
+    fp32_seconds: float | None = None
+    bf16_seconds: float | None = None
+    format: int = 1
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        """Raises InvalidInput when it is of another format."""
+        plain = json.loads(text)
+        if plain.get("format") != 1 or set(plain) != set(field_names(cls)):
+            raise InvalidInput(f"numerics.json is of another version of train_func: {plain}; submit with fresh=True")
+        return cls(**plain)
+
+    def idle_ranks_fault(self, num_ranks: int) -> str | None:
+        """What is said of more ranks than there are micro-batches: some would never have work."""
+        if num_ranks <= self.num_micro_batches:
+            return None
+        return (
+            f"{num_ranks} ranks: every global batch of this run was cut into {self.num_micro_batches} micro-batches by "
+            f"its first attempt, and a rank takes at least one: submit with at most {self.num_micro_batches} ranks in "
+            "all workers together, or with fresh=True, which trains from the beginning and cuts anew"
+        )
 
 
-def _other_version(plain: Mapping[str, Any], strange: set[str]) -> str:
-    version = sys.modules["train_func"].__version__  # to import it from here would turn the arrows round
+@dataclass(frozen=True, kw_only=True)
+class AttemptSetup:
+    """With what an attempt computes, in its ``setup.json``; no part of it is in the name of the run."""
+
+    workers: int
+    world_size: int
+    versions: Mapping[str, str]
+    """Of Python, of this package and of those that compute."""
+    machine: Mapping[str, str]
+    """Of rank 0."""
+    numerics: Mapping[str, Any] | None
+    """None where the function opens no Session."""
+    format: int = 1
+
+
+def _other_format(plain: Mapping[str, Any], strange: set[str]) -> str:
+    differ = f" (they differ in {', '.join(sorted(strange))})" if strange else ""
     return (
-        f"the record of the run was written by train_func {plain.get('package_version', '(unknown)')}, and this is "
-        f"train_func {version}: they differ in {', '.join(sorted(strange))}. The workers need the version that "
+        f"the record of the run was written by train_func {plain.get('package_version', '(unknown)')} in format "
+        f"{plain.get('format', 1)}, and this is train_func {VERSION}, which trains format {RUN_FORMAT}"
+        f"{differ}. The workers need the version that "
         "submits: build their image anew (make image), or install theirs here"
     )
 
 
 def _sorted_out(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of Run as they are, everything else as own values."""
-    own = {name: value for name, value in parameters.items() if name not in field_names()}
+    own = {name: value for name, value in parameters.items() if name not in field_names(Run)}
     given = {name: parameters[name] for name in parameters if name not in own}
     return {**given, "parameters": {**given.get("parameters", {}), **own}}

@@ -1,4 +1,4 @@
-"""Run: what you ask for, as it crosses the wire from the notebook to the workers.
+"""Run: what you ask for, as it crosses the wire from the notebook to the workers, and what its name is made of.
 
 A Run that exists is valid. Where it executes, and on what hardware, belongs to Local(...) and Cluster(...).
 """
@@ -6,59 +6,49 @@ A Run that exists is valid. Where it executes, and on what hardware, belongs to 
 import dataclasses
 import difflib
 import hashlib
-import inspect
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Self
 
 from train_func.errors import InvalidInput
+from train_func.fields import NamedFields, field_names
 from train_func.plain import plain
-from train_func.tables import is_table, saved
-from train_func.validity import TABLES, faults
+from train_func.task import Task
+from train_func.tasks import TASKS
+from train_func.validity import learning_rate_fault, parameter_faults, shown, whole_fault
 
-_MISSING = "Run(model=..., dataset=...) has no defaults for these two"
+RESULT_VERSION = 1  # part of every name: raise it when the same Run would train to other numbers
+RECORD_KEY = "train_func"  # beside the fields of a Run in what a function is called with
 READABLE_LENGTH = 24  # characters of a name before its hash; pods add "-worker-999" and must stay below 63
-HASH_LENGTH = 10
+HASH_LENGTH = 12
+BUDGET = ("workers", "micro_batch_size", "max_attempts", "deadline")  # decide no result of a task
+_LIMITS = {
+    "workers": (1, 1000),
+    "epochs": (1, 100_000),
+    "batch_size": (1, 10**7),
+    "micro_batch_size": (1, 10**6),
+    "seed": (0, 2**32 - 1),
+    "max_attempts": (1, 1000),
+    "deadline": (1, 10**9),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """One training, asked for. All faults are reported at once.
+class Run(NamedFields):
+    """One training, asked for. All faults, those of its task too, are reported at once.
 
-    A Path and numpy's numbers become plain values; a pandas DataFrame or a datasets.Dataset is saved, once and by
-    content, and named by its file.
+    Without a task it is an own function, which is called with ``parameters`` as they are.
 
     Raises:
         InvalidInput: naming every field that cannot work, what it was and what it may be.
     """
 
-    model: str
-    """Hub id, folder, store address, or ``package://NAME/FOLDER`` inside an installed package."""
-    dataset: str
-    """Hub id, csv/tsv/json/jsonl/parquet file, saved ``datasets`` folder, store address, DataFrame or Dataset."""
-    model_revision: str = "main"
-    """Branch, tag or commit of a Hub model."""
-    dataset_revision: str = "main"
-    """Branch, tag or commit of a Hub dataset."""
-    subset: str | None = None
-    """Configuration of a Hub dataset that has several."""
-    text: str = "text"
-    """Column with the text."""
-    label: str = "label"
-    """Column with the class: integers or text."""
-    labels: tuple[str, ...] = ()
-    """Names of the classes, in the order of the integer labels 0, 1, ...; empty: the values themselves."""
-    held_out: float | str = 0.2
-    """Share of the rows kept for evaluation, the name of a split, or a file, DataFrame or Dataset."""
-    samples: int | None = None
-    """Use only so many rows, drawn with the seed."""
-    max_length: int = 512
-    """Tokens after which a text is cut."""
-    workers: int = 2
-    """Pods, or their stand-ins on this machine."""
+    task: Task | None = None
+    """What kind of training, on what model and data: ``TextClassification(model=..., dataset=...)``."""
+    workers: int = None  # type: ignore[assignment]
+    """Pods, or their stand-ins on this machine; by default 2 with a task and 1 without."""
     epochs: int = 3
     """Times every training row is used."""
     batch_size: int = 16
@@ -74,75 +64,87 @@ class Run:
     deadline: int = 24 * 3600
     """Seconds after which the job fails."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Values of your own, plain JSON, handed to the function beside the fields above."""
-
-    def __new__(cls, *unnamed: Any, **given: Any) -> Self:
-        """Refuses a misspelt field with the one that was meant, and what is given without a name, or not at all."""
-        found = [_unknown(name) for name in given if name not in field_names()]
-        if unnamed:
-            found.append("the fields of a Run are given by name: Run(model=..., dataset=...)")
-        elif given:  # a copy is made of nothing, and filled afterwards
-            found += [f"{name}= is missing: {_MISSING}" for name in ("model", "dataset") if name not in given]
-        if found:
-            raise InvalidInput(found)
-        return super().__new__(cls)
+    """Values of your own, plain JSON, handed to the function; with a task beside the fields above."""
 
     def __post_init__(self) -> None:
-        unsaved: list[str] = []
-        for name in field_names():
-            value = getattr(self, name)
-            try:
-                held = saved(value, name) if name in TABLES and is_table(value) else plain(value)
-            except InvalidInput as refused:
-                unsaved += refused.faults
-            else:
-                object.__setattr__(self, name, held)
-        if found := [*unsaved, *faults(self)]:
+        for name in field_names(Run):
+            object.__setattr__(self, name, plain(getattr(self, name)))
+        if getattr(self, "workers", None) is None:
+            object.__setattr__(self, "workers", 2 if self.task else 1)
+        if found := _faults(self):
             raise InvalidInput(found)
-        object.__setattr__(self, "labels", tuple(self.labels))
         object.__setattr__(self, "parameters", json.loads(json.dumps(dict(self.parameters))))
+
+    @classmethod
+    def unknown(cls, name: str, given: Mapping[str, Any]) -> str:
+        """Names the task when the field is one of a task."""
+        tasks = [type(given["task"])] if isinstance(given.get("task"), Task) else TASKS
+        of_task = {own: task.__name__ for task in tasks for own in field_names(task)}
+        close = difflib.get_close_matches(name, [*field_names(cls), *of_task], n=1)
+        if not close or close[0] not in of_task:
+            return f"{super().unknown(name, given)} Values of your own go in parameters"
+        meant = f"Run(task={of_task[close[0]]}({close[0]}=...))"
+        return f"{name} belongs to the task: {meant}" if name == close[0] else f"Run has no field {name!r}: {meant}?"
 
     def to_dict(self) -> dict[str, Any]:
         """The Run as plain JSON values; ``from_dict`` is its inverse."""
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        plain["labels"] = list(self.labels)
-        plain["parameters"] = json.loads(json.dumps(self.parameters))
-        return plain
+        own = {name: getattr(self, name) for name in field_names(Run)}
+        parameters = json.loads(json.dumps(self.parameters))
+        return {**own, "task": self.task and self.task.to_dict(), "parameters": parameters}
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+    def from_dict(cls, given: Mapping[str, Any]) -> Self:
         """Raises InvalidInput when a field is unknown or invalid."""
-        return cls(**{**plain, "labels": tuple(plain.get("labels", ()))})
+        task = given.get("task")
+        return cls(**{**given, "task": Task.from_dict(task) if isinstance(task, Mapping) else task})
+
+    def with_task(self, changes: Mapping[str, Any]) -> Self:
+        """The Run with other values in fields of its task."""
+        return dataclasses.replace(self, task=self.task and self.task.with_fields(changes))
+
+    def budget(self) -> dict[str, int]:
+        """What may be asked for otherwise another time, and is the same run."""
+        return {name: getattr(self, name) for name in BUDGET if self.task or name != "workers"}
 
 
-# Editors and help() would otherwise show the signature of __new__, which takes anything.
-Run.__signature__ = inspect.signature(partial(Run.__init__, None))  # type: ignore[attr-defined, arg-type]
+def _faults(run: Run) -> list[str]:
+    task: object = run.task
+    found = [fault for name, limits in _LIMITS.items() if (fault := whole_fault(name, getattr(run, name), *limits))]
+    if fault := learning_rate_fault("learning_rate", run.learning_rate):
+        found.append(fault)
+    if isinstance(task, Task):
+        if not found and run.workers > run.batch_size:
+            found.append(f"workers={run.workers}: each takes at least one row of batch_size={run.batch_size}")
+        found = [*task.all_faults(), *found]
+    elif task is not None:
+        found.insert(0, f"task={shown(task)}: a task such as TextClassification(model=..., dataset=...) is expected")
+    reserved = {RECORD_KEY, *(field_names(Run) if task is not None else ())}
+    return [*found, *parameter_faults(run.parameters, reserved)]
 
 
-def field_names() -> tuple[str, ...]:
-    """Names of all fields of Run, in their order."""
-    return tuple(f.name for f in dataclasses.fields(Run))
+def name_of(run: Run, *, function: str, source_sha256: str, fingerprints: Mapping[str, str]) -> str:
+    """A readable part and a hash of everything that decides the result: the same inputs give the same name.
+
+    ``fingerprints``: of the task's inputs, by field: the commit of what lies on the Hub, else of the content.
+    """
+    decides = {
+        "result_version": RESULT_VERSION,
+        "source": source_sha256,
+        "task": run.task and run.task.identity(fingerprints),
+        "inputs": dict(fingerprints),
+        "seed": run.seed,
+        "epochs": run.epochs,
+        "batch_size": run.batch_size,
+        "learning_rate": float(run.learning_rate),
+        "parameters": run.parameters,
+        "workers": None if run.task else run.workers,
+    }
+    named = [str(getattr(run.task, name)) for name in run.task.inputs[:2]] if run.task else [function]
+    readable = "-".join(map(_slug, named))[:READABLE_LENGTH].strip("-")
+    return f"{readable}-{hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]}"
 
 
-def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, field_names(), n=1)
-    near = f"did you mean {close[0]!r}?" if close else f"its fields are {', '.join(field_names())}."
-    return f"Run has no field {name!r}: {near} Values of your own go in parameters"
-
-
-def name_of(
-    run: Run, *, source_sha256: str, data_fingerprint: str, model_fingerprint: str, package_version: str
-) -> str:
-    """A readable part and a hash of everything that decides the result: the same inputs give the same name."""
-    identity = json.dumps(
-        [run.to_dict(), source_sha256, data_fingerprint, model_fingerprint, package_version], sort_keys=True
-    )
-    readable = "-".join(_slug(address) for address in (run.model, run.dataset))
-    readable = readable[:READABLE_LENGTH].strip("-")
-    return f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:HASH_LENGTH]}"
-
-
-NAME = re.compile(rf"[a-z][a-z0-9-]*-[0-9a-f]{{{HASH_LENGTH}}}")  # what ``name_of`` returns
+NAME = re.compile(rf"[a-z][a-z0-9-]*-([0-9a-f]{{10}}|[0-9a-f]{{{HASH_LENGTH}}})")  # of a run; 10 digits: of format 1
 
 
 def _slug(address: str) -> str:

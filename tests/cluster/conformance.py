@@ -215,7 +215,7 @@ class Play:
             environment={"CONFORMANCE_MEETING": f"{self.job}-worker-0:23456", "CONFORMANCE_PACE": str(pace)},
         )
         deadline = {} if scenario.deadline is None else {"deadline": _seconds(scenario.deadline, pace)}
-        run = Run(model="m", dataset="d", workers=scenario.workers, **deadline)
+        run = Run(workers=scenario.workers, **deadline)
         job = manifest.render(_run_record(self.job, run), placement, files)
         spec = job["spec"]
         spec["runPolicy"] |= scenario.policy
@@ -267,7 +267,4 @@ def _run_record(job: str, run: Run) -> RunRecord:
         store="file:///srv/store",
         function="f",
         source_sha256="0",
-        data_fingerprint="0",
-        model_fingerprint="0",
-        package_version="0",
     )

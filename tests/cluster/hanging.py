@@ -60,7 +60,7 @@ def hanging(title: str, edit: Edit = lambda *_: None, **options: Any) -> Hanging
     Past the preflight, which would refuse most of them: what it knows may have changed since, or not be known.
     """
     backend = Cluster(**{"cpu": "50m", "memory": "64Mi", **options})
-    run = Run(model="m", dataset="d", workers=1, parameters={"title": title})
+    run = Run(workers=1, parameters={"title": title})
     record = replace(manifests.provisional(run, backend.store_address()), name=f"hangs-{title}")
     manifest = backend.render(record, ["run.json"])
     pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]

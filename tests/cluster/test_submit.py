@@ -15,7 +15,7 @@ from tests.cluster import api_in_front
 from tests.cluster.kept import everything_in, kinds, of_kind
 from tests.cluster.kubectl import Kubectl, until
 from tests.tiny_model import write_tiny_model
-from train_func import Cluster, InvalidInput, JobFailed, JobNotFound, Run, attach, submit
+from train_func import Cluster, InvalidInput, JobFailed, JobNotFound, Run, TextClassification, attach, submit
 from train_func.client.job import Job
 from train_func.client.placement import SecretKey
 
@@ -61,7 +61,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("inputs")
     rows = "".join(f"a sentence with the number {number},{number % 2}\n" for number in range(40))
     (folder / "rows.csv").write_text("text,label\n" + rows)
-    return Run(model=str(write_tiny_model(folder / "tiny")), dataset=str(folder / "rows.csv"), workers=1)
+    return Run(
+        task=TextClassification(model=str(write_tiny_model(folder / "tiny")), dataset=str(folder / "rows.csv")),
+        workers=1,
+    )
 
 
 @pytest.fixture
@@ -174,7 +177,7 @@ from train_func.client.cluster import objects
 objects._create_job = lambda *_: os._exit(9)
 sys.path.insert(0, sys.argv[1])
 from tests.cluster.test_submit import *
-submit(says_hello, Run(**json.loads(sys.argv[2])), on=Cluster(**SMALL), fresh=True)
+submit(says_hello, Run.from_dict(json.loads(sys.argv[2])), on=Cluster(**SMALL), fresh=True)
 """
 
 

@@ -13,7 +13,7 @@ from tests.cluster.following import Followed, assert_whole, by_attempt, counts
 from tests.cluster.kubectl import Kubectl, until
 from tests.testbed import TESTBED
 from tests.tiny_model import write_tiny_model
-from train_func import Cluster, Run, attach, submit
+from train_func import Cluster, Run, TextClassification, attach, submit
 from train_func.client.job import Job
 
 API_SERVER = Path(os.environ.get("KUBECONFIG", "")).parent / "run/kube-apiserver.pid"  # as the testbed keeps it
@@ -38,7 +38,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture
 def counting(inputs: dict[str, str], request: pytest.FixtureRequest) -> Iterator[Job]:
     """A job of two workers that count so far, 20 numbers a second; deleted afterwards."""
-    run = Run(**inputs, parameters={"numbers": request.param, "pause": 0.05})
+    run = Run(task=TextClassification(**inputs), parameters={"numbers": request.param, "pause": 0.05})
     job = submit(counts, run, on=Cluster(**SMALL), fresh=True)
     yield job
     job.delete()

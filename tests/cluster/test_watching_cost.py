@@ -13,7 +13,7 @@ from tests.cluster.following import counts
 from tests.cluster.kubectl import Kubectl, until
 from tests.testbed import TESTBED
 from tests.tiny_model import write_tiny_model
-from train_func import Cluster, Run, submit
+from train_func import Cluster, Run, TextClassification, submit
 from train_func.client.job import Job
 
 PRETENDED = TESTBED / "fake-nodes"
@@ -42,8 +42,7 @@ def large_job(pretended_nodes: None, tmp_path: Path, size: tuple[int, int, int])
     (tmp_path / "rows.csv").write_text("text,label\n" + rows)
     model = str(write_tiny_model(tmp_path / "tiny"))
     run = Run(
-        model=model,
-        dataset=str(tmp_path / "rows.csv"),
+        task=TextClassification(model=model, dataset=str(tmp_path / "rows.csv")),
         workers=size[0],
         batch_size=size[0],
         parameters={"numbers": 1, "pause": 1},

@@ -17,10 +17,10 @@ from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
 
 from tests.distributed import best, stops
+from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
 from train_func.errors import StorageFailed, TrainFuncError
 from train_func.records import RunRecord
-from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
 from train_func.worker.training import world
@@ -38,15 +38,12 @@ def write_rows(folder):
 def record(folder, name, **fields):
     settings = {"model": str(folder / "tiny"), "dataset": str(folder / "rows.csv"), "epochs": 2, "batch_size": 8}
     return RunRecord(
-        run=Run(**(settings | fields)),
+        run=a_run(**(settings | fields)),
         name=name,
         generation=1,
         store=(folder / "store").as_uri(),
         function="train_func",
         source_sha256="",
-        data_fingerprint="",
-        model_fingerprint="",
-        package_version="",
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import runs
 from tests.tiny_model import write_tiny_model
 from tests.twin_jobs import processes
 from train_func import Run
@@ -39,7 +40,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def a_run(tiny_model: Path, rows: Path) -> Callable[..., Run]:
     def make(**fields: object) -> Run:
-        return Run(**{"model": str(tiny_model), "dataset": str(rows), "epochs": 1, **fields})
+        return runs.a_run(**{"model": str(tiny_model), "dataset": str(rows), "epochs": 1, **fields})
 
     return make
 

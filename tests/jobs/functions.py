@@ -145,7 +145,7 @@ def trains_without_a_session(parameters):
         world_size, device = accelerator.num_processes, accelerator.device
     else:
         torch_rows = [{"input_ids": [1, 2, 3], "attention_mask": [1, 1, 1], "labels": i % 2} for i in range(7)]
-        model = AutoModelForSequenceClassification.from_config(AutoConfig.from_pretrained(parameters["model"]))
+        model = AutoModelForSequenceClassification.from_config(AutoConfig.from_pretrained(parameters["task"]["model"]))
         arguments = TrainingArguments("output", max_steps=1, report_to="none", save_strategy="no")
         trainer = Trainer(model=model, args=arguments, train_dataset=torch_rows)
         trainer.train()

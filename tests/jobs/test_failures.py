@@ -191,8 +191,9 @@ def test_the_death_of_the_controller_leaves_no_orphan_and_reads_as_interrupted(h
 KERNEL = """
 import sys
 from tests.jobs.functions import waits_for_a_file
-from train_func import Local, Run, submit
-run = Run(model=sys.argv[1], dataset=sys.argv[2], parameters={"file": sys.argv[3]})
+from train_func import Local, Run, TextClassification, submit
+task = TextClassification(model=sys.argv[1], dataset=sys.argv[2])
+run = Run(task=task, parameters={"file": sys.argv[3]})
 job = submit(waits_for_a_file, run, on=Local())
 print(job.name, flush=True)
 job.wait()

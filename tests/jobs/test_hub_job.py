@@ -1,6 +1,5 @@
 """A run of the Hub's model and data: every attempt loads the commits that it was submitted with."""
 
-import dataclasses
 import hashlib
 
 from safetensors.numpy import load_file
@@ -8,7 +7,7 @@ from safetensors.numpy import load_file
 from tests.jobs.functions import loads_twice
 from tests.tiny_hub import Repository, tiny_hub
 from tests.tiny_model import write_tiny_model
-from train_func import Local, Run, attach, submit
+from train_func import Local, Run, TextClassification, attach, submit
 
 LIMIT = 180
 ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 2}\n" for i in range(40))
@@ -28,7 +27,12 @@ def test_a_branch_that_moves_after_the_submission_changes_no_attempt(home, tmp_p
     old, new = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders)
     hub = {"models/me/tiny": Repository(old), "datasets/me/rows": Repository({"train.csv": ROWS.encode()})}
     commits = {name: repository.commit for name, repository in hub.items()}
-    run = Run(model="me/tiny", dataset="me/rows", workers=1, epochs=1, parameters={"file": str(tmp_path / "go")})
+    run = Run(
+        task=TextClassification(model="me/tiny", dataset="me/rows"),
+        workers=1,
+        epochs=1,
+        parameters={"file": str(tmp_path / "go")},
+    )
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     with tiny_hub(hub) as address:
@@ -41,6 +45,9 @@ def test_a_branch_that_moves_after_the_submission_changes_no_attempt(home, tmp_p
         said = [line.partition("loaded ")[2] for line in job.logs() if "loaded " in line]
         assert said == [f"{digest(folders[0])} 40 rows"] * 2
         recorded = attach(job.name).record.run
-        revisions = {"models/me/tiny": recorded.model_revision, "datasets/me/rows": recorded.dataset_revision}
+        revisions = {
+            "models/me/tiny": recorded.task.model_revision,
+            "datasets/me/rows": recorded.task.dataset_revision,
+        }
         assert revisions == commits
-        assert dataclasses.replace(recorded, model_revision="main", dataset_revision="main") == run
+        assert recorded.with_task({"model_revision": "main", "dataset_revision": "main"}) == run

@@ -27,15 +27,12 @@ def store(tmp_path):
 def record(generation=1, submitted=""):
     return RunRecord(
         submitted=submitted,
-        run=Run(model="m", dataset="d", max_attempts=3),
+        run=Run(workers=2, max_attempts=3),
         name="a-run",
         generation=generation,
         store="",
         function="train_func",
         source_sha256="",
-        data_fingerprint="",
-        model_fingerprint="",
-        package_version="0",
     )
 
 

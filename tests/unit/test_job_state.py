@@ -48,7 +48,7 @@ def test_a_job_that_lost_its_controller_after_publishing_has_succeeded():
 def test_a_job_that_was_cancelled_has_succeeded_where_its_model_was_published_all_the_same(tmp_path, kept, word):
     """On a cluster, where nothing of it is left, and on this machine."""
     store = open_store((tmp_path / "store").as_uri())
-    record = provisional(Run(model="m", dataset="d"), store.address)
+    record = provisional(Run(workers=2), store.address)
     for key in (MARK | RESULT) if kept else MARK:
         store.put(f"{record.keys.prefix}/{key}", b"{}")
     there = status(("Running", "False"), ("Failed", "True"), reason="Cancelled")
@@ -113,7 +113,7 @@ def unformed(number: int, **codes: int) -> dict[str, bytes]:
 )
 def test_of_a_job_that_is_gone_the_store_tells_what_became(tmp_path, kept, word):
     store = open_store((tmp_path / "store").as_uri())
-    record = provisional(Run(model="m", dataset="d"), store.address)
+    record = provisional(Run(workers=2), store.address)
     for key, value in kept.items():
         store.put(f"{record.keys.prefix}/{key}", value)
     store.put(f"{record.keys.prefix}/attempts/1/model/worker-0.json", b"not a record")
@@ -122,7 +122,7 @@ def test_of_a_job_that_is_gone_the_store_tells_what_became(tmp_path, kept, word)
 
 def test_what_became_of_an_earlier_submission_is_not_what_became_of_the_newest(tmp_path):
     store = open_store((tmp_path / "store").as_uri())
-    record = provisional(Run(model="m", dataset="d"), store.address)
+    record = provisional(Run(workers=2), store.address)
 
     def submit(moment):
         store.put(record.keys.run, json.dumps({"submitted": moment}).encode())
@@ -142,7 +142,7 @@ def test_what_became_of_an_earlier_submission_is_not_what_became_of_the_newest(t
 
 def test_a_record_of_another_format_is_refused_by_its_name(tmp_path):
     store = open_store((tmp_path / "store").as_uri())
-    record = provisional(Run(model="m", dataset="d"), store.address)
+    record = provisional(Run(workers=2), store.address)
     end = json.loads(an_end(1, 0, 0))
     for format in (None, 2):
         store.put(record.keys.attempt(1).end(0), json.dumps({**end, "format": format}).encode())

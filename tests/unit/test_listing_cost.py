@@ -7,7 +7,7 @@ import pytest
 from tests.s3_servers import only_these, s3_server
 from tests.tcp_proxy import tcp_proxy
 from train_func.attempt_records import EndRecord
-from train_func.client import submit
+from train_func.client import naming, submit
 from train_func.client.manifest import provisional
 from train_func.client.state import state_in_store
 from train_func.errors import InvalidInput, JobNotFound
@@ -16,7 +16,7 @@ from train_func.storage import open_store
 from train_func.worker.data.locate import Wanted, _from_store
 from train_func.worker.training.publish import _has_newer
 
-RECORD = provisional(Run(model="m", dataset="d"), "s3://unnamed")
+RECORD = provisional(Run(workers=2), "s3://unnamed")
 LARGE = 40  # objects, each with a long name, so that listing them shows in the bytes that are answered
 
 
@@ -74,7 +74,7 @@ def attach_to_unknown(store):
 
 
 def generation(store):
-    assert submit._generation(store, RECORD.name) == 2
+    assert naming.newest_generation(store, RECORD.name) == 2
 
 
 def state(store):

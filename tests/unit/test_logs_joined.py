@@ -21,9 +21,13 @@ def store(tmp_path):
 
 @pytest.fixture
 def kept(store):
-    nothing = dict.fromkeys(("source_sha256", "data_fingerprint", "model_fingerprint", "package_version"), "")
     record = RunRecord(
-        run=Run(model="m", dataset="d"), name="a-run", generation=1, store=store.address, function="f", **nothing
+        run=Run(workers=2),
+        name="a-run",
+        generation=1,
+        store=store.address,
+        function="f",
+        source_sha256="",
     )
     return StoredLogs(record, store)
 

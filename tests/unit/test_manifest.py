@@ -19,6 +19,7 @@ from train_func.client.placement import Placement, SecretKey
 from train_func.errors import InvalidInput
 from train_func.records import RunRecord
 from train_func.run import Run
+from train_func.tasks import TextClassification
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FILES = ["run.json", "cells.json", "source.py"]
@@ -26,15 +27,12 @@ FILES = ["run.json", "cells.json", "source.py"]
 
 def record(*, store: str = "file:///srv/store", generation: int = 1, **fields: object) -> RunRecord:
     return RunRecord(
-        run=Run(model="bert-base-cased", dataset="yelp_review_full", **fields),
+        run=Run(task=TextClassification(model="bert-base-cased", dataset="yelp_review_full"), **fields),
         name="bert-base-yelp-0123456789",
         generation=generation,
         store=store,
         function="train_func",
         source_sha256="0" * 64,
-        data_fingerprint="d",
-        model_fingerprint="m",
-        package_version="0.1.0",
     )
 
 

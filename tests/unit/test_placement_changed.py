@@ -12,7 +12,7 @@ BEFORE = {"image": "i:1", "cpu": 2, "namespace": "ml", "store_settings": {"AWS_E
 
 
 def manifest(**options):
-    record = provisional(Run(model="m", dataset="d"), "s3://bucket/runs")
+    record = provisional(Run(workers=2), "s3://bucket/runs")
     return json.loads(json.dumps(render(record, Placement(**{**BEFORE, **options}), ())))
 
 

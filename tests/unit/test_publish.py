@@ -22,15 +22,12 @@ def store(tmp_path):
 
 def record(generation=1):
     return RunRecord(
-        run=Run(model="m", dataset="d"),
+        run=Run(workers=2),
         name="m-d-0123",
         generation=generation,
         store="",
         function="train_func",
         source_sha256="",
-        data_fingerprint="",
-        model_fingerprint="",
-        package_version="",
     )
 
 

@@ -1,4 +1,4 @@
-"""Run: valid or not at all, the same on both ends of the wire, and named by what decides its result."""
+"""Run and its task: valid or not at all, the same on both ends of the wire, and named by what decides the result."""
 
 import copy
 import dataclasses
@@ -12,14 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import train_func
+from tests.runs import a_run
 from train_func.errors import InvalidInput
-from train_func.records import RunRecord
-from train_func.run import Run, field_names, name_of
-from train_func.validity import RECORD_KEY
+from train_func.fields import field_names
+from train_func.records import RUN_FORMAT, RunRecord
+from train_func.run import RECORD_KEY, Run, name_of
+from train_func.task import Task
+from train_func.tasks import TextClassification
+from train_func.version import VERSION
 
 VALID = {"model": "bert-base-cased", "dataset": "reviews.csv"}
-IDENTITY = {"source_sha256": "a", "data_fingerprint": "b", "model_fingerprint": "c", "package_version": "1"}
+MADE_OF = {"function": "train_func", "source_sha256": "a", "fingerprints": {"dataset": "b", "model": "c"}}
 
 FAULTS = [
     ({"model": ""}, "model='': a non-empty text"),
@@ -57,8 +60,8 @@ FAULTS = [
     ({"parameters": {"x": object}}, "only plain JSON travels"),
     ({"parameters": {"x": (1, 2)}}, "only plain JSON travels"),
     ({"parameters": {1: 2}}, "every key must be a text"),
-    ({"parameters": {"epochs": 2}}, "is a field of Run itself"),
-    ({"parameters": {RECORD_KEY: 2}}, "is a field of Run itself"),
+    ({"parameters": {"epochs": 2}}, "the function receives a field of Run under that name"),
+    ({"parameters": {RECORD_KEY: 2}}, "the function receives a field of Run under that name"),
     ({"parameters": {"api_key": "abcdef0123456789"}}, "holds a literal under the name 'api_key'"),
     ({"parameters": {"a": {"b": ["hf_" + "a" * 34]}}}, "holds a Hugging Face token"),
 ]
@@ -67,41 +70,46 @@ FAULTS = [
 @pytest.mark.parametrize(("change", "message"), FAULTS, ids=lambda value: repr(value)[:40])
 def test_a_fault_is_named_with_what_was_given_and_what_is_allowed(change, message):
     with pytest.raises(InvalidInput, match=message):
-        Run(**{**VALID, **change})
+        a_run(**{**VALID, **change})
 
 
 def test_paths_and_numbers_of_numpy_are_plain_values_under_the_same_name():
     given = Run(
-        model=Path("models/small"),
-        dataset=Path("data/reviews.csv"),
-        held_out=Path("data/held_out.csv"),
-        text=np.str_("review"),
-        labels=[np.str_("bad"), np.str_("good")],
-        samples=np.int64(101),
+        task=TextClassification(
+            model=Path("models/small"),
+            dataset=Path("data/reviews.csv"),
+            held_out=Path("data/held_out.csv"),
+            text=np.str_("review"),
+            labels=[np.str_("bad"), np.str_("good")],
+            samples=np.int64(101),
+        ),
         workers=np.uint8(3),
         learning_rate=np.float64(2e-4),
         parameters={"folder": Path("a/b"), "deep": [np.int32(7), {"on": np.bool_(True)}], "rate": np.float32(0.5)},
     )
     plain = Run(
-        model="models/small",
-        dataset="data/reviews.csv",
-        held_out="data/held_out.csv",
-        text="review",
-        labels=("bad", "good"),
-        samples=101,
+        task=TextClassification(
+            model="models/small",
+            dataset="data/reviews.csv",
+            held_out="data/held_out.csv",
+            text="review",
+            labels=("bad", "good"),
+            samples=101,
+        ),
         workers=3,
         learning_rate=2e-4,
         parameters={"folder": "a/b", "deep": [7, {"on": True}], "rate": 0.5},
     )
     assert given == plain
     assert repr(given) == repr(plain)
-    assert [type(value) for value in given.to_dict().values()] == [type(value) for value in plain.to_dict().values()]
-    assert name_of(given, **IDENTITY) == name_of(plain, **IDENTITY)
+    for one, other in ((given, plain), (given.task, plain.task)):
+        assert [type(value) for value in one.to_dict().values()] == [type(value) for value in other.to_dict().values()]
+    assert name_of(given, **MADE_OF) == name_of(plain, **MADE_OF)
 
 
-def test_all_faults_are_reported_at_once():
+def test_all_faults_of_run_and_task_are_reported_at_once():
     with pytest.raises(InvalidInput) as caught:
-        Run(model="", dataset="", workers=0, batch_size=0, learning_rate=-1)
+        a_run(model="", dataset="", workers=0, batch_size=0, learning_rate=-1)
     assert len(caught.value.faults) == 5
     assert str(caught.value).startswith("5 faults:")
 
@@ -109,30 +117,45 @@ def test_all_faults_are_reported_at_once():
 def test_a_secret_is_never_repeated_in_the_message():
     token = "hf_" + "b" * 34
     with pytest.raises(InvalidInput) as caught:
-        Run(**VALID, parameters={"token": token})
+        Run(parameters={"token": token})
     assert token not in str(caught.value)
 
 
 def test_a_run_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Run(**VALID).epochs = 5
+        Run().epochs = 5
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        a_run().task.model = "other"
 
 
-def test_a_run_has_at_most_twenty_fields_each_with_a_line_of_meaning():
-    source = __import__("inspect").getsource(Run)
-    assert len(field_names()) <= 20
-    for name in field_names():
+@pytest.mark.parametrize("kind", [Run, TextClassification])
+def test_there_are_at_most_twelve_fields_each_with_a_line_of_meaning(kind):
+    source = inspect.getsource(kind)
+    assert len(field_names(kind)) <= 12
+    for name in field_names(kind):
         assert re.search(rf'^    {name}: .+\n    """.+\."""$', source, re.M), name
+
+
+def test_without_a_task_there_is_one_worker_by_default_and_with_one_there_are_two():
+    assert (Run().workers, a_run().workers, a_run(workers=3).workers) == (1, 2, 3)
+
+
+def test_more_workers_than_a_batch_has_rows_are_refused():
+    with pytest.raises(InvalidInput, match="workers=3: each takes at least one row of batch_size=2"):
+        a_run(workers=3, batch_size=2)
+    assert Run(workers=3, batch_size=2).workers == 3  # an own function has batches of its own
 
 
 def generated_run(random_: random.Random) -> Run:
     words = ["stars", "naïve", "𝔘𝔫𝔦", "a b", "x" * 40]
     return Run(
-        model=random_.choice(words),
-        dataset=random_.choice(words) + ".csv",
-        labels=tuple(random_.sample(words, random_.choice([0, 2, 3]))),
-        held_out=random_.choice([0.1, "test"]),
-        samples=random_.choice([None, 101]),
+        task=TextClassification(
+            model=random_.choice(words),
+            dataset=random_.choice(words) + ".csv",
+            labels=tuple(random_.sample(words, random_.choice([0, 2, 3]))),
+            held_out=random_.choice([0.1, "test"]),
+            samples=random_.choice([None, 101]),
+        ),
         workers=random_.randint(1, 4),
         learning_rate=random_.uniform(1e-6, 1),
         parameters={
@@ -146,77 +169,114 @@ def test_a_run_is_the_same_after_the_wire():
     for _ in range(200):
         run = generated_run(random_)
         assert Run.from_dict(json.loads(json.dumps(run.to_dict()))) == run
+    assert Run.from_dict(json.loads(json.dumps(Run().to_dict()))) == Run()
 
 
 @pytest.mark.parametrize("make", [lambda fields: Run(**fields), Run.from_dict], ids=["in a cell", "on the wire"])
 def test_an_unknown_field_is_refused_with_the_one_that_was_meant_or_all(make):
     with pytest.raises(InvalidInput) as caught:
-        make({**VALID, "epoch": 3, "zzz": 1})
-    assert "Run has no field 'epoch': did you mean 'epochs'?" in caught.value.faults[0]
-    assert "Run has no field 'zzz': its fields are model, dataset" in caught.value.faults[1]
+        make({"epoch": 3, "zzz": 1, "text": "review", "lables": ("a", "b")})
+    epoch, zzz, text, lables = caught.value.faults
+    assert "Run has no field 'epoch': did you mean 'epochs'?" in epoch
+    assert "Run has no field 'zzz': its fields are task, workers" in zzz
+    assert text == "text belongs to the task: Run(task=TextClassification(text=...))"
+    assert lables == "Run has no field 'lables': Run(task=TextClassification(labels=...))?"
 
 
 @pytest.mark.parametrize(
-    ("unnamed", "given", "faults"),
+    ("kind", "unnamed", "given", "faults"),
     [
-        (("bert-base-cased", "reviews.csv"), {}, ["given by name"]),
-        ((), {"model": "bert-base-cased"}, ["dataset= is missing"]),
+        (Run, ("bert-base-cased",), {}, ["given by name: Run(task=...)"]),
+        (TextClassification, ("bert-base-cased", "reviews.csv"), {}, ["given by name: TextClassification(model=..., "]),
+        (TextClassification, (), {"model": "bert-base-cased"}, ["dataset= is missing"]),
         (
+            TextClassification,
             (),
-            {"epochs": 3, "lables": ("a", "b")},
-            ["did you mean 'labels'", "model= is missing", "dataset= is missing"],
+            {"workers": 3, "lables": ("a", "b")},
+            ["its fields are model, dataset", "did you mean 'labels'", "model= is missing", "dataset= is missing"],
         ),
     ],
 )
-def test_what_is_not_given_or_not_named_is_refused_with_everything_else(unnamed, given, faults):
+def test_what_is_not_given_or_not_named_is_refused_with_everything_else(kind, unnamed, given, faults):
     with pytest.raises(InvalidInput) as caught:
-        Run(*unnamed, **given)
+        kind(*unnamed, **given)
     assert len(caught.value.faults) == len(faults)
     assert all(part in fault for part, fault in zip(faults, caught.value.faults, strict=True))
 
 
-def test_help_shows_the_fields_of_a_run():
-    assert tuple(inspect.signature(Run).parameters) == field_names()
+@pytest.mark.parametrize("kind", [Run, TextClassification])
+def test_help_shows_the_fields(kind):
+    assert tuple(inspect.signature(kind).parameters) == field_names(kind)
 
 
 def test_a_run_can_be_copied_and_pickled():
-    run = Run(**VALID, labels=("a", "b"), parameters={"x": [1]})
+    run = a_run(labels=("a", "b"), parameters={"x": [1]})
     assert copy.deepcopy(run) == pickle.loads(pickle.dumps(run)) == run
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfACell(Task):
+    rows: object = None
+
+    def faults(self, unsaved):
+        return []
+
+
+OfACell.__module__ = "__main__"
+
+
+def test_a_task_of_a_cell_and_values_that_do_not_travel_are_refused():
+    with pytest.raises(InvalidInput) as caught:
+        Run(task=OfACell(rows=object()), workers=0)
+    module, value, workers = caught.value.faults
+    assert "workers import a task by its module" in module
+    assert "only plain JSON travels" in value
+    assert "workers=0" in workers
+
+
+def test_a_task_of_another_package_is_imported_where_it_is_used_and_not_before():
+    plain = {**Run().to_dict(), "task": {"kind": "a_package_that_is_not_here:Kind", "rows": [1]}}
+    run = Run.from_dict(plain)
+    assert run.to_dict() == {**plain, "workers": 1}
+    with pytest.raises(InvalidInput, match="a_package_that_is_not_here:Kind cannot be imported here"):
+        run.task.load()
+
+
 def record(generation: int = 1, **fields) -> RunRecord:
-    run = Run(**VALID, **fields)
-    return RunRecord(
-        run=run,
-        name=name_of(run, **IDENTITY),
-        generation=generation,
-        store="file:///s",
-        function="train_func",
-        **IDENTITY,
-    )
+    run = a_run(**VALID, **fields)
+    return RunRecord(run=run, name=name_of(run, **MADE_OF), generation=generation, store="file:///s", **MADE_OF)
 
 
-def test_the_function_receives_fields_own_values_and_the_record():
+def test_the_function_of_a_task_receives_fields_own_values_and_the_record():
     made = record(parameters={"note": "mine"})
     parameters = json.loads(json.dumps(made.parameters()))
     assert parameters["epochs"] == 3
+    assert parameters["task"]["model"] == "bert-base-cased"
     assert parameters["note"] == "mine"
     assert RunRecord.from_parameters(parameters) == made
 
 
+def test_an_own_function_receives_its_parameters_as_they_are():
+    run = Run(parameters={"lr": 0.1, "epochs": "as I call them"})
+    made = RunRecord(run=run, name="n", generation=1, store="file:///s", function="f", source_sha256="")
+    assert made.parameters() == {"lr": 0.1, "epochs": "as I call them"}
+
+
 def test_a_plain_dict_of_fields_and_own_values_gets_a_record_of_its_own():
-    record = RunRecord.from_parameters({**VALID, "epochs": 2, "note": "mine"}, "file:///srv/store")
-    assert record.run == Run(**VALID, epochs=2, parameters={"note": "mine"})
+    given = {"task": TextClassification(**VALID).to_dict(), "epochs": 2, "note": "mine"}
+    record = RunRecord.from_parameters(given, "file:///srv/store")
+    assert record.run == a_run(**VALID, epochs=2, parameters={"note": "mine"})
     assert (record.store, record.generation) == ("file:///srv/store", 1)
-    assert record == RunRecord.from_parameters({**VALID, "epochs": 2, "note": "mine"}, "file:///srv/store")
+    assert record == RunRecord.from_parameters(given, "file:///srv/store")
 
 
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
         ([1], "Session was given list: hand it the parameters that train_func was called with"),
-        ({"epochs": 3}, "the parameters lack model and dataset: they are the fields of a Run"),
-        ({**VALID, "epochs": 0}, "epochs=0: a whole number"),
+        ({"task": "bert"}, "a task such as TextClassification"),
+        ({"task": {"model": "m"}}, "a task is expected, or what its to_dict"),
+        ({"epochs": 0}, "epochs=0: a whole number"),
     ],
 )
 def test_parameters_of_which_no_run_can_be_made_are_refused_by_name(given, fault):
@@ -224,20 +284,11 @@ def test_parameters_of_which_no_run_can_be_made_are_refused_by_name(given, fault
         RunRecord.from_parameters(given)
 
 
-def test_the_name_follows_from_everything_that_decides_the_result():
-    run = Run(**VALID)
-    name = name_of(run, **IDENTITY)
-    assert name == name_of(Run(**VALID), **IDENTITY)
-    others = [name_of(Run(**VALID, seed=1), **IDENTITY)]
-    others += [name_of(run, **{**IDENTITY, key: "other"}) for key in IDENTITY]
-    assert len({name, *others}) == 6
-
-
 @pytest.mark.parametrize(
     "model", ["bert-base-cased", "org/Model_V2.1", "package://a/model", "7b", "ÄÖ", "-x-", "a" * 90]
 )
 def test_a_job_name_is_a_dns_label_that_leaves_room_for_its_pods(model):
-    name = name_of(Run(model=model, dataset="s3://bucket/Reviews 2024.csv"), **IDENTITY)
+    name = name_of(a_run(model=model, dataset="s3://bucket/Reviews 2024.csv"), **MADE_OF)
     assert re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name)
     assert len(f"{name}-g999-worker-999") <= 63
 
@@ -249,13 +300,18 @@ def test_generations_have_addresses_of_their_own_and_share_the_published_model()
     assert first.keys.model == second.keys.model == f"{first.name}/model"
 
 
-@pytest.mark.parametrize("change", [{"unheard_of": 1}, {"store": None}], ids=["a field more", "a field less"])
-def test_a_record_of_another_version_is_refused_with_both_versions(change):
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [({"unheard_of": 1}, "unheard_of"), ({"store": None}, "store"), ({"format": 99}, "format 99")],
+    ids=["a field more", "a field less", "a later format"],
+)
+def test_a_record_of_another_version_is_refused_with_both_versions(change, differs):
     plain = record().to_dict() | {"package_version": "9.9"} | change
     plain = {name: value for name, value in plain.items() if value is not None}
     with pytest.raises(InvalidInput) as caught:
         RunRecord.from_dict(plain)
     said = str(caught.value)
-    assert f"written by train_func 9.9, and this is train_func {train_func.__version__}" in said
-    assert f"they differ in {next(iter(change))}." in said
+    assert "written by train_func 9.9" in said
+    assert f"this is train_func {VERSION}, which trains format {RUN_FORMAT}" in said
+    assert differs in said
     assert "make image" in said

@@ -17,10 +17,11 @@ import transformers
 from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
 
+from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.exits import MODEL, Exit, exit_of
-from train_func.records import RunRecord
+from train_func.records import Numerics, RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
@@ -70,15 +71,12 @@ def a_record(model_folder, reviews, store):
     def make(address=None, **fields):
         settings = {"model": str(model_folder), "dataset": str(reviews), "epochs": 2, "learning_rate": 1e-3}
         return RunRecord(
-            run=Run(**(settings | fields)),
+            run=a_run(**(settings | fields)),
             name="tiny-reviews-0123",
             generation=1,
             store=store.address if address is None else address,
             function="train_func",
             source_sha256="00",
-            data_fingerprint="",
-            model_fingerprint="",
-            package_version="0.1.0",
         )
 
     return make
@@ -188,10 +186,25 @@ def test_the_attempt_is_the_one_the_supervisor_names(a_record, monkeypatch):
 
 def test_the_probe_is_kept_for_all_attempts(a_record, store):
     key = "tiny-reviews-0123/numerics.json"
-    store.put(key, json.dumps({"precision": "bf16", "num_micro_batches": 5, "device": "another"}).encode())
-    with Session(a_record().parameters()) as session:
+    kept = Numerics(precision="bf16", num_micro_batches=5, micro_batch_size=4, device="another")
+    store.put(key, json.dumps(dataclasses.asdict(kept)).encode())
+    with Session(a_record(micro_batch_size=2).parameters()) as session:
         assert session.arguments["bf16"] is True
         assert session.arguments["gradient_accumulation_steps"] == 5
+        assert session.arguments["per_device_train_batch_size"] == 4
+    setup = json.loads(store.get("tiny-reviews-0123/attempts/1/setup.json").data)
+    assert (setup["workers"], setup["world_size"], setup["numerics"]["num_micro_batches"]) == (2, 1, 5)
+    assert {"python", "torch", "transformers", "datasets", "train_func"} <= set(setup["versions"])
+    assert setup["machine"]["cpus"] == str(os.cpu_count())
+
+
+def test_more_ranks_than_micro_batches_are_refused_with_the_remedy(a_record, store, monkeypatch):
+    kept = Numerics(precision="fp32", num_micro_batches=1, micro_batch_size=16, device="another")
+    store.put("tiny-reviews-0123/numerics.json", json.dumps(dataclasses.asdict(kept)).encode())
+    monkeypatch.setattr(world, "size", lambda: 2)
+    monkeypatch.setattr(world, "gather", lambda value: [value, value])
+    with pytest.raises(InvalidInput, match="2 ranks: .* cut into 1 micro-batches .* at most 1 ranks .* fresh=True"):
+        Session(a_record().parameters()).__enter__()
 
 
 def test_the_model_knows_the_labels_and_the_rows_have_ids(a_record):
@@ -746,8 +759,6 @@ def test_a_call_goes_to_the_store_of_the_environment(a_record, store, monkeypatc
     monkeypatch.setenv("TRAIN_FUNC_STORE", store.address)
     with Session(a_record().run.to_dict()) as session:
         assert session.store.address == store.address
-    with pytest.raises(InvalidInput, match="lack model and dataset"):
-        Session(a_record(parameters={"rank": 4}).run.parameters)
 
 
 def test_transformers_own_trainer_is_published_without_claims_about_its_metric(a_record, store):
@@ -763,7 +774,7 @@ def test_transformers_own_trainer_is_published_without_claims_about_its_metric(a
 
 
 def test_data_that_changed_after_the_submission_is_refused(a_record):
-    record = dataclasses.replace(a_record(), data_fingerprint="11")
+    record = dataclasses.replace(a_record(), fingerprints={"dataset": "11"})
     with (
         Session(record.parameters()) as session,
         pytest.raises(InvalidInput, match="has changed since .* submit again"),
@@ -773,8 +784,8 @@ def test_data_that_changed_after_the_submission_is_refused(a_record):
 
 def test_weights_that_changed_after_the_submission_are_refused_by_name(a_record, model_folder, tmp_path):
     folder = Path(shutil.copytree(model_folder, tmp_path / "submitted"))
-    submitted = find_model(a_record(model=str(folder)).run, None, tmp_path / "cache").fingerprint
-    record = dataclasses.replace(a_record(model=str(folder)), model_fingerprint=submitted)
+    submitted = find_model(a_record(model=str(folder)).run.task, None, tmp_path / "cache").fingerprint
+    record = dataclasses.replace(a_record(model=str(folder)), fingerprints={"model": submitted})
     with Session(record.parameters()) as session:
         session.model()
     plant(folder / "model.safetensors")
@@ -791,9 +802,16 @@ def plant(weights):
     os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_what_train_func_was_not_called_with_is_refused():
-    with pytest.raises(InvalidInput, match="the parameters lack model and dataset"):
-        Session({"epochs": 1})
+def test_without_a_task_there_is_neither_model_nor_data(store, tmp_path, monkeypatch):
+    """The function gets its parameters as they are; the record lies in the folder of the job."""
+    run = Run(parameters={"epochs": "as I call them"})
+    record = RunRecord(run=run, name="n", generation=1, store=store.address, function="f", source_sha256="")
+    (tmp_path / "run.json").write_text(json.dumps(record.to_dict()))
+    monkeypatch.setenv("TRAIN_FUNC_JOB_DIR", str(tmp_path))
+    with Session(record.parameters()) as session:
+        assert (session.record, session.world_size) == (record, 1)
+        with pytest.raises(InvalidInput, match="this run has no task"):
+            session.model()
 
 
 def test_a_session_leaves_nothing_behind(a_record, tmp_path, monkeypatch):

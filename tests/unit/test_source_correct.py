@@ -435,7 +435,7 @@ CORRECT = {
     """,
     "a Run of another cell": """
         from train_func import Run
-        run = Run(model="m", dataset="d", epochs=3, parameters={"x": [1]})
+        run = Run(epochs=3, parameters={"x": [1]})
         def train_func(p): return run.epochs, run.parameters
     """,
     "several star imports": """

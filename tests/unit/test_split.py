@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 import pytest
 
-from train_func import Run
+from tests.runs import a_run
 from train_func.errors import InvalidInput
 from train_func.worker.data.split import prepare
 
@@ -32,7 +32,8 @@ def rows(tmp_path):
 @pytest.fixture
 def prepared(tmp_path):
     def make(dataset, **fields):
-        return prepare(Run(model="any", dataset=dataset, **fields), None, tmp_path / "cache")
+        run = a_run(dataset=dataset, **fields)
+        return prepare(run.task, run.seed, None, tmp_path / "cache")
 
     return make
 
@@ -88,9 +89,10 @@ def test_the_seed_decides_which_rows_are_held_out(rows, prepared):
 def test_another_process_makes_the_same_split(rows, prepared, tmp_path):
     path = rows(40)
     program = (
-        "import sys; from pathlib import Path; from train_func import Run;"
+        "import sys; from pathlib import Path; from train_func import TextClassification;"
         "from train_func.worker.data.split import prepare;"
-        "print(prepare(Run(model='any', dataset=sys.argv[1]), None, Path(sys.argv[2])).held_out['row_id'][:])"
+        "print(prepare(TextClassification(model='any', dataset=sys.argv[1]), 42, None, Path(sys.argv[2]))"
+        ".held_out['row_id'][:])"
     )
     command = [sys.executable, "-c", program, path, str(tmp_path / "other")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -134,7 +136,7 @@ def test_a_file_is_held_out(rows, prepared, refusal):
     found = prepared(path, held_out=other)
     assert (found.train.num_rows, found.held_out.num_rows) == (40, 9)
     assert found.held_out["text"][0] == "service 0"
-    assert found.fingerprint != prepared(path).fingerprint
+    assert found.fingerprints != prepared(path).fingerprints
     assert "held_out='nowhere.csv': no such file or folder" in refusal(path, held_out="nowhere.csv")
 
 
@@ -190,7 +192,7 @@ def test_too_few_rows_for_the_classes_are_refused(rows, refusal, tmp_path):
 def test_where_no_range_of_shares_is_left_the_rows_wanted_are_named(rows, refusal, prepared):
     path = rows(101, num_classes=5)
     assert "2 of 10 rows held out, 8 to train on" in (said := refusal(path, samples=10))
-    assert "wanted on both sides: give samples=23 or more" in said
+    assert "expected on both sides: give samples=23 or more" in said
     assert "give samples=23 or more" in refusal(path, samples=10, held_out=0.8)
     assert prepared(path, samples=23).held_out.num_rows == 5
     assert "with this share 23 rows or more are expected, and there are 10" in refusal(rows(10, num_classes=5))

@@ -22,7 +22,7 @@ def shelf(tmp_path, monkeypatch):
 
 
 def rendered(address, **options):
-    return manifest.render(manifest.provisional(Run(model="m", dataset="d"), address), Placement(**options), ())
+    return manifest.render(manifest.provisional(Run(workers=2), address), Placement(**options), ())
 
 
 def variables(job):

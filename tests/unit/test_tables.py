@@ -12,9 +12,10 @@ import pandas as pd
 import pyarrow.parquet as parquet
 import pytest
 
+from tests.runs import a_run
 from train_func import tables
 from train_func.errors import InvalidInput
-from train_func.run import Run
+from train_func.tasks import TextClassification
 from train_func.worker.data.reader import read
 from train_func.worker.data.train_eval_split import split_rows
 
@@ -36,12 +37,12 @@ def frame():
 
 
 def named(table, **fields) -> str:
-    return Run(model="m", dataset=table, **fields).dataset
+    return a_run(dataset=table, **fields).task.dataset
 
 
 def refusal(table, **fields) -> str:
     with pytest.raises(InvalidInput) as caught:
-        Run(model="m", dataset=table, **fields)
+        a_run(dataset=table, **fields)
     return str(caught.value)
 
 
@@ -66,9 +67,9 @@ def test_another_process_and_another_home_give_the_same_bytes(frame, tmp_path):
     code = f"""
 import json, sys
 import pandas as pd
-from train_func import Run, tables
+from train_func import TextClassification, tables
 tables.ROWS = {tables.ROWS}
-print(Run(model="m", dataset=pd.DataFrame(json.loads(sys.stdin.read()))).dataset)
+print(TextClassification(model="m", dataset=pd.DataFrame(json.loads(sys.stdin.read()))).dataset)
 """
     other = {**os.environ, "TRAIN_FUNC_HOME": str(tmp_path / "other")}
     done = subprocess.run(
@@ -111,20 +112,26 @@ def test_a_dataset_keeps_its_selection_its_order_and_the_names_of_its_classes():
     path = named(rows)
     assert path == named(datasets.Dataset.from_dict(rows.to_dict(), features=features))
     assert read(path).to_list() == rows.to_list()
-    assert split_rows(Run(model="m", dataset=rows), None, Path(path).parent / "cache").labels == CLASSES
+    assert (
+        split_rows(TextClassification(model="m", dataset=rows), 42, None, Path(path).parent / "cache").labels == CLASSES
+    )
 
 
 @pytest.mark.parametrize("kind", ["category", "str", "int8", "object"])
 def test_labels_of_every_kind_that_a_frame_keeps_are_classes(frame, kind, tmp_path):
     names = pd.Series([CLASSES[label] for label in frame.label])
     labels = frame.label.astype(kind) if kind == "int8" else names.astype(kind)
-    divided = split_rows(Run(model="m", dataset=frame.assign(label=labels)), None, tmp_path / "cache")
+    divided = split_rows(
+        TextClassification(model="m", dataset=frame.assign(label=labels)), 42, None, tmp_path / "cache"
+    )
     assert divided.labels == (("0", "1", "2") if kind == "int8" else tuple(sorted(CLASSES)))
     assert divided.num_rows == 101
 
 
 def test_the_held_out_rows_may_be_a_table_too(frame, tmp_path):
-    divided = split_rows(Run(model="m", dataset=frame[:61], held_out=frame[61:]), None, tmp_path / "cache")
+    divided = split_rows(
+        TextClassification(model="m", dataset=frame[:61], held_out=frame[61:]), 42, None, tmp_path / "cache"
+    )
     assert (divided.train.num_rows, divided.held_out.num_rows) == (61, 40)
 
 

@@ -21,9 +21,8 @@ LINGERS = "import os, sys, time; int(os.environ['TRAIN_FUNC_WORKER']) and sys.ex
 
 
 def record(**fields):
-    made_of = {"source_sha256": "0", "data_fingerprint": "0", "model_fingerprint": "0", "package_version": "0"}
-    run = Run(model="m", dataset="d", **fields)
-    return RunRecord(run=run, name="job-a", generation=1, store="file:///s", function="f", **made_of)
+    run = Run(**{"workers": 2, **fields})
+    return RunRecord(run=run, name="job-a", generation=1, store="file:///s", function="f", source_sha256="0")
 
 
 def test_local_is_a_place():
@@ -86,7 +85,7 @@ def test_gpus_are_shared_evenly_when_there_are_enough(monkeypatch, workers, gpu)
 @pytest.mark.parametrize(("workers", "told"), [(1, False), (2, False), (3, True)])
 def test_gpus_that_are_too_few_to_be_used_are_told_of(jobs, monkeypatch, capsys, workers, told):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    Local(cpu=1).preflight(Run(model="m", dataset="d", workers=workers))
+    Local(cpu=1).preflight(Run(workers=workers))
     said = "note: 2 GPUs for 3 workers: none is used; workers=2 would use all\n"
     assert (said in capsys.readouterr().out) == told
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tiny_model import write_tiny_model
 from tests.twin_jobs import processes
-from train_func import InvalidInput, Local, Run, submit
+from train_func import InvalidInput, Local, Run, TextClassification, submit
 from train_func.client.manifest import provisional
 from train_func.client.twin import local, room
 from train_func.client.twin.machine import Machine
@@ -48,7 +48,7 @@ def fits(fault):
 
 
 def asked(workers, model="m"):
-    return Run(model=model, dataset="d", workers=workers)
+    return Run(task=TextClassification(model=model, dataset="d"), workers=workers, batch_size=max(16, workers))
 
 
 def test_64_workers_on_two_cores_are_refused_with_one_number_that_fits(start, capsys):
@@ -131,7 +131,10 @@ def test_only_a_job_that_is_really_started_has_to_find_room(machine_is, tmp_path
     model = write_tiny_model(tmp_path / "model")
     with (model / "pytorch_model.bin").open("wb") as other:
         other.truncate(40 * 2**30)  # sparse: takes no disk; no worker loads it
-    run, full = Run(model=str(model), dataset=str(rows), workers=1), dataclasses.replace(SMALL, memory_free=0)
+    run, full = (
+        Run(task=TextClassification(model=str(model), dataset=str(rows)), workers=1),
+        dataclasses.replace(SMALL, memory_free=0),
+    )
     home = tmp_path / "home"
 
     def kept():
@@ -162,5 +165,5 @@ def test_only_a_job_that_is_really_started_has_to_find_room(machine_is, tmp_path
 
 @pytest.mark.parametrize(("memory", "told"), [("200Mi", True), ("2Gi", False), (None, False)])
 def test_memory_that_is_less_than_a_worker_takes_is_taken_with_a_note(start, capsys, memory, told):
-    start(Run(model="m", dataset="d", workers=1), memory=memory)
+    start(Run(workers=1), memory=memory)
     assert ("is killed above its limit" in capsys.readouterr().out) is told

@@ -79,8 +79,8 @@ def render(record: RunRecord, placement: Placement, files: Sequence[str]) -> Jso
 
 def provisional(run: Run, store: str) -> RunRecord:
     """A record for a run that has no name yet, to judge by its manifest whether a backend could execute it."""
-    made_of = dict.fromkeys(("source_sha256", "data_fingerprint", "model_fingerprint", "package_version"), "")
-    return RunRecord(run=run, name=name_of(run, **made_of), generation=1, store=store, function="", **made_of)
+    name = name_of(run, function="run", source_sha256="", fingerprints={})
+    return RunRecord(run=run, name=name, generation=1, store=store, function="run", source_sha256="")
 
 
 def config_map(job: Mapping[str, Any], files: Mapping[str, bytes]) -> Json:

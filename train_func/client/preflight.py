@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,19 +25,19 @@ LIMIT_SECONDS = 900  # a large Hub data set may have to be downloaded first
 class Facts:
     """What the check learnt of the inputs."""
 
-    data_fingerprint: str
-    model_fingerprint: str
-    num_model_bytes: int
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """Of the inputs, by the field of the task that names them."""
+    num_model_bytes: int = 0
     """Of the weights that every worker loads."""
-    notes: tuple[str, ...]
-    num_train: int
-    num_held_out: int
-    labels: tuple[str, ...]
-    guessing: float
+    notes: tuple[str, ...] = ()
+    num_train: int = 0
+    num_held_out: int = 0
+    labels: tuple[str, ...] = ()
+    guessing: float = 0.0
     """Share of the held-out rows that have the class most frequent in training."""
-    inputs: Mapping[str, Input]
+    inputs: Mapping[str, Input] = field(default_factory=dict)
     """Files of this machine that the run reads, by the field that names them."""
-    commits: Mapping[str, Any]
+    commits: Mapping[str, Any] = field(default_factory=dict)
     """What branches and tags of the Hub are at this moment, by the field that names them."""
 
 
@@ -45,36 +45,43 @@ class Check:
     """The check of a run's data, model and store address, begun when this is made; leaving ``with`` ends it."""
 
     def __init__(self, run: Run, store: str) -> None:
-        self._process = subprocess.Popen(
+        self._process = None if run.task is None else self._begun(run, store)
+
+    def _begun(self, run: Run, store: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
             [sys.executable, "-m", "train_func.worker", "check"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert self._process.stdin is not None
+        assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended: its exit code and its words tell why
-            self._process.stdin.write(json.dumps({"run": run.to_dict(), "store": store}) + "\n")
-            self._process.stdin.flush()
+            process.stdin.write(json.dumps({"run": run.to_dict(), "store": store}) + "\n")
+            process.stdin.flush()
+        return process
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._process is None:
+            return
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # one that waits for a hung mount ends with that
             self._process.communicate(timeout=END_SECONDS)
 
     def facts(self) -> Facts:
-        """Waits for its end; raises InvalidInput with every fault."""
-        report = self._report()
+        """Waits for its end; raises InvalidInput with every fault. Without a task there is nothing to look at."""
+        if self._process is None:
+            return Facts()
+        report = self._report(self._process)
         faults = report["faults"]
         if faults:
             raise InvalidInput([fault["message"] for fault in faults], cause=_cause(faults[0]["cause"]))
         facts = report["facts"]
         return Facts(
-            data_fingerprint=facts["data_fingerprint"],
-            model_fingerprint=facts["model_fingerprint"],
+            fingerprints=facts["fingerprints"],
             num_model_bytes=facts["num_model_bytes"],
             notes=tuple(report["notes"]),
             num_train=facts["num_train"],
@@ -85,9 +92,9 @@ class Check:
             commits=report["commits"],
         )
 
-    def _report(self) -> dict[str, Any]:
+    def _report(self, process: "subprocess.Popen[str]") -> dict[str, Any]:
         try:
-            out, err = self._process.communicate(timeout=LIMIT_SECONDS)
+            out, err = process.communicate(timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             raise InvalidInput(
                 f"the check of data and model did not end within {LIMIT_SECONDS} s; "
@@ -95,9 +102,9 @@ class Check:
                 cause="data",
             ) from None
         lines = out.strip().splitlines()
-        if self._process.returncode != 0 or not lines:
+        if process.returncode != 0 or not lines:
             evidence = "\n".join((err.strip() or out.strip()).splitlines()[-15:])
-            code = self._process.returncode
+            code = process.returncode
             raise InvalidInput(f"the check of data and model itself failed (exit code {code}):\n{evidence}")
         report: dict[str, Any] = json.loads(lines[-1])
         return report

@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from train_func import __version__
 from train_func.client.backend import Backend, RunsAlready
 from train_func.client.job import Job
+from train_func.client.naming import differing, newest_generation, placed, record_of, say_what_stays, stored, version_of
 from train_func.client.placement import changed
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
@@ -20,9 +19,9 @@ from train_func.client.state import FINISHED
 from train_func.client.twin import Local
 from train_func.counted import counted
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
-from train_func.layout import PROBES, RunKeys
+from train_func.layout import PROBES
 from train_func.records import RunRecord
-from train_func.run import NAME, Run, name_of
+from train_func.run import NAME, Run
 from train_func.storage import Store, open_store
 from train_func.terminal import shown
 
@@ -51,13 +50,11 @@ def submit(
     """
     backend = _backend(on)
     if not isinstance(run, Run):
-        raise InvalidInput(
-            f"submit was given {type(run).__name__} as the run; a Run(model=..., dataset=...) is expected"
-        )
+        raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(task=...) is expected")
     source = pack(function)
     store, facts = _checked(backend, run)
-    record = _record(run, source, facts, store, fresh=fresh)
-    seen = _version(store, record)
+    record = record_of(run, source, facts, store, fresh=fresh)
+    seen = version_of(store, record)
     job = Job(record, backend, store)
     earlier = Job(replace(record, generation=record.generation - 1), backend, store) if record.generation > 1 else None
     if fresh and earlier:
@@ -66,28 +63,32 @@ def submit(
     if seen is None and state in FINISHED:
         state = "Absent"  # its run was removed from the store, or is a new generation: nothing is left to attach to
     if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
-        return _attached(Job(_stored(store, record.name, record.generation), backend, store), state, backend)
+        return _attached(Job(stored(store, record.name, record.generation), backend, store), state, backend, record)
+    say_what_stays(store, record)
     backend.admit(record, facts.num_model_bytes)
     if not fresh and state != "Absent":
         print(f"{job.name}: the same was submitted before and is {state}; it is tried again")
     for note in facts.notes:
         print(shown(f"note: {note}"))
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
-    record = replace(record, run=replace(backend.upload_inputs(record.run, facts.inputs, store), **facts.commits))
+    record = replace(record, run=backend.upload_inputs(record.run, facts.inputs, store).with_task(facts.commits))
     if not _start(record, source, backend, store, seen):
-        return _of_other(Job(_stored(store, record.name, record.generation), backend, store))
+        return _of_other(Job(stored(store, record.name, record.generation), backend, store))
     again = f"submitted, generation {record.generation}" if earlier else "submitted"
-    print(shown(f"{record.name}: {again}, {counted(run.workers, 'worker')}, {_told(facts)}"))
+    print(shown(f"{record.name}: {again}, {counted(run.workers, 'worker')}{_told(facts) if run.task else ''}"))
     if fresh and earlier:
         backend.delete(earlier.record.job_name)  # it has finished, and no handle leads to it any more
     return Job(record, backend, store)
 
 
-def _attached(job: Job, state: str, backend: Backend) -> Job:
-    """The job that was submitted before; options of the backend that it was not submitted with are told of."""
+def _attached(job: Job, state: str, backend: Backend, asked: RunRecord) -> Job:
+    """The job that was submitted before; what it was not submitted with, of run and backend, is told of."""
     kept = f"{job.record.store}/{job.record.keys.prefix}"
     done = f"it was already done, and its run is kept in {kept}" if state == "Succeeded" else f"it is {state}"
     print(f"{job.name}: {done}; attached to it (fresh=True trains again)")
+    if other := differing(job.record, asked):
+        was, now = (", ".join(f"{name}={values[place]}" for name, values in other.items()) for place in (0, 1))
+        print(shown(f"note: submitted with {was}; you asked for {now}"))
     if state != "Succeeded" and (options := changed(job.manifest, backend.render(job.record, ()))):
         print(
             f"note: it was submitted with {', '.join(options)}, and stays so; for the options given now stop it first, "
@@ -121,7 +122,7 @@ def _checked(backend: Backend, run: Run) -> tuple[Store, Facts]:
     if fault:
         backend.preflight(run)  # tells this together with everything else
         raise fault
-    with Check(_placed(run), address) as check:
+    with Check(placed(run), address) as check:
         backend.preflight(run)
         store = open_store(address)
         store.probe(PROBES)
@@ -138,14 +139,14 @@ def attach(name: str, *, on: Backend | None = None) -> Job:
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
         raise InvalidInput(f"attach was given {name!r}; the name of a run is expected, such as job.name")
     store = open_store(backend.store_address())
-    generation = _generation(store, name)
+    generation = newest_generation(store, name)
     if generation == 0:
         known = [found.removesuffix("/") for found in store.names("") if NAME.fullmatch(found.removesuffix("/"))]
         raise JobNotFound(
             f"{store.address} holds no run {name!r}; {_similar(name, known)}. Another store is named by "
             "attach(name, on=Local(store=...)), on=Cluster(store=...), TRAIN_FUNC_STORE or TRAIN_FUNC_HOME"
         )
-    return Job(_stored(store, name, generation), backend, store)
+    return Job(stored(store, name, generation), backend, store)
 
 
 def _similar(name: str, known: list[str]) -> str:
@@ -157,7 +158,7 @@ def _told(facts: Facts) -> str:
     """The data in few words, and the share of right answers that whoever always says the same would give."""
     shown = [*facts.labels[:MOST_CLASSES], *(["..."] if len(facts.labels) > MOST_CLASSES else [])]
     return (
-        f"{facts.num_train} rows to train, {facts.num_held_out} held out; {len(facts.labels)} classes: "
+        f", {facts.num_train} rows to train, {facts.num_held_out} held out; {len(facts.labels)} classes: "
         f"{', '.join(shown)} (always guessing the most frequent: {facts.guessing:.0%} right)"
     )
 
@@ -168,61 +169,6 @@ def _backend(on: Backend | None) -> Backend:
         shown = f"{given.__name__}()" if isinstance(given, type) else "Local() or Cluster()"
         raise InvalidInput(f"on={given!r}: a backend is expected: on={shown}")
     return on if on is not None else Local()
-
-
-def _placed(run: Run) -> Run:
-    """The run with its local files named from the root: workers have a working folder of their own."""
-    return _with_addresses(run, _absolute)
-
-
-def _identity(run: Run) -> Run:
-    """The run with its local files without their folders: their content is in the fingerprint."""
-    return _with_addresses(run, _basename)
-
-
-def _with_addresses(run: Run, change: Callable[[str], str]) -> Run:
-    held_out = change(run.held_out) if isinstance(run.held_out, str) else run.held_out
-    return replace(run, model=change(run.model), dataset=change(run.dataset), held_out=held_out)
-
-
-def _absolute(address: str) -> str:
-    path = Path(address).expanduser()
-    return str(path.absolute()) if path.exists() else address
-
-
-def _basename(address: str) -> str:
-    path = Path(address).expanduser()
-    return path.name if path.exists() else address
-
-
-def _record(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bool) -> RunRecord:
-    made_of = {
-        "source_sha256": source.sha256,
-        "data_fingerprint": facts.data_fingerprint,
-        "model_fingerprint": facts.model_fingerprint,
-        "package_version": __version__,
-    }
-    name = name_of(_identity(run), **made_of)
-    newest = _generation(store, name)
-    generation = newest + 1 if fresh or newest == 0 else newest
-    return RunRecord(
-        run=_placed(run),
-        name=name,
-        generation=generation,
-        store=store.address,
-        function=source.function,
-        **made_of,
-    )
-
-
-def _version(store: Store, record: RunRecord) -> str | None:
-    """The version of the run's record in the store, None when there is none; whoever replaces it may start the job."""
-    try:
-        return store.get(record.keys.run).version
-    except StorageFailed as failure:
-        if failure.reason != "absent":
-            raise
-        return None
 
 
 def _start(record: RunRecord, source: Source, backend: Backend, store: Store, seen: str | None) -> bool:
@@ -275,19 +221,6 @@ def _files(record: RunRecord, source: Source) -> dict[str, bytes]:
         "cells.json": _dump(source.cells),
         "source.py": source.text.encode(),
     }
-
-
-def _generation(store: Store, name: str) -> int:
-    """The newest generation of a run; 0 when the store has none."""
-    first = 1 if store.list(RunKeys(name, 1).run) else 0
-    found = (re.fullmatch(r"(\d+)/", folder) for folder in store.names(RunKeys(name).generations) if first)
-    later = sorted((int(number[1]) for number in found if number), reverse=True)
-    return next((number for number in later if store.list(RunKeys(name, number).run)), first)
-
-
-def _stored(store: Store, name: str, generation: int) -> RunRecord:
-    """The record of a run that was submitted before."""
-    return RunRecord.from_dict(json.loads(store.get(RunKeys(name, generation).run).data))
 
 
 def _dump(value: Mapping[str, Any]) -> bytes:

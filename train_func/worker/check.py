@@ -20,6 +20,7 @@ from train_func.counted import counted
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run
 from train_func.storage import Store, open_store
+from train_func.tasks import TextClassification
 from train_func.worker.data.cache import machine_cache
 from train_func.worker.data.lengths import length_notes
 from train_func.worker.data.train_eval_split import TrainEvalSplit, split_rows
@@ -51,8 +52,10 @@ def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[
 def check(run: Run, store: Store | None, cache: Path) -> dict[str, Any]:
     """Faults, notes and facts of a run's data and model."""
     faults: list[dict[str, str]] = []
-    data = _tried(lambda: split_rows(run, store, cache), faults)
-    model = _tried(lambda: find_model(run, store, cache, weights=False), faults)
+    task = run.task
+    assert isinstance(task, TextClassification)
+    data = _tried(lambda: split_rows(task, run.seed, store, cache), faults)
+    model = _tried(lambda: find_model(task, store, cache, weights=False), faults)
     notes: list[str] = []
     if model is not None:
         notes += model.notes
@@ -60,8 +63,9 @@ def check(run: Run, store: Store | None, cache: Path) -> dict[str, Any]:
     if data is not None:
         notes += [*data.notes, *_size_notes(run, data)]
     if data is not None and model is not None:
-        notes += length_notes(data.train["text"], model.folder, run)
-    facts = {**_data_facts(data), **_model_facts(model)}
+        notes += length_notes(data.train["text"], model.folder, task.max_length)
+    fingerprints = {**(data.fingerprints if data else {}), **({"model": model.fingerprint} if model else {})}
+    facts = {"fingerprints": fingerprints, **_data_facts(data), **_model_facts(model)}
     return {
         "faults": faults,
         "notes": notes,
@@ -91,7 +95,6 @@ def _data_facts(data: TrainEvalSplit | None) -> dict[str, Any]:
         "num_held_out": data.held_out.num_rows,
         "labels": list(data.labels),
         "guessing": _guessing(data),
-        "data_fingerprint": data.fingerprint,
     }
 
 
@@ -104,7 +107,7 @@ def _guessing(data: TrainEvalSplit) -> float:
 def _model_facts(model: FoundModel | None) -> dict[str, Any]:
     if model is None:
         return {}
-    return {"model_fingerprint": model.fingerprint, "num_model_bytes": model.facts.num_bytes}
+    return {"num_model_bytes": model.facts.num_bytes}
 
 
 def _inputs(data: TrainEvalSplit | None, model: FoundModel | None) -> dict[str, Any]:
@@ -114,7 +117,7 @@ def _inputs(data: TrainEvalSplit | None, model: FoundModel | None) -> dict[str, 
 
 
 def _commits(data: TrainEvalSplit | None, model: FoundModel | None) -> dict[str, str]:
-    """What the Hub's branches and tags are at this moment, by the field of the Run that names them."""
+    """What the Hub's branches and tags are at this moment, by the field of the task that names them."""
     found = {"dataset_revision": data and data.commit, "model_revision": model and model.commit}
     return {field: commit for field, commit in found.items() if commit}
 

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def upload_inputs(run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
             store.delete(key)
             raise InvalidInput(f"{file.path} changed while it was carried to the store; submit again", cause="data")
     addresses: dict[str, Any] = {field: f"{store.address}/{_root(found)}" for field, found in inputs.items()}
-    return replace(run, **addresses)
+    return run.with_task(addresses)
 
 
 def _root(found: Input) -> str:

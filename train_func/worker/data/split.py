@@ -1,12 +1,13 @@
 """Prepares what a run trains on and is measured on, as `datasets`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from datasets import Dataset
 
-from train_func.run import Run
 from train_func.storage import Store
+from train_func.tasks import TextClassification
 from train_func.worker.data.train_eval_split import split_rows
 
 
@@ -21,11 +22,12 @@ class Prepared:
     held_out: Dataset
     labels: tuple[str, ...]
     notes: list[str]
-    fingerprint: str
+    fingerprints: Mapping[str, str]
+    """Of what the rows were read from, by the field of the task that names it."""
 
 
-def prepare(run: Run, store: Store | None, cache: Path) -> Prepared:
-    """The rows of ``run``: the same on every rank and machine, because only the data and the seed decide.
+def prepare(task: TextClassification, seed: int, store: Store | None, cache: Path) -> Prepared:
+    """The rows of the task: the same on every rank and machine, because only the data and the seed decide.
 
     With a share as ``held_out``, so many of the rows are drawn with the seed, from each class in proportion; a name
     takes that split, an address that file. ``samples`` is the number of rows used, training and held-out together:
@@ -35,11 +37,11 @@ def prepare(run: Run, store: Store | None, cache: Path) -> Prepared:
         InvalidInput: with every fault of the data at once.
         StorageFailed: the store is away or denies.
     """
-    divided = split_rows(run, store, cache)
+    divided = split_rows(task, seed, store, cache)
     return Prepared(
         train=Dataset(divided.train),
         held_out=Dataset(divided.held_out),
         labels=divided.labels,
         notes=divided.notes,
-        fingerprint=divided.fingerprint,
+        fingerprints=divided.fingerprints,
     )

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from train_func.errors import InvalidInput
-from train_func.run import Run
 from train_func.storage import Store
+from train_func.tasks import TextClassification
 from train_func.worker.data.columns import missing_column
 from train_func.worker.data.labels import Labels, encode
 from train_func.worker.data.locate import LocalFiles
@@ -30,24 +30,25 @@ class TrainEvalSplit:
     held_out: pa.Table
     labels: tuple[str, ...]
     notes: list[str]
-    fingerprint: str
+    fingerprints: Mapping[str, str]
+    """Of what the rows were read from, by the field of the task that names it."""
     num_rows: int
     local: Mapping[str, LocalFiles]
-    """Files of this machine that the rows were read from, by the field of the Run that names them."""
+    """Files of this machine that the rows were read from, by the field of the task that names them."""
     commit: str | None = None
     """Of the Hub's data set."""
 
 
-def split_rows(run: Run, store: Store | None, cache: Path) -> TrainEvalSplit:
+def split_rows(task: TextClassification, seed: int, store: Store | None, cache: Path) -> TrainEvalSplit:
     """What ``split.prepare`` hands out, without the seconds that importing `datasets` takes.
 
     Raises:
         InvalidInput: with every fault of the data at once.
         StorageFailed: the store is away or denies.
     """
-    parts = find_sources(run, store, cache)
-    texts, labels, notes = _checked(run, parts.tables)
-    train_rows, held_rows = _chosen(run, labels)
+    parts = find_sources(task, store, cache)
+    texts, labels, notes = _checked(task, parts.tables)
+    train_rows, held_rows = _chosen(task, seed, labels)
     held_part = HELD_OUT if HELD_OUT in labels.codes else TRAINING
     train = _side(texts[TRAINING], labels.codes[TRAINING], train_rows, first_id=0)
     first_id = len(texts[TRAINING]) if held_part == HELD_OUT else 0
@@ -59,57 +60,59 @@ def split_rows(run: Run, store: Store | None, cache: Path) -> TrainEvalSplit:
     said += _unmeasured(train, held_out, labels.names)
     said += contradictions(train["text"], train["label"].to_numpy(), labels.names)
     num_rows = sum(table.num_rows for table in parts.tables.values())
-    if run.samples is not None and run.samples > num_rows:
-        said.append(f"samples={run.samples}: there are {num_rows} rows, and all are used")
+    if task.samples is not None and task.samples > num_rows:
+        said.append(f"samples={task.samples}: there are {num_rows} rows, and all are used")
     said = [*parts.notes, *notes, *said]
-    return TrainEvalSplit(train, held_out, labels.names, said, parts.fingerprint, num_rows, parts.local, parts.commit)
+    return TrainEvalSplit(train, held_out, labels.names, said, parts.fingerprints, num_rows, parts.local, parts.commit)
 
 
-def _checked(run: Run, tables: Mapping[str, pa.Table]) -> tuple[dict[str, pa.ChunkedArray], Labels, list[str]]:
+def _checked(
+    task: TextClassification, tables: Mapping[str, pa.Table]
+) -> tuple[dict[str, pa.ChunkedArray], Labels, list[str]]:
     """Texts, labels and notes of all parts; raises InvalidInput with all that is wrong in any."""
     faults: list[str] = []
     notes: list[str] = []
     labelled = {}
     for part, table in tables.items():
-        where = f"dataset={run.dataset!r}" if part == TRAINING else f"held_out={run.held_out!r}"
-        columns = {"text": run.text, "label": run.label}
+        where = f"dataset={task.dataset!r}" if part == TRAINING else f"held_out={task.held_out!r}"
+        columns = {"text": task.text, "label": task.label}
         missing = [fault for field, name in columns.items() if (fault := missing_column(table, where, field, name))]
         if not table.num_rows:
             missing.append(f"{where}: 0 rows; the {part} rows are expected there")
-        elif run.text in table.column_names:
-            wrong, said = text_faults(table, run.text, part)
+        elif task.text in table.column_names:
+            wrong, said = text_faults(table, task.text, part)
             faults += wrong
             notes += said
         faults += missing
-        if run.label in table.column_names and table.num_rows:
-            labelled[part] = table[run.label]
+        if task.label in table.column_names and table.num_rows:
+            labelled[part] = table[task.label]
     try:
-        labels = encode(labelled, run.label, given=run.labels, kept=_kept(tables, run.label)) if labelled else None
+        labels = encode(labelled, task.label, given=task.labels, kept=_kept(tables, task.label)) if labelled else None
     except InvalidInput as found:
         labels = None
         faults += found.faults
     if faults or labels is None:
         raise InvalidInput(faults, cause="data")
-    return {part: plain(table[run.text]) for part, table in tables.items()}, labels, [*notes, *labels.notes]
+    return {part: plain(table[task.text]) for part, table in tables.items()}, labels, [*notes, *labels.notes]
 
 
 def _kept(tables: Mapping[str, pa.Table], column: str) -> tuple[str, ...]:
     return next((names for table in tables.values() if (names := class_names(table, column))), ())
 
 
-def _chosen(run: Run, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
+def _chosen(task: TextClassification, seed: int, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the training rows in their part, and of the held-out rows in theirs."""
     codes = labels.codes[TRAINING]
     if HELD_OUT in labels.codes:
-        return _sampled(run, codes, labels.codes[HELD_OUT])
-    assert not isinstance(run.held_out, str)
+        return _sampled(task.samples, seed, codes, labels.codes[HELD_OUT])
+    assert not isinstance(task.held_out, str)
     used = np.arange(len(codes))
-    if run.samples is not None:
-        used = stratified_sample(codes, run.samples, seed=run.seed, stream=_SAMPLE)
-    num_held = round(len(used) * run.held_out)
+    if task.samples is not None:
+        used = stratified_sample(codes, task.samples, seed=seed, stream=_SAMPLE)
+    num_held = round(len(used) * task.held_out)
     num_classes = len(np.unique(codes))
     if len(used) < 2 * num_classes:
-        rows = f"samples={run.samples}" if len(used) < len(codes) else f"dataset={run.dataset!r}: {len(codes)} rows"
+        rows = f"samples={task.samples}" if len(used) < len(codes) else f"dataset={task.dataset!r}: {len(codes)} rows"
         raise InvalidInput(
             f"{rows}: for {num_classes} classes at least {2 * num_classes} rows are expected, one of each class to "
             "train and one held out",
@@ -117,12 +120,12 @@ def _chosen(run: Run, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
         )
     if not num_classes <= num_held <= len(used) - num_classes:
         raise InvalidInput(
-            f"held_out={run.held_out}: {num_held} of {len(used)} rows held out, {len(used) - num_held} to train on; "
+            f"held_out={task.held_out}: {num_held} of {len(used)} rows held out, {len(used) - num_held} to train on; "
             f"one row of each of the {num_classes} classes is expected on both sides: "
-            f"{_remedy(run.held_out, num_classes, len(used), len(codes))}",
+            f"{_remedy(task.held_out, num_classes, len(used), len(codes))}",
             cause="data",
         )
-    held = stratified_sample(codes[used], num_held, seed=run.seed, stream=_HOLD_OUT, leave=1)
+    held = stratified_sample(codes[used], num_held, seed=seed, stream=_HOLD_OUT, leave=1)
     return np.delete(used, held), used[held]
 
 
@@ -140,24 +143,24 @@ def _remedy(share: float, num_classes: int, num_used: int, num_rows: int) -> str
     return f"with this share {wanted} rows or more are expected, and there are {num_rows}"
 
 
-def _sampled(run: Run, train: np.ndarray, held_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All rows of two parts, or so many of each that together they are ``run.samples``."""
+def _sampled(samples: int | None, seed: int, train: np.ndarray, held_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All rows of two parts, or ``samples`` of both together."""
     total = len(train) + len(held_out)
-    if run.samples is None or run.samples >= total:
+    if samples is None or samples >= total:
         return np.arange(len(train)), np.arange(len(held_out))
-    num_held = round(run.samples * len(held_out) / total)
+    num_held = round(samples * len(held_out) / total)
     num_classes = len(np.unique(train))
-    if min(num_held, run.samples - num_held) < num_classes:
+    if min(num_held, samples - num_held) < num_classes:
         wanted = math.ceil(num_classes * total / min(len(train), len(held_out)))
         raise InvalidInput(
-            f"samples={run.samples}: divided as the two splits are, {len(train)} to {len(held_out)}, that is "
-            f"{run.samples - num_held} rows to train on and {num_held} held out; one of each of the {num_classes} "
+            f"samples={samples}: divided as the two splits are, {len(train)} to {len(held_out)}, that is "
+            f"{samples - num_held} rows to train on and {num_held} held out; one of each of the {num_classes} "
             f"classes is expected on both sides: give samples={wanted} or more",
             cause="data",
         )
     return (
-        stratified_sample(train, run.samples - num_held, seed=run.seed, stream=_SAMPLE),
-        stratified_sample(held_out, num_held, seed=run.seed, stream=_SAMPLE),
+        stratified_sample(train, samples - num_held, seed=seed, stream=_SAMPLE),
+        stratified_sample(held_out, num_held, seed=seed, stream=_SAMPLE),
     )
 
 

@@ -1,23 +1,18 @@
-"""Refuses data and a model that are not those that a run was submitted with, by their fingerprints."""
+"""Refuses inputs that are not those that a run was submitted with, by their fingerprints."""
 
-from train_func.errors import InvalidInput
+from collections.abc import Mapping
+
+from train_func.errors import Cause, InvalidInput
 from train_func.records import RunRecord
 
 
-def check_data(record: RunRecord, found: str) -> None:
-    """Raises InvalidInput when the fingerprint of the data is another one than at the submission."""
-    if record.data_fingerprint not in ("", found):
-        raise InvalidInput(_changed(record, record.run.dataset, record.data_fingerprint, found), cause="data")
-
-
-def check_model(record: RunRecord, found: str) -> None:
-    """Raises InvalidInput when the fingerprint of the model is another one than at the submission."""
-    if record.model_fingerprint not in ("", found):
-        raise InvalidInput(_changed(record, record.run.model, record.model_fingerprint, found), cause="model")
-
-
-def _changed(record: RunRecord, what: str, was: str, found: str) -> str:
-    return (
-        f"{what} has changed since {record.name} was submitted: its fingerprint was {was} and is {found}; submit "
-        "again, as a new run"
-    )
+def check_unchanged(record: RunRecord, found: Mapping[str, str], cause: Cause) -> None:
+    """Raises InvalidInput when an input, by its field, has another fingerprint than at the submission."""
+    faults = [
+        f"{getattr(record.run.task, field)} has changed since {record.name} was submitted: its fingerprint was "
+        f"{record.fingerprints[field]} and is {sha256}; submit again, as a new run"
+        for field, sha256 in found.items()
+        if record.fingerprints.get(field, sha256) != sha256
+    ]
+    if faults:
+        raise InvalidInput(faults, cause=cause)

@@ -1,12 +1,12 @@
-"""Brings a model's folder to this machine, from wherever the Run names it, and refuses one that cannot be loaded."""
+"""Brings a model's folder to this machine, from wherever the task names it, and refuses one that cannot be loaded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from train_func.errors import InvalidInput
-from train_func.run import Run
 from train_func.storage import Store
+from train_func.tasks import TextClassification
 from train_func.worker.data import fingerprint
 from train_func.worker.data.locate import HubId, LocalFiles, Wanted, locate
 from train_func.worker.model.folder import DESCRIBED, LOADED, ModelFacts, is_loaded, judge, sizes_of
@@ -27,25 +27,26 @@ class FoundModel:
     """Of the Hub."""
 
 
-def find_model(run: Run, store: Store | None, cache: Path, *, weights: bool = True) -> FoundModel:
-    """The folder of the run's model; without ``weights`` those of a Hub model are not downloaded.
+def find_model(task: TextClassification, store: Store | None, cache: Path, *, weights: bool = True) -> FoundModel:
+    """The folder of the task's model; without ``weights`` those of a Hub model are not downloaded.
 
     Raises:
         InvalidInput: not found, gated, unreachable, or a folder that cannot be loaded, with all that is wrong in it.
         StorageFailed: the store is away or denies.
     """
-    wanted = Wanted("model", run.model, "model", run.model_revision)
+    wanted = Wanted("model", task.model, "model", task.model_revision)
     place = locate(wanted, store, cache, is_loaded)
     if isinstance(place, HubId):
-        return _on_hub(place, run.max_length, weights=weights)
-    if run.model_revision != "main":
+        return _on_hub(place, task.max_length, weights=weights)
+    if task.model_revision != "main":
         raise InvalidInput(
-            f"model_revision={run.model_revision!r}: only a Hub model has revisions, and {place} is none", cause="model"
+            f"model_revision={task.model_revision!r}: only a Hub model has revisions, and {place} is none",
+            cause="model",
         )
     if not place.is_dir():
         raise wanted.fault("is a file; the folder with config.json, tokenizer and weights is expected")
     sizes = sizes_of(place)
-    facts = _judged(place, str(place), sizes, run.max_length)
+    facts = _judged(place, str(place), sizes, task.max_length)
     loaded = [name for name in sizes if is_loaded(name)]
     parts = fingerprint.of_each(place, loaded, cache)
     sha256 = fingerprint.of_parts(parts)

@@ -14,11 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from train_func.errors import InvalidInput
+from train_func.errors import InvalidInput, StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import open_store
 from train_func.worker.pod import process_group, user_module
 from train_func.worker.pod.rank_end import Outcome, of_error
+from train_func.worker.setup import write_setup
 
 
 def main(environ: Mapping[str, str]) -> NoReturn:
@@ -27,7 +28,7 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     _configure_logging()
     signal.signal(signal.SIGTERM, _on_signal)
     process_group.observe()
-    outcome = _outcome(lambda: _run(Path(environ["TRAIN_FUNC_JOB_DIR"]), environ.get("TRAIN_FUNC_STORE", "")))
+    outcome = _outcome(lambda: _run(environ))
     outcome = replace(outcome, separate=process_group.separate(int(environ.get("WORLD_SIZE", "1"))))
     if "TRAIN_FUNC_OUTCOME_FILE" in environ:
         outcome.write(Path(environ["TRAIN_FUNC_OUTCOME_FILE"]))
@@ -105,10 +106,17 @@ def _session() -> tuple[bool, bool]:
     return (session.opened(), session.published()) if session else (False, False)
 
 
-def _run(job_dir: Path, address: str) -> None:
+def _run(environ: Mapping[str, str]) -> None:
+    job_dir, address = Path(environ["TRAIN_FUNC_JOB_DIR"]), environ.get("TRAIN_FUNC_STORE", "")
     record = RunRecord.from_dict(json.loads((job_dir / "run.json").read_text()))
     address = address or record.store
-    function = user_module.load(job_dir, open_store(address) if address else None, record)
+    store = open_store(address) if address else None
+    function = user_module.load(job_dir, store, record)
+    if store and environ.get("RANK") == "0" and "TRAIN_FUNC_ATTEMPT" in environ:
+        try:
+            write_setup(store, record, int(environ["TRAIN_FUNC_ATTEMPT"]), int(environ["WORLD_SIZE"]), None)
+        except StorageFailed as failure:  # a function that needs no store goes on without it
+            print(f"note: with what this attempt computes could not be recorded: {failure}")
     _call(function, record.parameters())
 
 

@@ -1,16 +1,19 @@
 """Calling: train_func called as it is, in a notebook or by another launcher, without a submitted job."""
 
 import itertools
+import json
 import socket
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from train_func.errors import InvalidInput
 from train_func.home import home
+from train_func.layout import RUN
 from train_func.records import RunRecord
+from train_func.run import RECORD_KEY
 from train_func.storage import Store
-from train_func.validity import RECORD_KEY
 from train_func.worker.pod.attempt_store import Attempts
 
 ATTEMPT = 1  # of every call, which is a generation of its own
@@ -20,8 +23,10 @@ def record_of(parameters: Mapping[str, Any], environment: Mapping[str, str]) -> 
     """The record inside what train_func was called with, and whether somebody called it without any launcher.
 
     Raises:
-        InvalidInput: when ``parameters`` hold no Run, or several processes, or a pod, have no store to publish to.
+        InvalidInput: when ``parameters`` are no Run, or several processes, or a pod, have no store to publish to.
     """
+    if (job := environment.get("TRAIN_FUNC_JOB_DIR")) and RECORD_KEY not in parameters:
+        return RunRecord.from_dict(json.loads(Path(job, RUN).read_text())), False  # it gave its parameters as they are
     record = RunRecord.from_parameters(parameters, environment.get("TRAIN_FUNC_STORE", ""))
     launched = "RANK" in environment or "TRAIN_FUNC_ATTEMPT" in environment
     if not record.store and launched:

@@ -4,12 +4,13 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal
 
 import torch
 
 from train_func.errors import StorageFailed
+from train_func.records import Numerics
 from train_func.storage import Store
 
 WORTH_IT = 1.2  # times faster bfloat16 must be; below that its rounding buys nothing
@@ -17,29 +18,19 @@ ROWS, WIDTH = 1024, 768  # of the product that is timed, like the layers of a sm
 REPEATS = 4
 
 
-@dataclass(frozen=True)
-class Numerics:
-    """How a run computes. The seconds are those of one product, None where they did not decide."""
-
-    precision: Literal["bf16", "fp32"]
-    num_micro_batches: int
-    """Per global batch."""
-    device: str
-    fp32_seconds: float | None = None
-    bf16_seconds: float | None = None
-
-
-def measure_numerics(num_micro_batches: int) -> Numerics:
+def measure_numerics(num_micro_batches: int, micro_batch_size: int) -> Numerics:
     """Asks this machine; on a CPU that can bfloat16 it takes part of a second."""
+    cut = {"num_micro_batches": num_micro_batches, "micro_batch_size": micro_batch_size}
     if torch.cuda.is_available():
         good = torch.cuda.is_bf16_supported(including_emulation=False)
-        return Numerics("bf16" if good else "fp32", num_micro_batches, torch.cuda.get_device_name())
+        return Numerics(precision="bf16" if good else "fp32", device=torch.cuda.get_device_name(), **cut)
     able = torch.cpu.get_capabilities()
     name = str(able.get("cpu_name", able["architecture"]))
     if not any(able.get(flag) for flag in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")):
-        return Numerics("fp32", num_micro_batches, name)
+        return Numerics(precision="fp32", device=name, **cut)
     slow, fast = _seconds()
-    return Numerics("bf16" if slow > WORTH_IT * fast else "fp32", num_micro_batches, name, slow, fast)
+    precision: Literal["bf16", "fp32"] = "bf16" if slow > WORTH_IT * fast else "fp32"
+    return Numerics(precision=precision, device=name, fp32_seconds=slow, bf16_seconds=fast, **cut)
 
 
 def _seconds() -> tuple[float, float]:
@@ -78,7 +69,7 @@ def recorded(store: Store, key: str, ask: Callable[[], Numerics]) -> Numerics:
 
 def _read(store: Store, key: str) -> Numerics | None:
     try:
-        return Numerics(**json.loads(store.get(key).data))
+        return Numerics.from_json(store.get(key).data)
     except StorageFailed as failure:
         if failure.reason != "absent":
             raise

@@ -1,10 +1,8 @@
 """What is published of a training: the model, and all by which it can be used and understood, in a local folder."""
 
 import json
-import platform
 import shutil
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,8 @@ from train_func.errors import InvalidInput, TrainFuncError
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.model.loading import without_progress_bars
+from train_func.worker.setup import versions
 from train_func.worker.training.publish import take_source
-
-PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "safetensors")
 
 
 def write_publication(folder: Path, trainer: transformers.Trainer, tokenizer: Any, record: RunRecord) -> list[str]:
@@ -36,8 +33,7 @@ def write_publication(folder: Path, trainer: transformers.Trainer, tokenizer: An
     else:
         tokenizer.save_pretrained(folder)
     _write(folder / "run.json", record.to_dict())
-    versions = {"python": platform.python_version(), "train_func": record.package_version}
-    _write(folder / "versions.json", versions | {name: version(name) for name in PACKAGES})
+    _write(folder / "versions.json", versions())
     return notes
 
 

@@ -9,6 +9,7 @@ import socket
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,13 +19,12 @@ import transformers
 from datasets import Dataset
 
 from train_func.errors import InvalidInput
-from train_func.home import home
+from train_func.records import Numerics
 from train_func.storage import Store, open_store
-from train_func.worker.data import split, tokens, verify
-from train_func.worker.model import loading as models
-from train_func.worker.model.source import FoundModel, find_model
+from train_func.worker.data.cache import machine_cache
 from train_func.worker.pod.attempt_store import Attempts
 from train_func.worker.pod.stop import Stop
+from train_func.worker.setup import write_setup
 from train_func.worker.training import (
     audit,
     calling,
@@ -38,7 +38,8 @@ from train_func.worker.training import (
 )
 from train_func.worker.training.arguments import Arguments, check_run
 from train_func.worker.training.coverage import Coverage, RowIds
-from train_func.worker.training.numerics import Numerics, measure_numerics, recorded
+from train_func.worker.training.loading import Loading
+from train_func.worker.training.numerics import measure_numerics, recorded
 from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.training.plan import build_plan, num_micro_batches, row_ids_of
 from train_func.worker.training.publish import check_unpublished, complete
@@ -63,8 +64,8 @@ class Session:
     """``with Session(parameters) as session:`` inside train_func, on every rank.
 
     Without a launcher it is a world of one rank, so that the function can be called as it is:
-    ``train_func(run.to_dict())``. Each such call is a generation of its own, and says where it publishes: in the store
-    that TRAIN_FUNC_STORE names, else in the folder ``store`` of TRAIN_FUNC_HOME.
+    ``train_func({**run.to_dict(), **run.parameters})``. Each such call is a generation of its own, and says where it
+    publishes: in the store that TRAIN_FUNC_STORE names, else in the folder ``store`` of TRAIN_FUNC_HOME.
     """
 
     def __init__(self, parameters: dict[str, Any]) -> None:
@@ -75,7 +76,6 @@ class Session:
         """
         self.record, self._is_call = calling.record_of(parameters, world.environment())
         self.run = self.record.run
-        self._tokenizer: Any = None
         self._train_ids: RowIds | None = None
         self._held_out: Dataset | None = None
         self._stock_coverage: Coverage | None = None
@@ -100,11 +100,14 @@ class Session:
             torch.set_num_threads(int(threads))
         self._work = Path(tempfile.mkdtemp(prefix="session-", dir=environment.get("TRAIN_FUNC_WORK_DIR")))
         opening.callback(shutil.rmtree, self._work, ignore_errors=True)
-        self._cache = Path(environment.get("TRAIN_FUNC_CACHE_DIR") or home(environment) / "cache")
-        self._cache.mkdir(parents=True, exist_ok=True)
+        cache = machine_cache(environment)
+        cache.mkdir(parents=True, exist_ok=True)
         self.store: Store = open_store(self.record.store)
         self.attempt: int = world.on_rank_zero(lambda: self._attempt(environment.get("TRAIN_FUNC_ATTEMPT")))
+        self._loading = Loading(self.record, self.store, cache)
         self.numerics: Numerics = world.on_rank_zero(self._numerics)
+        if fault := self.numerics.idle_ranks_fault(self.world_size):
+            raise InvalidInput(fault)
         self._watch = hf_trainer_guard.Watch(self._before_training, lambda: self._held_out)
         opening.enter_context(self._watch.lasts())
         opening.enter_context(tracking.mlflow_writes_to(self._work))
@@ -136,7 +139,10 @@ class Session:
         # As many ranks as the run asked for: what it has at the moment must not decide how a batch is cut.
         num_ranks = self.run.workers * self.world.local_size
         cut = num_micro_batches(self.run.batch_size, self.run.micro_batch_size, num_ranks)
-        return recorded(self.store, self.record.keys.numerics, lambda: measure_numerics(cut))
+        measure = partial(measure_numerics, cut, self.run.micro_batch_size)
+        found = recorded(self.store, self.record.keys.numerics, measure)
+        write_setup(self.store, self.record, self.attempt, self.world_size, found)
+        return found
 
     @property
     def rank(self) -> int:
@@ -156,41 +162,15 @@ class Session:
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the classes, in the order of their numbers."""
-        return self._prepared.labels
-
-    @property
-    def _prepared(self) -> split.Prepared:
-        if not hasattr(self, "_prepared_once"):
-            self._prepared_once = world.on_all_ranks(self._prepare)
-            for note in self._prepared_once.notes:
-                world.log_rank0(f"note: {note}")
-        return self._prepared_once
-
-    def _prepare(self) -> split.Prepared:
-        prepared = split.prepare(self.run, self.store, self._cache)
-        verify.check_data(self.record, prepared.fingerprint)
-        return prepared
+        return self._loading.rows.labels
 
     def model(self) -> tuple[Any, Any]:
         """The model with a head for the labels of the data, the same on all ranks, and its tokenizer."""
-        labels = self.labels
-        found = world.on_all_ranks(self._found_model)
-        self._tokenizer = world.on_all_ranks(lambda: models.load_tokenizer(found))
-        return world.on_all_ranks(lambda: models.load_model(found, labels, self.run.seed)), self._tokenizer
-
-    def _found_model(self) -> FoundModel:
-        found = find_model(self.run, self.store, self._cache)
-        verify.check_model(self.record, found.fingerprint)
-        return found
+        return self._loading.model()
 
     def data(self, tokenizer: Any) -> tuple[Dataset, Dataset]:
         """All training and all held-out rows, tokenised, the same on all ranks; ``row_id`` tells them apart."""
-        prepared = self._prepared
-
-        def tokenise(rows: Dataset) -> Dataset:
-            return tokens.tokenise(rows, tokenizer, self.run.max_length, self._cache)
-
-        train, self._held_out = world.on_all_ranks(lambda: (tokenise(prepared.train), tokenise(prepared.held_out)))
+        train, self._held_out = self._loading.data(tokenizer)
         self._train_ids = row_ids_of(train)
         return train, self._held_out
 
@@ -206,7 +186,7 @@ class Session:
             seed=self.run.seed,
             num_epochs=self.run.epochs,
             batch_size=self.run.batch_size,
-            micro_batch_size=self.run.micro_batch_size,
+            micro_batch_size=self.numerics.micro_batch_size,
             num_micro_batches=self.numerics.num_micro_batches,
             world_size=self.world_size,
         )
@@ -225,8 +205,8 @@ class Session:
             "bf16": self.numerics.precision == "bf16",
             "ddp_backend": torch.distributed.get_backend() if has_gpu and self.world.launched else None,
             "dataloader_pin_memory": has_gpu,
-            "per_device_train_batch_size": self.run.micro_batch_size,
-            "per_device_eval_batch_size": 4 * self.run.micro_batch_size,
+            "per_device_train_batch_size": self.numerics.micro_batch_size,
+            "per_device_eval_batch_size": 4 * self.numerics.micro_batch_size,
             "gradient_accumulation_steps": math.ceil(self.numerics.num_micro_batches / self.world_size),
             "report_to": "none",
             "logging_strategy": "no",
@@ -254,7 +234,7 @@ class Session:
             rehearsal.Rehearsal(trainer, report.rows_measured(trainer, self._held_out))
 
     def _tokenizer_of(self, trainer: transformers.Trainer) -> Any:
-        return trainer.processing_class or self._tokenizer
+        return trainer.processing_class or self._loading.processor
 
     def publish(self, trainer: transformers.Trainer) -> None:
         """Publishes the trained model as the result of the run; all ranks return when that is done.

@@ -1,0 +1,96 @@
+"""From what is asked for to the record of its run: its name, its generation, and what of an earlier one differs."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from train_func.client.preflight import Facts
+from train_func.client.source import Source
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.layout import RunKeys
+from train_func.records import Numerics, RunRecord
+from train_func.run import Run, name_of
+from train_func.storage import Store
+
+
+def record_of(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bool) -> RunRecord:
+    made_of: dict[str, Any] = {
+        "function": source.function,
+        "source_sha256": source.sha256,
+        "fingerprints": facts.fingerprints,
+    }
+    name = name_of(run, **made_of)
+    newest = newest_generation(store, name)
+    generation = newest + 1 if fresh or newest == 0 else newest
+    return RunRecord(
+        run=placed(run),
+        name=name,
+        generation=generation,
+        store=store.address,
+        **made_of,
+    )
+
+
+def placed(run: Run) -> Run:
+    """The run with its local files named from the root: workers have a working folder of their own."""
+    named = {name: getattr(run.task, name) for name in run.task.inputs} if run.task else {}
+    return run.with_task({name: _absolute(address) for name, address in named.items() if isinstance(address, str)})
+
+
+def _absolute(address: str) -> str:
+    path = Path(address).expanduser()
+    return str(path.absolute()) if path.exists() else address
+
+
+def newest_generation(store: Store, name: str) -> int:
+    """The newest generation of a run; 0 when the store has none."""
+    first = 1 if store.list(RunKeys(name, 1).run) else 0
+    found = (re.fullmatch(r"(\d+)/", folder) for folder in store.names(RunKeys(name).generations) if first)
+    later = sorted((int(number[1]) for number in found if number), reverse=True)
+    return next((number for number in later if store.list(RunKeys(name, number).run)), first)
+
+
+def stored(store: Store, name: str, generation: int) -> RunRecord:
+    """The record of a run that was submitted before."""
+    return RunRecord.read(json.loads(store.get(RunKeys(name, generation).run).data))
+
+
+def version_of(store: Store, record: RunRecord) -> str | None:
+    """The version of the run's record in the store, None when there is none; whoever replaces it may start the job."""
+    try:
+        return store.get(record.keys.run).version
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+        return None
+
+
+def differing(before: RunRecord, asked: RunRecord) -> dict[str, tuple[object, object]]:
+    """What two submissions of one run ask for differently: before and now, by name."""
+    was, now = before.run.budget(), asked.run.budget()
+    found: dict[str, tuple[object, object]] = {name: (was[name], now[name]) for name in was if was[name] != now[name]}
+    if before.package_version != asked.package_version:
+        found["train_func"] = (before.package_version, asked.package_version)
+    return found
+
+
+def say_what_stays(store: Store, record: RunRecord) -> None:
+    """Of a run that goes on: how its batches were cut stays.
+
+    Raises:
+        InvalidInput: more workers than micro-batches.
+    """
+    try:
+        numerics = Numerics.from_json(store.get(record.keys.numerics).data)
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+        return
+    if fault := numerics.idle_ranks_fault(record.run.workers):
+        raise InvalidInput(fault)
+    if numerics.micro_batch_size != record.run.micro_batch_size:
+        print(
+            f"note: micro_batch_size={numerics.micro_batch_size} stays, as its first attempt has cut the batches; "
+            "fresh=True cuts anew"
+        )

@@ -1,0 +1,49 @@
+"""Dataclasses whose fields are given by name: a misspelt or missing one is refused with the one that was meant."""
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from functools import partial
+from typing import Any, Self
+
+from train_func.errors import InvalidInput
+
+
+class _Signature:
+    """The signature of the generated ``__init__``: editors and help() would otherwise show that of ``__new__``."""
+
+    def __get__(self, instance: object, owner: Any) -> inspect.Signature:
+        return inspect.signature(partial(owner.__init__, None))
+
+
+class NamedFields:
+    """Base of frozen dataclasses with keyword-only fields."""
+
+    __signature__ = _Signature()
+
+    def __new__(cls, *unnamed: Any, **given: Any) -> Self:
+        """Raises InvalidInput naming each field that is misspelt, given without a name, or missing."""
+        required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
+        example = f"{cls.__name__}({', '.join(f'{name}=...' for name in required or field_names(cls)[:1])})"
+        found = [cls.unknown(name, given) for name in given if name not in field_names(cls)]
+        if unnamed:
+            found.append(f"the fields of a {cls.__name__} are given by name: {example}")
+        elif given:  # copy and pickle make an object of nothing, and fill it afterwards
+            found += [f"{name}= is missing: {example} is expected" for name in required if name not in given]
+        if found:
+            raise InvalidInput(found)
+        return super().__new__(cls)
+
+    @classmethod
+    def unknown(cls, name: str, given: Mapping[str, Any]) -> str:
+        """What is said of a field that there is not; ``given`` are all fields of the call."""
+        close = difflib.get_close_matches(name, field_names(cls), n=1)
+        return f"{cls.__name__} has no field {name!r}: " + (
+            f"did you mean {close[0]!r}?" if close else f"its fields are {', '.join(field_names(cls))}."
+        )
+
+
+def field_names(kind: Any) -> tuple[str, ...]:
+    """Names of the fields of a dataclass, in their order."""
+    return tuple(own.name for own in fields(kind))

@@ -1,0 +1,40 @@
+"""Setup: with what an attempt computes, written down once by its rank 0. Loads no torch."""
+
+import json
+import os
+import platform
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+
+from train_func.records import AttemptSetup, Numerics, RunRecord
+from train_func.storage import Store
+from train_func.version import VERSION
+
+PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "safetensors")
+
+
+def versions() -> dict[str, str]:
+    """Of Python, of this package, and of those installed that compute."""
+    found = {"python": platform.python_version(), "train_func": VERSION}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # an own function may run where it is not needed
+            continue
+    return found
+
+
+def write_setup(store: Store, record: RunRecord, attempt: int, world_size: int, numerics: Numerics | None) -> None:
+    """Writes the ``setup.json`` of an attempt; a Session does it again, as it knows the numerics.
+
+    Raises:
+        StorageFailed: the store is away or denies.
+    """
+    setup = AttemptSetup(
+        workers=record.run.workers,
+        world_size=world_size,
+        versions=versions(),
+        machine={"name": platform.node(), "system": platform.platform(), "cpus": str(os.cpu_count())},
+        numerics=asdict(numerics) if numerics else None,
+    )
+    store.put(record.keys.attempt(attempt).setup, json.dumps(asdict(setup), indent=1).encode())
