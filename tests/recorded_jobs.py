@@ -23,41 +23,51 @@ class Clock:
         return self.seconds
 
 
-class RecordedBackend:
+class RecordedJob:
     """One job, by the name of its file; its JSON may be changed before it is shown."""
 
     def __init__(self, name: str) -> None:
-        self.job = json.loads((FOLDER / f"{name}.json").read_text())
+        self.recorded = json.loads((FOLDER / f"{name}.json").read_text())
         self.room: SchedulingReport | None = None
         self.asked_for_room = 0
         self.last_line = ""
         self.silence: InvalidInput | None = None
 
-    def status(self, job_name):
-        return reading.job_status(self.job["job"])
+    def status(self):
+        return reading.job_status(self.recorded["job"])
 
-    def pods(self, job_name):
-        return [reading.pod(pod) for pod in self.job["pods"]]
+    def pods(self):
+        return [reading.pod(pod) for pod in self.recorded["pods"]]
 
-    def events(self, job_name):
-        return sorted((reading.event(event) for event in self.job["events"]), key=lambda event: event.time)
+    def events(self):
+        return sorted((reading.event(event) for event in self.recorded["events"]), key=lambda event: event.time)
 
-    def scheduling_report(self, job_name):
+    def scheduling_report(self):
         self.asked_for_room += 1
         return self.room
 
-    def outage(self, job_name):
+    def outage(self):
         return self.silence
 
-    def last_lines(self, job_name, pods):
+    def last_lines(self, pods):
         return {pod.uid: self.last_line for pod in pods}
 
-    def without(self, *, pods=False, events=False, conditions=False) -> "RecordedBackend":
-        self.job["pods"] = [] if pods else self.job["pods"]
-        self.job["events"] = [] if events else self.job["events"]
+    def without(self, *, pods=False, events=False, conditions=False) -> "RecordedJob":
+        self.recorded["pods"] = [] if pods else self.recorded["pods"]
+        self.recorded["events"] = [] if events else self.recorded["events"]
         if conditions:
-            self.job["job"]["status"]["conditions"] = []
+            self.recorded["job"]["status"]["conditions"] = []
         return self
+
+
+class RecordedBackend:
+    """Has this job and no other."""
+
+    def __init__(self, job: RecordedJob) -> None:
+        self._job = job
+
+    def job(self, name):
+        return self._job
 
 
 def a_record(workers: int = 1, **options) -> RunRecord:
@@ -65,10 +75,10 @@ def a_record(workers: int = 1, **options) -> RunRecord:
     return RunRecord(run=run, name="job-a", generation=1, store="s3://b/runs", function="f", source_sha256="0")
 
 
-def looked(backend, seconds=30, workers=1):
+def looked(job, seconds=30, workers=1):
     """All that is told within ``seconds``, the monitor at their end, and when it would have given up."""
     clock = Clock()
-    monitor = JobMonitor(a_record(workers), backend, clock)
+    monitor = JobMonitor(a_record(workers), job, clock)
     told, given_up = [], None
     for _ in range(seconds):
         told += monitor.look()

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from train_func.client import manifest
+from train_func.client.backend import Submission
 from train_func.client.placement import Placement, SecretKey
 from train_func.client.status import JobStatus
 from train_func.client.twin import Local
@@ -102,15 +103,18 @@ class Jobs:
         self.backend = Local()
 
     def start(self, code: str, *, name: str = "job-a", files: dict[str, bytes] | None = None, **shape: Any) -> str:
-        self.backend.create(name, worker_manifest(code, name=name, **shape), files or {"run.json": b"{}"})
+        self.create(worker_manifest(code, name=name, **shape), files or {"run.json": b"{}"})
         return name
+
+    def create(self, job: dict[str, Any], files: dict[str, bytes]) -> None:
+        self.backend.submit(Submission(job, {}, {}), files)
 
     def ended(self, name: str = "job-a", seconds: float = LIMIT_SECONDS) -> JobStatus:
         """Waits until the job has finished and its controller is gone."""
         folder = JobFolder(self.home, name)  # a process has no environment any more before it lets go of its lock
         what = f"end of {name}\n{self.controller_log(name)}"
         until(lambda: not self.processes(name) and not folder.controlled(), what, seconds)
-        status = self.backend.status(name)
+        status = self.backend.job(name).status()
         assert status is not None
         assert status.finished, self.controller_log(name)
         return status
@@ -126,7 +130,7 @@ class Jobs:
         return (self.home / "jobs" / name / "controller.log").read_text()
 
     def text(self, name: str = "job-a", worker: int | None = None) -> list[str]:
-        lines = self.backend.log_lines(name, follow=False)
+        lines = self.backend.job(name).logs(follow=False)
         return [line.text for line in lines if worker in (None, line.worker)]
 
     def processes(self, name: str) -> list[int]:
@@ -146,7 +150,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
     found = Jobs(home)
     yield found
     for folder in (home / "jobs").glob("[a-z]*"):
-        found.backend.delete(folder.name)
+        found.backend.job(folder.name).delete()
     until(lambda: not processes(TRAIN_FUNC_HOME=str(home)), "no process left")
     assert not list((home / "jobs").glob("[a-z]*"))
     assert links_into(home) == []

@@ -25,8 +25,6 @@ _HOMES = {
     "submit": "train_func.client.submit",
     "attach": "train_func.client.submit",
     "Job": "train_func.client.job",
-    "Local": "train_func.client.twin",
-    "Cluster": "train_func.client.cluster",
     "SecretKey": "train_func.client.placement",
     "TrainFuncError": "train_func.errors",
     "InvalidInput": "train_func.errors",
@@ -55,9 +53,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    from train_func.client.registry import BACKENDS
+
+    home = _HOMES.get(name) or BACKENDS.get(name)
+    if home is None:
         raise AttributeError(f"train_func has no {name!r}; it offers {', '.join(__all__)}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -23,7 +23,7 @@ def doctor() -> int:
     """Prints one report, every finding with its remedy; the exit code."""
     backend = Cluster()
     asked = {
-        "cluster": lambda: backend.preflight(Run()),
+        "cluster": lambda: backend.check(Run()),
         "store": lambda: open_store(backend.store_address()).probe("probes"),
     }
     found = {what: _faults(ask) for what, ask in asked.items()}

@@ -3,6 +3,7 @@
 inputs/<sha256>/...             files that runs were given, each file or folder under the SHA-256 of its content
 <name>/run.json                 the record of the run; of generation 2 and later: <name>/generations/<n>/run.json
        manifest.json            the manifest that was submitted
+       submission.json          the backend it was submitted to, and with which options
        cancelled.json           that it was cancelled
        source/                  the packed function, and the map from its lines to cells
        numerics.json            precision and cut, found once
@@ -89,6 +90,10 @@ class RunKeys:
     @property
     def manifest(self) -> str:
         return f"{self.prefix}/manifest.json"
+
+    @property
+    def submission(self) -> str:
+        return f"{self.prefix}/submission.json"
 
     @property
     def cancelled(self) -> str:

@@ -9,6 +9,7 @@ from typing import TextIO
 from tests.cluster.conformance import Json, Record, SeenPod
 from tests.twin_jobs import links_into, processes
 from train_func.client import manifest
+from train_func.client.backend import Submission
 from train_func.client.twin import Local
 from train_func.client.twin.folder import JobFolder
 
@@ -31,7 +32,7 @@ class TwinStage:
         self._closed.set()
 
     def create(self, job: str, job_manifest: Json, files: dict[str, bytes]) -> Record:
-        self.backend.create(job, job_manifest, files)
+        self.backend.submit(Submission(job_manifest, {}, {}), files)
         record = Record()
         # Opened now: it can be read to its end, also when the job expires meanwhile.
         log = (self._folder(job) / "controller.log").open()
@@ -46,10 +47,10 @@ class TwinStage:
         """Nothing is held: the twin's operator never misses how a pod ended."""
 
     def suspend(self, job: str, suspended: bool) -> None:
-        self.backend.suspend(job, suspended)
+        self.backend.job(job).suspend(suspended)
 
     def delete_pod(self, job: str, pod: SeenPod) -> None:
-        self.backend.delete_pod(job, pod.name)
+        self.backend.job(job).delete_pod(pod.name)
 
     def text(self, job: str, pod: SeenPod) -> str:
         log = self._folder(job) / "pods" / pod.name / pod.uid / "log"
@@ -68,7 +69,7 @@ class TwinStage:
         return value
 
     def delete(self, job: str) -> None:
-        self.backend.delete(job)
+        self.backend.job(job).delete()
 
     def left(self, job: str) -> list[str]:
         folder = self._folder(job)
@@ -82,7 +83,7 @@ class TwinStage:
         begun = ""  # a line that is still being written
         with log:
             while not self._closed.is_set() and not record.gone:
-                gone = self.backend.status(job) is None and not self.backend.pods(job)
+                gone = self.backend.job(job).status() is None and not self.backend.job(job).pods()
                 *lines, begun = (begun + log.read()).split("\n")
                 for line in lines:
                     _tell(line, record)

@@ -114,5 +114,5 @@ def nothing_left(as_notebook: None, notebook: Kubectl, left_behind: Callable[[],
     """After every test: when each job of this session is deleted, nothing of ours is left."""
     yield
     for job in notebook.json("get", "pytorchjobs")["items"]:
-        Cluster().delete(job["metadata"]["name"])
+        Cluster().job(job["metadata"]["name"]).delete()
     assert left_behind() == []

@@ -62,13 +62,14 @@ def hanging(title: str, edit: Edit = lambda *_: None, **options: Any) -> Hanging
     backend = Cluster(**{"cpu": "50m", "memory": "64Mi", **options})
     run = Run(workers=1, parameters={"title": title})
     record = replace(manifests.provisional(run, backend.store_address()), name=f"hangs-{title}")
-    manifest = backend.render(record, ["run.json"])
+    submission = backend.submission(record, ["run.json"])
+    manifest: Any = submission.manifest
     pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     edit(manifest, pod, pod["containers"][0])
     store, files = open_store(backend.store_address()), {"run.json": json.dumps(record.to_dict()).encode()}
     store.put(record.keys.run, files["run.json"])
     begun = time.monotonic()
-    backend.create(record.job_name, manifest, files)
+    backend.submit(submission, files)
     return Hanging(title, Job(record, backend, store), begun)
 
 

@@ -85,7 +85,7 @@ def assert_succeeded_with_every_row_used_once(shown: str, job: Job, epochs: int)
     assert f"{job.name}: Succeeded" in shown
     assert training_audit(shown, workers=2) == epochs
     assert held_out_audit(shown)
-    assert {pod.reason for pod in job._backend.pods(job.record.job_name)} == {"Completed"}
+    assert {pod.reason for pod in job._job.pods()} == {"Completed"}
 
 
 @pytest.mark.timeout(1800)

@@ -14,8 +14,7 @@ from tests.cluster import accounts
 from tests.cluster.hanging import hanging, runs
 from tests.cluster.kubectl import Kubectl, until
 from tests.tcp_proxy import TcpProxy, cut, tcp_proxy
-from train_func import Cluster
-from train_func.client.cluster import informer, observer
+from train_func.client.cluster import informer
 from train_func.client.job import Job
 
 NAMED_SECONDS = 120.0  # until a diagnosis is told; a quarter of it where nothing else runs, as the tables show
@@ -37,7 +36,7 @@ class Waiting:
         self.ended: list[str | BaseException] = []
         self._said = io.StringIO()
         self._threads = [threading.Thread(target=self._run, args=(what,)) for what in (job.watch, job.wait)]
-        self._observed = lambda: observer.newest(Cluster()._access(), job.record.job_name)
+        self._observed = lambda: job._job._observer
 
     def _run(self, what: Callable[[], str]) -> None:
         try:

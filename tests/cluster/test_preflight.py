@@ -36,7 +36,7 @@ def refused(table: list[str], request: pytest.FixtureRequest) -> Callable[..., I
         backend = Cluster(**{**SMALL, **options})
         begun = time.monotonic()
         with pytest.raises(InvalidInput) as caught:
-            backend.preflight(run)
+            backend.check(run)
         seconds = time.monotonic() - begun
         title = request.node.name.removeprefix("test_")
         table.append(f"{title[:60]:<60} {seconds:4.1f} s  {caught.value.cause:<10} {caught.value.faults[0][:120]}")
@@ -64,7 +64,7 @@ def as_who(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, notebook: Kubectl) -
 @pytest.fixture(scope="module", autouse=True)
 def kubernetes_is_loaded(as_notebook: None) -> None:
     """Importing its client takes a second or more, once for each process, before anything is asked."""
-    Cluster(**SMALL).pods("nobody")
+    Cluster(**SMALL).job("nobody").pods()
 
 
 def server(url: str, **more: str) -> Callable[[dict[str, Any]], object]:
@@ -76,10 +76,10 @@ def server(url: str, **more: str) -> Callable[[dict[str, Any]], object]:
 
 def test_a_job_that_can_run_is_let_pass_and_what_is_not_known_is_said_once(monkeypatch, capsys):
     monkeypatch.setattr(preflight, "_told", set())
-    Cluster(**SMALL).preflight(RUN)
+    Cluster(**SMALL).check(RUN)
     said = capsys.readouterr().out
     assert "infra/rbac-cluster.yaml" in said
-    Cluster(**SMALL).preflight(RUN)
+    Cluster(**SMALL).check(RUN)
     assert "not known" not in capsys.readouterr().out
     assert "note: not known beforehand, for want of the right to look: whether a node could hold a worker" in said
 
@@ -101,7 +101,7 @@ def test_the_doctor_of_a_notebook_finds_the_same(admin, namespace):
 
 def test_the_admin_is_told_no_more_than_the_namespace_lacks(admin, namespace, monkeypatch, capsys):
     monkeypatch.setenv("KUBECONFIG", str(admin.kubeconfig))
-    Cluster(**SMALL, namespace=namespace).preflight(RUN)
+    Cluster(**SMALL, namespace=namespace).check(RUN)
     assert "not known" not in capsys.readouterr().out
 
 

@@ -112,7 +112,7 @@ def test_a_policy_that_denies_the_job_is_told_beforehand(admin, namespace):
         denying(admin, namespace, "kubeflow.org", PROBE, "pytorchjobs"),
         pytest.raises(InvalidInput, match=f"denied request: {DENIED}; a policy of this cluster") as caught,
     ):
-        backend.preflight(Run(workers=1))
+        backend.check(Run(workers=1))
     assert len(caught.value.faults) == 1
 
 

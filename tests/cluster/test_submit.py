@@ -16,6 +16,7 @@ from tests.cluster.kept import everything_in, kinds, of_kind
 from tests.cluster.kubectl import Kubectl, until
 from tests.tiny_model import write_tiny_model
 from train_func import Cluster, InvalidInput, JobFailed, JobNotFound, Run, TextClassification, attach, submit
+from train_func.client.backend import Submission
 from train_func.client.job import Job
 from train_func.client.placement import SecretKey
 
@@ -208,7 +209,7 @@ def test_a_refused_job_leaves_no_config_map(run, objects_of, namespace):
     job.delete()
     manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["name"] = "not-pytorch"
     with pytest.raises(InvalidInput, match="pytorch"):
-        backend.create(job.record.job_name, manifest, {"run.json": b"{}"})
+        backend.submit(Submission(manifest, {}, {}), {"run.json": b"{}"})
     assert objects_of(job) == []
 
 
@@ -252,10 +253,10 @@ def secret(namespace: str, name: str, values: dict[str, str]) -> dict:
 
 def test_whoever_is_overtaken_by_the_same_submission_attaches_to_its_job(run, jobs, objects_of, notebook, capsys):
     class Overtaken(Cluster):
-        def create(self, *arguments):
+        def submit(self, *arguments):
             jobs.append(submit(waits, run, on=Cluster(**SMALL, grace_seconds=1)))
             first.append(uid_of(notebook, jobs[-1]))
-            super().create(*arguments)
+            return super().submit(*arguments)
 
     first: list[str] = []
     job = submit(waits, run, on=Overtaken(**SMALL, grace_seconds=1))

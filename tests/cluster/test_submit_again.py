@@ -19,9 +19,9 @@ def test_a_job_that_is_being_deleted_is_waited_for_and_submitted_anew(run, jobs,
         )
 
     class Released(Cluster):
-        def create(self, *arguments):
+        def submit(self, *arguments):
             finalizers()  # without this the deleted job would stay forever
-            super().create(*arguments)
+            return super().submit(*arguments)
 
     job = submit(waits, run, on=Cluster(**SMALL, grace_seconds=1))
     jobs.append(job)

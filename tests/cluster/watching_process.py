@@ -51,7 +51,7 @@ def main(name: str, unmeasured: float, measured: float) -> None:
             mine = psutil.Process().net_connections("tcp")
             connections.append(sum(c.status == "ESTABLISHED" and c.raddr.port == server.port for c in mine))
         cpu = (time.process_time() - begun) / measured
-    changes = len(Cluster().pods(job.record.job_name))
+    changes = len(Cluster().job(job.record.job_name).pods())
     found = {
         "cpu": cpu,
         "connections": max(connections),

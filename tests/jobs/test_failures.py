@@ -24,7 +24,7 @@ def failure(job) -> JobFailed:
 
 
 def num_pods(job) -> int:
-    return len(Local().pods(job.record.job_name))
+    return len(Local().job(job.record.job_name).pods())
 
 
 def line_of(text: str) -> int:
@@ -105,7 +105,7 @@ def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):
     error = failure(job)
     assert error.cause == "memory"
     assert "give each worker more memory" in str(error)
-    assert {pod.reason for pod in Local().pods(job.record.job_name)} >= {"OOMKilled"}
+    assert {pod.reason for pod in Local().job(job.record.job_name).pods()} >= {"OOMKilled"}
 
 
 def test_a_worker_that_cannot_even_begin_within_its_memory_is_given_up_with_the_remedy(home, a_run):
@@ -117,7 +117,7 @@ def test_a_worker_that_cannot_even_begin_within_its_memory_is_given_up_with_the_
         job.wait(LIMIT)
     assert caught.value.cause == "memory"
     assert "more memory=" in str(caught.value)
-    assert len(Local().pods(job.record.job_name)) <= 6
+    assert len(Local().job(job.record.job_name).pods()) <= 6
     job.cancel()
 
 
@@ -125,7 +125,7 @@ def test_a_worker_that_cannot_even_begin_within_its_memory_is_given_up_with_the_
 def test_a_permanent_exit_code_fails_once(home, a_run, code):
     job = submit(functions.ends_with, a_run(workers=1, parameters={"code": code}), on=Local())
     assert f"{code}" in str(failure(job))
-    assert [pod.exit_code for pod in Local().pods(job.record.job_name)] == [code]
+    assert [pod.exit_code for pod in Local().job(job.record.job_name).pods()] == [code]
 
 
 def test_cancel_stops_the_workers_and_a_new_submission_goes_on(home, a_run, tmp_path):

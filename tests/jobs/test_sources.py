@@ -37,10 +37,10 @@ def test_one_job_carries_many_sources_through_its_manifest(home, a_run, tmp_path
         "source.py": carrier.text.encode(),
         "wanted.json": json.dumps(wanted).encode(),
     }
-    Local().create("thousand", Local().render(record, sorted(files)), files)
-    lines = [line.text for line in Local().log_lines("thousand", follow=True)]
+    Local().submit(Local().submission(record, sorted(files)), files)
+    lines = [line.text for line in Local().job("thousand").logs(follow=True)]
     assert any(f"{num_sources} sources arrived and work" in line for line in lines), lines[-20:]
-    assert Local().status("thousand").condition("Succeeded")
+    assert Local().job("thousand").status().condition("Succeeded")
 
 
 def test_a_source_too_large_for_a_config_map_goes_by_the_store(home, a_run, tmp_path):

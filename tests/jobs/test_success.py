@@ -45,7 +45,7 @@ def test_a_function_becomes_a_verified_model_that_is_found_again(home, a_run, tm
     again = submit(fine_tunes, a_run(), on=Local())
     assert "it was already done" in capsys.readouterr().out
     assert again.name == job.name
-    assert len(Local().pods(job.record.job_name)) == 2
+    assert len(Local().job(job.record.job_name).pods()) == 2
     assert not processes_of(job.record.job_name)
 
     fresh = submit(fine_tunes, a_run(), on=Local(), fresh=True)
@@ -83,7 +83,7 @@ def test_whoever_is_overtaken_by_the_same_submission_attaches_to_its_job(home, a
     assert "somebody else submitted the same at the same moment" in capsys.readouterr().out
     assert job.record == attach(other[0].name).record
     assert job.wait(LIMIT) == "Succeeded"
-    assert [pod.name for pod in Local().pods(job.record.job_name)] == [f"{job.record.job_name}-worker-0"]
+    assert [pod.name for pod in Local().job(job.record.job_name).pods()] == [f"{job.record.job_name}-worker-0"]
 
 
 def test_jobs_side_by_side_do_not_meet_and_end_clean_with_every_ranks_own_exit_code_recorded(home, a_run):
@@ -104,7 +104,7 @@ def test_twenty_of_twenty_end_clean(home, a_run):
 def ends_clean(job):
     assert job.wait(LIMIT) == "Succeeded", list(job.logs())
     # The job has succeeded as soon as the first of its workers has; the other is about to end.
-    pods = until(lambda: all_ended(Local().pods(job.record.job_name)))
+    pods = until(lambda: all_ended(Local().job(job.record.job_name).pods()))
     assert [(pod.exit_code, pod.restarts) for pod in pods] == [(0, 0), (0, 0)]
     assert exit_codes(job) == {0: 0, 1: 0}
 

@@ -388,10 +388,7 @@ def test_the_first_answer_of_a_plugin_is_waited_for_as_long_and_taken_when_it_co
     impatient()
     plugin = hanging(answers=0)
     backend = Cluster(image="there/image:1", store="s3://bucket", s3_endpoint="http://there:9000")
-    for call in (
-        lambda: connected(plugin.user),
-        lambda: backend.preflight(Run(workers=2)),
-    ):
+    for call in (lambda: connected(plugin.user), lambda: backend.check(Run(workers=2))):
         with pytest.raises(InvalidInput, match="kubectl get pods") as caught:
             call()
         assert caught.value.cause == "permission"

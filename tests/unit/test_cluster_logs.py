@@ -95,7 +95,7 @@ def access(server) -> Access:
 
 
 def test_of_a_pod_with_other_containers_the_log_of_the_worker_is_read(access):
-    assert list(logs._there_now(access, [ENDED])) == [LogLine(0, "uid-0", "hello")]
+    assert list(logs.there_now(access, [ENDED])) == [LogLine(0, "uid-0", "hello")]
     assert logs.last_lines(access, [RUNS]) == {"uid-0": "hello"}
 
 

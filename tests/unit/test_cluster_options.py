@@ -50,7 +50,7 @@ def kubeconfig(current):
 
 
 def rendered(backend):
-    return backend.render(provisional(RUN, backend.store_address()), FILES)
+    return backend.submission(provisional(RUN, backend.store_address()), FILES).manifest
 
 
 def pod_of(manifest):
@@ -195,7 +195,7 @@ def test_a_misspelt_option_is_an_error():
 
 def test_what_is_missing_is_named_when_it_is_needed(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
-    found = faults(lambda: Cluster().render(provisional(RUN, "s3://bucket"), FILES))
+    found = faults(lambda: Cluster().submission(provisional(RUN, "s3://bucket"), FILES))
     assert [fault.split(":")[0].split("=")[0] for fault in found] == ["store", "image", "AWS_ENDPOINT_URL_S3"]
     assert "TRAIN_FUNC_IMAGE" in found[1]
     assert "TRAIN_FUNC_S3_ENDPOINT" in found[2]
@@ -304,3 +304,15 @@ def test_a_run_that_the_store_does_not_hold_is_answered_with_the_most_similar_na
 def test_what_is_no_name_of_a_run_is_refused(name):
     (fault,) = faults(lambda: attach(name))
     assert fault == f"attach was given {name!r}; the name of a run is expected, such as job.name"
+
+
+def test_a_submission_tells_its_options_and_what_leads_to_its_job(monkeypatch):
+    backend = Cluster(image="i:1", store="s3://bucket", s3_endpoint="http://store:9000", cpu="500m")
+    submission = backend.submission(provisional(RUN, backend.store_address()), FILES)
+    assert submission.found_by == {"store": "s3://bucket", "namespace": pod_namespace(submission)}
+    told = {name: submission.options[name] for name in ("image", "cpu", "s3_endpoint", "spot")}
+    assert told == {"image": "i:1", "cpu": "500m", "s3_endpoint": "http://store:9000", "spot": False}
+
+
+def pod_namespace(submission):
+    return submission.manifest["metadata"]["namespace"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recorded_jobs import RecordedBackend, a_record
+from tests.recorded_jobs import RecordedJob, a_record
 from train_func.attempt_records import EndRecord, Failure, RankRecord
 from train_func.client.diagnose import explain
 from train_func.client.diagnose.incidents import incidents
@@ -31,7 +31,7 @@ def ended(store) -> Callable[..., None]:
 
 
 def test_a_worker_that_left_no_record_is_told_by_its_exit_code_and_not_by_its_log(store):
-    error = explain(a_record(), RecordedBackend("exit_1"), store)
+    error = explain(a_record(), RecordedJob("exit_1"), store)
     assert error.cause == "unknown"
     assert "worker 0 ended with exit code 1\n" in str(error)
     assert "hello from the log" not in str(error)
@@ -50,67 +50,67 @@ ENDS = [
 
 @pytest.mark.parametrize(("code", "log", "cause", "words"), ENDS)
 def test_a_worker_that_could_say_nothing_is_told_by_signal_or_code_without_its_log(store, code, log, cause, words):
-    backend = RecordedBackend("exit_1")
-    (status,) = backend.job["pods"][0]["status"]["containerStatuses"]
+    job = RecordedJob("exit_1")
+    (status,) = job.recorded["pods"][0]["status"]["containerStatuses"]
     status["state"]["terminated"] |= {"exitCode": code, "message": log}
-    (event,) = (found for found in backend.job["events"] if "exitCode: 1" in found["message"])
+    (event,) = (found for found in job.recorded["events"] if "exitCode: 1" in found["message"])
     event["message"] = f"Error pod job-a-worker-0 container pytorch exitCode: {code} terminated message: {log}"
-    error = explain(a_record(), backend, store)
+    error = explain(a_record(), job, store)
     assert error.cause == cause
     assert f"{words}\n" in str(error)
     assert "slow" not in str(error)
-    while_it_runs = [found.diagnosis.cause for found in incidents(backend.pods("job-a"), backend.events("job-a"))]
+    while_it_runs = [found.diagnosis.cause for found in incidents(job.pods(), job.events())]
     assert while_it_runs == ([cause] if code > 128 else [])  # a final end is told when the job has failed
 
 
 def test_a_cancelled_run_is_not_promised_to_go_on(store):
-    backend = RecordedBackend("exit_1")
-    for condition in backend.job["job"]["status"]["conditions"]:
+    job = RecordedJob("exit_1")
+    for condition in job.recorded["job"]["status"]["conditions"]:
         condition["reason"] = "Cancelled" if condition["type"] == "Failed" else condition["reason"]
     assert "next: submit again: it starts from the beginning (no checkpoints yet)" in str(
-        explain(a_record(), backend, store)
+        explain(a_record(), job, store)
     )
 
 
 def test_what_the_supervisor_wrote_as_termination_message_is_read(store):
-    backend = RecordedBackend("exit_1")
+    job = RecordedJob("exit_1")
     said = {"attempt": None, "exit_code": 77, "cause": "storage", "message": "the keys are wrong"}
-    (status,) = backend.job["pods"][0]["status"]["containerStatuses"]
+    (status,) = job.recorded["pods"][0]["status"]["containerStatuses"]
     status["state"]["terminated"] |= {"exitCode": 77, "message": json.dumps(said)}
-    error = explain(a_record(), backend, store)
+    error = explain(a_record(), job, store)
     assert error.cause == "storage"
     assert "worker 0 ended with exit code 77: the keys are wrong" in str(error)
 
 
 def test_the_deadline_is_told_with_what_kept_the_workers_from_starting(store):
-    assert explain(a_record(), RecordedBackend("deadline"), store).cause == "deadline"
-    backend = RecordedBackend("unschedulable")
-    backend.job["job"] = RecordedBackend("deadline").job["job"]
-    error = explain(a_record(), backend, store)
+    assert explain(a_record(), RecordedJob("deadline"), store).cause == "deadline"
+    job = RecordedJob("unschedulable")
+    job.recorded["job"] = RecordedJob("deadline").recorded["job"]
+    error = explain(a_record(), job, store)
     assert error.cause == "deadline"
     assert "worker 0: no node takes it: 0/1 nodes are available: 1 Insufficient cpu" in str(error)
 
 
 def test_a_worker_over_its_memory_is_told_even_when_its_pod_is_gone(store):
-    error = explain(a_record(), RecordedBackend("out_of_memory").without(pods=True), store)
+    error = explain(a_record(), RecordedJob("out_of_memory").without(pods=True), store)
     assert error.cause == "memory"
     assert "more memory" in str(error)
 
 
 def test_a_child_over_the_memory_of_its_worker_is_told(store):
-    assert explain(a_record(), RecordedBackend("child_out_of_memory"), store).cause == "memory"
+    assert explain(a_record(), RecordedJob("child_out_of_memory"), store).cause == "memory"
 
 
 def test_a_worker_that_was_taken_away_is_told(store):
-    assert explain(a_record(), RecordedBackend("evicted"), store).cause == "preemption"
+    assert explain(a_record(), RecordedJob("evicted"), store).cause == "preemption"
 
 
 @pytest.mark.parametrize("cause", ["killed", "preemption"])
 def test_a_worker_that_was_evicted_for_its_disk_is_told_with_what_to_raise(store, ended, cause):
-    backend = RecordedBackend("evicted_disk").without(pods=True)
-    assert explain(a_record(), backend, store).cause == "storage"
+    job = RecordedJob("evicted_disk").without(pods=True)
+    assert explain(a_record(), job, store).cause == "storage"
     ended(exit_code=71, cause=cause, message="3 of 3 attempts made no progress")
-    error = explain(a_record(), backend, store)
+    error = explain(a_record(), job, store)
     assert error.cause == "storage"
     assert "disk='20Mi'" in str(error)
     assert "next: raise disk=..." in str(error)
@@ -119,13 +119,13 @@ def test_a_worker_that_was_evicted_for_its_disk_is_told_with_what_to_raise(store
 
 def test_an_eviction_in_between_hides_no_fault_of_the_function(store, ended):
     ended(cause="code", message="rank 0: KeyError: 'x'")
-    assert explain(a_record(), RecordedBackend("evicted_disk"), store).cause == "code"
+    assert explain(a_record(), RecordedJob("evicted_disk"), store).cause == "code"
 
 
 def test_an_exception_on_record_comes_before_everything_else(store, ended):
     error = Failure("KeyError", "'x'", traceback="", time="1")
     ended(cause="code", message="rank 0: KeyError: 'x'", ranks=(RankRecord(rank=0, exit_code=1, error=error),))
-    told = explain(a_record(), RecordedBackend("out_of_memory"), store)
+    told = explain(a_record(), RecordedJob("out_of_memory"), store)
     assert told.cause == "code"
     assert "KeyError: 'x'" in str(told)
 
@@ -135,7 +135,7 @@ def test_whoever_fails_after_publishing_is_told_that_the_model_is_there(store, e
     ended(cause="code", message="rank 1: ValueError: too late")
     if is_published:
         store.put(a_record().keys.result, b"{}")
-    assert ("job.fetch()" in str(explain(a_record(), RecordedBackend("exit_1"), store))) is is_published
+    assert ("job.fetch()" in str(explain(a_record(), RecordedJob("exit_1"), store))) is is_published
 
 
 def test_a_store_that_is_away_hides_neither_the_cause_nor_itself(tmp_path):
@@ -143,7 +143,7 @@ def test_a_store_that_is_away_hides_neither_the_cause_nor_itself(tmp_path):
     store = open_store(f"file://{folder}")
     folder.rmdir() if folder.exists() else None
     folder.write_text("no folder any more")
-    error = explain(a_record(), RecordedBackend("child_out_of_memory"), store)
+    error = explain(a_record(), RecordedJob("child_out_of_memory"), store)
     assert error.cause == "memory"
     assert "the store could not be asked" in str(error)
 
@@ -160,20 +160,20 @@ def test_a_fault_of_an_earlier_submission_is_not_that_of_the_newest(store, ended
         submitted=EARLIER,
     )
     store.put("job-a/run.json", json.dumps({"submitted": EARLIER}).encode())
-    assert explain(a_record(), RecordedBackend("exit_1"), store).cause == "code"
+    assert explain(a_record(), RecordedJob("exit_1"), store).cause == "code"
     store.put("job-a/run.json", json.dumps({"submitted": NEWEST}).encode())
-    told = explain(a_record(), RecordedBackend("exit_1"), store)
+    told = explain(a_record(), RecordedJob("exit_1"), store)
     assert told.cause == "unknown"
     assert "worker 0 ended with exit code 1" in str(told)
     assert "ValueError" not in str(told)
 
 
 def test_an_image_without_this_package_is_named_as_the_fault(store):
-    backend = RecordedBackend("exit_1")
-    (status,) = backend.job["pods"][0]["status"]["containerStatuses"]
+    job = RecordedJob("exit_1")
+    (status,) = job.recorded["pods"][0]["status"]["containerStatuses"]
     said = "/usr/local/bin/python: Error while finding module specification for 'train_func.worker' "
     status["state"]["terminated"] |= {"message": f"{said}(ModuleNotFoundError: No module named 'train_func')\n"}
-    error = explain(a_record(), backend, store)
+    error = explain(a_record(), job, store)
     assert error.cause == "image"
     assert "No module named 'train_func'" in str(error)
     assert "make image" in str(error)
@@ -181,11 +181,11 @@ def test_an_image_without_this_package_is_named_as_the_fault(store):
 
 def test_what_pod_and_record_both_say_of_the_memory_is_said_once(store, ended):
     said = {"attempt": 1, "exit_code": 71, "cause": "memory", "message": "3 of 3 attempts made no progress"}
-    backend = RecordedBackend("child_out_of_memory")
-    (status,) = backend.job["pods"][0]["status"]["containerStatuses"]
+    job = RecordedJob("child_out_of_memory")
+    (status,) = job.recorded["pods"][0]["status"]["containerStatuses"]
     status["state"]["terminated"]["message"] = json.dumps(said)
     ended(cause="memory", exit_code=71, message=said["message"])
-    assert str(explain(a_record(), backend, store)).count("3 of 3 attempts made no progress") == 1
+    assert str(explain(a_record(), job, store)).count("3 of 3 attempts made no progress") == 1
 
 
 def test_the_way_to_the_whole_log_prints_what_a_worker_wrote_without_obeying_it(store, capsys):
@@ -193,7 +193,7 @@ def test_the_way_to_the_whole_log_prints_what_a_worker_wrote_without_obeying_it(
         def logs(self):
             return iter(["[worker 0] grün", "[worker 0] \x1b[2J\rgone"])
 
-    (way,) = re.findall("the whole log: (.*)", str(explain(a_record(), RecordedBackend("exit_1"), store)))
+    (way,) = re.findall("the whole log: (.*)", str(explain(a_record(), RecordedJob("exit_1"), store)))
     exec(way, {"job": Job()})
     printed = capsys.readouterr().out
     assert {"grün", "gone"} <= set(re.findall(r"grün|gone", printed))

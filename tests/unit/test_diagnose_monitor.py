@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.recorded_jobs import Clock, RecordedBackend, a_record, looked
+from tests.recorded_jobs import Clock, RecordedJob, a_record, looked
 from train_func.client.diagnose import JobMonitor
 from train_func.client.status import SchedulingReport
 
@@ -25,7 +25,7 @@ PERMANENT = [
 
 @pytest.mark.parametrize(("name", "cause", "words"), PERMANENT, ids=[case[0] for case in PERMANENT])
 def test_what_waiting_cannot_help_is_told_at_once_and_then_raised(name, cause, words):
-    told, monitor, given_up = looked(RecordedBackend(name))
+    told, monitor, given_up = looked(RecordedJob(name))
     assert words in str(told[0])
     failure = monitor.failure()
     assert failure.cause == cause
@@ -35,65 +35,65 @@ def test_what_waiting_cannot_help_is_told_at_once_and_then_raised(name, cause, w
 
 
 def test_a_quota_that_all_workers_together_exceed_is_given_up_with_its_numbers():
-    told, monitor, _ = looked(RecordedBackend("quota_never_fits"), workers=2)
+    told, monitor, _ = looked(RecordedJob("quota_never_fits"), workers=2)
     assert monitor.failure().cause == "quota"
     assert "limits.memory: 64Mi asked for each of 2 workers, 64Mi used, 100Mi allowed" in str(monitor.failure())
     assert len([diagnosis for diagnosis in told if diagnosis.cause == "quota"]) == 2  # once told, once given up
 
 
 def test_a_quota_that_others_use_up_is_told_and_waited_for():
-    backend = RecordedBackend("quota_never_fits")
-    for event in backend.job["events"]:
+    job = RecordedJob("quota_never_fits")
+    for event in job.recorded["events"]:
         event["message"] = event["message"].replace(
             "limited: limits.memory=100Mi,requests.cpu=80m", "limited: limits.memory=200Mi,requests.cpu=100m"
         )
         event["message"] = event["message"].replace("used: limits.memory=64Mi", "used: limits.memory=164Mi")
-    told, _, given_up = looked(backend, workers=2)
+    told, _, given_up = looked(job, workers=2)
     assert "164Mi used, 200Mi allowed" in str(told[-1])
     assert given_up is None
 
 
 def test_a_worker_without_a_node_is_told_and_waited_for_when_nothing_is_known_of_the_nodes():
-    told, _, given_up = looked(RecordedBackend("unschedulable"))
+    told, _, given_up = looked(RecordedJob("unschedulable"))
     assert "worker 0: no node takes it: 0/1 nodes are available: 1 Insufficient cpu" in str(told[0])
     assert given_up is None
 
 
 def test_a_worker_that_a_node_could_hold_is_waited_for_with_the_table():
-    backend = RecordedBackend("unschedulable")
-    backend.room = SchedulingReport(None, "    node  why not")
-    told, _, given_up = looked(backend, 60)
+    job = RecordedJob("unschedulable")
+    job.room = SchedulingReport(None, "    node  why not")
+    told, _, given_up = looked(job, 60)
     assert "    node  why not" in str(told[0])
     assert given_up is None
     assert len(told) == 1
-    assert backend.asked_for_room <= 4
+    assert job.asked_for_room <= 4
 
 
 def test_a_worker_that_no_node_could_ever_hold_is_given_up():
-    backend = RecordedBackend("no_gpu")
-    backend.room = SchedulingReport("the cluster's only node could never hold a worker", "    node  why not")
-    _, monitor, given_up = looked(backend)
+    job = RecordedJob("no_gpu")
+    job.room = SchedulingReport("the cluster's only node could never hold a worker", "    node  why not")
+    _, monitor, given_up = looked(job)
     assert monitor.failure().cause == "scheduling"
     assert "    node  why not" in str(monitor.failure())
     assert given_up <= 6
 
 
 def test_an_image_is_tried_more_than_once_before_it_is_given_up():
-    backend = RecordedBackend("image_not_found")
-    for event in backend.job["events"]:
+    job = RecordedJob("image_not_found")
+    for event in job.recorded["events"]:
         event["count"] = 1
-    told, _, given_up = looked(backend)
+    told, _, given_up = looked(job)
     assert "localhost:5000/nosuch:1: not found" in str(told[0])
     assert given_up is None
 
 
 def test_the_pulling_of_an_image_is_told_and_waited_for():
-    backend = RecordedBackend("image_not_found")
-    for pod in backend.job["pods"]:
+    job = RecordedJob("image_not_found")
+    for pod in job.recorded["pods"]:
         for container in pod["status"]["containerStatuses"]:
             container["state"] = {"waiting": {"reason": "ContainerCreating"}}
-    backend.job["events"] = [event for event in backend.job["events"] if event["reason"] in ("Scheduled", "Pulling")]
-    told, _, given_up = looked(backend)
+    job.recorded["events"] = [event for event in job.recorded["events"] if event["reason"] in ("Scheduled", "Pulling")]
+    told, _, given_up = looked(job)
     assert [str(diagnosis).splitlines()[0] for diagnosis in told] == [
         'worker 0: its node is pulling image "localhost:5000/nosuch:1"'
     ]
@@ -101,12 +101,12 @@ def test_the_pulling_of_an_image_is_told_and_waited_for():
 
 
 def test_a_trouble_that_passes_within_moments_is_not_given_up():
-    backend = RecordedBackend("secret_missing")
+    job = RecordedJob("secret_missing")
     clock = Clock()
-    monitor = JobMonitor(a_record(), backend, clock)
+    monitor = JobMonitor(a_record(), job, clock)
     monitor.look()
     clock.seconds += 3
-    backend.job = RecordedBackend("succeeded").job
+    job.recorded = RecordedJob("succeeded").recorded
     monitor.look()
     clock.seconds += 10
     assert monitor.look() == []
@@ -115,7 +115,7 @@ def test_a_trouble_that_passes_within_moments_is_not_given_up():
 
 @pytest.mark.parametrize(("name", "words"), [("evicted", "was evicted"), ("preempted", "was preempted")])
 def test_a_worker_that_is_taken_away_is_told_once_and_the_job_goes_on(name, words):
-    told, _, given_up = looked(RecordedBackend(name))
+    told, _, given_up = looked(RecordedJob(name))
     assert [(diagnosis.cause, words in str(diagnosis)) for diagnosis in told] == [("preemption", True)]
     assert given_up is None
 
@@ -146,13 +146,13 @@ EVICTIONS = [
 
 def evicted_for_disk(message=EVICTIONS[0][0], times=1):
     """So many pods of the worker, as the kubelet 1.34 tells it."""
-    backend = RecordedBackend("evicted_disk")
-    (event,) = (found for found in backend.job["events"] if found["reason"] == "Evicted")
-    backend.job["events"].remove(event)
+    job = RecordedJob("evicted_disk")
+    (event,) = (found for found in job.recorded["events"] if found["reason"] == "Evicted")
+    job.recorded["events"].remove(event)
     for number in range(times):
         about = {**event["involvedObject"], "uid": f"uid-{number}"}
-        backend.job["events"].append({**event, "message": message, "involvedObject": about})
-    return backend
+        job.recorded["events"].append({**event, "message": message, "involvedObject": about})
+    return job
 
 
 @pytest.mark.parametrize(("message", "what", "remedy"), EVICTIONS, ids=lambda text: text[:24])
@@ -165,11 +165,11 @@ def test_a_worker_evicted_for_its_disk_is_told_once_with_what_to_raise(message, 
 
 
 def test_an_eviction_that_pod_and_event_tell_is_told_once():
-    backend = evicted_for_disk()
-    (pod,) = backend.job["pods"]
+    job = evicted_for_disk()
+    (pod,) = job.recorded["pods"]
     pod["metadata"]["uid"] = "uid-0"
     pod["status"] |= {"phase": "Failed", "reason": "Evicted", "message": EVICTIONS[0][0]}
-    assert len(looked(backend)[0]) == 1
+    assert len(looked(job)[0]) == 1
 
 
 def test_a_worker_whose_node_is_full_is_not_told_to_raise_anything():
@@ -190,18 +190,18 @@ def test_a_worker_that_fills_its_disk_again_and_again_is_given_up():
 
 @pytest.mark.parametrize("name", ["out_of_memory", "evicted_disk", "pod_security"])
 def test_what_befell_an_earlier_job_of_that_name_is_no_matter_of_this_one(name):
-    backend = RecordedBackend(name).without(pods=True)
-    backend.job["job"]["metadata"]["creationTimestamp"] = "2026-12-31T00:00:00Z"
-    told, monitor, given_up = looked(backend, 5)
+    job = RecordedJob(name).without(pods=True)
+    job.recorded["job"]["metadata"]["creationTimestamp"] = "2026-12-31T00:00:00Z"
+    told, monitor, given_up = looked(job, 5)
     assert (told, monitor.current, given_up) == ([], [], None)
 
 
 def test_a_worker_whose_next_pod_is_refused_is_told_so_although_the_last_one_had_the_same_name():
-    backend = RecordedBackend("pod_security")
+    job = RecordedJob("pod_security")
     gone = {"deletionTimestamp": "2026-11-21T14:42:50Z"}
-    (pod,) = RecordedBackend("evicted").job["pods"]
-    backend.job["pods"] = [{**pod, "metadata": {**pod["metadata"], **gone}}]
-    told, monitor, _ = looked(backend)
+    (pod,) = RecordedJob("evicted").recorded["pods"]
+    job.recorded["pods"] = [{**pod, "metadata": {**pod["metadata"], **gone}}]
+    told, monitor, _ = looked(job)
     assert "worker 0 cannot be created" in str(told)
     assert monitor.failure().cause == "permission"
 
@@ -211,10 +211,10 @@ def test_a_policy_that_refuses_the_pods_is_given_up_with_its_words():
         "Error creating: pods \"job-a-worker-0\" is forbidden: ValidatingAdmissionPolicy 'teams' with binding "
         "'teams' denied request: no team label"
     )
-    backend = RecordedBackend("pod_security")
-    for event in backend.job["events"]:
+    job = RecordedJob("pod_security")
+    for event in job.recorded["events"]:
         event["message"] = words if event["reason"] == "FailedCreatePod" else event["message"]
-    _, monitor, given_up = looked(backend)
+    _, monitor, given_up = looked(job)
     assert monitor.failure().cause == "permission"
     assert "no team label" in str(monitor.failure())
     assert "a policy of this cluster" in str(monitor.failure())
@@ -222,47 +222,47 @@ def test_a_policy_that_refuses_the_pods_is_given_up_with_its_words():
 
 
 def test_a_worker_that_was_killed_is_told_by_the_signal_and_not_by_the_end_of_its_log():
-    backend = RecordedBackend("out_of_memory")
-    for event in backend.job["events"]:
+    job = RecordedJob("out_of_memory")
+    for event in job.recorded["events"]:
         if event["reason"] == "OOMKilled":
             event |= {"reason": "Error", "message": f"{event['message']}worker 0 meets the others\n[rank 0] slow 0\n"}
-    told, _, _ = looked(backend)
+    told, _, _ = looked(job)
     assert [str(diagnosis) for diagnosis in told] == ["worker 0 was killed by SIGKILL\n  next: it is started again"]
     assert told[0].cause == "killed"
 
 
 def test_a_job_that_nobody_looks_after_means_that_the_operator_does_not_run():
-    backend = RecordedBackend("pod_security").without(pods=True, events=True, conditions=True)
-    told, monitor, given_up = looked(backend)
+    job = RecordedJob("pod_security").without(pods=True, events=True, conditions=True)
+    told, monitor, given_up = looked(job)
     assert "the Training Operator does not run" in str(told[0])
     assert monitor.failure().cause == "cluster"
     assert 15 <= given_up <= 28
 
 
 def test_a_suspended_job_is_waited_for():
-    backend = RecordedBackend("pod_security")
+    job = RecordedJob("pod_security")
     suspended = {"type": "Suspended", "status": "True", "lastTransitionTime": "2026-11-21T14:13:25Z"}
-    backend.job["job"]["status"]["conditions"] = [suspended]
-    told, _, given_up = looked(backend)
+    job.recorded["job"]["status"]["conditions"] = [suspended]
+    told, _, given_up = looked(job)
     assert ["suspended" in str(diagnosis) for diagnosis in told] == [True]
     assert given_up is None
 
 
 @pytest.mark.parametrize("name", ["succeeded", "exit_1", "deadline"])
 def test_of_a_job_that_has_ended_nothing_is_looked_out_for(name):
-    told, monitor, given_up = looked(RecordedBackend(name))
+    told, monitor, given_up = looked(RecordedJob(name))
     assert (told, monitor.current, given_up) == ([], [], None)
 
 
 def test_the_same_trouble_of_many_workers_is_told_in_one_line():
-    backend = RecordedBackend("secret_missing")
-    (pod,) = backend.job["pods"]
+    job = RecordedJob("secret_missing")
+    (pod,) = job.recorded["pods"]
     for number in range(1, 4):
         labels = {"training.kubeflow.org/replica-index": str(number)}
-        backend.job["pods"].append(
+        job.recorded["pods"].append(
             {**pod, "metadata": {**pod["metadata"], "name": f"job-a-worker-{number}", "labels": labels}}
         )
-    told, _, _ = looked(backend, 1, workers=4)
+    told, _, _ = looked(job, 1, workers=4)
     assert ["workers 0 to 3: cannot be given" in str(diagnosis) for diagnosis in told] == [True]
 
 
@@ -277,5 +277,5 @@ def test_the_same_trouble_of_many_workers_is_told_in_one_line():
     ],
 )
 def test_what_is_missing_is_told_with_the_command_that_makes_it(name, words):
-    told, _, _ = looked(RecordedBackend(name))
+    told, _, _ = looked(RecordedJob(name))
     assert all(word in told[0].remedy for word in words)

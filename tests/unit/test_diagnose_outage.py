@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.recorded_jobs import Clock, RecordedBackend, a_record, looked
+from tests.recorded_jobs import Clock, RecordedJob, a_record, looked
 from train_func.client.diagnose import JobMonitor, patiently
 from train_func.errors import InvalidInput
 
@@ -19,27 +19,27 @@ WAITS = (
 
 
 @pytest.fixture
-def backend():
+def job():
     """A job that runs."""
-    backend = RecordedBackend("evicted")
-    (pod,) = backend.job["pods"]
+    job = RecordedJob("evicted")
+    (pod,) = job.recorded["pods"]
     del pod["metadata"]["deletionTimestamp"]
     pod["status"]["conditions"] = []
-    return backend
+    return job
 
 
-def test_a_job_that_runs_is_no_matter(backend):
-    assert looked(backend)[0] == []
+def test_a_job_that_runs_is_no_matter(job):
+    assert looked(job)[0] == []
 
 
 @pytest.mark.parametrize("error", [AWAY, FORBIDDEN], ids=["away", "forbidden"])
-def test_that_nothing_is_heard_is_told_once_and_that_it_is_over_and_again(backend, error):
+def test_that_nothing_is_heard_is_told_once_and_that_it_is_over_and_again(job, error):
     clock = Clock()
-    monitor, told = JobMonitor(a_record(), backend, clock), []
-    for backend.silence in [None, error, error, None, None, error, None]:
+    monitor, told = JobMonitor(a_record(), job, clock), []
+    for job.silence in [None, error, error, None, None, error, None]:
         told += monitor.look()
         clock.seconds += 2
-        assert [diagnosis.cause for diagnosis in monitor.current] == ([error.cause] if backend.silence else [])
+        assert [diagnosis.cause for diagnosis in monitor.current] == ([error.cause] if job.silence else [])
         assert monitor.failure() is None
     first, over, again, over_again = told
     assert str(error) in str(first)
@@ -48,25 +48,25 @@ def test_that_nothing_is_heard_is_told_once_and_that_it_is_over_and_again(backen
     assert (again, over_again) == (first, over)
 
 
-def test_what_was_seen_last_is_no_reason_to_give_up_while_the_cluster_is_away(backend):
-    lost = RecordedBackend("secret_missing")
+def test_what_was_seen_last_is_no_reason_to_give_up_while_the_cluster_is_away(job):
+    lost = RecordedJob("secret_missing")
     lost.silence = AWAY
     assert looked(lost)[2] is None
 
 
-def test_a_backend_that_raises_instead_is_told_the_same_way_unless_it_does_from_the_start(backend, monkeypatch):
+def test_a_backend_that_raises_instead_is_told_the_same_way_unless_it_does_from_the_start(job, monkeypatch):
     clock = Clock()
-    monitor = JobMonitor(a_record(), backend, clock)
+    monitor = JobMonitor(a_record(), job, clock)
     monitor.look()
 
-    def refuses(job_name):
+    def refuses():
         raise FORBIDDEN
 
-    monkeypatch.setattr(backend, "pods", refuses)
+    monkeypatch.setattr(job, "pods", refuses)
     clock.seconds += 2
     assert [diagnosis.cause for diagnosis in monitor.look()] == ["permission"]
     with pytest.raises(InvalidInput, match="have this Role applied"):
-        JobMonitor(a_record(), backend, clock).look()
+        JobMonitor(a_record(), job, clock).look()
 
 
 @pytest.mark.parametrize("error", [AWAY, FORBIDDEN], ids=["away", "forbidden"])
@@ -85,11 +85,11 @@ def test_a_fault_of_the_asking_is_raised():
         patiently(asked, "Running")
 
 
-def test_a_worker_that_waits_for_its_store_is_told_once_with_the_address(backend):
+def test_a_worker_that_waits_for_its_store_is_told_once_with_the_address(job):
     clock = Clock()
-    monitor, told = JobMonitor(a_record(), backend, clock), []
+    monitor, told = JobMonitor(a_record(), job, clock), []
     for number in range(60):
-        backend.last_line = STARTS if number < 5 else WAITS.format(60 - number, number, number % 10)
+        job.last_line = STARTS if number < 5 else WAITS.format(60 - number, number, number % 10)
         told += monitor.look()
         clock.seconds += 1
     (diagnosis,) = told
@@ -102,21 +102,19 @@ def test_a_worker_that_waits_for_its_store_is_told_once_with_the_address(backend
     assert monitor.failure() is None
 
 
-def test_a_worker_that_has_gone_on_is_no_longer_asked(backend, monkeypatch):
+def test_a_worker_that_has_gone_on_is_no_longer_asked(job, monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        backend, "last_lines", lambda name, pods: asked.append(pods) or {pods[0].uid: backend.last_line}
-    )
-    backend.last_line = "worker 0 meets the others at job-a-worker-0:23456"
-    told, monitor, _ = looked(backend, 60)
+    monkeypatch.setattr(job, "last_lines", lambda pods: asked.append(pods) or {pods[0].uid: job.last_line})
+    job.last_line = "worker 0 meets the others at job-a-worker-0:23456"
+    told, monitor, _ = looked(job, 60)
     assert (told, monitor.current) == ([], [])
     assert len(asked) == 1
 
 
-def test_a_store_whose_name_only_the_workers_do_not_know_is_given_up_within_half_a_minute(backend):
+def test_a_store_whose_name_only_the_workers_do_not_know_is_given_up_within_half_a_minute(job):
     why = "server http://nosuch:9000: no name server knows the server's name (tried 4 times in 1.2 s)."
-    backend.last_line = f"the store is away, waiting up to 50 s more for it: put of 'a/probe-1' in s3://b/runs, {why}"
-    told, monitor, given_up = looked(backend, 40)
+    job.last_line = f"the store is away, waiting up to 50 s more for it: put of 'a/probe-1' in s3://b/runs, {why}"
+    told, monitor, given_up = looked(job, 40)
     assert 15 <= given_up <= 30
     assert monitor.failure().cause == "storage"
     assert "http://nosuch:9000" in str(monitor.failure())
@@ -124,7 +122,7 @@ def test_a_store_whose_name_only_the_workers_do_not_know_is_given_up_within_half
     assert len(told) == 2
 
 
-def without_the_store(backend, ends, attempt=None):
+def without_the_store(job, ends, attempt=None):
     """The job after so many ends of its worker, told by the operator as often as it likes to."""
     said = json.dumps({"attempt": attempt, "exit_code": 144, "cause": "storage", "message": "unreachable"})
     about = {"kind": "Pod", "name": "job-a-worker-0"}
@@ -132,31 +130,31 @@ def without_the_store(backend, ends, attempt=None):
     for number in range(ends + 1):
         began, ended = (f"2026-11-21T14:5{number}:{second:02}Z" for second in (1, 58))
         made = {**event, "reason": "Created", "firstTimestamp": began, "lastTimestamp": began}
-        backend.job["events"].append({**made, "involvedObject": {**about, "uid": f"uid-{number}"}})
+        job.recorded["events"].append({**made, "involvedObject": {**about, "uid": f"uid-{number}"}})
         if number < ends:
             words = f"Error pod job-a-worker-0 container pytorch exitCode: 144 terminated message: {said}"
             of_job = {"kind": "PyTorchJob", "name": "job-a"}
             told = {**event, "reason": "Error", "message": words, "involvedObject": of_job, "count": 5}
-            backend.job["events"].append({**told, "firstTimestamp": ended, "lastTimestamp": ended})
-    backend.last_line = WAITS.format(50, 1, 1)
-    return backend
+            job.recorded["events"].append({**told, "firstTimestamp": ended, "lastTimestamp": ended})
+    job.last_line = WAITS.format(50, 1, 1)
+    return job
 
 
-def test_a_worker_that_has_ended_twice_without_its_store_and_waits_again_is_given_up(backend):
-    _, monitor, given_up = looked(without_the_store(backend, ends=2), 10)
+def test_a_worker_that_has_ended_twice_without_its_store_and_waits_again_is_given_up(job):
+    _, monitor, given_up = looked(without_the_store(job, ends=2), 10)
     assert given_up <= 6
     assert monitor.failure().cause == "storage"
     assert "worker 0 waits for the store: s3://b/runs, server http://no-store:9000" in str(monitor.failure())
 
 
-def test_one_end_without_the_store_is_waited_through_however_often_it_is_told(backend):
-    assert looked(without_the_store(backend, ends=1), 20)[2] is None
+def test_one_end_without_the_store_is_waited_through_however_often_it_is_told(job):
+    assert looked(without_the_store(job, ends=1), 20)[2] is None
 
 
-def test_ends_of_attempts_that_had_begun_are_left_to_max_attempts(backend):
-    assert looked(without_the_store(backend, ends=3, attempt=1), 20)[2] is None
+def test_ends_of_attempts_that_had_begun_are_left_to_max_attempts(job):
+    assert looked(without_the_store(job, ends=3, attempt=1), 20)[2] is None
 
 
-def test_a_store_that_is_there_again_after_two_ends_is_no_trouble(backend):
-    without_the_store(backend, ends=2).last_line = "worker 0 meets the others at job-a-worker-0:23456"
-    assert looked(backend, 20)[2] is None
+def test_a_store_that_is_there_again_after_two_ends_is_no_trouble(job):
+    without_the_store(job, ends=2).last_line = "worker 0 meets the others at job-a-worker-0:23456"
+    assert looked(job, 20)[2] is None

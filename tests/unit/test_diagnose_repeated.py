@@ -2,21 +2,21 @@
 
 import pytest
 
-from tests.recorded_jobs import Clock, RecordedBackend, a_record, looked
+from tests.recorded_jobs import Clock, RecordedJob, a_record, looked
 from train_func.client.diagnose import JobMonitor
 
 
 def ended_so_often(name, reason, pods, times=0):
     """The recorded job after the ends of its first pods, each end repeated by the operator's event."""
-    backend = RecordedBackend(name)
-    made = sorted(event["lastTimestamp"] for event in backend.job["events"] if event["reason"] == "Created")
-    (event,) = (found for found in backend.job["events"] if found["reason"] == reason)
+    job = RecordedJob(name)
+    made = sorted(event["lastTimestamp"] for event in job.recorded["events"] if event["reason"] == "Created")
+    (event,) = (found for found in job.recorded["events"] if found["reason"] == reason)
     event |= {"count": times or 2 * pods, "lastTimestamp": made[pods][:-3] + f"{int(made[pods][-3:-1]) - 1:02}Z"}
-    backend.job["events"] = [
+    job.recorded["events"] = [
         event,
-        *(e for e in backend.job["events"] if e["reason"] == "Created" and e["lastTimestamp"] <= made[pods]),
+        *(e for e in job.recorded["events"] if e["reason"] == "Created" and e["lastTimestamp"] <= made[pods]),
     ]
-    return backend
+    return job
 
 
 ENDS = [("out_of_memory", "OOMKilled"), ("start_error", "StartError")]
@@ -31,15 +31,15 @@ def test_one_end_that_the_operator_tells_seven_times_is_one_end(name, reason):
 
 @pytest.mark.parametrize(("name", "reason"), ENDS)
 def test_an_end_is_told_once_while_its_event_comes_again_and_again(name, reason):
-    backend = ended_so_often(name, reason, pods=1, times=1)
+    job = ended_so_often(name, reason, pods=1, times=1)
     clock = Clock()
-    monitor = JobMonitor(a_record(), backend, clock)
+    monitor = JobMonitor(a_record(), job, clock)
     told = monitor.look()
     for times in range(2, 8):
         clock.seconds += 1
-        backend.job["events"] = ended_so_often(name, reason, pods=1, times=times).job["events"]
+        job.recorded["events"] = ended_so_often(name, reason, pods=1, times=times).recorded["events"]
         told += monitor.look()
-    backend.job["events"] = ended_so_often(name, reason, pods=2).job["events"]
+    job.recorded["events"] = ended_so_often(name, reason, pods=2).recorded["events"]
     clock.seconds += 1
     assert (len(told), len(monitor.look()), monitor.failure()) == (1, 1, None)
 
@@ -51,9 +51,9 @@ def test_the_fourth_pod_that_ends_the_same_way_is_one_too_many(name, reason):
 
 
 def test_a_run_that_may_have_more_attempts_is_given_up_for_its_memory_only_after_those():
-    backend = ended_so_often("out_of_memory", "OOMKilled", pods=5)
+    job = ended_so_often("out_of_memory", "OOMKilled", pods=5)
     clock = Clock()
-    monitor = JobMonitor(a_record(max_attempts=6), backend, clock)
+    monitor = JobMonitor(a_record(max_attempts=6), job, clock)
     monitor.look()
     clock.seconds += 10
     monitor.look()
@@ -63,13 +63,13 @@ def test_a_run_that_may_have_more_attempts_is_given_up_for_its_memory_only_after
 @pytest.mark.parametrize(("pods", "given_up"), [(3, False), (4, True)])
 def test_ends_that_quote_another_end_of_the_log_each_are_ends_of_the_same_way(pods, given_up):
     """A worker that is killed after its first line: the operator's events quote that line, with pod and time."""
-    backend = ended_so_often("out_of_memory", "OOMKilled", pods=pods)
-    (event,) = (found for found in backend.job["events"] if found["reason"] == "OOMKilled")
-    made = sorted(found["lastTimestamp"] for found in backend.job["events"] if found["reason"] == "Created")
+    job = ended_so_often("out_of_memory", "OOMKilled", pods=pods)
+    (event,) = (found for found in job.recorded["events"] if found["reason"] == "OOMKilled")
+    made = sorted(found["lastTimestamp"] for found in job.recorded["events"] if found["reason"] == "Created")
     ends = [
         {**event, "count": 1, "firstTimestamp": at, "lastTimestamp": at, "message": f"{event['message']}starts at {at}"}
         for at in [*made[1:], event["lastTimestamp"]][:pods]
     ]
     assert len({end["message"] for end in ends}) == pods
-    backend.job["events"] = [*(found for found in backend.job["events"] if found is not event), *ends]
-    assert (looked(backend)[2] is not None) is given_up
+    job.recorded["events"] = [*(found for found in job.recorded["events"] if found is not event), *ends]
+    assert (looked(job)[2] is not None) is given_up

@@ -9,6 +9,7 @@ from train_func import Cluster, Local
 from train_func.client.cluster import reading
 from train_func.client.job import Job
 from train_func.client.manifest import provisional
+from train_func.client.submission import SubmissionRecord
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store
@@ -30,9 +31,9 @@ def take_away(store):
     store.write_text("")
 
 
-def submitted_to(job, namespace):
-    metadata = {"name": job.record.job_name, **({"namespace": namespace} if namespace else {})}
-    job._store.put(job.record.keys.manifest, json.dumps({"metadata": metadata}).encode())
+def submitted_to(job, backend, place, **found_by):
+    kept = SubmissionRecord(backend=backend, place=place, found_by=found_by, options={})
+    kept.write(job._store, job.record)
 
 
 @pytest.mark.parametrize(
@@ -59,13 +60,13 @@ def test_the_way_back_names_the_namespace_of_the_environment(job, monkeypatch):
 
 @pytest.mark.parametrize("ask", [Job.wait, Job.result, Job.cancel, Job.fetch])
 def test_a_job_of_another_place_is_said_to_be_there(job, ask):
-    submitted_to(job, "alice")
+    submitted_to(job, "Cluster", "namespace alice", namespace="alice")
     with pytest.raises((JobNotFound, OSError), match=rf"attach\('{job.name}', on=Cluster\(namespace='alice'\)\)"):
         ask(job)
 
 
 def test_a_job_of_this_place_that_is_gone_is_to_be_submitted_again(job):
-    submitted_to(job, None)
+    submitted_to(job, "Local", "this machine")
     with pytest.raises(JobNotFound, match="submit the run again"):
         job.wait()
 
@@ -74,7 +75,7 @@ def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, 
     jobs.start(FOREVER, name=job.record.job_name, workers=1)
     take_away(tmp_path / "store")
     job.cancel()
-    assert jobs.backend.status(job.record.job_name).finished
+    assert jobs.backend.job(job.record.job_name).status().finished
     assert "it is stopped; the store could not be told" in capsys.readouterr().out
 
 
@@ -120,7 +121,7 @@ def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys
         assert said in line
         assert f"{job._store.address}/{job.name}/" in line
         assert not (jobs.home / "jobs" / name).exists()
-        assert (jobs.backend.status(name), job.state, job.result()) == (None, "Succeeded", {"loss": 0.5})
+        assert (jobs.backend.job(name).status(), job.state, job.result()) == (None, "Succeeded", {"loss": 0.5})
     for entry in job._store.list(f"{job.name}/"):
         job._store.delete(entry.key)
     assert job.state == "Absent"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.recorded_jobs import RecordedBackend, a_record
+from tests.recorded_jobs import RecordedBackend, RecordedJob, a_record
 from train_func.client.job import Job
 from train_func.client.logs.numbering import Attempt, AttemptLine, headed
 from train_func.client.status import Event
@@ -87,9 +87,10 @@ def test_an_event_is_printed_without_what_its_message_would_do():
 
 
 def test_what_hinders_a_job_is_not_obeyed_when_its_wait_is_over(tmp_path):
-    backend = RecordedBackend("image_not_found")
-    backend.job = json.loads(json.dumps(backend.job).replace("not found", f"not found {json.dumps(EVIL)[1:-1]}"))
-    job = Job(a_record(), backend, open_store((tmp_path / "store").as_uri()))
+    recorded = RecordedJob("image_not_found")
+    text = json.dumps(recorded.recorded).replace("not found", f"not found {json.dumps(EVIL)[1:-1]}")
+    recorded.recorded = json.loads(text)
+    job = Job(a_record(), RecordedBackend(recorded), open_store((tmp_path / "store").as_uri()))
     with pytest.raises(TimeoutError, match=r"\\x1b\[2J") as late:
         job.wait(0)
     assert not obeyed(str(late.value))

@@ -58,7 +58,7 @@ def test_the_store_is_the_option_or_the_environment_or_a_folder_here(monkeypatch
 
 
 def rendered_container(backend, **fields):
-    job = backend.render(record(**fields), ["run.json"])
+    job = backend.submission(record(**fields), ["run.json"]).manifest
     return job, container_of(job)
 
 
@@ -85,7 +85,7 @@ def test_gpus_are_shared_evenly_when_there_are_enough(monkeypatch, workers, gpu)
 @pytest.mark.parametrize(("workers", "told"), [(1, False), (2, False), (3, True)])
 def test_gpus_that_are_too_few_to_be_used_are_told_of(jobs, monkeypatch, capsys, workers, told):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    Local(cpu=1).preflight(Run(workers=workers))
+    Local(cpu=1).check(Run(workers=workers))
     said = "note: 2 GPUs for 3 workers: none is used; workers=2 would use all\n"
     assert (said in capsys.readouterr().out) == told
 
@@ -94,7 +94,7 @@ def test_gpus_that_are_too_few_to_be_used_are_told_of(jobs, monkeypatch, capsys,
 def test_more_workers_than_cores_are_told_of(jobs, monkeypatch, capsys, more, told):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     cores = Machine.look({}).cores
-    Local(cpu=1, memory="1Mi").admit(record(workers=cores + more), num_model_bytes=0)
+    Local(cpu=1, memory="1Mi").prepare(record(workers=cores + more), {}, 0, None)
     said = f"note: {cores + 1} workers share the {cores} cores of this machine"
     assert (said in capsys.readouterr().out) == told
 
@@ -106,14 +106,14 @@ def test_more_than_the_machine_has_is_refused_with_what_was_asked_and_what_is_th
     limits = container_of(job)["resources"]["limits"]
     limits |= {"cpu": "1000", "memory": str(machine.memory // 2), "nvidia.com/gpu": "1"}
     with pytest.raises(InvalidInput) as caught:
-        jobs.backend.create("job-a", job, {})
+        jobs.create(job, {})
     assert caught.value.cause == "scheduling"
     cpu, memory, gpu = caught.value.faults
     assert cpu == f"each worker asks for 1000 cores; this machine has {machine.cores}: ask for less cpu"
     assert "3 workers with" in memory
     assert "of it free: ask for less memory or for fewer workers" in memory
     assert gpu == "3 workers with 1 GPU each; this machine has 1: ask for fewer, or leave gpu out"
-    assert jobs.backend.status("job-a") is None
+    assert jobs.backend.job("job-a").status() is None
 
 
 def test_a_manifest_that_cannot_be_executed_is_refused_with_all_its_faults(jobs):
@@ -130,7 +130,7 @@ def test_a_manifest_that_cannot_be_executed_is_refused_with_all_its_faults(jobs)
     container_of(job)["env"] += [{"name": "TWICE"}, {"name": "TWICE"}]
     container_of(job)["volumeMounts"].append({"name": "absent", "mountPath": "/x", "subPath": "y"})
     with pytest.raises(InvalidInput) as caught:
-        jobs.backend.create("job-a", job, {})
+        jobs.create(job, {})
     starts = [fault.split(" for ")[-1].split(";")[0] for fault in caught.value.faults]
     assert starts == [
         "metrics",
@@ -161,29 +161,29 @@ def test_what_is_no_job_for_the_twin_is_refused(jobs, change, message):
     job = worker_manifest("pass", name="job-a")
     change(job)
     with pytest.raises(InvalidInput, match=message):
-        jobs.backend.create("job-a", job, {})
+        jobs.create(job, {})
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "Job", "x" * 64])
 def test_a_name_that_no_job_can_have_is_refused_everywhere(jobs, name):
-    for use in (jobs.backend.status, jobs.backend.pods, jobs.backend.cancel, jobs.backend.delete):
-        with pytest.raises(InvalidInput, match="cannot be the name of a job"):
-            use(name)
+    with pytest.raises(InvalidInput, match="cannot be the name of a job"):
+        jobs.backend.job(name)
 
 
 def test_a_job_that_is_not_there_has_no_status_and_no_pods(jobs):
-    assert jobs.backend.status("never-was") is None
-    assert jobs.backend.pods("never-was") == jobs.backend.events("never-was") == []
+    assert jobs.backend.job("never-was").status() is None
+    assert jobs.backend.job("never-was").pods() == jobs.backend.job("never-was").events() == []
     with pytest.raises(JobNotFound, match="this machine has no job 'never-was'"):
-        jobs.backend.cancel("never-was")
-    jobs.backend.delete("never-was")
+        jobs.backend.job("never-was").cancel()
+    jobs.backend.job("never-was").delete()
 
 
 def test_two_jobs_run_side_by_side(jobs):
     code = "import os; print(os.environ['PET_RDZV_ENDPOINT'], os.getcwd(), os.environ['TRAIN_FUNC_JOB'])"
     for name in ("job-a", "job-b"):
         jobs.start(code + "; import time; time.sleep(0.5)", name=name)
-    assert [jobs.backend.status(name).interrupted for name in ("job-a", "job-b")] == [False, False]
+    assert [jobs.backend.job(name).status().interrupted for name in ("job-a", "job-b")] == [False, False]
+    assert [job.name for job in jobs.backend.jobs()] == ["job-a", "job-b"]
     seen = {}
     for name in ("job-a", "job-b"):
         assert jobs.ended(name).condition("Succeeded") is not None
@@ -199,7 +199,7 @@ def test_a_job_that_runs_cannot_be_created_again(jobs):
     jobs.start(FOREVER)
     with pytest.raises(InvalidInput, match=f"job-a runs already, controlled by process {jobs.controller()}"):
         jobs.start("pass")
-    assert not jobs.backend.status("job-a").finished
+    assert not jobs.backend.job("job-a").status().finished
 
 
 def test_of_many_that_create_the_same_job_at_once_one_wins(jobs):
@@ -218,16 +218,16 @@ def test_of_many_that_create_the_same_job_at_once_one_wins(jobs):
         thread.join()
     assert (len(won), len(lost)) == (1, 4)
     assert all("runs already" in message for message in lost)
-    assert [pod.worker for pod in jobs.backend.pods("job-a")] == [0, 1]
+    assert [pod.worker for pod in jobs.backend.job("job-a").pods()] == [0, 1]
 
 
 def test_a_failed_job_is_replaced_and_its_last_pods_are_ended_first(jobs):
     jobs.start(LINGERS, grace=1)
-    until(lambda: jobs.backend.status("job-a").finished, "failure")
-    assert [pod.phase for pod in jobs.backend.pods("job-a")] == ["Running", "Failed"]
+    until(lambda: jobs.backend.job("job-a").status().finished, "failure")
+    assert [pod.phase for pod in jobs.backend.job("job-a").pods()] == ["Running", "Failed"]
     jobs.start("print('again')")
     assert jobs.ended().condition("Succeeded") is not None
-    assert [(pod.phase, pod.deleted) for pod in jobs.backend.pods("job-a")] == [
+    assert [(pod.phase, pod.deleted) for pod in jobs.backend.job("job-a").pods()] == [
         ("Failed", True),
         ("Failed", True),
         ("Succeeded", False),
@@ -238,10 +238,10 @@ def test_a_failed_job_is_replaced_and_its_last_pods_are_ended_first(jobs):
 
 def test_the_last_pods_of_a_failed_job_are_ended_before_there_is_found_to_be_room(jobs):
     jobs.start(LINGERS, grace=1)
-    until(lambda: jobs.backend.status("job-a").finished, "failure")
-    Local(cpu=1, memory="1Mi").admit(record(), num_model_bytes=0)
+    until(lambda: jobs.backend.job("job-a").status().finished, "failure")
+    Local(cpu=1, memory="1Mi").prepare(record(), {}, 0, None)
     assert jobs.processes("job-a") == []
-    assert jobs.backend.status("job-a").condition("Failed").reason != "Cancelled"
+    assert jobs.backend.job("job-a").status().condition("Failed").reason != "Cancelled"
 
 
 @pytest.fixture
@@ -283,22 +283,22 @@ def somebody_else(jobs, monkeypatch):
 @pytest.mark.parametrize("moment", [1, 2, 3])
 def test_who_asks_for_room_ends_nothing_of_the_job_that_somebody_else_has_just_started(jobs, somebody_else, moment):
     jobs.start(LINGERS, grace=1)
-    until(lambda: jobs.backend.status("job-a").finished, "failure")
+    until(lambda: jobs.backend.job("job-a").status().finished, "failure")
     moments = somebody_else(moment)
-    Local(cpu=1, memory="1Mi").admit(record(), num_model_bytes=0)
+    Local(cpu=1, memory="1Mi").prepare(record(), {}, 0, None)
     assert len(moments) >= moment
     until(lambda: "ready" in jobs.text(worker=0) and "ready" in jobs.text(worker=1), "the job of somebody else")
-    assert not jobs.backend.status("job-a").finished
-    assert not jobs.backend.status("job-a").interrupted
+    assert not jobs.backend.job("job-a").status().finished
+    assert not jobs.backend.job("job-a").status().interrupted
     assert not JobFolder(jobs.home, "job-a").cancel.exists()
 
 
 def test_delete_ends_a_running_job_and_removes_its_folder(jobs):
     jobs.start(FOREVER, grace=1)
     until(lambda: jobs.text() == ["ready"] * 2, "start")
-    jobs.backend.delete("job-a")
+    jobs.backend.job("job-a").delete()
     assert jobs.processes("job-a") == []
-    assert jobs.backend.status("job-a") is None
+    assert jobs.backend.job("job-a").status() is None
     assert not (jobs.home / "jobs" / "job-a").exists()
 
 
@@ -306,23 +306,23 @@ def test_a_controller_that_cannot_start_is_told_of(jobs, monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(JobFailed, match="the controller of job job-a did not start; .*controller.log"):
         jobs.start("pass")
-    assert jobs.backend.status("job-a") is None
+    assert jobs.backend.job("job-a").status() is None
 
 
 def test_a_controller_that_fails_leaves_the_job_interrupted_and_says_why_in_its_log(jobs):
     job = worker_manifest("pass", name="job-a")
     job["spec"]["elasticPolicy"]["rdzvConf"] = [{"no": "key"}]
-    jobs.backend.create("job-a", job, {"run.json": b""})
-    until(lambda: jobs.backend.status("job-a").interrupted, "end of the controller")
+    jobs.create(job, {"run.json": b""})
+    until(lambda: jobs.backend.job("job-a").status().interrupted, "end of the controller")
     assert "KeyError: 'key'" in jobs.controller_log()
 
 
 def test_files_of_a_job_are_always_whole(jobs):
     jobs.start("import time; time.sleep(0.5)", workers=3)
     looks = 0
-    while not jobs.backend.status("job-a").finished:
-        jobs.backend.pods("job-a")
-        jobs.backend.events("job-a")
+    while not jobs.backend.job("job-a").status().finished:
+        jobs.backend.job("job-a").pods()
+        jobs.backend.job("job-a").events()
         looks += 1
     assert looks > 5
     assert json.loads((jobs.home / "jobs/job-a/status.json").read_text())["replicaStatuses"]["Worker"]["failed"] == 0

@@ -28,11 +28,11 @@ SECOND_CHANCE = WORKER + (
 
 def ends(jobs, name="job-a"):
     """Worker, exit code, reason and whether it was deleted, of every pod."""
-    return [(pod.worker, pod.exit_code, pod.reason, pod.deleted) for pod in jobs.backend.pods(name)]
+    return [(pod.worker, pod.exit_code, pod.reason, pod.deleted) for pod in jobs.backend.job(name).pods()]
 
 
 def reasons(jobs, name="job-a"):
-    return [event.reason for event in jobs.backend.events(name)]
+    return [event.reason for event in jobs.backend.job(name).events()]
 
 
 def test_workers_that_end_with_0_make_a_job_succeed(jobs):
@@ -41,8 +41,8 @@ def test_workers_that_end_with_0_make_a_job_succeed(jobs):
     assert [found.type for found in status.conditions if found.status == "True"] == ["Created", "Succeeded"]
     assert status.condition("Succeeded").reason == "PyTorchJobSucceeded"
     assert ends(jobs) == [(worker, 0, "Completed", False) for worker in range(3)]
-    assert [pod.name for pod in jobs.backend.pods("job-a")] == [f"job-a-worker-{worker}" for worker in range(3)]
-    assert all(pod.phase == "Succeeded" and pod.started <= pod.ended for pod in jobs.backend.pods("job-a"))
+    assert [pod.name for pod in jobs.backend.job("job-a").pods()] == [f"job-a-worker-{worker}" for worker in range(3)]
+    assert all(pod.phase == "Succeeded" and pod.started <= pod.ended for pod in jobs.backend.job("job-a").pods())
     assert sorted(jobs.text()) == ["worker 0", "worker 1", "worker 2"]
     assert status.start_time <= status.completion_time
     assert not status.interrupted
@@ -54,7 +54,7 @@ def test_the_container_starts_within_half_a_second(jobs):
         begun = datetime.now(UTC)
         jobs.start("pass", name=f"job-{attempt}", workers=1)
         jobs.ended(f"job-{attempt}")
-        (pod,) = jobs.backend.pods(f"job-{attempt}")
+        (pod,) = jobs.backend.job(f"job-{attempt}").pods()
         return (pod.started - begun).total_seconds()
 
     def of_an_interpreter() -> float:
@@ -89,7 +89,7 @@ def test_a_retryable_end_starts_that_worker_again_and_no_other(jobs, end):
     status = jobs.ended()
     code = {"sys.exit(143)": 143, "sys.exit(144)": 144}.get(end, 137)
     assert status.condition("Succeeded") is not None
-    assert [(pod.worker, pod.exit_code, pod.deleted) for pod in jobs.backend.pods("job-a")] == [
+    assert [(pod.worker, pod.exit_code, pod.deleted) for pod in jobs.backend.job("job-a").pods()] == [
         (0, 0, False),
         (1, code, True),
         (2, 0, False),
@@ -101,7 +101,7 @@ def test_a_retryable_end_starts_that_worker_again_and_no_other(jobs, end):
     expected = ["Error", "ExitedWithCode", *["PyTorchJobRestarting"] * 2, "SuccessfulDeletePod", "SuccessfulCreatePod"]
     start = reasons(jobs).index("Error")
     assert reasons(jobs)[start : start + 6] == expected
-    (error,) = [event for event in jobs.backend.events("job-a") if event.reason == "Error"]
+    (error,) = [event for event in jobs.backend.job("job-a").events() if event.reason == "Error"]
     told = f"Error pod job-a-worker-1 container pytorch exitCode: {code} terminated message: first\n"
     assert (error.type, error.object, error.message) == ("Warning", "PyTorchJob/job-a", told)
 
@@ -109,9 +109,9 @@ def test_a_retryable_end_starts_that_worker_again_and_no_other(jobs, end):
 def test_a_command_that_does_not_exist_is_a_start_error(jobs):
     job = worker_manifest("", name="job-a", workers=1, restart="Never")
     container_of(job)["command"] = ["no-such-command", "x"]
-    jobs.backend.create("job-a", job, {"run.json": b""})
+    jobs.create(job, {"run.json": b""})
     jobs.ended()
-    (pod,) = jobs.backend.pods("job-a")
+    (pod,) = jobs.backend.job("job-a").pods()
     assert (pod.phase, pod.exit_code, pod.reason) == ("Failed", 128, "StartError")
     assert "cannot execute 'no-such-command'" in pod.message
 
@@ -120,7 +120,10 @@ def test_never_starts_nothing_again(jobs):
     jobs.start("import sys; sys.exit(144)", workers=1, restart="Never")
     jobs.ended()
     assert ends(jobs) == [(0, 144, "Error", False)]
-    assert "is failed because 1 Worker replica(s) failed." in jobs.backend.status("job-a").condition("Failed").message
+    assert (
+        "is failed because 1 Worker replica(s) failed."
+        in jobs.backend.job("job-a").status().condition("Failed").message
+    )
 
 
 def test_on_failure_starts_again_in_place_until_the_backoff_limit(jobs):
@@ -131,7 +134,7 @@ def test_on_failure_starts_again_in_place_until_the_backoff_limit(jobs):
     )
     jobs.start(code, workers=1, restart="OnFailure", policy={"backoffLimit": 1})
     status = jobs.ended()
-    (pod,) = jobs.backend.pods("job-a")
+    (pod,) = jobs.backend.job("job-a").pods()
     assert pod.restarts == 1
     assert jobs.text() == ["first", "again"]
     assert "has reached the specified backoff limit" in status.condition("Failed").message
@@ -144,14 +147,14 @@ def test_in_place_restarts_within_the_limit_end_in_success(jobs):
     )
     jobs.start(code, workers=1, restart="OnFailure", policy={"backoffLimit": 3})
     assert jobs.ended().condition("Succeeded") is not None
-    (pod,) = jobs.backend.pods("job-a")
+    (pod,) = jobs.backend.job("job-a").pods()
     assert (pod.restarts, pod.exit_code) == (1, 0)
 
 
 def test_the_deadline_fails_the_job_and_ends_its_pods(jobs):
     job = worker_manifest("import time; time.sleep(60)", name="job-a", grace=1, policy={"activeDeadlineSeconds": 1})
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["activeDeadlineSeconds"] = 1
-    jobs.backend.create("job-a", job, {"run.json": b""})
+    jobs.create(job, {"run.json": b""})
     status = jobs.ended()
     assert "was active longer than specified deadline" in status.condition("Failed").message
     assert ends(jobs) == [(worker, 137, "DeadlineExceeded", False) for worker in range(2)]
@@ -163,7 +166,7 @@ def test_the_deadline_fails_a_job_whose_pods_cannot_start(jobs):
     job = worker_manifest("pass", name="job-a", workers=1, policy={"activeDeadlineSeconds": 1})
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["activeDeadlineSeconds"] = 1
     container_of(job)["env"].append({"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})
-    jobs.backend.create("job-a", job, {"run.json": b""})
+    jobs.create(job, {"run.json": b""})
     assert "was active longer than specified deadline" in jobs.ended().condition("Failed").message
     assert ends(jobs) == [(0, None, "DeadlineExceeded", False)]
 
@@ -203,7 +206,7 @@ def test_a_worker_that_keeps_failing_is_replaced_after_growing_pauses(jobs):
     jobs.start("import sys; sys.exit(144)", workers=1)
 
     def started():
-        return [pod for pod in jobs.backend.pods("job-a") if pod.started]
+        return [pod for pod in jobs.backend.job("job-a").pods() if pod.started]
 
     until(lambda: len(started()) >= 4, "three replacements")
     first, second, third, fourth, *_ = started()
@@ -237,5 +240,5 @@ def test_the_interpreter_of_the_workers_is_this_one(jobs):
 def test_the_termination_message_is_the_file_or_the_end_of_a_failed_container_s_log(jobs, code, message):
     jobs.start("import os, sys; " + code, workers=1)
     jobs.ended()
-    (pod,) = jobs.backend.pods("job-a")
+    (pod,) = jobs.backend.job("job-a").pods()
     assert pod.message == message

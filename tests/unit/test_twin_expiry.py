@@ -20,20 +20,20 @@ def test_an_expired_job_is_absent_and_its_folder_gone(jobs):
     jobs.start("print('ran')", policy=LIVES)
     jobs.ended()
     assert jobs.text() == ["ran", "ran"]
-    until(lambda: jobs.backend.status("job-a") is None, "expiry")
-    assert jobs.backend.pods("job-a") == jobs.backend.events("job-a") == jobs.text() == []
+    until(lambda: jobs.backend.job("job-a").status() is None, "expiry")
+    assert jobs.backend.job("job-a").pods() == jobs.backend.job("job-a").events() == jobs.text() == []
     assert not (jobs.home / "jobs/job-a").exists()
     with pytest.raises(JobNotFound):
-        jobs.backend.cancel("job-a")
-    jobs.backend.delete("job-a")
+        jobs.backend.job("job-a").cancel()
+    jobs.backend.job("job-a").delete()
 
 
 def test_a_job_that_expired_while_the_machine_was_off_is_gone_for_whoever_looks_next(jobs):
     jobs.start("pass")  # with the day to live that every job has
     jobs.ended()
-    assert jobs.backend.status("job-a").finished
+    assert jobs.backend.job("job-a").status().finished
     age(jobs)
-    assert jobs.backend.pods("job-a") == []
+    assert jobs.backend.job("job-a").pods() == []
     assert not (jobs.home / "jobs/job-a").exists()
 
 
@@ -63,25 +63,25 @@ def test_workers_that_are_still_at_work_when_the_job_expires_are_ended(jobs):
         "while not ready.exists(): time.sleep(0.01)"
     )
     jobs.start(code, policy=LIVES)
-    lines = jobs.backend.log_lines("job-a", follow=True)
+    lines = jobs.backend.job("job-a").logs(follow=True)
     assert [line.text for line in lines] == ["ready", "asked"]
     until(lambda: not jobs.processes("job-a"), "end of all")
-    assert jobs.backend.status("job-a") is None
-    assert jobs.backend.pods("job-a") == []
+    assert jobs.backend.job("job-a").status() is None
+    assert jobs.backend.job("job-a").pods() == []
 
 
 def test_a_job_that_failed_by_a_permanent_exit_code_stays_as_on_a_cluster(jobs):
     jobs.start("import sys; sys.exit(1)", policy={"ttlSecondsAfterFinished": 0})
     assert jobs.ended().completion_time is None
-    assert jobs.backend.status("job-a").condition("Failed") is not None
+    assert jobs.backend.job("job-a").status().condition("Failed") is not None
 
 
 def test_a_running_job_does_not_expire(jobs):
     jobs.start("import time; time.sleep(600)", policy={"ttlSecondsAfterFinished": 0}, grace=1)
-    until(lambda: jobs.backend.status("job-a").condition("Running"), "start")
-    assert jobs.backend.status("job-a") is not None
+    until(lambda: jobs.backend.job("job-a").status().condition("Running"), "start")
+    assert jobs.backend.job("job-a").status() is not None
 
 
 def test_a_time_to_live_of_0_takes_the_job_away_at_once(jobs):
     jobs.start("pass", policy={"ttlSecondsAfterFinished": 0})
-    until(lambda: jobs.backend.status("job-a") is None, "expiry")
+    until(lambda: jobs.backend.job("job-a").status() is None, "expiry")

@@ -13,13 +13,13 @@ WAIT_FOR = "import os, pathlib, time\nwhile not pathlib.Path({path!r}).exists():
 def test_following_gives_lines_as_they_come_and_ends_with_the_job(jobs, tmp_path):
     go = tmp_path / "go"
     jobs.start("print('before', flush=True)\n" + WAIT_FOR.format(path=str(go)) + "print('after')", workers=2)
-    lines = jobs.backend.log_lines("job-a", follow=True)
+    lines = jobs.backend.job("job-a").logs(follow=True)
     assert [next(lines).text for _ in range(2)] == ["before", "before"]
-    assert jobs.backend.status("job-a").condition("Running") is not None
+    assert jobs.backend.job("job-a").status().condition("Running") is not None
     go.touch()
     rest = list(lines)
     assert sorted((line.worker, line.text) for line in rest) == [(0, "after"), (1, "after")]
-    assert {line.pod_uid for line in rest} == {pod.uid for pod in jobs.backend.pods("job-a")}
+    assert {line.pod_uid for line in rest} == {pod.uid for pod in jobs.backend.job("job-a").pods()}
 
 
 def test_a_process_that_comes_later_gets_everything(jobs):
@@ -27,7 +27,7 @@ def test_a_process_that_comes_later_gets_everything(jobs):
     jobs.ended()
     code = (
         "from train_func.client.twin import Local\n"
-        "for line in Local().log_lines('job-a', follow=True): print(line.worker, line.text)"
+        "for line in Local().job('job-a').logs(follow=True): print(line.worker, line.text)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     read = done.stdout.splitlines()
@@ -42,18 +42,18 @@ def test_the_log_of_a_replaced_pod_comes_before_that_of_its_successor(jobs):
         "print(first.exists())\nif not first.exists(): first.touch(); sys.exit(144)"
     )
     jobs.start(code, workers=1)
-    assert [line.text for line in jobs.backend.log_lines("job-a", follow=True)] == ["False", "True"]
+    assert [line.text for line in jobs.backend.job("job-a").logs(follow=True)] == ["False", "True"]
 
 
 def test_the_last_line_of_each_pod_is_known_once_it_is_whole(jobs, tmp_path):
     go = tmp_path / "go"
     wait = WAIT_FOR.format(path=str(go))
     jobs.start(f"print('first', flush=True); print('last')\nprint('begun', end='', flush=True)\n{wait}", workers=2)
-    lines = jobs.backend.log_lines("job-a", follow=True)
+    lines = jobs.backend.job("job-a").logs(follow=True)
     assert {next(lines).text for _ in range(4)} == {"first", "last"}
-    pods = jobs.backend.pods("job-a")
-    assert jobs.backend.last_lines("job-a", pods) == {pod.uid: "last" for pod in pods}
-    assert jobs.backend.last_lines("job-a", pods[:1]) == {pods[0].uid: "last"}
+    pods = jobs.backend.job("job-a").pods()
+    assert jobs.backend.job("job-a").last_lines(pods) == {pod.uid: "last" for pod in pods}
+    assert jobs.backend.job("job-a").last_lines(pods[:1]) == {pods[0].uid: "last"}
     go.touch()
 
 
@@ -99,7 +99,7 @@ def test_a_line_that_is_just_being_written_waits_for_its_end(jobs, tmp_path):
     go = tmp_path / "go"
     half = "import sys; sys.stdout.write('half'); sys.stdout.flush()\n"
     jobs.start("print('first', flush=True)\n" + half + WAIT_FOR.format(path=str(go)) + "print(' and half')", workers=1)
-    lines = jobs.backend.log_lines("job-a", follow=True)
+    lines = jobs.backend.job("job-a").logs(follow=True)
     assert next(lines).text == "first"
     until(lambda: jobs.text() == ["first", "half"], "half a line, which is all there is so far")
     go.touch()
@@ -109,10 +109,10 @@ def test_a_line_that_is_just_being_written_waits_for_its_end(jobs, tmp_path):
 def test_many_lines_arrive_completely_while_they_are_written(jobs):
     jobs.start("for i in range(100_003): print(i)", workers=2)
     read = {0: [], 1: []}
-    for line in jobs.backend.log_lines("job-a", follow=True):
+    for line in jobs.backend.job("job-a").logs(follow=True):
         read[line.worker].append(line.text)
     assert read[0] == read[1] == [str(i) for i in range(100_003)]
 
 
 def test_a_job_without_a_log_has_no_lines(jobs):
-    assert list(jobs.backend.log_lines("never-was", follow=True)) == []
+    assert list(jobs.backend.job("never-was").logs(follow=True)) == []

@@ -34,7 +34,7 @@ def started(jobs, workers=2, name="job-a"):
 
 
 def running_pods(jobs, name="job-a"):
-    return [pod for pod in jobs.backend.pods(name) if pod.phase == "Running"]
+    return [pod for pod in jobs.backend.job(name).pods() if pod.phase == "Running"]
 
 
 def shim_of(jobs, worker):
@@ -62,11 +62,11 @@ def test_cancel_gives_the_grace_period_and_leaves_nothing(jobs, preparation, exi
     jobs.start(preparation + FOREVER, grace=grace)
     started(jobs)
     begun = time.monotonic()
-    jobs.backend.cancel("job-a")
+    jobs.backend.job("job-a").cancel()
     assert least <= time.monotonic() - begun < most
     assert jobs.processes("job-a") == []
-    assert [(pod.exit_code, pod.deleted) for pod in jobs.backend.pods("job-a")] == [(exit_code, True)] * 2
-    status = jobs.backend.status("job-a")
+    assert [(pod.exit_code, pod.deleted) for pod in jobs.backend.job("job-a").pods()] == [(exit_code, True)] * 2
+    status = jobs.backend.job("job-a").status()
     failed = status.condition("Failed")
     assert (failed.reason, status.interrupted) == ("Cancelled", False)
     assert failed.message == "PyTorchJob default/job-a was cancelled."
@@ -87,18 +87,18 @@ def test_a_program_that_was_just_starting_when_it_was_cancelled_ends_as_soon_as_
     begun = time.monotonic()
     cancelling = threading.Thread(target=jobs.backend.cancel, args=["job-a"])
     cancelling.start()
-    until(lambda: [event.reason for event in jobs.backend.events("job-a")].count("Killing") == 2, "SIGTERM")
+    until(lambda: [event.reason for event in jobs.backend.job("job-a").events()].count("Killing") == 2, "SIGTERM")
     listen.touch()
     cancelling.join()
     assert time.monotonic() - begun < 30
-    assert [pod.exit_code for pod in jobs.backend.pods("job-a")] == [143, 143]
+    assert [pod.exit_code for pod in jobs.backend.job("job-a").pods()] == [143, 143]
 
 
 def test_cancelling_a_finished_job_changes_nothing(jobs):
     jobs.start("pass")
     before = jobs.ended()
-    jobs.backend.cancel("job-a")
-    assert jobs.backend.status("job-a") == before
+    jobs.backend.job("job-a").cancel()
+    assert jobs.backend.job("job-a").status() == before
 
 
 def test_only_the_main_process_gets_sigterm(jobs):
@@ -113,7 +113,7 @@ def test_only_the_main_process_gets_sigterm(jobs):
     )
     jobs.start(code, workers=1)
     started(jobs, workers=1)
-    jobs.backend.cancel("job-a")
+    jobs.backend.job("job-a").cancel()
     assert jobs.text() == ["ready", "main"]
 
 
@@ -123,26 +123,26 @@ def test_everything_dies_with_a_killed_controller_and_the_job_reads_as_interrupt
     assert len(jobs.processes("job-a")) == 1 + 3 * 3  # the controller; a shim, a program and its daemon each
     os.kill(jobs.controller(), signal.SIGKILL)
     until(lambda: not jobs.processes("job-a"), "death of all")
-    until(lambda: jobs.backend.status("job-a").interrupted, "release of the controller's lock")
-    assert not jobs.backend.status("job-a").finished
-    assert [(pod.phase, pod.exit_code) for pod in jobs.backend.pods("job-a")] == [("Unknown", None)] * 3
+    until(lambda: jobs.backend.job("job-a").status().interrupted, "release of the controller's lock")
+    assert not jobs.backend.job("job-a").status().finished
+    assert [(pod.phase, pod.exit_code) for pod in jobs.backend.job("job-a").pods()] == [("Unknown", None)] * 3
 
 
 def test_a_controller_that_is_asked_to_end_ends_its_pods_first_and_leaves_the_job_interrupted(jobs):
     jobs.start("import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n" + FOREVER)
     started(jobs)
     os.kill(jobs.controller(), signal.SIGTERM)
-    until(lambda: jobs.backend.status("job-a").interrupted, "end of the controller")
+    until(lambda: jobs.backend.job("job-a").status().interrupted, "end of the controller")
     assert jobs.processes("job-a") == []
-    assert [pod.exit_code for pod in jobs.backend.pods("job-a")] == [143, 143]
+    assert [pod.exit_code for pod in jobs.backend.job("job-a").pods()] == [143, 143]
 
 
 def test_an_interrupted_job_can_be_cancelled(jobs):
     jobs.start(FOREVER)
     os.kill(jobs.controller(), signal.SIGKILL)
     until(lambda: not jobs.processes("job-a"), "death of all")
-    jobs.backend.cancel("job-a")
-    status = jobs.backend.status("job-a")
+    jobs.backend.job("job-a").cancel()
+    status = jobs.backend.job("job-a").status()
     assert (status.interrupted, status.condition("Failed").reason) == (False, "Cancelled")
 
 
@@ -150,10 +150,10 @@ def test_an_interrupted_job_starts_anew_under_its_name_and_keeps_the_earlier_pod
     jobs.start(FOREVER)
     started(jobs)
     os.kill(jobs.controller(), signal.SIGKILL)
-    until(lambda: jobs.backend.status("job-a").interrupted, "interruption")
+    until(lambda: jobs.backend.job("job-a").status().interrupted, "interruption")
     jobs.start("print('second job')")
     assert jobs.ended().condition("Succeeded") is not None
-    pods = jobs.backend.pods("job-a")
+    pods = jobs.backend.job("job-a").pods()
     assert [(pod.worker, pod.phase, pod.reason, pod.deleted) for pod in pods[:2]] == [
         (worker, "Failed", "Interrupted", True) for worker in range(2)
     ]
@@ -168,8 +168,8 @@ def test_a_killed_shim_takes_its_container_along_and_the_pod_is_replaced(jobs):
     jobs.start(FOREVER)
     started(jobs)
     os.kill(shim_of(jobs, 1), signal.SIGKILL)
-    until(lambda: len(running_pods(jobs)) == 2 and len(jobs.backend.pods("job-a")) == 3, "a new pod")
-    lost = jobs.backend.pods("job-a")[1]
+    until(lambda: len(running_pods(jobs)) == 2 and len(jobs.backend.job("job-a").pods()) == 3, "a new pod")
+    lost = jobs.backend.job("job-a").pods()[1]
     assert (lost.worker, lost.exit_code, lost.reason, lost.deleted) == (1, 137, "ContainerStatusUnknown", True)
     started(jobs, workers=3)
     assert len(jobs.processes("job-a")) == 1 + 2 * 3
@@ -182,7 +182,7 @@ def test_what_is_left_when_controller_and_shims_are_killed_together_is_swept_bef
     os.kill(jobs.controller(), signal.SIGSTOP)
     for pid in (*shims, jobs.controller()):
         os.kill(pid, signal.SIGKILL)
-    until(lambda: jobs.backend.status("job-a").interrupted, "interruption")
+    until(lambda: jobs.backend.job("job-a").status().interrupted, "interruption")
     left = until(lambda: jobs.processes("job-a"), "daemons without a shim")
     jobs.start("pass")
     assert not set(left) & set(jobs.processes("job-a"))
@@ -202,7 +202,7 @@ def test_a_job_survives_the_kernel_that_started_it_and_another_process_sees_all_
     kernel.wait()
     kernel.stdout.close()
     started(jobs)
-    assert jobs.backend.status("job-a").condition("Running") is not None
+    assert jobs.backend.job("job-a").status().condition("Running") is not None
     assert len(running_pods(jobs)) == 2
 
 
@@ -213,7 +213,7 @@ def hog(num_mebibytes: int) -> str:
 def test_a_worker_over_its_memory_limit_is_killed(jobs):
     jobs.start(hog(200) + "import time; time.sleep(30)", workers=1, memory="100Mi", restart="Never")
     jobs.ended()
-    (pod,) = jobs.backend.pods("job-a")
+    (pod,) = jobs.backend.job("job-a").pods()
     assert (pod.exit_code, pod.reason) == (137, "OOMKilled")
 
 
@@ -225,7 +225,7 @@ def test_memory_is_that_of_all_processes_of_the_worker(jobs):
     )
     jobs.start(code, workers=1, memory="100Mi", restart="Never")
     jobs.ended()
-    (pod,) = jobs.backend.pods("job-a")
+    (pod,) = jobs.backend.job("job-a").pods()
     assert (pod.exit_code, pod.reason) == (137, "OOMKilled")
 
 

@@ -30,8 +30,8 @@ def start(machine_is):
     def look(run, machine=SMALL, num_model_bytes=0, **options):
         machine_is(machine)
         backend = Local(store="file:///srv/store", **options)
-        backend.preflight(run)
-        backend.admit(provisional(run, "file:///srv/store"), num_model_bytes)
+        backend.check(run)
+        backend.prepare(provisional(run, "file:///srv/store"), {}, num_model_bytes, None)
 
     return look
 
@@ -154,7 +154,7 @@ def test_only_a_job_that_is_really_started_has_to_find_room(machine_is, tmp_path
     try:
         machine_is(full)
         assert submit(waits, run).record.name == job.name
-        assert len(Local().pods(job.record.job_name)) <= 1
+        assert len(Local().job(job.record.job_name).pods()) <= 1
         assert job.state in ("Created", "Running")
     finally:
         job.delete()

@@ -33,7 +33,7 @@ def seen(jobs, expression, *, workers=1, files=None, change=None, **shape):
     job = worker_manifest(SHOW.replace("EXPRESSION", expression), name="job-a", workers=workers, **shape)
     if change:
         change(job)
-    jobs.backend.create("job-a", job, files or {"run.json": b"{}"})
+    jobs.create(job, files or {"run.json": b"{}"})
     jobs.ended()
     return [json.loads(jobs.text(worker=worker)[-1]) for worker in range(workers)]
 
@@ -78,7 +78,7 @@ def test_image_environment_is_the_machine_s_and_not_the_person_s(jobs, monkeypat
 def test_hostname_and_uid_are_the_pod_s(jobs):
     expression = "[os.environ[name] for name in ('HOSTNAME', 'TRAIN_FUNC_POD', 'TRAIN_FUNC_POD_UID')]"
     told = seen(jobs, expression, workers=2)
-    assert told == [[pod.name, pod.name, pod.uid] for pod in jobs.backend.pods("job-a")]
+    assert told == [[pod.name, pod.name, pod.uid] for pod in jobs.backend.job("job-a").pods()]
 
 
 def test_volume_config_map_is_a_folder_with_exactly_those_bytes(jobs):
@@ -89,7 +89,9 @@ def test_volume_config_map_is_a_folder_with_exactly_those_bytes(jobs):
 
 def test_volume_config_map_without_a_wanted_file_keeps_the_pod_from_starting(jobs):
     jobs.start("pass", files={"other.json": b"{}"}, workers=1)
-    (waiting,) = until(lambda: [p for p in jobs.backend.pods("job-a") if p.reason == "FailedMount"], "FailedMount")
+    (waiting,) = until(
+        lambda: [p for p in jobs.backend.job("job-a").pods() if p.reason == "FailedMount"], "FailedMount"
+    )
     assert waiting.phase == "Pending"
     assert waiting.message == "the job was created without the ConfigMap files job-a/run.json"
 
@@ -175,17 +177,17 @@ def test_secret_is_the_variable_of_the_same_name_here_and_is_written_nowhere(job
 
 def test_a_missing_secret_keeps_the_pod_from_starting_and_is_named(jobs):
     jobs.start("pass", workers=1, environment={"WANDB_API_KEY": SecretKey(secret="wandb", key="key")})
-    until(lambda: [pod for pod in jobs.backend.pods("job-a") if pod.reason != "ContainerCreating"], "refusal")
-    (waiting,) = jobs.backend.pods("job-a")
+    until(lambda: [pod for pod in jobs.backend.job("job-a").pods() if pod.reason != "ContainerCreating"], "refusal")
+    (waiting,) = jobs.backend.job("job-a").pods()
     assert (waiting.phase, waiting.reason, waiting.exit_code) == ("Pending", "CreateContainerConfigError", None)
     assert "the environment variable WANDB_API_KEY is not set" in waiting.message
     assert "Secret wandb, key key: set it here and submit again" in waiting.message
-    (event,) = [event for event in jobs.backend.events("job-a") if event.type == "Warning"]
+    (event,) = [event for event in jobs.backend.job("job-a").events() if event.type == "Warning"]
     assert (event.reason, event.object) == ("CreateContainerConfigError", "Pod/job-a-worker-0")
     assert event.message == waiting.message
-    assert not jobs.backend.status("job-a").finished
-    jobs.backend.cancel("job-a")
-    assert jobs.backend.status("job-a").condition("Failed").reason == "Cancelled"
+    assert not jobs.backend.job("job-a").status().finished
+    jobs.backend.job("job-a").cancel()
+    assert jobs.backend.job("job-a").status().condition("Failed").reason == "Cancelled"
 
 
 def test_credentials_that_boto3_finds_elsewhere_are_handed_over(jobs, monkeypatch, tmp_path):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tests.recorded_jobs import RecordedBackend, a_record
+from tests.recorded_jobs import RecordedJob, a_record
 from train_func.client import waiting_notice, watch
 from train_func.client.diagnose import Diagnosis, JobMonitor
 from train_func.client.logs import Attempt, AttemptLine
@@ -142,7 +142,7 @@ def interrupted():
 @pytest.mark.parametrize(("lines", "newest"), [(interrupted, str), (lambda: iter(()), interrupted)])
 def test_an_interrupt_before_anything_is_shown_ends_the_watching_too(capsys, lines, newest):
     stop = threading.Event()
-    watch.watch(Interrupted(), lines, newest, JobMonitor(a_record(), RecordedBackend("evicted")), stop, str)
+    watch.watch(Interrupted(), lines, newest, JobMonitor(a_record(), RecordedJob("evicted")), stop, str)
     assert stop.is_set()
     assert capsys.readouterr().out.splitlines()[-1].startswith("a-run: no longer watched; it goes on: attach(...)")
 
@@ -155,7 +155,7 @@ def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_nobody_behi
         stop.wait()
         over.set()
 
-    state = watch.watch(Interrupted(), lines, str, JobMonitor(a_record(), RecordedBackend("evicted")), stop, str)
+    state = watch.watch(Interrupted(), lines, str, JobMonitor(a_record(), RecordedJob("evicted")), stop, str)
     assert state == "Running"
     assert over.wait(10)
     first, last = capsys.readouterr().out.splitlines()
@@ -170,7 +170,7 @@ def test_only_what_says_that_it_is_older_belongs_to_an_earlier_submission(capsys
         Ended(),
         lambda: iter(told),
         lambda: "newest",
-        JobMonitor(a_record(), RecordedBackend("exit_1")),
+        JobMonitor(a_record(), RecordedJob("exit_1")),
         threading.Event(),
         str,
     )

@@ -27,22 +27,92 @@ class Input:
 
 
 class RunsAlready(InvalidInput):
-    """There is a job of that name, made at the same moment by somebody else."""
+    """Another client has started a job of that name at the same moment."""
 
 
 Note = Callable[[str], object]  # is told in words what a person should know
 
 
-class Backend(Protocol):
-    """Where jobs execute. Credentials and environment stay inside the backend."""
+@dataclass(frozen=True)
+class Submission:
+    """A job as a backend executes it, and the options that decided that."""
+
+    manifest: Mapping[str, Any]
+    options: Mapping[str, Any]
+    """By name, as plain JSON values."""
+    found_by: Mapping[str, Any]
+    """As the backend's own, and what it would take from its surroundings."""
+
+
+class BoundJob(Protocol):
+    """One job of a backend by its name, whether it is there or not; it owns what observes the job."""
 
     @property
-    def constructor_repr(self) -> str:
-        """The argument by which ``attach(name, ...)`` finds its jobs; empty for the default backend."""
+    def name(self) -> str:
+        """Of the job."""
         ...
 
-    def other_backend(self, manifest: Mapping[str, Any]) -> str:
-        """The backend, as it is written, that a manifest was made for; empty when it is this one."""
+    def status(self) -> JobStatus | None:
+        """The job's state, or None when there is no such job."""
+        ...
+
+    def pods(self) -> list[Pod]:
+        """Every incarnation of every worker that is known, the deleted ones too, oldest first."""
+        ...
+
+    def events(self) -> list[Event]:
+        """All events, oldest first."""
+        ...
+
+    def logs(
+        self, *, follow: bool, worker: int | None = None, note: Note, stop: threading.Event
+    ) -> Iterator[LogLine | LogCut]:
+        """Lines of the pods there are from their first; with ``follow`` until the job has ended and all was read.
+
+        Args:
+            follow: a large job may show some of its workers only while it is followed.
+            worker: only of this one.
+            note: is told in words what is left out, and that nothing comes because the backend is away.
+            stop: ends the following when another thread sets it.
+        """
+        ...
+
+    def last_lines(self, pods: Sequence[Pod]) -> Mapping[str, str]:
+        """The last line that each of these running pods has written, by its uid; without those that are not known."""
+        ...
+
+    def wait_for_change(self, seconds: float) -> None:
+        """Returns when something about the job may have changed, or after ``seconds``."""
+        ...
+
+    def outage(self) -> InvalidInput | None:
+        """Why there is no news of the job although it is asked for; None while there is."""
+        ...
+
+    def scheduling_report(self) -> SchedulingReport | None:
+        """Why its waiting workers find no room; None where that cannot be known."""
+        ...
+
+    def cancel(self) -> None:
+        """Stops the job within its grace period; raises JobNotFound."""
+        ...
+
+    def delete(self) -> None:
+        """Stops the job and removes all that belongs to it; nothing happens when there is none."""
+        ...
+
+
+class Backend(Protocol):
+    """Where jobs execute. Credentials and environment stay inside the backend; ``registry`` names those there are."""
+
+    @property
+    def found_by(self) -> Mapping[str, Any]:
+        """The options that another one needs to find the same jobs, without those left to their defaults."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where its jobs are, such as ``namespace lab``: the same for two backends that have the same jobs."""
         ...
 
     def store_address(self) -> str:
@@ -53,69 +123,36 @@ class Backend(Protocol):
         """Where fetched models go by default."""
         ...
 
-    def render(self, record: "RunRecord", files: Sequence[str]) -> dict[str, Any]:
-        """The PyTorchJob of a run for this backend; ``files`` are the names in its ConfigMap."""
-        ...
-
-    def preflight(self, run: "Run") -> None:
+    def check(self, run: "Run") -> None:
         """Raises InvalidInput with everything that would keep the run from starting here; creates nothing."""
         ...
 
-    def admit(self, record: "RunRecord", num_model_bytes: int) -> None:
-        """Raises InvalidInput when a job of the run, started now, finds no room and could not wait for it."""
-        ...
+    def prepare(self, record: "RunRecord", inputs: Mapping[str, Input], num_model_bytes: int, store: "Store") -> "Run":
+        """Brings the run's local files to where its workers read them; returns the run with their addresses there.
 
-    def upload_inputs(self, run: "Run", inputs: Mapping[str, Input], store: "Store") -> "Run":
-        """The run with addresses that its workers can read; ``inputs`` are its local files, by field."""
-        ...
+        Args:
+            record: of the run that is about to start.
+            inputs: its local files, by field.
+            num_model_bytes: of the weights that each worker loads.
+            store: of the run.
 
-    def create(self, job_name: str, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-        """Start a job; raises InvalidInput when it cannot run here, RunsAlready when it runs."""
-        ...
-
-    def status(self, job_name: str) -> JobStatus | None:
-        """The job's state, or None when there is no such job."""
-        ...
-
-    def pods(self, job_name: str) -> list[Pod]:
-        """Every incarnation of every worker, the deleted ones too, oldest first."""
-        ...
-
-    def events(self, job_name: str) -> list[Event]:
-        """All events, oldest first."""
-        ...
-
-    def log_lines(
-        self, job_name: str, *, follow: bool, worker: int | None = None, note: Note, stop: threading.Event
-    ) -> Iterator[LogLine | LogCut]:
-        """Lines of the pods there are from their first; with ``follow`` until the job has ended and all was read.
-
-        A large job may show some of its workers only while it is followed; ``worker`` asks for one of them alone.
-        ``note`` is told in words what is left out, and that nothing comes because the backend is away. ``stop``, set
-        from another thread, ends the following.
+        Raises:
+            InvalidInput: a job of the run, started now, finds no room and could not wait for it.
         """
         ...
 
-    def last_lines(self, job_name: str, pods: Sequence[Pod]) -> Mapping[str, str]:
-        """The last line that each of these running pods has written, by its uid; without those that are not known."""
+    def submission(self, record: "RunRecord", files: Sequence[str]) -> Submission:
+        """The job of a run for this backend; ``files`` are the names of those that travel with it."""
         ...
 
-    def outage(self, job_name: str) -> "InvalidInput | None":
-        """Why nothing new is heard of the job, though it is asked for; None while that is not so."""
+    def submit(self, submission: Submission, files: Mapping[str, bytes]) -> BoundJob:
+        """Starts a job; raises InvalidInput when it cannot run here, RunsAlready when it runs."""
         ...
 
-    def await_change(self, job_name: str, seconds: float) -> None:
-        """Returns when something about the job may have changed, or after ``seconds``."""
+    def job(self, name: str) -> BoundJob:
+        """The job of that name; nothing is asked yet."""
         ...
 
-    def scheduling_report(self, job_name: str) -> SchedulingReport | None:
-        """Why its waiting workers find no room; None where that cannot be known."""
-        ...
-
-    def cancel(self, job_name: str) -> None:
-        """Stop the job within its grace period; raises JobNotFound."""
-        ...
-
-    def delete(self, job_name: str) -> None:
-        """Stop the job and remove all that belongs to it; nothing happens when there is none."""
+    def jobs(self) -> list[BoundJob]:
+        """Those of train_func that are there now, by name."""
         ...

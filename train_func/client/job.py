@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from train_func.client import registry
 from train_func.client.backend import Backend, Note
 from train_func.client.diagnose import JobMonitor, explain, patiently, separate
 from train_func.client.fetch import fetch
@@ -18,6 +19,7 @@ from train_func.client.placement import whole_fault
 from train_func.client.records import submitted
 from train_func.client.state import FINISHED, mark_cancelled, state_in_store, state_of
 from train_func.client.status import Event
+from train_func.client.submission import SubmissionRecord
 from train_func.client.waiting_notice import WaitingNotice
 from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
@@ -47,6 +49,7 @@ class Job:
     def __init__(self, record: RunRecord, backend: Backend, store: Store) -> None:
         self.record = record
         self._backend = backend
+        self._job = backend.job(record.job_name)
         self._store = store
 
     def __repr__(self) -> str:
@@ -65,8 +68,8 @@ class Job:
     @property
     def attach_expression(self) -> str:
         """What is written to get this handle in another kernel."""
-        named = f", {self._backend.constructor_repr}" if self._backend.constructor_repr else ""
-        return f"attach({self.name!r}{named})"
+        on = registry.expression(registry.name_of(self._backend), self._backend.found_by)
+        return f"attach({self.name!r}{on and f', {on}'})"
 
     @property
     def state(self) -> str:
@@ -74,16 +77,15 @@ class Job:
 
         Of a job that was deleted, or has expired, it is what the store holds of its run; Absent when that is no end.
         """
-        status = self._backend.status(self.record.job_name)
+        status = self._job.status()
         if status is None:
             return state_in_store(self._store, self.record)
         return state_of(status, published=self._published)
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """The whole PyTorchJob that was submitted."""
-        manifest: dict[str, Any] = json.loads(self._store.get(self.record.keys.manifest).data)
-        return manifest
+        """The whole manifest that was submitted."""
+        return dict(json.loads(self._store.get(self.record.keys.manifest).data))
 
     def wait(self, timeout: float | None = None) -> str:
         """Waits until the job has finished and returns its state; what hinders it meanwhile is printed once.
@@ -93,13 +95,11 @@ class Job:
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        monitor, state, notice = JobMonitor(self.record, self._backend), self.state, WaitingNotice()
+        monitor, state, notice = JobMonitor(self.record, self._job), self.state, WaitingNotice()
         while state not in FINISHED:
             if state == "Absent":
                 raise self._absent()
-            told = [
-                str(diagnosis) for diagnosis in monitor.look() if not diagnosis.permanent
-            ]  # the error tells of those
+            told = [str(diagnosis) for diagnosis in monitor.look() if not diagnosis.permanent]  # of those the error
             if told or state == "Running":
                 notice.heard()
             for words in told or filter(None, [notice.due(state)]):
@@ -110,7 +110,7 @@ class Job:
                 why = "".join(f"; {diagnosis.message}" for diagnosis in monitor.current)
                 raise TimeoutError(shown(f"{self.name} is {state} after {timeout} s{why}; wait again, or cancel()"))
             left = LONGEST_WAIT if end is None else max(0.0, end - time.monotonic())
-            self._backend.await_change(self.record.job_name, min(left, monitor.poll_interval))
+            self._job.wait_for_change(min(left, monitor.poll_interval))
             state = patiently(lambda: self.state, state)
         return state
 
@@ -124,7 +124,7 @@ class Job:
         def told() -> Iterator[AttemptLine]:
             return self._told(follow=True, note=lambda words: None, stop=stop)  # the monitor tells what matters here
 
-        newest, monitor = partial(submitted, self._store, self.record), JobMonitor(self.record, self._backend)
+        newest, monitor = partial(submitted, self._store, self.record), JobMonitor(self.record, self._job)
         return watch(self, told, newest, monitor, stop, lambda: separate(self.record, self._store))
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> Iterator[str]:
@@ -164,10 +164,10 @@ class Job:
         self, *, follow: bool, worker: int | None = None, note: Note | None = None, stop: threading.Event | None = None
     ) -> Iterator[AttemptLine]:
         """What the workers say, with the attempts they belong to; by default what is left out is printed."""
-        name, note, stop = self.record.job_name, note or self._note, stop or threading.Event()
-        there = self._backend.status(name) is not None
-        lines = self._backend.log_lines(name, follow=follow, worker=worker, note=note, stop=stop) if there else ()
-        pods = self._backend.pods(name) if there else []
+        note, stop = note or self._note, stop or threading.Event()
+        there = self._job.status() is not None
+        lines = self._job.logs(follow=follow, worker=worker, note=note, stop=stop) if there else ()
+        pods = self._job.pods() if there else []
         return joined(StoredLogs(self.record, self._store), pods, lines, worker=worker)
 
     def _note(self, words: str) -> None:
@@ -175,7 +175,7 @@ class Job:
 
     def events(self) -> list[Event]:
         """What happened to the job and its workers, oldest first."""
-        return self._backend.events(self.record.job_name)
+        return self._job.events()
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """Waits, then returns the metrics of the run; empty when the function published nothing.
@@ -192,7 +192,7 @@ class Job:
             self._note(f"no longer waited for; it goes on: {self.attach_expression} finds it again, .cancel() stops it")
             raise
         if state != "Succeeded":
-            raise explain(self.record, self._backend, self._store)
+            raise explain(self.record, self._job, self._store)
         if words := separate(self.record, self._store):
             self._note(words)
         published = self._final_manifest()
@@ -244,11 +244,11 @@ class Job:
         Raises:
             JobNotFound: there is no such job any more, or it is in another backend.
         """
-        status = self._backend.status(self.record.job_name)
+        status = self._job.status()
         with ThreadPoolExecutor(1) as beside:  # a store that is away must not keep the workers going
             marked = beside.submit(mark_cancelled, self._store, self.record) if status and not status.finished else None
             try:
-                self._backend.cancel(self.record.job_name)
+                self._job.cancel()
             except JobNotFound:
                 if other := self._other_backend():
                     raise JobNotFound(other) from None
@@ -267,8 +267,8 @@ class Job:
         The run stays: its record, logs and model in the store, by which it is found again. To remove that as well,
         remove the folder that is named.
         """
-        there = self._backend.status(self.record.job_name) is not None
-        self._backend.delete(self.record.job_name)
+        there = self._job.status() is not None
+        self._job.delete()
         self._note(
             f"{'the job is deleted, with its pods and their files' if there else 'there is no job any more'}; the run "
             f"stays in {self._store.address}/{self.name}/, where logs(), attach() and submit() find it, result() and "
@@ -293,8 +293,8 @@ class Job:
 
     def _other_backend(self) -> str:
         """Where the job was submitted to, in words, when that was another backend than this handle's."""
-        try:
-            other = self._backend.other_backend(self.manifest)
-        except StorageFailed:  # whoever submitted it got no further than its record
+        kept = SubmissionRecord.read(self._store, self.record)
+        if kept is None or (kept.backend, kept.place) == (registry.name_of(self._backend), self._backend.place):
             return ""
-        return other and f"{self.name} was submitted to another backend: attach({self.name!r}, {other})"
+        on = registry.expression(kept.backend, kept.found_by) or f"on={kept.backend}()"
+        return f"{self.name} was submitted to another backend: attach({self.name!r}, {on})"

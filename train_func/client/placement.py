@@ -79,51 +79,27 @@ class Placement:
         """Training processes of each worker."""
         return max(1, self.gpu)
 
-
-def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The options that two manifests of one run were not rendered with alike, each as it was before."""
-    was, given = _options(before), _options(now)
-    return [f"{name}={was.get(name)!r}" for name in {**was, **given} if was.get(name) != given.get(name)]
-
-
-def _options(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a manifest depends on the placement, by the option that says so."""
-    pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    container = pod["containers"][0]
-    limits, given = container["resources"]["limits"], {one["name"]: one for one in container["env"]}
-    (work,) = (volume["emptyDir"] for volume in pod["volumes"] if volume["name"] == "work")
-    secrets = {name: _secret_of(given.pop(variable, {})) for name, variable in _SECRETS.items()}
-    endpoint = given.pop("AWS_ENDPOINT_URL_S3", {}).get("value")
-    return {
-        "image": container["image"],
-        **{name: limits.get(resource) for name, resource in _RESOURCES.items()},
-        "disk": work.get("sizeLimit"),
-        **{option: pod.get(name) for option, name in _OF_POD.items()},
-        "queue": manifest["metadata"]["labels"].get("kueue.x-k8s.io/queue-name"),
-        **secrets,
-        "s3_endpoint": endpoint,
-        **{f"environment[{name!r}]": _value_of(one) for name, one in given.items() if not _is_reserved(name)},
-    }
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the options of the backend came to, as plain JSON values; a variable is an option of its own."""
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        options |= {
+            "cpu": str(self.cpu),
+            "node_selector": dict(self.node_selector),
+            "tolerations": [dict(one) for one in self.tolerations],
+        }
+        given = self.environment.items()
+        return {**options, **{f"environment[{name!r}]": _shown(value) for name, value in given}}
 
 
-_RESOURCES = {"cpu": "cpu", "memory": "memory", "gpu": "nvidia.com/gpu"}
-_SECRETS = {"store_secret": "AWS_ACCESS_KEY_ID", "hub_secret": "HF_TOKEN"}
-_OF_POD = {
-    "node_selector": "nodeSelector",
-    "tolerations": "tolerations",
-    "priority_class": "priorityClassName",
-    "service_account": "serviceAccountName",
-    "grace_seconds": "terminationGracePeriodSeconds",
-}
+_OPTIONS = (
+    *("image", "cpu", "memory", "gpu", "disk", "spot", "node_selector", "tolerations", "queue", "priority_class"),
+    *("service_account", "grace_seconds", "store_secret", "hub_secret"),
+)
 
 
-def _secret_of(variable: Mapping[str, Any]) -> str | None:
-    name: str | None = variable.get("valueFrom", {}).get("secretKeyRef", {}).get("name")
-    return name
-
-
-def _value_of(variable: Mapping[str, Any]) -> str:
-    return str(variable["value"]) if "value" in variable else f"of Secret {_secret_of(variable)}"
+def _shown(value: str | SecretKey) -> str:
+    return value if isinstance(value, str) else f"of Secret {value.secret}"
 
 
 def whole_fault(name: str, value: object, low: int) -> str | None:

@@ -9,14 +9,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from train_func.client import registry
 from train_func.client.backend import Backend, RunsAlready
 from train_func.client.job import Job
 from train_func.client.naming import differing, newest_generation, placed, record_of, say_what_stays, stored, version_of
-from train_func.client.placement import changed
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
 from train_func.client.state import FINISHED
-from train_func.client.twin import Local
+from train_func.client.submission import SubmissionRecord
 from train_func.counted import counted
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.layout import PROBES
@@ -63,33 +63,34 @@ def submit(
     if seen is None and state in FINISHED:
         state = "Absent"  # its run was removed from the store, or is a new generation: nothing is left to attach to
     if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
-        return _attached(Job(stored(store, record.name, record.generation), backend, store), state, backend, record)
+        return _attached(Job(stored(store, record.name, record.generation), backend, store), state, backend, store, record)
     say_what_stays(store, record)
-    backend.admit(record, facts.num_model_bytes)
+    prepared = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
     if not fresh and state != "Absent":
         print(f"{job.name}: the same was submitted before and is {state}; it is tried again")
     for note in facts.notes:
         print(shown(f"note: {note}"))
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
-    record = replace(record, run=backend.upload_inputs(record.run, facts.inputs, store).with_task(facts.commits))
+    record = replace(record, run=prepared.with_task(facts.commits))
     if not _start(record, source, backend, store, seen):
         return _of_other(Job(stored(store, record.name, record.generation), backend, store))
     again = f"submitted, generation {record.generation}" if earlier else "submitted"
     print(shown(f"{record.name}: {again}, {counted(run.workers, 'worker')}{_told(facts) if run.task else ''}"))
     if fresh and earlier:
-        backend.delete(earlier.record.job_name)  # it has finished, and no handle leads to it any more
+        backend.job(earlier.record.job_name).delete()  # it has finished, and no handle leads to it any more
     return Job(record, backend, store)
 
 
-def _attached(job: Job, state: str, backend: Backend, asked: RunRecord) -> Job:
+def _attached(job: Job, state: str, backend: Backend, store: Store, asked: RunRecord) -> Job:
     """The job that was submitted before; what it was not submitted with, of run and backend, is told of."""
-    kept = f"{job.record.store}/{job.record.keys.prefix}"
-    done = f"it was already done, and its run is kept in {kept}" if state == "Succeeded" else f"it is {state}"
+    folder = f"{job.record.store}/{job.record.keys.prefix}"
+    done = f"it was already done, and its run is kept in {folder}" if state == "Succeeded" else f"it is {state}"
     print(f"{job.name}: {done}; attached to it (fresh=True trains again)")
     if other := differing(job.record, asked):
         was, now = (", ".join(f"{name}={values[place]}" for name, values in other.items()) for place in (0, 1))
         print(shown(f"note: submitted with {was}; you asked for {now}"))
-    if state != "Succeeded" and (options := changed(job.manifest, backend.render(job.record, ()))):
+    kept = SubmissionRecord.read(store, job.record) if state != "Succeeded" else None
+    if kept and (options := kept.differing(backend.submission(job.record, ()).options)):
         print(
             f"note: it was submitted with {', '.join(options)}, and stays so; for the options given now stop it first, "
             f"then submit again: {job.attach_expression}.cancel()"
@@ -99,7 +100,7 @@ def _attached(job: Job, state: str, backend: Backend, asked: RunRecord) -> Job:
 
 def _leaving(job: Job, backend: Backend) -> bool:
     """Whether it was deleted and only waits for the end of its pods: its state is still that of before."""
-    status = backend.status(job.record.job_name)
+    status = backend.job(job.record.job_name).status()
     return status is not None and status.deleting
 
 
@@ -120,10 +121,10 @@ def _checked(backend: Backend, run: Run) -> tuple[Store, Facts]:
     except InvalidInput as found:
         fault = found
     if fault:
-        backend.preflight(run)  # tells this together with everything else
+        backend.check(run)  # tells this together with everything else
         raise fault
     with Check(placed(run), address) as check:
-        backend.preflight(run)
+        backend.check(run)
         store = open_store(address)
         store.probe(PROBES)
         return store, check.facts()
@@ -166,9 +167,9 @@ def _told(facts: Facts) -> str:
 def _backend(on: Backend | None) -> Backend:
     given: object = on
     if given is not None and (isinstance(given, type) or not hasattr(given, "store_address")):
-        shown = f"{given.__name__}()" if isinstance(given, type) else "Local() or Cluster()"
-        raise InvalidInput(f"on={given!r}: a backend is expected: on={shown}")
-    return on if on is not None else Local()
+        names = [given.__name__] if isinstance(given, type) else registry.BACKENDS
+        raise InvalidInput(f"on={given!r}: a backend is expected: on={' or '.join(f'{name}()' for name in names)}")
+    return on if on is not None else registry.default()
 
 
 def _start(record: RunRecord, source: Source, backend: Backend, store: Store, seen: str | None) -> bool:
@@ -185,11 +186,12 @@ def _start(record: RunRecord, source: Source, backend: Backend, store: Store, se
     store.put(record.keys.cells, files["cells.json"])
     if sum(map(len, files.values())) > LARGEST_CONFIG_MAP:
         del files["source.py"]
-    manifest = backend.render(record, list(files))
-    store.put(record.keys.manifest, _dump(manifest))
+    submission = backend.submission(record, list(files))
+    SubmissionRecord.of(backend, submission).write(store, record)
+    store.put(record.keys.manifest, _dump(submission.manifest))
     store.delete(record.keys.cancelled)
     try:
-        backend.create(record.job_name, manifest, files)
+        backend.submit(submission, files)
     except RunsAlready:
         return False
     except KeyboardInterrupt:

@@ -5,22 +5,21 @@ What is not given is taken from the environment, read with each call.
 """
 
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from train_func.client import manifest as manifests
-from train_func.client.backend import Input, Note
+from train_func.client.backend import BoundJob, Input, Submission
 from train_func.client.cluster import inputs as carrying
-from train_func.client.cluster import logs, looking, objects, observer, preflight, room
+from train_func.client.cluster import objects, preflight
 from train_func.client.cluster.access import Access, connect
 from train_func.client.cluster.addresses import endpoint_faults, store_faults
+from train_func.client.cluster.cluster_job import ClusterJob
 from train_func.client.cluster.images import image_fault
 from train_func.client.placement import Placement, SecretKey
-from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod, SchedulingReport
-from train_func.errors import InvalidInput, JobNotFound
+from train_func.errors import InvalidInput
 from train_func.home import home
 from train_func.records import RunRecord
 from train_func.run import Run
@@ -95,16 +94,15 @@ class Cluster:
             raise InvalidInput(faults)
 
     @property
-    def constructor_repr(self) -> str:
-        """As a person writes it, with what leads to the jobs and is not left to the kubeconfig."""
+    def found_by(self) -> Mapping[str, Any]:
+        """What leads to the jobs and is not left to the kubeconfig."""
         given = {"context": self.context, "namespace": self._namespace(), "store": self.store}
-        return f"on=Cluster({', '.join(f'{name}={value!r}' for name, value in given.items() if value)})"
+        return {name: value for name, value in given.items() if value}
 
-    def other_backend(self, manifest: Mapping[str, Any]) -> str:
-        """The backend that a manifest was made for, if that was another namespace or a machine."""
-        there = manifest["metadata"].get("namespace")
-        words = f"on=Cluster(namespace={there!r})" if there else "on=Local()"
-        return "" if there == self._access().namespace else words
+    @property
+    def place(self) -> str:
+        """The namespace: the same cluster may have another name in another kubeconfig."""
+        return f"namespace {self._access().namespace}"
 
     def store_address(self) -> str:
         """Address of the store that runs here use."""
@@ -117,14 +115,7 @@ class Cluster:
         """Where fetched models go by default."""
         return home(os.environ) / "models"
 
-    def render(self, record: RunRecord, files: Sequence[str]) -> dict[str, Any]:
-        """The PyTorchJob of a run for this cluster; ``files`` are the names in its ConfigMap."""
-        if faults := self._faults():
-            raise InvalidInput(faults)
-        placement = self._placement(self._image() or UNNAMED, self._access().namespace)
-        return manifests.render(record, placement, files)
-
-    def preflight(self, run: Run) -> None:
+    def check(self, run: Run) -> None:
         """Asks the cluster everything that can be known before anything is created.
 
         Raises:
@@ -143,75 +134,38 @@ class Cluster:
         except InvalidInput as found:
             raise InvalidInput([self._by_setting(fault) for fault in found.faults], cause=found.cause) from None
 
-    def admit(self, record: RunRecord, num_model_bytes: int) -> None:
-        """Nothing: a job of a cluster waits for room."""
-
-    def upload_inputs(self, run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
+    def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
         """Brings the run's local files to the store, by content; returns the run with their addresses there."""
-        return carrying.upload_inputs(run, inputs, store)
+        return carrying.upload_inputs(record.run, inputs, store)
 
-    def create(self, job_name: str, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    def submission(self, record: RunRecord, files: Sequence[str]) -> Submission:
+        """The PyTorchJob of a run for this cluster; ``files`` are the names in its ConfigMap."""
+        if faults := self._faults():
+            raise InvalidInput(faults)
+        namespace = self._access().namespace
+        placement = self._placement(self._image() or UNNAMED, namespace)
+        found_by = {**self.found_by, "namespace": namespace}
+        options = {**placement.options, "s3_endpoint": self._endpoint()[1]}
+        return Submission(manifests.render(record, placement, files), options, found_by)
+
+    def submit(self, submission: Submission, files: Mapping[str, bytes]) -> BoundJob:
         """Creates the job; a finished one of that name is removed first.
 
         Raises:
             InvalidInput: the cluster refuses.
-            RunsAlready: somebody else was quicker.
+            RunsAlready: another client has created it.
         """
+        manifest = submission.manifest
         objects.create(self._access(), manifest, manifests.config_map(manifest, files))
-        observer.forget(self._access(), job_name)
+        return self.job(manifest["metadata"]["name"])
 
-    def status(self, job_name: str) -> JobStatus | None:
-        """The job's state, or None when there is no such job."""
-        return looking.status(self._access(), job_name)
+    def job(self, name: str) -> ClusterJob:
+        """The job of that name; nothing is asked yet."""
+        return ClusterJob(name, self._access)
 
-    def pods(self, job_name: str) -> list[Pod]:
-        """The pods that there are, and while somebody waits or follows those that were, oldest first."""
-        return looking.pods(self._access(), job_name)
-
-    def events(self, job_name: str) -> list[Event]:
-        """All events, oldest first."""
-        return looking.events(self._access(), job_name)
-
-    def log_lines(
-        self, job_name: str, *, follow: bool, worker: int | None = None, note: Note, stop: threading.Event
-    ) -> Iterator[LogLine | LogCut]:
-        """Lines of every pod there is from its first; with ``follow`` until the job has ended and all was read.
-
-        Args:
-            worker: only of this one; more than 16 workers are followed only one by one, or when they fail.
-            note: is told in words what is left out, and that nothing comes because the cluster is away.
-            stop: ends the following when it is set.
-        """
-        return logs.lines(self._access(), job_name, follow=follow, worker=worker, note=note, stop=stop)
-
-    def last_lines(self, job_name: str, pods: Sequence[Pod]) -> Mapping[str, str]:
-        """The last line that each of these running pods has written, by its uid."""
-        return logs.last_lines(self._access(), pods)
-
-    def outage(self, job_name: str) -> InvalidInput | None:
-        """Why nothing new is heard of the job by whoever waits for it: the API is away, or refuses by now."""
-        return looking.outage(self._access(), job_name)
-
-    def await_change(self, job_name: str, seconds: float) -> None:
-        """Returns when something about the job may have changed, or after ``seconds``."""
-        looking.await_change(self._access(), job_name, seconds)
-
-    def scheduling_report(self, job_name: str) -> SchedulingReport | None:
-        """Per node why it takes no worker; None where the nodes may not be looked at."""
-        return room.scheduling_report(self._access(), job_name)
-
-    def cancel(self, job_name: str) -> None:
-        """Removes the job with its pods and its ConfigMap; raises JobNotFound."""
-        access = self._access()
-        there = objects.remove(access, job_name)
-        observer.forget(access, job_name)
-        if not there:
-            raise JobNotFound(f"no job {job_name!r} is in namespace {access.namespace} of {access.where}")
-
-    def delete(self, job_name: str) -> None:
-        """As ``cancel``; nothing happens when there is no such job."""
-        objects.remove(self._access(), job_name)
-        observer.forget(self._access(), job_name)
+    def jobs(self) -> list[BoundJob]:
+        """Those in the namespace that train_func has made, by name."""
+        return [self.job(name) for name in objects.names(self._access())]
 
     def _access(self) -> Access:
         return connect(self.context, self._namespace())

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from train_func.client.backend import Note
-from train_func.client.cluster import faults, objects, sending
-from train_func.client.cluster import observer as observers
+from train_func.client.cluster import faults, sending
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.asking import run_concurrently
 from train_func.client.cluster.observer import Observer
@@ -38,22 +37,19 @@ CUT = "the cluster does not hand out the whole log of the job; what is missing i
 _Come = LogLine | LogCut | Pod | Exception
 
 
-def lines(
-    access: Access, job_name: str, *, follow: bool, worker: int | None, note: Note, stop: threading.Event
+def followed(
+    access: Access, observer: Observer, worker: int | None, note: Note, stop: threading.Event
 ) -> Iterator[LogLine | LogCut]:
-    """Every line of every pod there is from its first, and a cut where a pod is gone.
+    """Every line of every pod from its first until the job has ended, and a cut where a pod is gone.
 
     Args:
-        follow: until the job has ended and all was read. Of more than 16 workers only worker 0 and those that fail.
-        worker: only of this one.
+        access: the cluster of the job.
+        observer: of the job.
+        worker: only of this one; without it, of more than 16 workers only worker 0 and those that fail.
         note: is told in words what is left out, and that nothing comes because the cluster is away.
         stop: ends the following when it is set.
     """
-    if follow:
-        return _Following(access, observers.observe(access, job_name), worker, note).lines(stop)
-    found = observers.running(access, job_name)
-    pods = found.pods() if found else objects.pods(access, job_name)
-    return _there_now(access, [pod for pod in pods if worker in (None, pod.worker)])
+    return _Following(access, observer, worker, note).lines(stop)
 
 
 def last_lines(access: Access, pods: Sequence[Pod]) -> dict[str, str]:
@@ -69,7 +65,8 @@ def _last_line(access: Access, pod: Pod) -> str:
     return text.removesuffix("\n")
 
 
-def _there_now(access: Access, pods: Iterable[Pod]) -> Iterator[LogLine | LogCut]:
+def there_now(access: Access, pods: Iterable[Pod]) -> Iterator[LogLine | LogCut]:
+    """Every line that these pods have written so far, and a cut where one is gone."""
     for pod in pods:
         try:
             if started(pod):

@@ -108,6 +108,15 @@ def remove(access: Access, name: str) -> bool:
     return job is not None
 
 
+def names(access: Access) -> list[str]:
+    """The jobs of the namespace that have the label of a run."""
+    options = {"label_selector": RUN_LABEL}
+    found = access.read(
+        "list", PLURAL, access.custom.list_namespaced_custom_object, *API, access.namespace, PLURAL, **options
+    )
+    return sorted(job["metadata"]["name"] for job in found["items"])
+
+
 def concerns(about: str, name: str) -> bool:
     """Whether an object of that name is the job or one of its pods."""
     return about == name or about.startswith(f"{name}-worker-")

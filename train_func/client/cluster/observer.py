@@ -1,7 +1,6 @@
-"""Observes one job for everybody in this process who looks at it: one watch on the job, one on pods, one on events.
+"""Observes one job for all who look at it: one watch on the job, one on its pods, one on its events.
 
-It begins when somebody waits for the job or follows it, and ends when nobody has asked for a while. Whoever only looks
-once, and finds no observer, asks the API once.
+It ends when it has not been asked for a while.
 """
 
 import threading
@@ -22,47 +21,12 @@ REFUSED_SECONDS = 5.0  # the same where the cluster refuses to be watched
 
 _Born = tuple[str, Pod]  # when it was created, because a name is used again
 
-_running: dict[tuple[int, str], "Observer"] = {}
-_lock = threading.Lock()
-
-
-def running(access: Access, job_name: str) -> "Observer | None":
-    """The one that runs, if there is one and it comes to know everything; to use it keeps it going."""
-    with _lock:
-        found = _running.get((id(access), job_name))
-    if found is None or not found.alive or not found.ready(READY_SECONDS):
-        return None
-    found.ask()
-    return found
-
-
-def newest(access: Access, job_name: str) -> "Observer | None":
-    """The one that runs, or has given up; to look at it does not keep it going."""
-    with _lock:
-        return _running.get((id(access), job_name))
-
-
-def observe(access: Access, job_name: str) -> "Observer":
-    """The one that runs, or a new one."""
-    with _lock:
-        found = _running.get((id(access), job_name))
-        if found is None or not found.alive:
-            found = _running[id(access), job_name] = Observer(access, job_name)
-        found.ask()
-    return found
-
-
-def forget(access: Access, job_name: str) -> None:
-    """What is looked at next is asked anew: this process has just changed it. Whoever holds the observer keeps it."""
-    with _lock:
-        _running.pop((id(access), job_name), None)
-
 
 class Observer:
     """What the API has of one job, kept up to date."""
 
     def __init__(self, access: Access, job_name: str) -> None:
-        self.access = access  # also keeps its identity from being given to another
+        self.access = access
         self.logs = LogAccess()
         self._changed = threading.Condition()
         self._generation = 0
@@ -146,7 +110,7 @@ class Observer:
             self._changed.wait_for(lambda: self.fresh or self.failure is not None, seconds)
         return self.fresh
 
-    def await_change(self, seconds: float) -> None:
+    def wait_for_change(self, seconds: float) -> None:
         """Returns when something has changed since it returned last to this thread, or after ``seconds``."""
         self.ask()
         end = time.monotonic() + seconds

@@ -10,7 +10,7 @@ from typing import Any
 from train_func import exits
 from train_func.attempt_records import EndRecord
 from train_func.client import records
-from train_func.client.backend import Backend
+from train_func.client.backend import BoundJob
 from train_func.client.diagnose import termination
 from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.eviction import EVICTION_REASONS, eviction
@@ -72,9 +72,9 @@ class Evidence:
         return [*refusals(self.pods, self.events, self.num_workers), *waits(self.pods, self.events), *again[-1:]]
 
 
-def explain(record: RunRecord, backend: Backend, store: Store) -> JobFailed:
+def explain(record: RunRecord, job: BoundJob, store: Store) -> JobFailed:
     """The one error that says why the job of ``record`` has no result."""
-    evidence = _gather(record, backend, store)
+    evidence = _gather(record, job, store)
     status = evidence.status
     failed = next((c for c in status.conditions if c.type == "Failed" and c.status == "True"), None) if status else None
     if status is not None and failed is None and status.interrupted:
@@ -92,7 +92,7 @@ def explain(record: RunRecord, backend: Backend, store: Store) -> JobFailed:
     return _error(record, replace(found, message=what), evidence)
 
 
-def _gather(record: RunRecord, backend: Backend, store: Store) -> Evidence:
+def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
     attempts: list[EndRecord] = []
     cells: dict[str, Any] = {"pieces": []}
     is_published, away = False, None
@@ -101,11 +101,11 @@ def _gather(record: RunRecord, backend: Backend, store: Store) -> Evidence:
         is_published = bool(store.list(record.keys.result))
     except StorageFailed as failure:
         away = failure
-    status = backend.status(record.job_name)
+    status = job.status()
     return Evidence(
         status=status,
-        pods=backend.pods(record.job_name),
-        events=since(status.created if status else None, backend.events(record.job_name)),
+        pods=job.pods(),
+        events=since(status.created if status else None, job.events()),
         attempts=attempts,
         cells=cells,
         num_workers=record.run.workers,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from train_func.client.backend import Backend
+from train_func.client.backend import BoundJob
 from train_func.client.diagnose.diagnosis import Diagnosis, workers
 from train_func.client.diagnose.incidents import CRASHES, failed_before_first_attempt, incidents, since
 from train_func.client.diagnose.outage import OF_THE_BACKEND, ApiOutage
@@ -32,9 +32,9 @@ SILENT_SECONDS = 20.0  # the same, after which it counts as not running
 class JobMonitor:
     """Of one job, for one who waits; ``now`` is a clock in seconds."""
 
-    def __init__(self, record: RunRecord, backend: Backend, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, record: RunRecord, job: BoundJob, now: Callable[[], float] = time.monotonic) -> None:
         self._record = record
-        self._backend = backend
+        self._job = job
         self._now = now
         self._begun = now()
         self._looked: float | None = None
@@ -45,7 +45,7 @@ class JobMonitor:
         self._quiet = True
         self._room: tuple[SchedulingReport | None, float] | None = None
         self._outage = ApiOutage()
-        self._store_waits = StoreWaits(record.job_name, backend, now)
+        self._store_waits = StoreWaits(job, now)
         self._hindering: list[Diagnosis] = []
 
     def look(self) -> list[Diagnosis]:
@@ -56,7 +56,7 @@ class JobMonitor:
         first, self._looked = self._looked is None, now
         found: list[Diagnosis] = []
         try:
-            outage = self._backend.outage(self._record.job_name)
+            outage = self._job.outage()
             if outage is None or outage.cause != "cluster":
                 found = self._look(first, now)
         except InvalidInput as error:
@@ -67,12 +67,11 @@ class JobMonitor:
         return [*told, *found]
 
     def _look(self, first: bool, now: float) -> list[Diagnosis]:
-        name = self._record.job_name
-        status = self._backend.status(name)
+        status = self._job.status()
         if status is None or status.finished:
             self._hindering = []
             return []
-        pods, events = self._backend.pods(name), since(status.created, self._backend.events(name))
+        pods, events = self._job.pods(), since(status.created, self._job.events())
         befallen = self._befallen(pods, events)
         found = [*self._hindrances(status, pods, events, now), *self._loop(befallen, now)]
         self._hindering = self._settled(found, now)
@@ -132,7 +131,7 @@ class JobMonitor:
     def _with_room(self, diagnosis: Diagnosis, now: float) -> Diagnosis:
         """With what every node has; permanent when none could ever hold the workers."""
         if self._room is None or now - self._room[1] >= ROOM_SECONDS:
-            self._room = (self._backend.scheduling_report(self._record.job_name), now)
+            self._room = (self._job.scheduling_report(), now)
         scheduling_report = self._room[0]
         if scheduling_report is None:
             return diagnosis

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from train_func.client.backend import Backend
+from train_func.client.backend import BoundJob
 from train_func.client.diagnose.diagnosis import Diagnosis, workers
 from train_func.client.status import Pod
 
@@ -29,9 +29,8 @@ NEXT = (
 class StoreWaits:
     """Of one job, for one who waits; ``now`` is a clock in seconds."""
 
-    def __init__(self, job_name: str, backend: Backend, now: Callable[[], float]) -> None:
-        self._job_name = job_name
-        self._backend = backend
+    def __init__(self, job: BoundJob, now: Callable[[], float]) -> None:
+        self._job = job
         self._now = now
         self._asked: float | None = None
         self._times: dict[str, int] = {}
@@ -65,7 +64,7 @@ class StoreWaits:
         return told
 
     def _ask(self, pods: Sequence[Pod]) -> None:
-        lines = self._backend.last_lines(self._job_name, pods)
+        lines = self._job.last_lines(pods)
         for pod in pods:
             line = lines.get(pod.uid, "")
             waits = _WAITS.fullmatch(line)

@@ -1,0 +1,144 @@
+"""A user's own backend is one file and one line: jobs are submitted to it and found again as on any other."""
+
+import sys
+
+import pytest
+
+import train_func
+from tests.jobs.functions import only_meets
+from train_func import JobNotFound, Local, attach, submit
+from train_func.client import registry
+
+MODULE = """
+from datetime import UTC, datetime
+from pathlib import Path
+
+from train_func.client.backend import Submission
+from train_func.client.status import Condition, JobStatus, LogLine, Pod
+from train_func.errors import JobNotFound
+
+ROOMS = {}  # the jobs of each room, which end as soon as they are there
+
+
+class Done:
+    def __init__(self, room, name):
+        self.room, self.name = room, name
+
+    def status(self):
+        now = datetime.now(UTC)
+        ended = Condition("Succeeded", "True", "Done", "", now)
+        return JobStatus((ended,), now, now, False) if self.name in ROOMS.get(self.room, ()) else None
+
+    def pods(self):
+        return [Pod("a", "uid", 0, "Succeeded", 0, "Completed", "", None, None, False)]
+
+    def events(self):
+        return []
+
+    def logs(self, *, follow, worker=None, note, stop):
+        yield LogLine(0, "uid", "done before you could look")
+
+    def last_lines(self, pods):
+        return {}
+
+    def wait_for_change(self, seconds):
+        pass
+
+    def outage(self):
+        return None
+
+    def scheduling_report(self):
+        return None
+
+    def cancel(self):
+        if self.status() is None:
+            raise JobNotFound(f"room {self.room} has no job {self.name}")
+        self.delete()
+
+    def delete(self):
+        ROOMS.get(self.room, {}).pop(self.name, None)
+
+
+class Instant:
+    def __init__(self, room="a", store=None, colour="red"):
+        self.room, self.store, self.colour = room, store, colour
+
+    @property
+    def found_by(self):
+        return {"room": self.room, "store": self.store}
+
+    @property
+    def place(self):
+        return f"room {self.room}"
+
+    def store_address(self):
+        return self.store
+
+    def models_folder(self):
+        return Path("models")
+
+    def check(self, run):
+        pass
+
+    def prepare(self, record, inputs, num_model_bytes, store):
+        return record.run
+
+    def submission(self, record, files):
+        return Submission({"name": record.job_name}, {"colour": self.colour}, self.found_by)
+
+    def submit(self, submission, files):
+        ROOMS.setdefault(self.room, {})[submission.manifest["name"]] = submission
+        return self.job(submission.manifest["name"])
+
+    def job(self, name):
+        return Done(self.room, name)
+
+    def jobs(self):
+        return [self.job(name) for name in ROOMS.get(self.room, ())]
+"""
+
+
+@pytest.fixture
+def own(home, tmp_path, monkeypatch):
+    """The user's module, registered, and a folder as its store."""
+    (tmp_path / "instant.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "BACKENDS", dict(registry.BACKENDS))
+    registry.register("Instant", "instant")
+    (tmp_path / "store").mkdir()
+    yield lambda **options: train_func.Instant(store=(tmp_path / "store").as_uri(), **options)
+    sys.modules.pop("instant", None)
+
+
+def test_a_job_on_it_is_submitted_ends_and_is_found_again(own, a_run, capsys):
+    job = submit(only_meets, a_run(workers=1), on=own())
+    assert job.wait() == "Succeeded"
+    assert [bound.name for bound in own().jobs()] == [job.record.job_name]
+    assert "done before you could look" in "\n".join(job.logs())
+    assert job.manifest == {"name": job.record.job_name}
+    assert job.attach_expression == f"attach({job.name!r}, on=Instant(room='a', store={own().store!r}))"
+    again = eval(job.attach_expression, {"attach": attach, "Instant": train_func.Instant})
+    assert (again.name, again.state) == (job.name, "Succeeded")
+
+
+def test_a_handle_on_another_backend_names_it_with_the_options_that_lead_there(own, a_run):
+    job = submit(only_meets, a_run(workers=1), on=own(room="b"))
+    expected = f"attach('{job.name}', on=Instant(room='b', store='{own().store}'))"
+    for other in (own(room="a"), Local(store=own().store)):
+        with pytest.raises(JobNotFound) as refused:
+            attach(job.name, on=other).cancel()
+        assert expected in str(refused.value)
+
+
+def test_it_can_be_the_default(own, a_run, monkeypatch):
+    monkeypatch.setattr(registry, "DEFAULT", "Instant")
+    monkeypatch.setattr(train_func.Instant, "found_by", {})
+    monkeypatch.setattr(train_func.Instant.__init__, "__defaults__", ("a", own().store, "red"))
+    job = submit(only_meets, a_run(workers=1))
+    assert job.attach_expression == f"attach({job.name!r})"
+    assert attach(job.name).state == "Succeeded"
+
+
+def test_what_is_no_backend_is_refused_with_those_there_are(own, a_run):
+    with pytest.raises(train_func.InvalidInput, match=r"on=Local\(\) or Cluster\(\) or Instant\(\)"):
+        submit(only_meets, a_run(workers=1), on="Instant")

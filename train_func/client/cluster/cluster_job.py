@@ -1,0 +1,115 @@
+"""A job of a cluster: asked for once, or observed as long as a caller waits for it or follows it."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from train_func.client.backend import Note
+from train_func.client.cluster import logs, objects, room
+from train_func.client.cluster.access import Access
+from train_func.client.cluster.observer import READY_SECONDS, REFUSED_SECONDS, Observer
+from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod, SchedulingReport
+from train_func.errors import InvalidInput, JobNotFound
+
+
+class ClusterJob:
+    """Owns the observer of the job; safe to use from several threads."""
+
+    def __init__(self, name: str, access: Callable[[], Access]) -> None:
+        """``access`` is called with each question: the kubeconfig may name other credentials by then."""
+        self.name = name
+        self._access = access
+        self._lock = threading.Lock()
+        self._observer: Observer | None = None
+
+    def status(self) -> JobStatus | None:
+        """The job's state, or None when there is no such job."""
+        observer = self._running()
+        return observer.status() if observer else objects.status(self._access(), self.name)
+
+    def pods(self) -> list[Pod]:
+        """The pods that there are, and while it is observed those that were, oldest first."""
+        observer = self._running()
+        return observer.pods() if observer else objects.pods(self._access(), self.name)
+
+    def events(self) -> list[Event]:
+        """All events that the cluster still has, or that were seen while it is observed, oldest first."""
+        observer = self._running()
+        return observer.events() if observer else objects.events(self._access(), self.name)
+
+    def logs(
+        self, *, follow: bool, worker: int | None = None, note: Note, stop: threading.Event
+    ) -> Iterator[LogLine | LogCut]:
+        """Lines of every pod there is from its first; with ``follow`` until the job has ended and all was read.
+
+        Args:
+            follow: of more than 16 workers only worker 0 and those that fail, unless one is asked for.
+            worker: only of this one.
+            note: is told in words what is left out, and that nothing comes because the cluster is away.
+            stop: ends the following when it is set.
+        """
+        if follow:
+            return logs.followed(self._access(), self._observe(), worker, note, stop)
+        return logs.there_now(self._access(), [pod for pod in self.pods() if worker in (None, pod.worker)])
+
+    def last_lines(self, pods: Sequence[Pod]) -> Mapping[str, str]:
+        """The last line that each of these running pods has written, by its uid."""
+        return logs.last_lines(self._access(), pods)
+
+    def wait_for_change(self, seconds: float) -> None:
+        """Returns when something about the job may have changed, or after ``seconds``."""
+        observer = self._observe()
+        observer.wait_for_change(seconds)
+        if observer.failure:
+            time.sleep(min(seconds, REFUSED_SECONDS))  # may not be watched: then it is looked at now and then
+
+    def outage(self) -> InvalidInput | None:
+        """Why the observer hears nothing: the API is away, or refuses by now."""
+        observer = self._observer
+        if observer is None:
+            return None
+        if observer.alive:
+            observer.ready(READY_SECONDS)  # it may have begun this moment
+        return observer.outage
+
+    def scheduling_report(self) -> SchedulingReport | None:
+        """Per node why it takes no worker; None where the nodes may not be looked at."""
+        return room.scheduling_report(self._access(), self.name)
+
+    def cancel(self) -> None:
+        """Removes the job with its pods and its ConfigMap; raises JobNotFound."""
+        access = self._access()
+        if not self._remove(access):
+            raise JobNotFound(f"no job {self.name!r} is in namespace {access.namespace} of {access.where}")
+
+    def delete(self) -> None:
+        """As ``cancel``; nothing happens when there is no such job."""
+        self._remove(self._access())
+
+    def _remove(self, access: Access) -> bool:
+        """Whether there was one; what is asked next is asked anew."""
+        there = objects.remove(access, self.name)
+        with self._lock:
+            self._observer = None  # a caller that still holds it keeps it
+        return there
+
+    def _running(self) -> Observer | None:
+        """The observer, if there is one and it comes to know everything; to use it keeps it going."""
+        with self._lock:
+            observer = self._observer
+        if observer is None or not self._is_current(observer) or not observer.ready(READY_SECONDS):
+            return None
+        observer.ask()
+        return observer
+
+    def _observe(self) -> Observer:
+        """The observer that runs, or a new one."""
+        access = self._access()
+        with self._lock:
+            if self._observer is None or not self._is_current(self._observer):
+                self._observer = Observer(access, self.name)
+            self._observer.ask()
+            return self._observer
+
+    def _is_current(self, observer: Observer) -> bool:
+        return observer.alive and observer.access is self._access()

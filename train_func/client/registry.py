@@ -1,0 +1,35 @@
+"""The backends there are, by name: another one is a module of its own and one line here, or one call of register."""
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from train_func.client.backend import Backend
+
+BACKENDS = {"Local": "train_func.client.twin", "Cluster": "train_func.client.cluster"}  # the modules that have them
+DEFAULT = "Local"
+
+
+def register(name: str, module: str) -> None:
+    """Makes the class ``name`` of a module a backend that jobs are submitted to and found again on."""
+    BACKENDS[name] = module
+
+
+def default() -> "Backend":
+    """The backend of a submission that names none."""
+    backend: Backend = getattr(importlib.import_module(BACKENDS[DEFAULT]), DEFAULT)()
+    return backend
+
+
+def name_of(backend: "Backend") -> str:
+    """The name under which a backend is registered, or else that of its class."""
+    names = [kind.__name__ for kind in type(backend).__mro__]
+    return next((name for name in names if name in BACKENDS), names[0])
+
+
+def expression(name: str, found_by: Mapping[str, Any]) -> str:
+    """The argument of ``submit`` and ``attach`` that stands for a backend; empty for the default one."""
+    if name == DEFAULT and not found_by:
+        return ""
+    return f"on={name}({', '.join(f'{option}={value!r}' for option, value in found_by.items())})"

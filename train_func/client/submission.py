@@ -1,0 +1,54 @@
+"""The record of a submission: the backend that a run was submitted to, and with which options."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from train_func.client import registry
+from train_func.client.backend import Backend, Submission
+from train_func.errors import StorageFailed
+from train_func.records import RunRecord
+from train_func.storage import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmissionRecord:
+    """Written before the job is created; of an earlier submission of the run it is replaced."""
+
+    backend: str
+    """Its registered name."""
+    place: str
+    found_by: Mapping[str, Any]
+    """The options that lead to the job, by name."""
+    options: Mapping[str, Any]
+    """All options that the job was submitted with, by name."""
+
+    @classmethod
+    def of(cls, backend: Backend, submission: Submission) -> Self:
+        """What is kept of a submission."""
+        return cls(
+            backend=registry.name_of(backend),
+            place=backend.place,
+            found_by=submission.found_by,
+            options=submission.options,
+        )
+
+    @classmethod
+    def read(cls, store: Store, record: RunRecord) -> Self | None:
+        """The newest submission of a run; None while its client has written no more than the run's own record."""
+        try:
+            return cls(**json.loads(store.get(record.keys.submission).data))
+        except StorageFailed as failure:
+            if failure.reason != "absent":
+                raise
+            return None
+
+    def write(self, store: Store, record: RunRecord) -> None:
+        """Replaces the record of an earlier submission."""
+        store.put(record.keys.submission, json.dumps(asdict(self), indent=1).encode())
+
+    def differing(self, now: Mapping[str, Any]) -> list[str]:
+        """The options that ``now`` are others, each as it was then, such as ``cpu='2'``."""
+        was = self.options
+        return [f"{name}={was.get(name)!r}" for name in {**was, **now} if was.get(name) != now.get(name)]

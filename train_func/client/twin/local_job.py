@@ -1,0 +1,158 @@
+"""A job of this machine: looked at and changed through its folder, which its controller and every process share."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from train_func import lock
+from train_func.client.status import Condition, Event, JobStatus, LogLine, Pod, SchedulingReport
+from train_func.client.twin import admission, logs, rules, start_and_end
+from train_func.client.twin.folder import JobFolder
+from train_func.client.twin.record import moment
+from train_func.errors import InvalidInput, JobNotFound
+from train_func.home import home
+
+LOOK_SECONDS = 0.3  # between two looks at a job that is waited for
+
+
+class LocalJob:
+    """Keeps nothing: TRAIN_FUNC_HOME is read with each call."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def status(self) -> JobStatus | None:
+        """The job's state, or None when there is no such job here, or none any more: it has expired."""
+        folder = self._folder()
+        controlled = folder.controlled()  # before reading: a controller writes its last status before it ends
+        status = folder.read("status.json")
+        if status is None or folder.expired():
+            return None
+        return JobStatus(
+            conditions=tuple(_condition(found) for found in status["conditions"]),
+            start_time=moment(status["startTime"]) if "startTime" in status else None,
+            completion_time=moment(status["completionTime"]) if "completionTime" in status else None,
+            interrupted=not rules.finished(status) and not controlled and not folder.controlled(),
+        )
+
+    def pods(self) -> list[Pod]:
+        """Every incarnation of every worker, the deleted ones and those of earlier jobs too, oldest first."""
+        folder = self._folder()
+        controlled = folder.controlled()
+        return [record.observed(controlled=controlled) for record in folder.records()]
+
+    def events(self) -> list[Event]:
+        """All events, oldest first."""
+        return [_event(found) for found in self._folder().events()]
+
+    def logs(
+        self,
+        *,
+        follow: bool,
+        worker: int | None = None,
+        note: Callable[[str], object] = print,
+        stop: threading.Event | None = None,
+    ) -> Iterator[LogLine]:
+        """Lines of every incarnation from its first; with ``follow`` until the job has ended and all was read.
+
+        Args:
+            follow: as the workers write them.
+            worker: only of this one.
+            note: is never told anything: all workers of this machine are followed.
+            stop: ends the following when it is set.
+        """
+        return logs.lines(self._folder(), follow=follow, worker=worker, stop=stop or threading.Event())
+
+    def last_lines(self, pods: Sequence[Pod]) -> Mapping[str, str]:
+        """The last line that each of these running pods has written, by its uid."""
+        return logs.last_lines(self._folder(), {pod.uid for pod in pods})
+
+    def wait_for_change(self, seconds: float) -> None:
+        """Returns when something about the job may have changed, or after ``seconds``."""
+        time.sleep(min(seconds, LOOK_SECONDS))  # a look here costs next to nothing
+
+    def outage(self) -> InvalidInput | None:
+        """None: this machine can always be asked."""
+        return None
+
+    def scheduling_report(self) -> SchedulingReport | None:
+        """None: a job that this machine has no room for was refused at once."""
+        return None
+
+    def suspend(self, suspended: bool = True) -> None:
+        """Changes ``spec.runPolicy.suspend`` and returns: the pods go, or come again, as soon as that is seen.
+
+        Raises:
+            JobNotFound: there is no such job here, or it has no controller any more.
+        """
+        folder = self._controlled()
+        with lock.hold(folder.root.parent / ".lock"):
+            manifest = folder.read("manifest.json")
+            manifest["spec"].setdefault("runPolicy", {})["suspend"] = suspended
+            folder.write("manifest.json", manifest)
+
+    def delete_pod(self, pod_name: str) -> None:
+        """Asks for the deletion of a worker's pod and returns; what then becomes of the job is the operator's matter.
+
+        Raises:
+            JobNotFound: there is no such job or pod here, or it has no controller any more.
+        """
+        folder = self._controlled()
+        existing = {record.name: record.uid for record in folder.records() if not record.deleted}
+        if pod_name not in existing or not folder.controlled():
+            raise JobNotFound(f"no pod {pod_name!r} of job {self.name} runs; it has: {', '.join(existing) or 'none'}")
+        (folder.deletions / existing[pod_name]).touch()
+
+    def cancel(self) -> None:
+        """Ends all processes of the job within its grace period; it then has Failed for the reason Cancelled.
+
+        Raises:
+            JobNotFound: there is no such job here.
+            JobFailed: its controller does not end.
+        """
+        if self.status() is None:
+            raise self._not_found()
+        start_and_end.end(self._folder())
+
+    def delete(self) -> None:
+        """Cancels the job and removes its folder with all logs; nothing happens when there is none."""
+        folder = self._folder()
+        if folder.read("status.json") is not None:
+            start_and_end.end(folder)
+        if folder.root.exists():
+            folder.remove()
+
+    def _folder(self) -> JobFolder:
+        """Its folder, which is empty when it has expired."""
+        folder = folder_of(self.name)
+        start_and_end.forget_expired(folder)
+        return folder
+
+    def _controlled(self) -> JobFolder:
+        """The folder of a job that changes still reach."""
+        status = self.status()
+        if status is None:
+            raise self._not_found()
+        if status.interrupted:
+            raise JobNotFound(f"job {self.name} was interrupted and has no controller; submit the run again to go on")
+        return folder_of(self.name)
+
+    def _not_found(self) -> JobNotFound:
+        return JobNotFound(f"this machine has no job {self.name!r} in {home(os.environ) / 'jobs'}")
+
+
+def folder_of(name: str) -> JobFolder:
+    """Where a job of this machine lives; raises InvalidInput when no job can have that name."""
+    if not admission.JOB_NAME.fullmatch(name):
+        raise InvalidInput(f"{name!r} cannot be the name of a job: {admission.NAME_RULE}")
+    return JobFolder(home(os.environ), name)
+
+
+def _condition(found: Mapping[str, str]) -> Condition:
+    changed = moment(found["lastTransitionTime"])
+    return Condition(found["type"], found["status"], found["reason"], found["message"], changed)
+
+
+def _event(found: Mapping[str, str]) -> Event:
+    return Event(moment(found["time"]), found["type"], found["reason"], found["message"], found["object"])
