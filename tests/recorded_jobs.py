@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
-from train_func.client.cluster import reading
 from train_func.client.diagnose import JobMonitor
+from train_func.client.kinds import reading
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.status import SchedulingReport
 from train_func.errors import InvalidInput
 from train_func.records import RunRecord
@@ -26,6 +27,8 @@ class Clock:
 class RecordedJob:
     """One job, by the name of its file; its JSON may be changed before it is shown."""
 
+    operator = PYTORCHJOB.operator
+
     def __init__(self, name: str) -> None:
         self.recorded = json.loads((FOLDER / f"{name}.json").read_text())
         self.room: SchedulingReport | None = None
@@ -34,13 +37,14 @@ class RecordedJob:
         self.silence: InvalidInput | None = None
 
     def status(self):
-        return reading.job_status(self.recorded["job"])
+        return PYTORCHJOB.status(self.recorded["job"])
 
     def pods(self):
-        return [reading.pod(pod) for pod in self.recorded["pods"]]
+        return [PYTORCHJOB.pod(pod) for pod in self.recorded["pods"]]
 
     def events(self):
-        return sorted((reading.event(event) for event in self.recorded["events"]), key=lambda event: event.time)
+        events = (PYTORCHJOB.understood(reading.event(event)) for event in self.recorded["events"])
+        return sorted(events, key=lambda event: event.time)
 
     def scheduling_report(self):
         self.asked_for_room += 1

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from train_func.client import manifest
 from train_func.client.backend import Submission
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.placement import Placement, SecretKey
 from train_func.client.status import JobStatus
 from train_func.client.twin import Local
@@ -80,7 +80,7 @@ def worker_manifest(
         source_sha256="0",
     )
     placement = Placement(image="i", cpu=1, memory=memory, grace_seconds=grace, environment=environment or {})
-    job = manifest.render(record, placement, ["run.json"])
+    job = PYTORCHJOB.render(record, placement, ["run.json"])
     container_of(job)["command"] = ["python", "-u", "-c", code]
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = restart
     run_policy = {**job["spec"]["runPolicy"], **(policy or {})}

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.cluster.conformance_trace import Trace
-from train_func.client import manifest
+from train_func.client.kinds.pod import JOB_DIR
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.placement import Placement
 from train_func.records import RunRecord
 from train_func.run import Run
@@ -216,7 +217,7 @@ class Play:
         )
         deadline = {} if scenario.deadline is None else {"deadline": _seconds(scenario.deadline, pace)}
         run = Run(workers=scenario.workers, **deadline)
-        job = manifest.render(_run_record(self.job, run), placement, files)
+        job = PYTORCHJOB.render(_run_record(self.job, run), placement, files)
         spec = job["spec"]
         spec["runPolicy"] |= scenario.policy
         if scenario.time_to_live is not None:
@@ -224,7 +225,7 @@ class Play:
         worker = spec["pytorchReplicaSpecs"]["Worker"]
         worker["restartPolicy"] = scenario.restart
         container = worker["template"]["spec"]["containers"][0]
-        container["command"] = ["python", "-u", f"{manifest.JOB_DIR}/program.py", *scenario.behaviour.split()]
+        container["command"] = ["python", "-u", f"{JOB_DIR}/program.py", *scenario.behaviour.split()]
         container["resources"]["requests"] |= {"cpu": "10m"}
         scenario.change(job)
         return job

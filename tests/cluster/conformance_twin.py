@@ -8,8 +8,8 @@ from typing import TextIO
 
 from tests.cluster.conformance import Json, Record, SeenPod
 from tests.twin_jobs import links_into, processes
-from train_func.client import manifest
 from train_func.client.backend import Submission
+from train_func.client.kinds.pod import CACHE_DIR, JOB_DIR, TERMINATION_FILE, WORK_DIR
 from train_func.client.twin import Local
 from train_func.client.twin.folder import JobFolder
 
@@ -59,10 +59,10 @@ class TwinStage:
     def as_in_manifest(self, job: str, pod: SeenPod, value: str) -> str:
         link = str(LINKS / f"train-func-{pod.uid[:13]}")
         for there, here in {
-            f"{link}/work": manifest.WORK_DIR,
-            f"{link}/termination": manifest.TERMINATION_FILE,
-            str(self._folder(job) / "configmaps" / job): manifest.JOB_DIR,
-            str(self.home / "cache"): manifest.CACHE_DIR,
+            f"{link}/work": WORK_DIR,
+            f"{link}/termination": TERMINATION_FILE,
+            str(self._folder(job) / "configmaps" / job): JOB_DIR,
+            str(self.home / "cache"): CACHE_DIR,
             pod.uid: "UID",
         }.items():
             value = value.replace(there, here)

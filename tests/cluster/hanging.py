@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from train_func import Cluster, JobFailed, JobNotFound, Run
-from train_func.client import manifest as manifests
+from train_func.client.backend import provisional
 from train_func.client.job import Job
 from train_func.storage import open_store
 
@@ -61,7 +61,7 @@ def hanging(title: str, edit: Edit = lambda *_: None, **options: Any) -> Hanging
     """
     backend = Cluster(**{"cpu": "50m", "memory": "64Mi", **options})
     run = Run(workers=1, parameters={"title": title})
-    record = replace(manifests.provisional(run, backend.store_address()), name=f"hangs-{title}")
+    record = replace(provisional(run, backend.store_address()), name=f"hangs-{title}")
     submission = backend.submission(record, ["run.json"])
     manifest: Any = submission.manifest
     pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]

@@ -65,7 +65,7 @@ HOPELESS: dict[str, tuple[dict[str, Any], str, str]] = {
     "quota": ({"priority_class": LOW}, "quota", "quota 'tests' is exceeded (limits.memory: 64Mi asked for"),
     "program-missing": ({"edit": no_such_program}, "image", "its image cannot run the workers' program"),
     "out-of-memory": ({"edit": runs(EATS)}, "memory", "needed more than its memory limit and was killed"),
-    "no-operator": ({"edit": nobody_looks_after_it}, "cluster", "the Training Operator does not run"),
+    "no-operator": ({"edit": nobody_looks_after_it}, "cluster", "the Training Operator has not picked up this job"),
 }
 # These are told and waited for.
 PASSING: dict[str, tuple[dict[str, Any], str]] = {

@@ -14,7 +14,6 @@ from tests.cluster import accounts
 from tests.cluster.hanging import hanging, runs
 from tests.cluster.kubectl import Kubectl, until
 from tests.tcp_proxy import TcpProxy, cut, tcp_proxy
-from train_func.client.cluster import informer
 from train_func.client.job import Job
 
 NAMED_SECONDS = 120.0  # until a diagnosis is told; a quarter of it where nothing else runs, as the tables show
@@ -98,7 +97,6 @@ def role(admin: Kubectl, namespace: str) -> Iterator[Callable[..., None]]:
 
 
 def test_a_right_that_is_lost_meanwhile_is_told_with_the_role(job, done, role, namespace, monkeypatch):
-    monkeypatch.setattr(informer, "WATCH_SECONDS", 2)  # rights are asked for when a watch begins anew
     with Waiting(job) as waiting:
         role(*LOST[:1])
         waiting.until_both_say('cannot watch resource "pods"')

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from train_func import Cluster, attach
-from train_func.client.cluster.access import connect
+from train_func.client.cluster.kubeconfig import connect
 
 NUM_WATCHES, START_SECONDS = 3, 60.0  # of job, pods and events; a busy machine begins late
 

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
-from train_func.client.cluster.access import connect
-from train_func.client.cluster.asking import get
+from train_func.client.cluster.kubeconfig import connect
 
 ROOT = Path(__file__).parents[2]
 MANUAL = (ROOT / "docs/cluster.md").read_text()
@@ -64,6 +63,6 @@ def test_the_account_is_used_with_the_token_in_its_file_that_nobody_else_reads(b
         monkeypatch.setenv("KUBECONFIG", str(config))
         access = connect()
         assert access.namespace == "alice"
-        assert get(access, "/api") == {"token": "made-for-alice"}
+        assert access.get("/api") == {"token": "made-for-alice"}
     assert (tmp_path / ".kube/alice.token").stat().st_mode & 0o077 == 0
     assert "made-for-alice" not in config.read_text()

@@ -68,7 +68,7 @@ def a_damaged_file_is_never_handed_over(job, folder):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("moment", ["upload_inputs", "create"])  # before it is decided whose job it is, and after
+@pytest.mark.parametrize("moment", ["prepare", "submit"])  # before it is decided whose job it is, and after
 def test_whoever_is_overtaken_by_the_same_submission_attaches_to_its_job(home, a_run, moment, capsys):
     class Overtaken(Local):
         pass

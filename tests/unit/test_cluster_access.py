@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from train_func.client.cluster.access import Access, connect
-from train_func.client.cluster.asking import get, post
+from train_func.client.cluster.access import Access
+from train_func.client.cluster.kubeconfig import connect
 
 
 class Server(ThreadingHTTPServer):
@@ -73,14 +73,14 @@ def access(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 def test_what_only_reads_is_asked_once_more_without_a_warning(server, access, caplog):
-    assert get(access, "/api") == {}
-    assert get(access, "/api") == {}
+    assert access.get("/api") == {}
+    assert access.get("/api") == {}
     assert server.asked == ["GET", "GET", "GET"]
     assert [record for record in caplog.records if record.name.startswith("urllib3")] == []
 
 
 def test_what_creates_is_never_sent_twice(server, access):
-    assert get(access, "/api") == {}
+    assert access.get("/api") == {}
     with pytest.raises(Exception, match="Connection aborted"):
-        post(access, "/api", {})
+        access.post("/api", {})
     assert server.asked == ["GET", "POST"]

@@ -1,21 +1,22 @@
 """What follows a job waits as long as a busy API server asks for, and stops at once when it is stopped."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from tests.api_servers import Answer, ApiServer, busy, running, write_kubeconfig
 from tests.twin_jobs import until
-from train_func.client.cluster import logs, observer, sending
-from train_func.client.cluster.access import connect
-from train_func.client.cluster.informer import Informer, Kind
-from train_func.client.cluster.log_access import LogAccess
-from train_func.client.cluster.observer import Observer
+from train_func.client.cluster import logs
+from train_func.client.cluster.informer import Informer, Watched
+from train_func.client.cluster.kubeconfig import connect
+from train_func.client.cluster.observer import LogAccess, Observer
 from train_func.client.cluster.tail import Tail
+from train_func.client.cluster.timings import Timings
 from train_func.client.status import LogCut, Pod
 from train_func.errors import InvalidInput
 
-LONG = f"{sending.PATIENCE_SECONDS / 2:.0f}"
+LONG = f"{Timings().busy / 2:.0f}"
 NOTHING = {"metadata": {"resourceVersion": "1"}, "items": []}
 
 
@@ -28,16 +29,14 @@ def server():
 @pytest.fixture
 def access(server, tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", {"server": server.url})))
-    return connect()
+    return connect(timings=Timings(first_listing=2.0, idle=2.0))
 
 
 @pytest.fixture
-def observed(access, monkeypatch):
-    """An observer that nobody but a test asks; the limits of time are short beside what the server asks for."""
-    monkeypatch.setattr(logs, "FIRST_SECONDS", 2.0)
-    monkeypatch.setattr(observer, "IDLE_SECONDS", 2.0)
+def observed():
+    """Makes observers that only a test asks."""
     made = []
-    yield lambda: made.append(Observer(access, "job-a")) or made[-1]
+    yield lambda access: made.append(Observer(access, "job-a")) or made[-1]
     for one in made:
         one.stop()
 
@@ -56,20 +55,20 @@ def test_a_log_is_followed_when_the_server_has_had_the_time_that_it_asked_for(se
         return Answer(body=NOTHING)
 
     server.answer = answer
-    assert follow(access, observed()) == []  # there is no such job any more
+    assert follow(access, observed(access)) == []  # there is no such job any more
 
 
-def test_a_server_that_stays_busy_is_the_cause_that_is_told(server, access, observed, monkeypatch):
-    monkeypatch.setattr(sending, "PATIENCE_SECONDS", 1.5)
+def test_a_server_that_stays_busy_is_the_cause_that_is_told(server, access, observed):
+    access = connect(timings=replace(access.timings, busy=1.5))
     server.answer = lambda asked: busy(Retry_After="1")
     with pytest.raises(InvalidInput, match="429"):
-        follow(access, observed())
+        follow(access, observed(access))
 
 
 def test_a_following_that_is_stopped_does_not_wait_for_a_busy_server(server, access, observed):
     server.answer = lambda asked: busy(Retry_After=LONG)
     stop = threading.Event()
-    following = threading.Thread(target=follow, args=(access, observed(), stop), daemon=True)
+    following = threading.Thread(target=follow, args=(access, observed(access), stop), daemon=True)
     following.start()
     until(lambda: server.asked, "the server is asked")
     stop.set()
@@ -88,15 +87,15 @@ def stopped(thread, server):
 
 
 def test_a_watch_that_is_stopped_does_not_wait_for_a_busy_server(server, access):
-    kind = Kind("pods", "/api/v1/pods", (), b"none", lambda item: None)
-    assert stopped(Informer(access, kind, lambda: None), server)
+    watched = Watched("pods", "/api/v1/pods", (), b"none", lambda item: None)
+    assert stopped(Informer(access, watched, lambda: None), server)
 
 
 def test_the_reader_of_a_log_that_is_stopped_does_not_wait_for_a_busy_server(server, access):
     pod = Pod("job-a-worker-0", "uid-0", 0, "Running", None, "", "", None, None, deleted=False)
 
     class Knows:
-        logs = LogAccess()
+        logs = LogAccess(5.0)
 
         def pod(self, uid):
             return pod

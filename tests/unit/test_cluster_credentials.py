@@ -5,17 +5,19 @@ import json
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.api_servers import Answer, ApiServer, Authority, running, unauthorized, write_kubeconfig
 from tests.twin_jobs import until
-from train_func.client.cluster import asking, credentials, preflight
-from train_func.client.cluster.access import connect
-from train_func.client.cluster.asking import get, post
+from train_func.client.cluster import credentials, preflight
+from train_func.client.cluster.access import run_concurrently
 from train_func.client.cluster.cluster import Cluster
-from train_func.client.cluster.informer import Informer, Kind
+from train_func.client.cluster.informer import Informer, Watched
+from train_func.client.cluster.kubeconfig import connect
+from train_func.client.cluster.timings import Timings
 from train_func.client.cluster.waits import Waits
 from train_func.errors import InvalidInput
 from train_func.run import Run
@@ -63,20 +65,20 @@ def server():
 
 @pytest.fixture
 def connected(server, tmp_path, monkeypatch):
-    def connected(user):
+    def connected(user, timings=None):
         monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", {"server": server.url}, user)))
-        return connect()
+        return connect(timings=timings)
 
     return connected
 
 
-@pytest.mark.parametrize("send", [get, lambda access, path: post(access, path, {})], ids=["GET", "POST"])
-def test_the_plugin_is_asked_again_when_its_token_is_refused(server, connected, tmp_path, send):
+@pytest.mark.parametrize("arguments", [("get", "/api"), ("post", "/api", {})], ids=["GET", "POST"])
+def test_the_plugin_is_asked_again_when_its_token_is_refused(server, connected, tmp_path, arguments):
     plugin = Plugin(tmp_path / "plugin")
     access = connected(plugin.user)
-    assert send(access, "/api") == {}
+    assert getattr(access, arguments[0])(*arguments[1:]) == {}
     assert [asked.token for asked in server.asked] == ["token-1", "token-2"]
-    assert send(access, "/api") == {}
+    assert getattr(access, arguments[0])(*arguments[1:]) == {}
     assert [asked.token for asked in server.asked][2:] == ["token-2"]
     assert plugin.num_runs == 2
 
@@ -92,7 +94,7 @@ def test_many_requests_that_are_refused_together_ask_it_once(server, connected, 
         return answer(asked)
 
     server.answer = all_at_once
-    threads = [threading.Thread(target=lambda: answers.append(get(access, "/api", seconds=60))) for _ in range(7)]
+    threads = [threading.Thread(target=lambda: answers.append(access.get("/api", seconds=60))) for _ in range(7)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -106,28 +108,30 @@ def test_a_login_that_is_over_is_told_and_asks_the_plugin_no_more_often(server, 
     plugin = Plugin(tmp_path / "plugin")
     access = connected(plugin.user)
     for _ in range(7):
-        with pytest.raises(InvalidInput, match="does not accept the credentials") as caught:
-            access.ask("get", "things", lambda: get(access, "/api"))
+        with (
+            pytest.raises(InvalidInput, match="does not accept the credentials") as caught,
+            access.asking("get", "things"),
+        ):
+            access.get("/api")
         assert caught.value.cause == "permission"
     assert plugin.num_runs == 2
     assert len(server.asked) == 8
 
 
-def test_after_a_while_a_later_login_is_noticed(server, connected, tmp_path, monkeypatch):
-    monkeypatch.setattr(credentials, "PAUSE_SECONDS", 0.0)
+def test_after_a_while_a_later_login_is_noticed(server, connected, tmp_path):
     server.good = {"token-3"}
-    access = connected(Plugin(tmp_path / "plugin", last=3).user)
+    access = connected(Plugin(tmp_path / "plugin", last=3).user, Timings(credentials_pause=0.0))
     with pytest.raises(Exception, match="401"):
-        get(access, "/api")
-    assert get(access, "/api") == {}
+        access.get("/api")
+    assert access.get("/api") == {}
 
 
 def test_a_plugin_that_fails_leaves_the_servers_refusal_to_be_told(server, connected, tmp_path, caplog):
     plugin = Plugin(tmp_path / "plugin")
     access = connected(plugin.user)
     (tmp_path / "plugin").write_text("#!/bin/sh\necho log in first >&2\nexit 1\n")
-    with pytest.raises(InvalidInput, match="does not accept the credentials"):
-        access.ask("get", "things", lambda: get(access, "/api"))
+    with pytest.raises(InvalidInput, match="does not accept the credentials"), access.asking("get", "things"):
+        access.get("/api")
     assert "log in first" in caplog.text
 
 
@@ -135,7 +139,7 @@ def test_short_lived_tokens_do_not_have_the_plugin_run_for_every_request(server,
     server.good = {"token-1", "token-2"}
     plugin = Plugin(tmp_path / "plugin", status={"token": "token-$number", "expirationTimestamp": soon()})
     access = connected(plugin.user)
-    assert [get(access, "/api") for _ in range(7)] == [{}] * 7
+    assert [access.get("/api") for _ in range(7)] == [{}] * 7
     assert plugin.num_runs == 1
 
 
@@ -154,8 +158,8 @@ def test_a_watch_goes_on_when_the_token_expires_in_between(server, connected, tm
         return Answer()  # and the watch is over
 
     server.answer = answer
-    kind = Kind("pods", "/api/v1/pods", (), b"none", lambda item: None)
-    informer = Informer(access, kind, lambda: None)
+    watched = Watched("pods", "/api/v1/pods", (), b"none", lambda item: None)
+    informer = Informer(access, watched, lambda: None)
     informer.start()
     until(lambda: "token-2" in watches, "a watch with the second token")
     informer.stop()
@@ -170,14 +174,14 @@ def test_a_token_in_a_file_is_read_again(server, connected, tmp_path):
     token.write_text("token-1\n")
     access = connected({"tokenFile": str(token)})
     token.write_text("token-2\n")
-    assert get(access, "/api") == {}
+    assert access.get("/api") == {}
     assert [asked.token for asked in server.asked] == ["token-1", "token-2"]
 
 
 def test_a_new_login_in_the_kubeconfig_reaches_who_is_connected_already(server, connected, tmp_path):
     access = connected({"token": "token-1"})
     write_kubeconfig(tmp_path / "kubeconfig", {"server": server.url}, {"token": "token-2"})
-    assert get(access, "/api") == {}
+    assert access.get("/api") == {}
 
 
 def test_a_certificate_that_is_refused_is_replaced_by_the_plugins_next(tmp_path, monkeypatch):
@@ -195,7 +199,7 @@ def test_a_certificate_that_is_refused_is_replaced_by_the_plugins_next(tmp_path,
         user = {"exec": {"apiVersion": API, "command": str(plugin), "interactiveMode": "Never"}}
         there = {"server": server.url, "certificate-authority": str(authority.path)}
         monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", there, user)))
-        assert get(connect(), "/api") == {}
+        assert connect(timings=IMPATIENT).get("/api") == {}
         assert [asked.client for asked in server.asked] == ["first", "second"]
 
 
@@ -229,28 +233,24 @@ class HangingPlugin(Plugin):
 
 
 @pytest.fixture
-def hanging(tmp_path, monkeypatch):
-    monkeypatch.setattr(credentials, "PAUSE_SECONDS", 0.0)
+def hanging(tmp_path):
     made = []
     yield lambda **status: made.append(HangingPlugin(tmp_path / "plugin", **status)) or made[-1]
     for plugin in made:
         plugin.let_in()
 
 
-@pytest.fixture
-def impatient(monkeypatch):
-    """From its call on a plugin is waited for a short time: the answer to the first request for a token has come."""
-    return lambda seconds=0.3: monkeypatch.setattr(credentials, "READ_SECONDS", seconds)
+IMPATIENT = Timings(credentials=2.0, credentials_pause=0.0)
+PATIENT = Timings(credentials=120.0, credentials_pause=0.0)
 
 
-def test_a_plugin_that_waits_for_a_person_hangs_no_thread_and_its_answer_is_taken(connected, hanging, impatient):
+def test_a_plugin_that_waits_for_a_person_hangs_no_thread_and_its_answer_is_taken(connected, hanging):
     plugin, told = hanging(), []
-    access = connected(plugin.user)
-    impatient()
+    access = connected(plugin.user, IMPATIENT)
 
     def ask():
-        with pytest.raises(InvalidInput, match="Log in to the cluster again") as caught:
-            access.ask("get", "things", lambda: get(access, "/api"))
+        with pytest.raises(InvalidInput, match="Log in to the cluster again") as caught, access.asking("get", "things"):
+            access.get("/api")
         told.append(caught.value.cause)
 
     threads = [threading.Thread(target=ask, daemon=True) for _ in range(7)]
@@ -262,17 +262,15 @@ def test_a_plugin_that_waits_for_a_person_hangs_no_thread_and_its_answer_is_take
 
     def accepted():
         with contextlib.suppress(Exception):
-            return get(access, "/api") == {}
+            return access.get("/api") == {}
 
     until(accepted, "the login is noticed")
     assert plugin.num_runs == 2
 
 
-def test_a_plugin_that_nobody_answers_is_ended_and_asked_again(server, connected, hanging, impatient, monkeypatch):
-    monkeypatch.setattr(credentials, "PERSON_SECONDS", 0.0)
+def test_a_plugin_that_nobody_answers_is_ended_and_asked_again(server, connected, hanging):
     plugin = hanging()
-    access = connected(plugin.user)
-    impatient()
+    access = connected(plugin.user, replace(IMPATIENT, login=0.0))
     ran = []
 
     def another():
@@ -280,22 +278,19 @@ def test_a_plugin_that_nobody_answers_is_ended_and_asked_again(server, connected
 
     for _ in range(3):
         with pytest.raises(Exception, match="401"):
-            get(access, "/api")
+            access.get("/api")
         ran.extend(until(another, "the plugin runs"))
     assert len(ran) == 3
     until(lambda: not any(plugin.is_running() for plugin in ran[:-1]), "the earlier ones are ended")
     assert ran[-1].is_running()
 
 
-def test_a_token_that_is_about_to_expire_is_used_while_the_plugin_waits_for_a_person(
-    server, connected, hanging, impatient
-):
+def test_a_token_that_is_about_to_expire_is_used_while_the_plugin_waits_for_a_person(server, connected, hanging):
     server.good = {"token-1"}
     plugin = hanging(expirationTimestamp=soon())
-    access = connected(plugin.user)
-    impatient()
+    access = connected(plugin.user, IMPATIENT)
     answers = []
-    threading.Thread(target=lambda: answers.append(get(access, "/api")), daemon=True).start()
+    threading.Thread(target=lambda: answers.append(access.get("/api")), daemon=True).start()
     until(lambda: answers == [{}], "the request is answered")
     until(lambda: plugin.num_runs == 2, "the plugin waits")
 
@@ -311,18 +306,16 @@ def check(server, monkeypatch):
     granted = Answer(201, {"status": {"resourceRules": rules}})
     server.answer = lambda asked: granted if asked.token in server.good else unauthorized()
     pod = {"containers": [{"image": "there/image:1"}]}
-    manifest = {"spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": pod}}}}}
+    metadata, worker = {"name": "run-1"}, {"template": {"spec": pod}}
+    manifest = {"metadata": metadata, "spec": {"pytorchReplicaSpecs": {"Worker": worker}}}
     return lambda access: preflight.check(access, manifest)
 
 
 @pytest.mark.parametrize("refused", [True, False], ids=["refused", "about to expire"])
-def test_the_limit_of_time_for_a_silent_server_is_not_used_up_by_a_plugin(
-    server, connected, hanging, impatient, check, refused
-):
-    impatient(120.0)
+def test_the_limit_of_time_for_a_silent_server_is_not_used_up_by_a_plugin(server, connected, hanging, check, refused):
     server.good = {"token-2"} if refused else {"token-1", "token-2"}
     plugin, told = hanging(**({} if refused else {"expirationTimestamp": soon()})), []
-    access, begun = connected(plugin.user), time.monotonic()
+    access, begun = connected(plugin.user, PATIENT), time.monotonic()
 
     def checked():
         try:
@@ -339,9 +332,8 @@ def test_the_limit_of_time_for_a_silent_server_is_not_used_up_by_a_plugin(
     assert server.asked[-1].token == "token-2"
 
 
-def test_a_plugin_that_answers_too_late_is_no_fault_of_the_server(connected, hanging, impatient, check):
-    access = connected(hanging().user)
-    impatient(SLOW_SECONDS)
+def test_a_plugin_that_answers_too_late_is_no_fault_of_the_server(connected, hanging, check):
+    access = connected(hanging().user, replace(IMPATIENT, credentials=SLOW_SECONDS))
     with pytest.raises(InvalidInput, match="Log in to the cluster again") as caught:
         check(access)
     assert caught.value.cause == "permission"
@@ -355,23 +347,20 @@ def test_time_that_a_plugin_did_not_need_is_not_given_to_a_silent_server():
             pass
         end.wait()
 
-    waiting = threading.Thread(
-        target=lambda: outcomes.extend(asking.run_concurrently([silent_later], 0.2)), daemon=True
-    )
+    waiting = threading.Thread(target=lambda: outcomes.extend(run_concurrently([silent_later], 0.2)), daemon=True)
     waiting.start()
     waiting.join(120)
     end.set()
     assert [type(outcome) for outcome in outcomes] == [TimeoutError]
 
 
-def test_whoever_waits_for_a_watch_knows_that_a_plugin_takes_its_time(server, connected, hanging, impatient):
-    impatient(120.0)
+def test_whoever_waits_for_a_watch_knows_that_a_plugin_takes_its_time(server, connected, hanging):
     server.answer = lambda asked: (
         Answer(body={"metadata": {"resourceVersion": "1"}, "items": []}) if asked.token == "token-2" else unauthorized()
     )
     plugin = hanging()
-    kind = Kind("pods", "/api/v1/pods", (), b"none", lambda item: None)
-    informer = Informer(connected(plugin.user), kind, lambda: None)
+    watched = Watched("pods", "/api/v1/pods", (), b"none", lambda item: None)
+    informer = Informer(connected(plugin.user, PATIENT), watched, lambda: None)
     informer.start()
     until(lambda: plugin.num_runs == 2, "the plugin is asked")
     assert informer.busy_until > time.monotonic()
@@ -382,13 +371,10 @@ def test_whoever_waits_for_a_watch_knows_that_a_plugin_takes_its_time(server, co
     informer.join(120)
 
 
-def test_the_first_answer_of_a_plugin_is_waited_for_as_long_and_taken_when_it_comes(
-    server, connected, hanging, impatient
-):
-    impatient()
+def test_the_first_answer_of_a_plugin_is_waited_for_as_long_and_taken_when_it_comes(server, connected, hanging):
     plugin = hanging(answers=0)
-    backend = Cluster(image="there/image:1", store="s3://bucket", s3_endpoint="http://there:9000")
-    for call in (lambda: connected(plugin.user), lambda: backend.check(Run(workers=2))):
+    backend = Cluster(image="there/image:1", store="s3://bucket", s3_endpoint="http://there:9000", timings=IMPATIENT)
+    for call in (lambda: connected(plugin.user, IMPATIENT), lambda: backend.check(Run(workers=2))):
         with pytest.raises(InvalidInput, match="kubectl get pods") as caught:
             call()
         assert caught.value.cause == "permission"
@@ -397,7 +383,7 @@ def test_the_first_answer_of_a_plugin_is_waited_for_as_long_and_taken_when_it_co
 
     def accepted():
         with contextlib.suppress(InvalidInput):
-            return get(connect(), "/api") == {}
+            return connect(timings=IMPATIENT).get("/api") == {}
 
     until(accepted, "the login is noticed")
     assert [asked.token for asked in server.asked] == ["token-2"]

@@ -6,7 +6,9 @@ import pytest
 from kubernetes.client import ApiException
 
 from train_func.client.cluster import faults
-from train_func.client.cluster.access import Access
+from train_func.client.cluster.faults import Target
+from train_func.client.cluster.timings import Timings
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 
 
 def answer(status: int, message: str) -> ApiException:
@@ -15,7 +17,7 @@ def answer(status: int, message: str) -> ApiException:
     return error
 
 
-ACCESS = Access(namespace="lab", where="context 'c' (https://host:6443)", client=None, core=None, custom=None)
+ACCESS = Target("lab", "context 'c' (https://host:6443)", PYTORCHJOB, Timings())
 WEBHOOK = (
     'Internal error occurred: failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": failed to '
     'call webhook: Post "https://operator.svc:443/validate": dial tcp 10.96.0.7:443: connection refused'

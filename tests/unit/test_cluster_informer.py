@@ -9,9 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.twin_jobs import until
-from train_func.client.cluster import informer
 from train_func.client.cluster.access import Access
-from train_func.client.cluster.informer import Informer, Kind
+from train_func.client.cluster.informer import Informer, Watched
+from train_func.client.cluster.timings import Timings
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 
 PATH = "/api/v1/namespaces/here/pods"
 
@@ -99,8 +100,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(monkeypatch) -> Iterator[Server]:
-    monkeypatch.setattr(informer, "SHORTEST_PAUSE", 0.01)
+def server() -> Iterator[Server]:
     with Server() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
@@ -115,10 +115,9 @@ def watched(server):
     configuration = client.Configuration()
     configuration.host = f"http://127.0.0.1:{server.server_address[1]}"
     configuration.retries = False
-    access = Access(
-        namespace="here", where="a server of the test", client=client.ApiClient(configuration), core=None, custom=None
-    )
-    kind = Kind("pods", PATH, (), b"job-a", lambda item: item["status"]["phase"])
+    timings = Timings(watch_pause=0.01, longest_watch_pause=0.05, outage=0.2)
+    access = Access("here", "a server of the test", PYTORCHJOB, timings, client.ApiClient(configuration))
+    kind = Watched("pods", PATH, (), b"job-a", lambda item: item["status"]["phase"])
     changes = []
     made = Informer(access, kind, lambda: changes.append(1))
     made.changes = changes
@@ -209,11 +208,7 @@ def test_what_the_server_refuses_from_the_start_is_given_up(server, watched, sta
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_what_the_server_refuses_later_is_told_listed_now_and_then_and_watched_again(
-    server, watched, monkeypatch, status
-):
-    monkeypatch.setattr(informer, "TROUBLE_SECONDS", 0.2)
-    monkeypatch.setattr(informer, "LONGEST_PAUSE", 0.05)
+def test_what_the_server_refuses_later_is_told_listed_now_and_then_and_watched_again(server, watched, status):
     server.lists = [listing(10, pod("job-a-0", 8, "Pending")), *[listing(20, pod("job-a-0", 18))] * 200]
     server.watches = [["end"], *[status] * 20]
     watched.start()

@@ -10,9 +10,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.twin_jobs import until
-from train_func.client.cluster import log_access, logs, reading, tail
+from train_func.client.cluster import logs, tail
 from train_func.client.cluster.access import Access
-from train_func.client.cluster.log_access import LogAccess
+from train_func.client.cluster.observer import LogAccess
+from train_func.client.cluster.timings import Timings
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.status import Condition, JobStatus, LogCut, LogLine, Pod
 from train_func.errors import InvalidInput
 
@@ -91,7 +93,8 @@ def access(server) -> Access:
     configuration.host = f"http://127.0.0.1:{server.server_address[1]}"
     configuration.retries = False
     api = client.ApiClient(configuration)
-    return Access(namespace="here", where="a server of the test", client=api, core=client.CoreV1Api(api), custom=None)
+    timings = Timings(late_pods=0.2, late_logs=1.0, whole_log=0.3)
+    return Access("here", "a server of the test", PYTORCHJOB, timings, api)
 
 
 def test_of_a_pod_with_other_containers_the_log_of_the_worker_is_read(access):
@@ -108,7 +111,7 @@ def test_of_a_pod_with_other_containers_the_state_of_the_worker_is_read():
         "metadata": {"name": "job-a-worker-0", "uid": "uid-0"},
         "status": {"phase": "Running", "containerStatuses": [status("istio-proxy", running={}), ended]},
     }
-    pod = reading.pod(found)
+    pod = PYTORCHJOB.pod(found)
     assert (pod.exit_code, pod.reason, pod.message) == (65, "Error", "the data")
 
 
@@ -120,7 +123,7 @@ class Observed:
     def __init__(self, pod, *conditions):
         self._pod = pod
         self._status = JobStatus(tuple(Condition(kind, "True", "", "", NOW) for kind in conditions), NOW, NOW, False)
-        self.logs = LogAccess()
+        self.logs = LogAccess(0.2)
 
     def ready(self, seconds):
         return True
@@ -152,32 +155,26 @@ def test_a_following_that_is_stopped_leaves_no_thread_and_no_connection_behind(a
 
 
 @pytest.mark.parametrize("pod", [ENDED, RUNS], ids=["ended", "seems to run"])
-def test_a_log_that_the_cluster_does_not_hand_out_is_cut_and_that_is_said(access, server, monkeypatch, pod):
+def test_a_log_that_the_cluster_does_not_hand_out_is_cut_and_that_is_said(access, server, pod):
     server.hangs, said = True, []
-    monkeypatch.setattr(logs, "END_SECONDS", 0.2)
-    monkeypatch.setattr(logs, "GIVE_UP_SECONDS", 1.0)
-    monkeypatch.setattr(tail, "ANSWER_SECONDS", 0.3)
     following = logs._Following(access, Observed(pod, "Succeeded"), None, said.append)
     assert list(following.lines(threading.Event())) == [LogCut(0, "uid-0")]
     assert said == [logs.CUT]
 
 
-def test_a_log_that_is_there_as_a_whole_is_not_waited_for_as_long_as_a_silent_worker(access, server, monkeypatch):
+def test_a_log_that_is_there_as_a_whole_is_not_waited_for_as_long_as_a_silent_worker(access, server):
     server.hangs = True
-    monkeypatch.setattr(tail, "ANSWER_SECONDS", 0.3)
     with pytest.raises(Exception, match="timed out"):
         tail.open_log(access, ENDED, follow=False)
 
 
-def test_credentials_that_expire_cut_the_log_of_a_pod_that_has_ended(access, server, monkeypatch):
-    monkeypatch.setattr(log_access, "TROUBLE_SECONDS", 0.2)
+def test_credentials_that_expire_cut_the_log_of_a_pod_that_has_ended(access, server):
     server.expired, observed = True, Observed(ENDED, "Succeeded")
     observed.logs.allowed()
     assert list(logs._Following(access, observed, None, print).lines(threading.Event())) == [LogCut(0, "uid-0")]
 
 
-def test_credentials_that_were_never_accepted_are_named_at_once(access, server, monkeypatch):
-    monkeypatch.setattr(log_access, "TROUBLE_SECONDS", 0.2)
+def test_credentials_that_were_never_accepted_are_named_at_once(access, server):
     server.expired = True
     with pytest.raises(InvalidInput, match="kubectl create token"):
         list(logs._Following(access, Observed(RUNS, "Running"), None, print).lines(threading.Event()))

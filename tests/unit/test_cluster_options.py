@@ -8,8 +8,9 @@ import urllib3
 import yaml
 
 from train_func import Cluster, Local, Run, attach
-from train_func.client.cluster.access import connect
-from train_func.client.manifest import provisional
+from train_func.client.backend import provisional
+from train_func.client.cluster.access import Stream
+from train_func.client.cluster.kubeconfig import connect
 from train_func.client.placement import SecretKey
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.storage import open_store
@@ -255,9 +256,10 @@ def test_every_request_has_a_time_limit(monkeypatch):
         return urllib3.HTTPResponse(b"{}")
 
     monkeypatch.setattr(access.client.rest_client, "GET", get)
-    access.core.list_namespaced_pod("ml", _preload_content=False)
-    access.core.list_namespaced_pod("ml", _preload_content=False, _request_timeout=(1, 60))
-    assert limits == [(3.0, 10.0), (1, 60)]
+    access.get("/api")
+    access.found("pods", "/api")
+    Stream(access, "/api", (), silence=60)
+    assert limits == [(3.0, 4.0), (3.0, 10.0), (3.0, 60)]
 
 
 @pytest.mark.parametrize(

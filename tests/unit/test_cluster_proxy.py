@@ -7,9 +7,8 @@ import pytest
 from tests.api_servers import ADDRESS, NAME, Answer, ApiServer, Authority, running, write_kubeconfig
 from tests.http_proxy import HttpProxy
 from train_func.client.cluster import proxy
-from train_func.client.cluster.access import connect
-from train_func.client.cluster.asking import get
-from train_func.client.cluster.stream import Stream
+from train_func.client.cluster.access import Stream
+from train_func.client.cluster.kubeconfig import connect
 from train_func.errors import InvalidInput
 
 
@@ -61,7 +60,7 @@ def resolved(monkeypatch):
 @pytest.mark.parametrize("scheme", ["http://", ""])
 def test_the_proxy_of_the_environment_is_used(connected, server, through, variable, scheme):
     access = connected(environment={variable: f"{scheme}{through.address}"})
-    assert get(access, "/api") == {}
+    assert access.get("/api") == {}
     assert through.tunnels == [f"{NAME}:{server.port}"]
     assert f"through the proxy http://{through.address}" in access.where
 
@@ -69,8 +68,8 @@ def test_the_proxy_of_the_environment_is_used(connected, server, through, variab
 def test_whoever_may_not_use_it_learns_which_proxy_refuses_and_reads_no_password(connected, server):
     with running(strict := HttpProxy(server.port, "me:right")):
         access = connected(environment={"HTTPS_PROXY": f"http://me:wr0ng@{strict.address}"})
-        with pytest.raises(InvalidInput) as caught:
-            access.ask("get", "apis", lambda: get(access, "/apis"))
+        with pytest.raises(InvalidInput) as caught, access.asking("get", "apis"):
+            access.get("/apis")
     assert caught.value.cause == "cluster"
     assert strict.address in str(caught.value)
     assert "407" in str(caught.value)
@@ -80,7 +79,7 @@ def test_whoever_may_not_use_it_learns_which_proxy_refuses_and_reads_no_password
 def test_name_and_password_of_the_proxy_are_sent_to_it(connected, server):
     with running(strict := HttpProxy(server.port, "me:p@ss:word")):
         access = connected(environment={"HTTPS_PROXY": f"http://me:p%40ss%3Aword@{strict.address}"})
-        assert get(access, "/api") == {}
+        assert access.get("/api") == {}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_name_and_password_of_the_proxy_are_sent_to_it(connected, server):
 @pytest.mark.parametrize("variable", ["NO_PROXY", "no_proxy"])
 def test_an_excepted_server_is_reached_directly(connected, through, resolved, host, exceptions, variable):
     access = connected(host, {"HTTPS_PROXY": f"http://{through.address}", variable: exceptions})
-    assert get(access, "/api") == {}
+    assert access.get("/api") == {}
     assert through.tunnels == []
     assert "proxy" not in access.where
 
@@ -107,13 +106,13 @@ def test_the_kubeconfigs_own_proxy_wins_over_the_environment(connected, server, 
     with running(other := HttpProxy(server.port)):
         environment = {"HTTPS_PROXY": f"http://{other.address}", "NO_PROXY": "*", "no_proxy": "127.0.0.0/8"}
         access = connected("127.0.0.1", environment, **{"proxy-url": f"http://{through.address}"})
-        assert get(access, "/api") == {}
+        assert access.get("/api") == {}
     assert (through.tunnels, other.tunnels) == ([f"127.0.0.1:{server.port}"], [])
 
 
 def test_another_environment_is_not_answered_with_the_connection_of_before(connected, through, resolved):
-    assert get(connected(), "/api") == {}
-    assert get(connected(environment={"HTTPS_PROXY": f"http://{through.address}"}), "/api") == {}
+    assert connected().get("/api") == {}
+    assert connected(environment={"HTTPS_PROXY": f"http://{through.address}"}).get("/api") == {}
     assert len(through.tunnels) == 1
 
 

@@ -3,15 +3,21 @@
 import pytest
 
 from train_func.client.cluster import quota
+from train_func.client.kinds.kind import Workers
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 
 
-def manifest(workers=2, cpu="2", memory="4Gi", priority=None, gpu=None):
+def asked(workers=2, cpu="2", memory="4Gi", priority=None, gpu=None):
     amounts = {"cpu": cpu, "memory": memory, **({"nvidia.com/gpu": gpu} if gpu else {})}
     container = {"name": "pytorch", "resources": {"requests": amounts, "limits": amounts}}
     pod = {"containers": [container], "activeDeadlineSeconds": 60}
     if priority:
         pod["priorityClassName"] = priority
-    return {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": workers, "template": {"spec": pod}}}}}
+    return Workers(workers, {"metadata": {}, "spec": pod})
+
+
+def excesses(workers, quotas):
+    return quota.excesses(workers, PYTORCHJOB.num_objects(workers.num), quotas)
 
 
 def a_quota(hard, used=None, **spec):
@@ -31,14 +37,14 @@ def a_quota(hard, used=None, **spec):
     ],
 )
 def test_a_quota_that_never_fits_is_told_with_what_it_allows(hard, words):
-    (found,) = quota.excesses(manifest(gpu="1"), [a_quota(hard)])
+    (found,) = excesses(asked(gpu="1"), [a_quota(hard)])
     assert words in found.message
     assert "'team'" in found.message
     assert found.ever
 
 
 def test_a_quota_that_others_have_used_up_may_fit_later():
-    (found,) = quota.excesses(manifest(), [a_quota({"requests.cpu": "5"}, {"requests.cpu": "2"})])
+    (found,) = excesses(asked(), [a_quota({"requests.cpu": "5"}, {"requests.cpu": "2"})])
     assert not found.ever
     assert "the job asks for 4 and 2 is used now" in found.message
 
@@ -47,7 +53,7 @@ def test_a_quota_that_others_have_used_up_may_fit_later():
     "hard", [{"requests.cpu": "4"}, {"secrets": "0"}, {"requests.storage": "0"}, {"limits.ephemeral-storage": "0"}]
 )
 def test_a_quota_that_fits_or_counts_something_else_is_no_finding(hard):
-    assert quota.excesses(manifest(), [a_quota(hard)]) == []
+    assert excesses(asked(), [a_quota(hard)]) == []
 
 
 @pytest.mark.parametrize(
@@ -63,7 +69,7 @@ def test_a_quota_that_fits_or_counts_something_else_is_no_finding(hard):
     ],
 )
 def test_only_a_quota_whose_scopes_take_the_workers_in_counts(spec, concerned):
-    found = quota.excesses(manifest(priority="low"), [a_quota({"pods": "1"}, **spec)])
+    found = excesses(asked(priority="low"), [a_quota({"pods": "1"}, **spec)])
     assert bool(found) is concerned
 
 
@@ -76,7 +82,7 @@ def test_only_a_quota_whose_scopes_take_the_workers_in_counts(spec, concerned):
     ],
 )
 def test_a_worker_outside_a_limit_range_is_told_the_bound(limit, words):
-    (told,) = quota.outside(manifest(), [{"metadata": {"name": "lim"}, "spec": {"limits": [limit]}}])
+    (told,) = quota.outside(asked(), [{"metadata": {"name": "lim"}, "spec": {"limits": [limit]}}])
     assert words in told
 
 
@@ -85,4 +91,4 @@ def test_a_worker_inside_a_limit_range_is_no_finding():
         {"type": "Container", "max": {"memory": "4Gi", "ephemeral-storage": "1Gi"}, "default": {"cpu": "1"}},
         {"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}},
     ]
-    assert quota.outside(manifest(), [{"metadata": {"name": "lim"}, "spec": {"limits": limits}}]) == []
+    assert quota.outside(asked(), [{"metadata": {"name": "lim"}, "spec": {"limits": limits}}]) == []

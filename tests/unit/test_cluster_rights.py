@@ -7,6 +7,7 @@ import yaml
 
 from train_func.client.cluster import rights
 from train_func.client.cluster.rights import Right
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 
 RBAC = Path(__file__).parents[2] / "infra" / "rbac.yaml"
 
@@ -25,17 +26,17 @@ def test_the_rules_are_those_of_the_file_that_is_applied():
     documents = yaml.safe_load_all(RBAC.read_text())
     role = next(document for document in documents if document["kind"] == "Role")
     assert role["metadata"]["name"] == rights.ROLE
-    assert flat(role["rules"]) == flat(yaml.safe_load(rights.role("lab"))["rules"])
+    assert flat(role["rules"]) == flat(yaml.safe_load(rights.role("lab", PYTORCHJOB))["rules"])
 
 
 def test_the_printed_role_is_a_role_of_the_namespace():
-    role = yaml.safe_load(rights.role("lab"))
+    role = yaml.safe_load(rights.role("lab", PYTORCHJOB))
     assert (role["kind"], role["metadata"]) == ("Role", {"name": rights.ROLE, "namespace": "lab"})
-    assert rights.role("lab").splitlines()[0] in rights.remedy("lab")
+    assert rights.role("lab", PYTORCHJOB).splitlines()[0] in rights.remedy("lab", PYTORCHJOB)
 
 
 def test_neither_secrets_nor_programs_in_pods_are_asked_for():
-    resources = {resource for rule in rights.RULES for resource in rule.resources}
+    resources = {resource for rule in rights.rules(PYTORCHJOB) for resource in rule.resources}
     assert not resources & {"secrets", "pods/exec", "roles", "rolebindings"}
 
 

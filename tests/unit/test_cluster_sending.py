@@ -10,9 +10,11 @@ from email.utils import format_datetime
 import pytest
 
 from tests.api_servers import Answer, ApiServer, busy, running, write_kubeconfig
-from train_func.client.cluster import asking, objects, preflight, sending
-from train_func.client.cluster.access import connect
-from train_func.client.manifest import RUN_LABEL
+from train_func.client.cluster import objects, preflight
+from train_func.client.cluster.access import Stream, run_concurrently
+from train_func.client.cluster.kubeconfig import connect
+from train_func.client.cluster.timings import Timings
+from train_func.client.kinds.pod import RUN_LABEL
 from train_func.errors import InvalidInput
 
 NOW = "0"
@@ -20,7 +22,7 @@ JOB = {
     "apiVersion": "kubeflow.org/v1",
     "kind": "PyTorchJob",
     "metadata": {"name": "run-1", "labels": {RUN_LABEL: "run-1"}},
-    "spec": {"pytorchReplicaSpecs": {}},
+    "spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": {"containers": [{"image": "i:1"}]}}}}},
 }
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "run-1"}}
 
@@ -44,7 +46,8 @@ def after(*refusals, then=None):
 
 
 def send(access, method):
-    return asking._call(access, method, "/api/v1/things", None if method == "GET" else {}, 4.0, {})
+    arguments = ("/api/v1/things", *([] if method == "GET" else [{}]))
+    return getattr(access, method.lower())(*arguments)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH", "DELETE"])
@@ -75,22 +78,22 @@ def test_one_line_says_for_how_long_whatever_number_of_requests_waits(server, ac
     assert len(server.asked) == len(refusals) + 7
     (line,) = capsys.readouterr().out.splitlines()
     assert access.where in line
-    assert {"429", f"{sending.PATIENCE_SECONDS:.0f}"} <= set(re.findall(r"\d+", line))
+    assert {"429", f"{Timings().busy:.0f}"} <= set(re.findall(r"\d+", line))
 
 
 def test_whoever_would_have_to_wait_too_long_is_told_at_once(server, access):
     server.answer = lambda asked: busy(Retry_After="3600")
-    with pytest.raises(InvalidInput, match="429.*3600 s") as caught:
-        access.ask("get", "things", lambda: send(access, "GET"))
+    with pytest.raises(InvalidInput, match="429.*3600 s") as caught, access.asking("get", "things"):
+        send(access, "GET")
     assert caught.value.cause == "cluster"
     assert len(server.asked) == 1
 
 
-def test_a_server_that_stays_busy_is_given_up(server, access, monkeypatch):
-    monkeypatch.setattr(sending, "PATIENCE_SECONDS", 0.3)
+def test_a_server_that_stays_busy_is_given_up(server, access):
+    access = connect(timings=Timings(busy=0.3))
     server.answer = lambda asked: busy(Retry_After=NOW)
-    with pytest.raises(InvalidInput, match="429"):
-        access.ask("get", "things", lambda: send(access, "GET"))
+    with pytest.raises(InvalidInput, match="429"), access.asking("get", "things"):
+        send(access, "GET")
     assert len(server.asked) > 1
 
 
@@ -115,14 +118,14 @@ def test_a_failure_without_a_time_to_come_back_is_told_at_once(server, access, s
 
 def test_the_limit_of_time_for_silence_is_not_used_up_by_a_busy_server(server, access):
     server.answer = after(busy(Retry_After="3"))
-    inner = lambda: asking.run_concurrently([lambda: send(access, "GET")], 2.5)  # noqa: E731
-    assert asking.run_concurrently([inner], 2.5) == [[{}]]
+    inner = lambda: run_concurrently([lambda: send(access, "GET")], 2.5)  # noqa: E731
+    assert run_concurrently([inner], 2.5) == [[{}]]
 
 
 def test_silence_still_ends_the_wait(access):
     end = threading.Event()
     begun = time.monotonic()
-    (outcome,) = asking.run_concurrently([end.wait], 0.2)
+    (outcome,) = run_concurrently([end.wait], 0.2)
     end.set()
     assert isinstance(outcome, TimeoutError)
     assert time.monotonic() - begun >= 0.2
@@ -130,14 +133,14 @@ def test_silence_still_ends_the_wait(access):
 
 @pytest.mark.parametrize("status", [200, 403, 502])
 @pytest.mark.parametrize("page", ["<html>Zugriff verweigert</html>", "<html>accès refusé</html>"])
-@pytest.mark.parametrize("preload", [True, False])
-def test_a_page_of_something_else_that_listens_there_is_recognised(server, access, status, page, preload):
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_page_of_something_else_that_listens_there_is_recognised(server, access, status, page, streamed):
     server.answer = lambda asked: Answer(status, page.encode("latin-1"), {"Content-Type": "text/html"})
-    with pytest.raises(InvalidInput, match="no Kubernetes API"):
-        if preload:
-            access.ask("get", "things", lambda: send(access, "GET"))
+    with pytest.raises(InvalidInput, match="no Kubernetes API"), access.asking("get", "things"):
+        if streamed:
+            Stream(access, "/api/v1/things", (), silence=9.0)
         else:
-            access.read("list", "pods", access.core.list_namespaced_pod, "here")
+            send(access, "GET")
 
 
 class Cluster:

@@ -234,7 +234,7 @@ def test_a_worker_that_was_killed_is_told_by_the_signal_and_not_by_the_end_of_it
 def test_a_job_that_nobody_looks_after_means_that_the_operator_does_not_run():
     job = RecordedJob("pod_security").without(pods=True, events=True, conditions=True)
     told, monitor, given_up = looked(job)
-    assert "the Training Operator does not run" in str(told[0])
+    assert "the Training Operator has not picked up this job" in str(told[0])
     assert monitor.failure().cause == "cluster"
     assert 15 <= given_up <= 28
 

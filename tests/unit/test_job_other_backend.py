@@ -6,9 +6,9 @@ import pytest
 
 from tests.twin_jobs import until
 from train_func import Cluster, Local
-from train_func.client.cluster import reading
+from train_func.client.backend import provisional
 from train_func.client.job import Job
-from train_func.client.manifest import provisional
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.submission import SubmissionRecord
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run
@@ -150,4 +150,4 @@ def test_an_attempt_that_is_no_number_is_refused(job, attempt):
 @pytest.mark.parametrize("deleted", [True, False])
 def test_a_job_that_was_deleted_says_so_until_it_is_gone(deleted):
     metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}
-    assert reading.job_status({"metadata": metadata}).deleting is deleted
+    assert PYTORCHJOB.status({"metadata": metadata}).deleting is deleted

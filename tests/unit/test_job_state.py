@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from train_func.attempt_records import EndRecord, Lease
-from train_func.client.manifest import provisional
+from train_func.client.backend import provisional
 from train_func.client.state import state_in_store, state_of
 from train_func.client.status import Condition, JobStatus
 from train_func.errors import StorageFailed

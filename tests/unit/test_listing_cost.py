@@ -8,7 +8,7 @@ from tests.s3_servers import only_these, s3_server
 from tests.tcp_proxy import tcp_proxy
 from train_func.attempt_records import EndRecord
 from train_func.client import naming, submit
-from train_func.client.manifest import provisional
+from train_func.client.backend import provisional
 from train_func.client.state import state_in_store
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import Run

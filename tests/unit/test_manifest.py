@@ -13,8 +13,10 @@ import yaml
 from kubeflow.training import ApiClient, KubeflowOrgV1PyTorchJob
 from kubernetes.client import V1ConfigMap
 
-from train_func.client import manifest, quantity
+from train_func.client import quantity
 from train_func.client.expansion import escape, expand
+from train_func.client.kinds.pod import config_map
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.placement import Placement, SecretKey
 from train_func.errors import InvalidInput
 from train_func.records import RunRecord
@@ -77,7 +79,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_whole_manifest_is_that_of_the_golden_file(name):
-    rendered = manifest.render(*CASES[name], FILES)
+    rendered = PYTORCHJOB.render(*CASES[name], FILES)
     path = GOLDEN / f"{name}.yaml"
     if os.environ.get("TRAIN_FUNC_REWRITE_GOLDEN") == "1":
         path.write_text(yaml.safe_dump(rendered, sort_keys=False, width=120))
@@ -97,15 +99,15 @@ def through(kind: type, value: object) -> object:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_sdk_knows_every_field(name):
-    rendered = manifest.render(*CASES[name], FILES)
+    rendered = PYTORCHJOB.render(*CASES[name], FILES)
     assert through(KubeflowOrgV1PyTorchJob, rendered) == rendered
 
 
 def test_rendering_is_pure():
-    first, second = (manifest.render(*CASES["gpu"], FILES) for _ in range(2))
+    first, second = (PYTORCHJOB.render(*CASES["gpu"], FILES) for _ in range(2))
     assert first == second
     first["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"].clear()
-    assert manifest.render(*CASES["gpu"], FILES) == second
+    assert PYTORCHJOB.render(*CASES["gpu"], FILES) == second
 
 
 def pod_of(rendered: dict) -> dict:
@@ -113,7 +115,7 @@ def pod_of(rendered: dict) -> dict:
 
 
 def test_nothing_in_it_is_what_pod_security_restricted_forbids():
-    pod = pod_of(manifest.render(*CASES["s3_store"], FILES))
+    pod = pod_of(PYTORCHJOB.render(*CASES["s3_store"], FILES))
     container = pod["containers"][0]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] > 0
@@ -125,23 +127,23 @@ def test_nothing_in_it_is_what_pod_security_restricted_forbids():
 
 
 def test_every_volume_is_mounted_and_every_mount_has_a_volume():
-    pod = pod_of(manifest.render(*CASES["local_two_workers"], FILES))
+    pod = pod_of(PYTORCHJOB.render(*CASES["local_two_workers"], FILES))
     mounts = [mount["name"] for mount in pod["containers"][0]["volumeMounts"]]
     assert sorted(mounts) == sorted(volume["name"] for volume in pod["volumes"])
 
 
 def test_the_operator_adds_no_init_container_because_there_is_no_master():
-    assert set(manifest.render(*CASES["gpu"], FILES)["spec"]["pytorchReplicaSpecs"]) == {"Worker"}
+    assert set(PYTORCHJOB.render(*CASES["gpu"], FILES)["spec"]["pytorchReplicaSpecs"]) == {"Worker"}
 
 
 @pytest.mark.parametrize(("gpu", "ranks"), [(0, "1"), (1, "1"), (4, "4")])
 def test_a_worker_has_as_many_ranks_as_gpus_and_one_without(gpu, ranks):
-    rendered = manifest.render(record(), Placement(image="i", cpu=1, gpu=gpu), FILES)
+    rendered = PYTORCHJOB.render(record(), Placement(image="i", cpu=1, gpu=gpu), FILES)
     assert rendered["spec"]["nprocPerNode"] == ranks
 
 
 def test_a_file_store_asks_for_no_store_secret_but_for_the_optional_hub_token():
-    text = json.dumps(manifest.render(*CASES["local_two_workers"], FILES))
+    text = json.dumps(PYTORCHJOB.render(*CASES["local_two_workers"], FILES))
     assert "myminio" not in text
     assert '"hf-secrets", "key": "HF_TOKEN", "optional": true' in text
 
@@ -153,7 +155,7 @@ def test_the_config_map_carries_bytes_unchanged():
         "odd": bytes(range(256)),
     }
     placement = Placement(image="i", cpu=1, namespace="alice", queue="research")
-    rendered = manifest.config_map(manifest.render(record(generation=2), placement, FILES), files)
+    rendered = config_map(PYTORCHJOB.render(record(generation=2), placement, FILES), files)
     assert rendered["metadata"]["name"] == "bert-base-yelp-0123456789-g2"
     assert rendered["metadata"]["namespace"] == "alice"
     sent = through(V1ConfigMap, rendered)

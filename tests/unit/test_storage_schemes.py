@@ -3,8 +3,9 @@
 import pytest
 
 from tests import shelf_store
-from train_func.client import manifest
-from train_func.client.cluster.addresses import store_faults
+from train_func.client.backend import provisional
+from train_func.client.cluster.options import store_faults
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.placement import Placement
 from train_func.client.twin import credentials
 from train_func.errors import InvalidInput, StorageFailed
@@ -22,7 +23,7 @@ def shelf(tmp_path, monkeypatch):
 
 
 def rendered(address, **options):
-    return manifest.render(manifest.provisional(Run(workers=2), address), Placement(**options), ())
+    return PYTORCHJOB.render(provisional(Run(workers=2), address), Placement(**options), ())
 
 
 def variables(job):

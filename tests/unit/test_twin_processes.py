@@ -85,7 +85,7 @@ def test_a_program_that_was_just_starting_when_it_was_cancelled_ends_as_soon_as_
     jobs.start(code, grace=60)
     started(jobs)
     begun = time.monotonic()
-    cancelling = threading.Thread(target=jobs.backend.cancel, args=["job-a"])
+    cancelling = threading.Thread(target=jobs.backend.job("job-a").cancel)
     cancelling.start()
     until(lambda: [event.reason for event in jobs.backend.job("job-a").events()].count("Killing") == 2, "SIGTERM")
     listen.touch()

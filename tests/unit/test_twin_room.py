@@ -8,7 +8,7 @@ import pytest
 from tests.tiny_model import write_tiny_model
 from tests.twin_jobs import processes
 from train_func import InvalidInput, Local, Run, TextClassification, submit
-from train_func.client.manifest import provisional
+from train_func.client.backend import provisional
 from train_func.client.twin import local, room
 from train_func.client.twin.machine import Machine
 

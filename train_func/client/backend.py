@@ -4,15 +4,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from train_func.client.kinds.kind import Operator
 from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod, SchedulingReport
 from train_func.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from train_func.records import RunRecord
-    from train_func.run import Run
-    from train_func.storage import Store
+from train_func.records import RunRecord
+from train_func.run import Run, name_of
+from train_func.storage import Store
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,23 @@ class Submission:
     """As the backend's own, and what it would take from its surroundings."""
 
 
+def provisional(run: Run, store: str) -> RunRecord:
+    """A record for a run that has no name yet, to judge by its job whether a backend could execute it."""
+    name = name_of(run, function="run", source_sha256="", fingerprints={})
+    return RunRecord(run=run, name=name, generation=1, store=store, function="run", source_sha256="")
+
+
 class BoundJob(Protocol):
     """One job of a backend by its name, whether it is there or not; it owns what observes the job."""
 
     @property
     def name(self) -> str:
         """Of the job."""
+        ...
+
+    @property
+    def operator(self) -> Operator:
+        """What executes the job."""
         ...
 
     def status(self) -> JobStatus | None:
@@ -123,11 +133,11 @@ class Backend(Protocol):
         """Where fetched models go by default."""
         ...
 
-    def check(self, run: "Run") -> None:
+    def check(self, run: Run) -> None:
         """Raises InvalidInput with everything that would keep the run from starting here; creates nothing."""
         ...
 
-    def prepare(self, record: "RunRecord", inputs: Mapping[str, Input], num_model_bytes: int, store: "Store") -> "Run":
+    def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
         """Brings the run's local files to where its workers read them; returns the run with their addresses there.
 
         Args:
@@ -141,7 +151,7 @@ class Backend(Protocol):
         """
         ...
 
-    def submission(self, record: "RunRecord", files: Sequence[str]) -> Submission:
+    def submission(self, record: RunRecord, files: Sequence[str]) -> Submission:
         """The job of a run for this backend; ``files`` are the names of those that travel with it."""
         ...
 

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from train_func.terminal import shown
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition of a PyTorchJob, as the operator words it."""
+    """One condition of a job, in the words that are the same for every kind of job."""
 
     type: str
     """Created, Running, Restarting, Suspended, Succeeded or Failed."""
@@ -29,11 +30,13 @@ class JobStatus:
     completion_time: datetime | None
     """Absent after a permanent exit code: the operator sets it for success, deadline and backoff limit only."""
     interrupted: bool
-    """Not finished, and nobody controls it any more: its controller or its machine died."""
+    """Not finished, and without a controller: that, or its machine, died."""
     created: datetime | None = None
     """By the backend's clock; what happened before befell an earlier job of that name. None where that cannot be."""
     deleting: bool = False
     """It was deleted, and goes as soon as its pods have ended."""
+    is_over_deadline: bool = False
+    """It has failed because it ran longer than its deadline."""
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type if it holds now."""
@@ -67,6 +70,15 @@ class Pod:
 
 
 @dataclass(frozen=True)
+class ContainerEnd:
+    """How the container of a worker's pod ended, as an event tells it."""
+
+    code: int
+    message: str
+    """What it left as its termination message."""
+
+
+@dataclass(frozen=True)
 class Event:
     """Something that happened to a job or a pod."""
 
@@ -76,13 +88,21 @@ class Event:
     reason: str
     message: str
     object: str
-    """``PyTorchJob/name`` or ``Pod/name``."""
+    """Kind and name, such as ``Pod/name``."""
     count: int = 1
     """Times it has happened; ``time`` is the last."""
     since: datetime | None = None
     """When it happened first, if that is another time."""
     uid: str = ""
     """Of the object it is about, where the backend says so: a name is used again."""
+    pod: str = ""
+    """Name of the worker's pod that it is about or tells of, if any."""
+    worker: int = 0
+    """The number of that worker."""
+    creation: Literal["", "refused", "made"] = ""
+    """Of the pod, by the operator."""
+    end: ContainerEnd | None = None
+    """Of the pod's container, by the operator."""
 
     def __str__(self) -> str:
         times = f" ({self.count}x)" if self.count > 1 else ""

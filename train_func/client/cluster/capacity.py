@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from train_func.client import quantity
+from train_func.client.kinds.kind import Workers
 
 Json = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]
@@ -26,15 +27,13 @@ class PodRequest:
     tolerations: Sequence[Json]
 
     @classmethod
-    def of(cls, manifest: Json) -> "PodRequest":
-        """What the Workers of a PyTorchJob ask for."""
-        worker = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]
-        pod = worker["template"]["spec"]
+    def of(cls, workers: Workers) -> "PodRequest":
+        """What the workers of a job ask for."""
         return cls(
-            resources=requests(pod),
-            num_workers=worker.get("replicas", 1),
-            node_selector=pod.get("nodeSelector") or {},
-            tolerations=pod.get("tolerations") or (),
+            resources=requests(workers.spec),
+            num_workers=workers.num,
+            node_selector=workers.spec.get("nodeSelector") or {},
+            tolerations=workers.spec.get("tolerations") or (),
         )
 
     def __str__(self) -> str:

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from train_func.client.cluster import asking, faults, quota, rights, room
-from train_func.client.cluster.access import Access
-from train_func.client.cluster.images import image_fault
+from train_func.client.cluster import faults, quota, rights, room
+from train_func.client.cluster.access import Access, run_concurrently
+from train_func.client.cluster.options import image_fault
 from train_func.client.diagnose.refusals import judge
 from train_func.client.diagnose.remedies import create_secret
+from train_func.client.kinds import KINDS
+from train_func.client.kinds.kind import Workers
+from train_func.client.kinds.pod import QUEUE_LABEL
 from train_func.errors import Cause
 
-GROUP, VERSION, PLURAL = "kubeflow.org", "v1", "pytorchjobs"
-KUEUE, QUEUE_LABEL = "kueue.x-k8s.io", "kueue.x-k8s.io/queue-name"
+KUEUE = "kueue.x-k8s.io"
 WEBHOOK_SECONDS = 3.0  # it answers within milliseconds; without a pod behind it the API server tries for ten seconds
 RIGHTS_SECONDS = 1.5  # for rights that the review did not show, all asked at once
 
@@ -38,105 +40,104 @@ class Note:
 Said = Iterator[Finding | Note]
 
 
-def image(access: Access, manifest: Json) -> Said:
+@dataclass(frozen=True)
+class Asked:
+    """The job that is asked about."""
+
+    manifest: Json
+    workers: Workers
+
+
+def image(access: Access, job: Asked) -> Said:
     """Whether the image's name can be one."""
-    if fault := image_fault(pod_of(manifest)["containers"][0]["image"]):
+    if fault := image_fault(job.workers.container["image"]):
         yield Finding("image", fault)
 
 
-def operator(access: Access, manifest: Json) -> Said:
+def operator(access: Access, job: Asked) -> Said:
     """Whether the operator's API is served, in the version that is used, and Kueue's when a queue is named."""
-    served = {group["name"]: group for group in asking.get(access, "/apis")["groups"]}
-    versions = [version["version"] for version in served.get(GROUP, {}).get("versions", [])]
+    kind = access.kind
+    served = {group["name"]: group for group in access.get("/apis")["groups"]}
+    versions = [version["version"] for version in served.get(kind.group, {}).get("versions", [])]
     if not versions:
-        v2 = "trainer.kubeflow.org" in served
-        told = " (Kubeflow Trainer v2 is there; it takes no PyTorchJob, and both can be installed)" if v2 else ""
-        yield Finding("cluster", faults.no_operator(access.where) + told)
-    elif VERSION not in versions:
-        there = ", ".join(versions)
-        yield Finding(
-            "cluster", f"{access.where} serves {GROUP} as {there}; {VERSION} is expected: Training Operator 1.9"
-        )
+        others = [other for other in KINDS.values() if other is not kind and other.group in served]
+        there = "".join(f" ({o.operator.name} is there, which executes Cluster(kind={o.name!r}))" for o in others)
+        yield Finding("cluster", faults.no_operator(access) + there)
+    elif kind.version not in versions:
+        told = f"{access.where} serves {kind.group} as {', '.join(versions)}; {kind.version} is expected"
+        yield Finding("cluster", f"{told}: {kind.operator.name}, {kind.operator.install}")
     else:
-        kinds = asking.get(access, f"/apis/{GROUP}/{VERSION}")["resources"]
-        if not any(kind["name"] == PLURAL for kind in kinds):
-            yield Finding("cluster", faults.no_operator(access.where))
-    queue = manifest["metadata"].get("labels", {}).get(QUEUE_LABEL)
+        kinds = access.get(f"/apis/{kind.group}/{kind.version}")["resources"]
+        if not any(found["name"] == kind.plural for found in kinds):
+            yield Finding("cluster", faults.no_operator(access))
+    queue = job.manifest["metadata"].get("labels", {}).get(QUEUE_LABEL)
     if queue and KUEUE not in served:
         yield Finding("input", f"queue={queue!r}: {access.where} has no Kueue; leave queue out, or have it installed")
     elif queue:
         yield from _queue(access, queue, served[KUEUE]["preferredVersion"]["version"])
 
 
-def webhook(access: Access, manifest: Json) -> Said:
+def webhook(access: Access, job: Asked) -> Said:
     """Whether the operator's webhook answers, and takes the job."""
-    path = f"/apis/{GROUP}/{VERSION}/namespaces/{access.namespace}/{PLURAL}"
     try:
-        asking.post(access, path, manifest, seconds=WEBHOOK_SECONDS, dryRun="All")
+        access.post(access.jobs(), job.manifest, seconds=WEBHOOK_SECONDS, dryRun="All")
     except Exception as error:
         if faults.timed_out(error):  # the API server itself answers: this was not the first question
             why = f"its webhook did not look at a job within {WEBHOOK_SECONDS:.0f} s"
-            yield Finding("cluster", faults.silent_operator(access.where, why))
+            yield Finding("cluster", faults.silent_operator(access, why))
         # A missing API, namespace or right is told by those who ask for that; a job that is there is the client's.
         elif faults.status_of(error) not in (404, 409) and not faults.forbidden(error):
             raise
 
 
-def admission(access: Access, manifest: Json) -> Said:
+def admission(access: Access, job: Asked) -> Said:
     """Whether a worker's pod would be admitted: pod security, limits, account, and whatever else is asked here."""
-    template = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
-    labels = {**template["metadata"]["labels"], "training.kubeflow.org/replica-index": "0"}
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"{manifest['metadata']['name']}-worker-0", "labels": labels},
-        "spec": {**template["spec"], "restartPolicy": "Never"},
-    }
     try:
-        asking.post(access, f"/api/v1/namespaces/{access.namespace}/pods", body, dryRun="All")
+        body = {"apiVersion": "v1", "kind": "Pod", **job.workers.pod}
+        access.post(access.core("pods"), body, dryRun="All")
     except Exception as error:
         words, status = faults.said(error), faults.status_of(error)
         if status not in (400, 403, 422) or faults.forbidden(error):
             if status not in (404, 409):
                 raise
         elif "exceeded quota" not in words:  # which the quotas themselves tell better
-            told = judge(words, num_workers(manifest))
+            told = judge(words, job.workers.num)
             yield Finding(told.cause, f"a worker's pod would not be admitted: {told.message}; {told.remedy}")
 
 
-def namespace(access: Access, manifest: Json) -> Said:
+def namespace(access: Access, job: Asked) -> Said:
     """Whether the namespace is there and stays."""
-    found = asking.get(access, f"/api/v1/namespaces/{access.namespace}")
+    found = access.get(f"/api/v1/namespaces/{access.namespace}")
     if (found.get("status") or {}).get("phase") == "Terminating":
         yield Finding("cluster", f"namespace={access.namespace!r}: it is being deleted; take another, or wait")
 
 
-def quotas(access: Access, manifest: Json) -> Said:
+def quotas(access: Access, job: Asked) -> Said:
     """Whether the namespace's quotas could hold the job, and do now."""
-    items = asking.get(access, f"/api/v1/namespaces/{access.namespace}/resourcequotas")["items"]
-    for excess in quota.excesses(manifest, items):
+    items = access.get(access.core("resourcequotas"))["items"]
+    for excess in quota.excesses(job.workers, access.kind.num_objects(job.workers.num), items):
         yield Finding("quota", excess.message) if excess.ever else Note(f"{excess.message}: the job waits for it")
 
 
-def limits(access: Access, manifest: Json) -> Said:
+def limits(access: Access, job: Asked) -> Said:
     """Whether a worker is within the namespace's limit ranges."""
-    items = asking.get(access, f"/api/v1/namespaces/{access.namespace}/limitranges")["items"]
-    for told in quota.outside(manifest, items):
+    items = access.get(access.core("limitranges"))["items"]
+    for told in quota.outside(job.workers, items):
         yield Finding("quota", told)
 
 
-def nodes(access: Access, manifest: Json) -> Said:
+def nodes(access: Access, job: Asked) -> Said:
     """Whether the nodes could ever hold the workers."""
-    report = room.look(access, manifest)
+    report = room.look(access, job.workers)
     if report and report.lack:
         todo = "ask for less cpu, memory or gpu, or for fewer workers"
         yield Finding("scheduling", f"{report.lack}; {todo}\n{report.table}")
 
 
-def secrets(access: Access, manifest: Json) -> Said:
+def secrets(access: Access, job: Asked) -> Said:
     """Whether the Secrets that workers cannot start without hold the keys that are expected."""
     wanted: dict[str, list[str]] = {}
-    for variable in pod_of(manifest)["containers"][0].get("env") or ():
+    for variable in job.workers.container.get("env") or ():
         reference = (variable.get("valueFrom") or {}).get("secretKeyRef")
         if reference and not reference.get("optional"):
             wanted.setdefault(reference["name"], []).append(reference["key"])
@@ -144,19 +145,19 @@ def secrets(access: Access, manifest: Json) -> Said:
         yield from _secret(access, name, keys)
 
 
-def account(access: Access, manifest: Json) -> Said:
+def account(access: Access, job: Asked) -> Said:
     """Whether the service account that was named is there."""
-    name = pod_of(manifest).get("serviceAccountName")
-    if name and not _exists(access, f"/api/v1/namespaces/{access.namespace}/serviceaccounts/{name}"):
+    name = job.workers.spec.get("serviceAccountName")
+    if name and not _exists(access, access.core("serviceaccounts", name)):
         yield Finding(
             "input",
             f"service_account={name!r}: namespace {access.namespace} has no such account; create it, or leave it out",
         )
 
 
-def priority(access: Access, manifest: Json) -> Said:
+def priority(access: Access, job: Asked) -> Said:
     """Whether the priority class that was named is there."""
-    name = pod_of(manifest).get("priorityClassName")
+    name = job.workers.spec.get("priorityClassName")
     if name and not _exists(access, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"):
         yield Finding(
             "input", f"priority_class={name!r}: there is none of that name; `kubectl get priorityclasses` lists them"
@@ -165,8 +166,8 @@ def priority(access: Access, manifest: Json) -> Said:
 
 def missing_rights(access: Access, rules: list[Json]) -> list[rights.Right]:
     """Those that are needed and not granted; what the review does not show is asked for one by one."""
-    doubtful = [right for right in rights.needed() if not rights.granted(right, rules)]
-    answers = asking.run_concurrently([partial(_may, access, right) for right in doubtful], RIGHTS_SECONDS)
+    doubtful = [right for right in rights.needed(access.kind) if not rights.granted(right, rules)]
+    answers = run_concurrently([partial(_may, access, right) for right in doubtful], RIGHTS_SECONDS)
     return [right for right, may in zip(doubtful, answers, strict=True) if may is False]
 
 
@@ -181,13 +182,13 @@ def _may(access: Access, right: rights.Right) -> bool:
     }
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
     body = {**review, "spec": {"resourceAttributes": attributes}}
-    answer = asking.post(access, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+    answer = access.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
     return bool(answer["status"]["allowed"])
 
 
 def _secret(access: Access, name: str, keys: list[str]) -> Said:
     try:
-        there = asking.get(access, f"/api/v1/namespaces/{access.namespace}/secrets/{name}").get("data") or {}
+        there = access.get(access.core("secrets", name)).get("data") or {}
     except Exception as error:
         if faults.status_of(error) != 404 or "namespaces" in faults.said(error):
             raise
@@ -216,20 +217,9 @@ def _queue(access: Access, queue: str, version: str) -> Said:
 
 def _exists(access: Access, path: str) -> bool:
     try:
-        asking.get(access, path)
+        access.get(path)
     except Exception as error:
         if faults.status_of(error) == 404:
             return False
         raise
     return True
-
-
-def pod_of(manifest: Json) -> Json:
-    """The spec of a worker's pod."""
-    pod: Json = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    return pod
-
-
-def num_workers(manifest: Json) -> int:
-    """How many there are."""
-    return int(manifest["spec"]["pytorchReplicaSpecs"]["Worker"].get("replicas", 1))

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from train_func.client import manifest as manifests
-from train_func.client.backend import BoundJob, Input, Submission
+from train_func.client.backend import BoundJob, Input, Submission, provisional
 from train_func.client.cluster import inputs as carrying
 from train_func.client.cluster import objects, preflight
-from train_func.client.cluster.access import Access, connect
-from train_func.client.cluster.addresses import endpoint_faults, store_faults
+from train_func.client.cluster.access import Access
 from train_func.client.cluster.cluster_job import ClusterJob
-from train_func.client.cluster.images import image_fault
+from train_func.client.cluster.kubeconfig import connect
+from train_func.client.cluster.options import endpoint_faults, image_fault, store_faults
+from train_func.client.cluster.timings import Timings
+from train_func.client.kinds import KINDS, Kind
+from train_func.client.kinds.pod import FILES, config_map
 from train_func.client.placement import Placement, SecretKey
 from train_func.errors import InvalidInput
 from train_func.home import home
@@ -79,9 +81,15 @@ class Cluster:
     """Further variables of the workers: plain values, or Secrets by reference."""
     grace_seconds: int | None = None
     """From SIGTERM to SIGKILL; default: 30, and 15 with ``spot``, because some clouds leave a pod no more."""
+    kind: str = "PyTorchJob"
+    """Of the jobs: a name out of ``kinds.KINDS``."""
+    timings: Timings = field(default=Timings(), repr=False)
+    """Limits and pauses of what is asked of the cluster."""
 
     def __post_init__(self) -> None:
         faults: list[str] = []
+        if self.kind not in KINDS:
+            faults.append(f"kind={self.kind!r}: one of {', '.join(KINDS)} is expected")
         try:
             self._placement(self.image or "image", self.namespace)
         except InvalidInput as found:
@@ -97,6 +105,8 @@ class Cluster:
     def found_by(self) -> Mapping[str, Any]:
         """What leads to the jobs and is not left to the kubeconfig."""
         given = {"context": self.context, "namespace": self._namespace(), "store": self.store}
+        if self._kind is not next(iter(KINDS.values())):
+            given["kind"] = self.kind
         return {name: value for name, value in given.items() if value}
 
     @property
@@ -127,7 +137,7 @@ class Cluster:
             placement = self._placement(self._image() or UNNAMED, access.namespace)
         except InvalidInput as found:
             raise InvalidInput([*faults, *found.faults], cause="input" if faults else found.cause) from None
-        manifest = manifests.render(manifests.provisional(run, self._store_or_unnamed()), placement, manifests.FILES)
+        manifest = self._kind.render(provisional(run, self._store_or_unnamed()), placement, FILES)
         try:
             for note in preflight.check(access, manifest, also=faults):
                 print(shown(f"note: {note}"))
@@ -139,14 +149,14 @@ class Cluster:
         return carrying.upload_inputs(record.run, inputs, store)
 
     def submission(self, record: RunRecord, files: Sequence[str]) -> Submission:
-        """The PyTorchJob of a run for this cluster; ``files`` are the names in its ConfigMap."""
+        """The job of a run for this cluster; ``files`` are the names in its ConfigMap."""
         if faults := self._faults():
             raise InvalidInput(faults)
         namespace = self._access().namespace
         placement = self._placement(self._image() or UNNAMED, namespace)
         found_by = {**self.found_by, "namespace": namespace}
-        options = {**placement.options, "s3_endpoint": self._endpoint()[1]}
-        return Submission(manifests.render(record, placement, files), options, found_by)
+        options = {"kind": self.kind, **placement.options, "s3_endpoint": self._endpoint()[1]}
+        return Submission(self._kind.render(record, placement, files), options, found_by)
 
     def submit(self, submission: Submission, files: Mapping[str, bytes]) -> BoundJob:
         """Creates the job; a finished one of that name is removed first.
@@ -156,7 +166,7 @@ class Cluster:
             RunsAlready: another client has created it.
         """
         manifest = submission.manifest
-        objects.create(self._access(), manifest, manifests.config_map(manifest, files))
+        objects.create(self._access(), manifest, config_map(manifest, files))
         return self.job(manifest["metadata"]["name"])
 
     def job(self, name: str) -> ClusterJob:
@@ -168,7 +178,11 @@ class Cluster:
         return [self.job(name) for name in objects.names(self._access())]
 
     def _access(self) -> Access:
-        return connect(self.context, self._namespace())
+        return connect(self.context, self._namespace(), self._kind, self.timings)
+
+    @property
+    def _kind(self) -> Kind:
+        return KINDS[self.kind]
 
     def _namespace(self) -> str | None:
         return self.namespace or os.environ.get("TRAIN_FUNC_NAMESPACE") or None

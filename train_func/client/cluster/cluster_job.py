@@ -8,6 +8,7 @@ from train_func.client.backend import Note
 from train_func.client.cluster import logs, objects, room
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.observer import READY_SECONDS, REFUSED_SECONDS, Observer
+from train_func.client.kinds.kind import Operator
 from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod, SchedulingReport
 from train_func.errors import InvalidInput, JobNotFound
 
@@ -21,6 +22,11 @@ class ClusterJob:
         self._access = access
         self._lock = threading.Lock()
         self._observer: Observer | None = None
+
+    @property
+    def operator(self) -> Operator:
+        """That of its kind."""
+        return self._access().kind.operator
 
     def status(self) -> JobStatus | None:
         """The job's state, or None when there is no such job."""

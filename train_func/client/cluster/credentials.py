@@ -13,12 +13,10 @@ from typing import Any, Generic, TypeVar
 
 import psutil
 
+from train_func.client.cluster.timings import Timings
 from train_func.client.cluster.waits import Waits
 
-PAUSE_SECONDS = 30.0  # at least, between two readings: a plugin may ask a login server, or a person
 AUTHORIZATION = "authorization"  # the header, and its name in the client's Configuration
-READ_SECONDS = 20.0  # that one is waited for; after that its answer is taken when it comes
-PERSON_SECONDS = 180.0  # after which nobody answers the plugin any more: it is ended, and the next reading asks anew
 COARSE_SECONDS = 5.0  # the time when a process was started is told in whole seconds
 EXEC_INFO = "KUBERNETES_EXEC_INFO"  # in the environment of every credential plugin
 _HELD = ("cert_file", "key_file")
@@ -29,7 +27,8 @@ T = TypeVar("T")
 class Reading(Generic[T]):
     """One reading of credentials, in a thread of its own: the client waits without a limit for a plugin."""
 
-    def __init__(self, read: Callable[[Any], T]) -> None:
+    def __init__(self, read: Callable[[Any], T], timings: Timings) -> None:
+        self._timings = timings
         self._begun = time.monotonic()
         self._outcome: Future[tuple[Any, T]] = Future()
         self._thread = threading.Thread(target=self._run, args=(read,), name="credentials", daemon=True)
@@ -57,11 +56,11 @@ class Reading(Generic[T]):
 
     def given_up(self) -> bool:
         """Whether it has taken too long; its plugin is then ended."""
-        if self.over(0) or time.monotonic() - self._begun < PERSON_SECONDS:
+        if self.over(0) or time.monotonic() - self._begun < self._timings.login:
             return False
         for plugin in plugins():
             with contextlib.suppress(psutil.Error):
-                if time.time() - plugin.create_time() > PERSON_SECONDS - COARSE_SECONDS:
+                if time.time() - plugin.create_time() > self._timings.login - COARSE_SECONDS:
                     plugin.kill()
         return True
 
@@ -69,17 +68,17 @@ class Reading(Generic[T]):
 _late: dict[Hashable, Reading[Any]] = {}
 
 
-def first(key: Hashable, read: Callable[[Any], T]) -> tuple[Any, T] | None:
+def first(key: Hashable, read: Callable[[Any], T], timings: Timings) -> tuple[Any, T] | None:
     """A new Configuration that ``read`` has filled, and what it returned; None when that takes too long.
 
-    It then goes on: whoever asks next by the same key waits for the same reading.
+    It then goes on: the next call with the same key waits for the same reading.
     """
     reading: Reading[T] | None = _late.pop(key, None)
     if reading is None or reading.given_up():
-        reading = Reading(read)
+        reading = Reading(read, timings)
     over = False
     try:
-        over = reading.over(READ_SECONDS)
+        over = reading.over(timings.credentials)
     finally:
         if not over:
             _late[key] = reading
@@ -105,14 +104,15 @@ def _exec_info(process: psutil.Process) -> str | None:
 class Credentials:
     """Those that a Configuration holds; safe to use from several threads."""
 
-    def __init__(self, configuration: Any, read: Callable[[Any], object]) -> None:
+    def __init__(self, configuration: Any, read: Callable[[Any], object], timings: Timings) -> None:
         """``read`` fills a new Configuration from where the credentials come, and may raise anything."""
         self._configuration = configuration
         self._read = read
+        self._timings = timings
         self._lock = threading.Lock()
         self._reading: Reading[object] | None = None  # that takes its time
         self._next_reading = 0.0  # those that were read first may have been old already
-        self._next_look = time.monotonic() + PAUSE_SECONDS
+        self._next_look = time.monotonic() + self._timings.credentials_pause
         self.generation = 0
         """Counts how often they were replaced."""
         self._expiry = configuration.refresh_api_key_hook
@@ -127,7 +127,7 @@ class Credentials:
 
     def renew(self, generation: int, header: str | None) -> bool:
         """Whether there are others than those that a request was refused with, read again if need be."""
-        with Waits.of_this_thread().lent(READ_SECONDS), self._lock:
+        with Waits.of_this_thread().lent(self._timings.credentials), self._lock:
             if generation != self.generation or header != self.header:
                 return True
             if time.monotonic() < self._next_reading:
@@ -135,7 +135,7 @@ class Credentials:
             try:
                 return self._replace(self._read)
             finally:
-                self._next_reading = time.monotonic() + PAUSE_SECONDS
+                self._next_reading = time.monotonic() + self._timings.credentials_pause
 
     def _replace(self, read: Callable[[Any], object]) -> bool:
         """Whether ``read``, or an earlier reading that took too long, has found others."""
@@ -156,8 +156,8 @@ class Credentials:
         """A new Configuration; None when there is none yet: one reading at a time, and only its begin is waited for."""
         if self._reading and self._reading.given_up():
             self._reading = None
-        seconds = 0.0 if self._reading else READ_SECONDS
-        reading = self._reading = self._reading or Reading(read)
+        seconds = 0.0 if self._reading else self._timings.credentials
+        reading = self._reading = self._reading or Reading(read, self._timings)
         if not reading.over(seconds):
             return None
         self._reading = None
@@ -171,8 +171,8 @@ class Credentials:
         if self._expiry is None or time.monotonic() < self._next_look or not self._lock.acquire(blocking=False):
             return
         try:
-            self._next_look = time.monotonic() + PAUSE_SECONDS
-            with Waits.of_this_thread().lent(READ_SECONDS):
+            self._next_look = time.monotonic() + self._timings.credentials_pause
+            with Waits.of_this_thread().lent(self._timings.credentials):
                 self._replace(self._expiry)
         finally:
             self._lock.release()

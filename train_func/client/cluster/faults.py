@@ -2,18 +2,16 @@
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from train_func.client.cluster import rights
-from train_func.client.cluster.sending import NO_API, PATIENCE_SECONDS, retry_after
+from train_func.client.cluster.sending import NO_API, retry_after
+from train_func.client.cluster.timings import Timings
 from train_func.client.diagnose.refusals import DENIED, POLICY
+from train_func.client.kinds import Kind
 from train_func.errors import Cause, InvalidInput
 
-if TYPE_CHECKING:
-    from train_func.client.cluster.access import Access
-
-OPERATOR_LOG = "kubectl -n kubeflow get pods; kubectl -n kubeflow logs deploy/training-operator"
-INSTALL = 'kubectl apply --server-side -k "https://github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=4445c12aa62e4345b0c2c6ac9b215a70eca46ed7"'
 _LOG_IN = (
     "Log in to the cluster again; where the kubeconfig names a file with a token, put a new one there: `kubectl create "
     "token ACCOUNT --duration=8h >FILE`"
@@ -22,6 +20,17 @@ _RBAC = re.compile(r"cannot \w+ resource")
 _WEBHOOK = re.compile(r'failed calling webhook "(?P<name>[^"]+)"')
 _DENIED = re.compile(r'admission webhook "[^"]+" denied the request')
 _NAMESPACE = re.compile(r'namespaces? "[^"]+" not found')
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is asked: a cluster, a namespace of it, for jobs of one kind."""
+
+    namespace: str
+    where: str
+    """Which cluster it is, for messages."""
+    kind: Kind
+    timings: Timings
 
 
 def status_of(error: BaseException) -> int | None:
@@ -50,9 +59,9 @@ def timed_out(error: BaseException) -> bool:
     return isinstance(error, (TimeoutError, NoAnswer)) or isinstance(reason, NoAnswer) or status_of(error) == 504
 
 
-def failed(error: BaseException, verb: str, resource: str, access: "Access") -> InvalidInput:
+def failed(error: BaseException, verb: str, resource: str, target: Target) -> InvalidInput:
     """The error to raise for one of the API's."""
-    return InvalidInput(api_fault(error, verb, resource, access), cause=cause_of(error))
+    return InvalidInput(api_fault(error, verb, resource, target), cause=cause_of(error))
 
 
 def cause_of(error: BaseException) -> Cause:
@@ -73,7 +82,7 @@ def cause_of(error: BaseException) -> Cause:
 
 
 def refused_cause(words: str) -> Cause:
-    """The kind of a refusal, by the words of whatever admits pods and jobs."""
+    """The kind of a refusal, by the words of what admits pods and jobs."""
     if "exceeded quota" in words or "failed quota" in words:
         return "quota"
     if re.search(r"(maximum|minimum) \S+ usage per|is invalid|no PriorityClass|denied the request", words):
@@ -81,83 +90,86 @@ def refused_cause(words: str) -> Cause:
     return "permission"
 
 
-def api_fault(error: BaseException, verb: str, resource: str, access: "Access") -> str:
+def api_fault(error: BaseException, verb: str, resource: str, target: Target) -> str:
     """What was asked, where, what came back, and what to do."""
-    asked = f"{verb} {resource} in namespace {access.namespace} of {access.where}"
+    asked = f"{verb} {resource} in namespace {target.namespace} of {target.where}"
     words = said(error)
     match status_of(error):
         case None:
-            return unreachable(error, access.where)
+            return unreachable(error, target.where)
         case 401:
-            return f"{access.where} does not accept the credentials (expired?): {words}. {_LOG_IN}"
+            return f"{target.where} does not accept the credentials (expired?): {words}. {_LOG_IN}"
         case 404:
-            return _missing(asked, words, resource, access)
+            return _missing(asked, words, resource, target)
         case 409:
             return f"{asked}: it is there already: {words}; attach to it, or delete it first"
-        case 400 | 422 if not DENIED.search(words):
+        case 400 | 422 if not DENIED.search(words) or target.kind.operator.webhook in words:
             return f"{asked}: the cluster does not take what was asked: {words}"
         case 400 | 403 | 422:
-            return _refusal(asked, words, access)
+            return _refusal(asked, words, target)
         case 429:
-            return _busy(asked, words, retry_after(error))
+            return _busy(asked, words, retry_after(error), target.timings)
         case status:
-            return _broken(asked, status, words, access.where)
+            return _broken(asked, status, words, target)
 
 
-def _busy(asked: str, words: str, seconds: float | None) -> str:
+def _busy(asked: str, words: str, seconds: float | None, timings: Timings) -> str:
     later = "" if seconds is None else f", and wants to be asked again after {seconds:.0f} s"
     return (
         f"{asked}: the API server has too many requests (status 429){later}: {words}. It is asked again for at most "
-        f"{PATIENCE_SECONDS:.0f} s; submit again later"
+        f"{timings.busy:.0f} s; submit again later"
     )
 
 
-def _refusal(asked: str, words: str, access: "Access") -> str:
+def _refusal(asked: str, words: str, target: Target) -> str:
     if "system:anonymous" in words:
         return (
-            f"{access.where} was sent no credentials: {words}. See whether `kubectl get pods` works with that context"
+            f"{target.where} was sent no credentials: {words}. See whether `kubectl get pods` works with that context"
         )
     if _RBAC.search(words):
         return (
             f"{asked}: forbidden: {words}; if that namespace exists at all (`kubectl get namespaces`): "
-            f"{rights.remedy(access.namespace)}"
+            f"{rights.remedy(target.namespace, target.kind)}"
         )
     if "is being terminated" in words:
         return f"{asked}: the namespace is being deleted; wait until it is gone and made anew, or take another"
-    return f"{asked}: refused: {words}" + (f"; {POLICY}" if DENIED.search(words) else "")
+    denied = DENIED.search(words) and target.kind.operator.webhook not in words
+    return f"{asked}: refused: {words}" + (f"; {POLICY}" if denied else "")
 
 
-def _missing(asked: str, words: str, resource: str, access: "Access") -> str:
+def _missing(asked: str, words: str, resource: str, target: Target) -> str:
     if _NAMESPACE.search(words):
         return (
-            f"namespace={access.namespace!r}: {access.where} has no such namespace; `kubectl get namespaces` lists "
-            f"them, `kubectl create namespace {access.namespace}` makes it"
+            f"namespace={target.namespace!r}: {target.where} has no such namespace; `kubectl get namespaces` lists "
+            f"them, `kubectl create namespace {target.namespace}` makes it"
         )
-    if resource.partition("/")[0] == "pytorchjobs" and '" not found' not in words:
-        return no_operator(access.where)
+    if resource.partition("/")[0] == target.kind.plural and '" not found' not in words:
+        return no_operator(target)
     return f"{asked}: not found: {words}"
 
 
-def no_operator(where: str) -> str:
-    """What to do about a cluster that knows no PyTorchJob."""
+def no_operator(target: Target) -> str:
+    """What to do about a cluster that does not know the kind of job."""
+    kind = target.kind
     return (
-        f"Training Operator is not installed: {where} serves no PyTorchJob (kubeflow.org/v1). "
-        f"Have it installed, version 1.9: {INSTALL}"
+        f"{kind.operator.name} is not installed: {target.where} serves no {kind.name} ({kind.group}/{kind.version}). "
+        f"Have it installed, {kind.operator.install}"
     )
 
 
-def silent_operator(where: str, why: str) -> str:
+def silent_operator(target: Target, why: str) -> str:
     """What to do about an operator whose webhook cannot be called."""
+    operator = target.kind.operator
     return (
-        f"the Training Operator of {where} does not answer: {why}. It starts within a minute or so; otherwise have "
-        f"whoever runs the cluster look: {OPERATOR_LOG}"
+        f"the {operator.name} of {target.where} does not answer: {why}. It starts within a minute or so; otherwise "
+        f"have the administrator of the cluster look: {operator.look}"
     )
 
 
-def _broken(asked: str, status: int, words: str, where: str) -> str:
+def _broken(asked: str, status: int, words: str, target: Target) -> str:
     if found := _WEBHOOK.search(words):
-        return silent_operator(where, f"its webhook {found['name']} cannot be called: {words.rpartition(': ')[2]}")
-    return f"{asked}: the API server failed with status {status}: {words}; submit again when it is well"
+        return silent_operator(target, f"its webhook {found['name']} cannot be called: {words.rpartition(': ')[2]}")
+    return f"{asked}: the API server failed with status {status}: {words}; submit again when it is ready"
 
 
 def unreachable(error: BaseException, where: str) -> str:

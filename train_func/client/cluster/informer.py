@@ -12,16 +12,10 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from train_func.client.cluster import faults
-from train_func.client.cluster.access import Access, Json
-from train_func.client.cluster.asking import get
-from train_func.client.cluster.stream import Stream
+from train_func.client.cluster.access import Access, Json, Stream
 from train_func.client.cluster.waits import Waits
 
 LIST_SECONDS = 10.0
-WATCH_SECONDS = 300  # after which the server ends a watch, and the next one begins
-SILENCE_SECONDS = 90.0  # bookmarks come every minute; without one the connection is dead, though nobody said so
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.25, 10.0
-TROUBLE_SECONDS = 5.0  # that nothing is heard before it is a matter for whoever waits
 REFUSED = (401, 403, 404)
 GONE = 410
 _BOOKMARK = b'"type":"BOOKMARK"'
@@ -30,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Kind(Generic[T]):
+class Watched(Generic[T]):
     """What is watched, and what is kept of each object."""
 
     resource: str
@@ -45,16 +39,16 @@ class Kind(Generic[T]):
 class Informer(threading.Thread, Generic[T]):
     """One list and one watch after the other, in a thread of its own, until it is stopped or refused."""
 
-    def __init__(self, access: Access, kind: Kind[T], changed: Callable[[], None]) -> None:
-        super().__init__(name=f"watch {kind.resource}", daemon=True)
+    def __init__(self, access: Access, watched: Watched[T], changed: Callable[[], None]) -> None:
+        super().__init__(name=f"watch {watched.resource}", daemon=True)
         self._access = access
-        self._kind = kind
+        self._watched = watched
         self._changed = changed
         self._version = ""
         self._stream: Stream | None = None
         self._stopped = threading.Event()
         self._waits = Waits(self._stopped)
-        self._pause = SHORTEST_PAUSE
+        self._pause = access.timings.watch_pause
         self._since: float | None = None  # when that began that nothing is heard
         self.items: dict[str, T] = {}
         """By uid, in the order in which they were first seen; replaced, never changed."""
@@ -70,7 +64,7 @@ class Informer(threading.Thread, Generic[T]):
     @property
     def resource(self) -> str:
         """What is watched."""
-        return self._kind.resource
+        return self._watched.resource
 
     def stop(self) -> None:
         """Ends the watch and the thread."""
@@ -98,12 +92,12 @@ class Informer(threading.Thread, Generic[T]):
                 if faults.status_of(error) == GONE or (faults.status_of(error) in REFUSED and self.outage):
                     self._version = ""
             self._stopped.wait(self._pause * random.uniform(0.8, 1.2))
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self._pause = min(2 * self._pause, self._access.timings.longest_watch_pause)
 
     @property
     def outage(self) -> BaseException | None:
         """Why nothing has been heard for a while, or will be ever."""
-        lasting = self._since is not None and time.monotonic() - self._since >= TROUBLE_SECONDS
+        lasting = self._since is not None and time.monotonic() - self._since >= self._access.timings.outage
         return self.failure or (self.error if lasting else None)
 
     @property
@@ -123,8 +117,8 @@ class Informer(threading.Thread, Generic[T]):
         self._changed()
 
     def _list(self) -> None:
-        listing = get(self._access, self._kind.path, seconds=LIST_SECONDS, **dict(self._kind.query))
-        read = {item["metadata"]["uid"]: self._kind.read(item) for item in listing["items"]}
+        listing = self._access.get(self._watched.path, seconds=LIST_SECONDS, **dict(self._watched.query))
+        read = {item["metadata"]["uid"]: self._watched.read(item) for item in listing["items"]}
         found = {uid: value for uid, value in read.items() if value is not None}
         missed = {uid: value for uid, value in self.items.items() if uid not in found}
         kept = {uid: found[uid] for uid in self.items if uid in found}
@@ -138,9 +132,10 @@ class Informer(threading.Thread, Generic[T]):
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
-            "timeoutSeconds": str(WATCH_SECONDS),
+            "timeoutSeconds": str(self._access.timings.watch),
         }
-        stream = Stream(self._access, self._kind.path, [*self._kind.query, *query.items()], silence=SILENCE_SECONDS)
+        silence = self._access.timings.silence  # bookmarks come every minute
+        stream = Stream(self._access, self._watched.path, [*self._watched.query, *query.items()], silence=silence)
         self._stream = stream
         self._hear()
         if self._stopped.is_set():
@@ -149,21 +144,21 @@ class Informer(threading.Thread, Generic[T]):
         try:
             self._read(stream)
         finally:
-            if time.monotonic() - opened > TROUBLE_SECONDS:  # it went well: what ends it now is something new
-                self._pause = SHORTEST_PAUSE
+            if time.monotonic() - opened > self._access.timings.outage:  # what ends it now is something new
+                self._pause = self._access.timings.watch_pause
 
     def _read(self, stream: Stream) -> None:
         for line in stream.lines():
-            if self._kind.concerns in line or _BOOKMARK in line[:64] or b'"ERROR"' in line[:64]:
+            if self._watched.concerns in line or _BOOKMARK in line[:64] or b'"ERROR"' in line[:64]:
                 self._take(json.loads(line))
-            self._pause = SHORTEST_PAUSE
+            self._pause = self._access.timings.watch_pause
 
     def _take(self, news: Json) -> None:
         kind, item = news["type"], news["object"]
         if kind == "ERROR":
             raise _refused(item)
         self._version = item["metadata"]["resourceVersion"]
-        if kind == "BOOKMARK" or (value := self._kind.read(item)) is None:
+        if kind == "BOOKMARK" or (value := self._watched.read(item)) is None:
             return
         uid = item["metadata"]["uid"]
         if kind == "DELETED":

@@ -8,24 +8,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from train_func.client.backend import Note
-from train_func.client.cluster import faults, sending
-from train_func.client.cluster.access import Access
-from train_func.client.cluster.asking import run_concurrently
+from train_func.client.cluster import faults
+from train_func.client.cluster.access import Access, Stream, run_concurrently
 from train_func.client.cluster.observer import Observer
 from train_func.client.cluster.tail import Tail, ended, is_there, open_log, readable, started
-from train_func.client.manifest import CONTAINER
 from train_func.client.status import LogCut, LogLine, Pod
 from train_func.errors import InvalidInput
 
-FIRST_SECONDS = 15.0  # longest wait for the first listing, beside what a busy server asks for
 MOST_FOLLOWED = 16
 LIVING = 12  # of these in a large job; the others are for workers that have ended, which are soon read
 LOOK_SECONDS = 0.5
 LAST_SECONDS = 2.0  # for the last lines of some pods, asked for at once: a node may be away
-WAITING_LINES = 10_000  # read ahead of whoever reads them
+WAITING_LINES = 10_000  # read ahead
 SETTLE_SECONDS = 3.0  # after the end of the job, for the news of its pods to arrive
-END_SECONDS = 60.0  # longest that pods of a job that has finished are still followed
-GIVE_UP_SECONDS = 70.0  # the same for those whose readers hang in a request
 
 FEW = (
     f"it has more than {MOST_FOLLOWED} workers: only worker 0 and those that fail are followed; "
@@ -59,10 +54,9 @@ def last_lines(access: Access, pods: Sequence[Pod]) -> dict[str, str]:
 
 
 def _last_line(access: Access, pod: Pod) -> str:
-    text: str = access.core.read_namespaced_pod_log(
-        pod.name, access.namespace, container=CONTAINER, tail_lines=1, _request_timeout=(LAST_SECONDS, LAST_SECONDS)
-    )
-    return text.removesuffix("\n")
+    query = [("container", access.kind.container), ("tailLines", "1")]
+    stream = Stream(access, access.core("pods", f"{pod.name}/log"), query, silence=LAST_SECONDS)
+    return readable([*stream.lines(), stream.rest][0])
 
 
 def there_now(access: Access, pods: Iterable[Pod]) -> Iterator[LogLine | LogCut]:
@@ -118,11 +112,11 @@ class _Following:
             while not stop.is_set():
                 self._tell_silence()
                 since = self._seconds_finished()
-                unread = self._start() if since is None or since <= END_SECONDS else 0
+                unread = self._start() if since is None or since <= self._access.timings.late_pods else 0
                 over = since is not None and (since > SETTLE_SECONDS or not unread)
                 if over and not self._tails and self._come.empty():
                     return
-                if since is not None and since > GIVE_UP_SECONDS and self._come.empty():
+                if since is not None and since > self._access.timings.late_logs and self._come.empty():
                     yield from self._cuts()
                     return
                 yield from self._come_so_far()
@@ -162,7 +156,7 @@ class _Following:
             self._note(words)
 
     def _put(self, come: _Come) -> None:
-        """Waits while whoever reads is slow, and not for one who has gone."""
+        """Waits while the reader is slow, and not for one who has gone."""
         while not self._closed:
             with contextlib.suppress(queue.Full):
                 self._come.put(come, timeout=1.0)
@@ -176,7 +170,7 @@ class _Following:
             return None
         self._finished = self._finished or time.monotonic()
         seconds = time.monotonic() - self._finished
-        if seconds > END_SECONDS:
+        if seconds > self._access.timings.late_pods:
             self._late = True
             self._stop()
         return seconds
@@ -221,16 +215,18 @@ class _Following:
 def _await_first_listing(access: Access, observer: Observer, stop: threading.Event) -> None:
     """The limit of time is for a silent server: what a busy one asks for, and credentials, come on top, with limits."""
     begun = end = time.monotonic()
-    while time.monotonic() < end + FIRST_SECONDS and not observer.failure:
+    while time.monotonic() < end + access.timings.first_listing and not observer.failure:
         if observer.ready(LOOK_SECONDS) or stop.is_set():
             return
         observer.ask()
-        end = max(begun, min(observer.busy_until, begun + sending.PATIENCE_SECONDS))
+        end = max(begun, min(observer.busy_until, begun + access.timings.busy))
     if error := observer.failure or observer.error:
         raise _refused(access, error)
-    raise InvalidInput(f"{access.where} has not answered within {FIRST_SECONDS:.0f} s; try again", cause="cluster")
+    seconds = f"{access.timings.first_listing:.0f} s"
+    raise InvalidInput(f"{access.where} has not answered within {seconds}; try again", cause="cluster")
 
 
 def _refused(access: Access, error: BaseException) -> BaseException:
     """What to raise for what ended a watch."""
-    return faults.failed(error, "watch", "pytorchjobs, pods and events", access) if faults.known(error) else error
+    resources = f"{access.kind.plural}, pods and events"
+    return faults.failed(error, "watch", resources, access) if faults.known(error) else error

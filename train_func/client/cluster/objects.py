@@ -10,32 +10,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from train_func.client.backend import RunsAlready
-from train_func.client.cluster import faults, reading
+from train_func.client.cluster import faults
 from train_func.client.cluster.access import Access, Json
-from train_func.client.manifest import RUN_LABEL
+from train_func.client.kinds import reading
+from train_func.client.kinds.pod import RUN_LABEL
 from train_func.client.status import Event, JobStatus, Pod
 from train_func.errors import InvalidInput, JobFailed
 
-API = ("kubeflow.org", "v1")
-PLURAL = "pytorchjobs"
-COMES_SECONDS = 2.0  # until a job is there whose creation was asked for, and whose answer nobody heard
+COMES_SECONDS = 2.0  # until a job is there whose creation was asked for, and whose answer was lost
 GONE_SECONDS = 60.0  # longest that the removal of a job may take, beyond the grace period of its pods
 LOOK_SECONDS = 0.2
 TELL_SECONDS = 3.0  # of waiting for an end, before it is said what is waited for
 
 
 def create(access: Access, manifest: Mapping[str, Any], config_map: Mapping[str, Any]) -> None:
-    """Creates the ConfigMap and the PyTorchJob that owns it; a finished job of that run is removed first.
+    """Creates the ConfigMap and the job that owns it; a finished job of that run is removed first.
 
     Raises:
         InvalidInput: the name is taken by something else, or the cluster refuses.
-        RunsAlready: somebody else was quicker.
+        RunsAlready: another client has created it.
         JobFailed: the finished job does not go away.
     """
     name, run = manifest["metadata"]["name"], manifest["metadata"]["labels"][RUN_LABEL]
     if job := read_job(access, name):
-        _refuse(access, job, f"pytorchjob {name}", run)
-        if not reading.job_status(job).finished and "deletionTimestamp" not in job["metadata"]:
+        _refuse(access, job, f"{access.kind.name} {name}", run)
+        if not access.kind.status(job).finished and "deletionTimestamp" not in job["metadata"]:
             raise _runs(access, name)
         remove(access, name)
     _replace_config_map(access, config_map, run)
@@ -48,7 +47,7 @@ def create(access: Access, manifest: Mapping[str, Any], config_map: Mapping[str,
         if not _comes(access, name, COMES_SECONDS if outage else 0.0):
             _delete_config_map(access, name)
             raise
-        _give(access, name)  # the job is there: made by somebody at the same moment, or as it was asked for
+        _give(access, name)  # the job is there: made by another client at the same moment, or as it was asked for
         if not (isinstance(error, InvalidInput) and outage):
             raise
 
@@ -64,34 +63,43 @@ def _comes(access: Access, name: str, seconds: float) -> bool:
 
 
 def read_job(access: Access, name: str) -> Json | None:
-    """The PyTorchJob as the API has it."""
-    job: Json | None = _found(
-        access,
-        f"{PLURAL}/{name}",
-        lambda: access.custom.get_namespaced_custom_object(*API, access.namespace, PLURAL, name),
-    )
-    return job
+    """The job as the API has it."""
+    return access.found(access.kind.plural, access.jobs(name))
 
 
 def status(access: Access, name: str) -> JobStatus | None:
     """The job's state, or None when there is no such job."""
     job = read_job(access, name)
-    return reading.job_status(job) if job else None
+    return access.kind.status(job) if job else None
 
 
 def pods(access: Access, name: str) -> list[Pod]:
     """The job's pods that there are now, oldest first."""
-    selector = f"training.kubeflow.org/job-name={name}"
-    found = access.read("list", "pods", access.core.list_namespaced_pod, access.namespace, label_selector=selector)
-    items = sorted(found["items"], key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-    return [reading.pod(pod) for pod in items]
+    found = _listed(access, "pods", access.core("pods"), labelSelector=access.kind.pod_selector(name))
+    return [access.kind.pod(pod) for pod in sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))]
 
 
 def events(access: Access, name: str) -> list[Event]:
     """Events about the job and its pods that the cluster still keeps, oldest first."""
-    found = access.read("list", "events", access.core.list_namespaced_event, access.namespace)
-    about = (event for event in found["items"] if concerns(event["involvedObject"].get("name", ""), name))
-    return sorted((reading.event(event) for event in about), key=lambda event: event.time)
+    found = (event(access, item, name) for item in _listed(access, "events", access.core("events")))
+    return sorted((event for event in found if event), key=lambda event: event.time)
+
+
+def event(access: Access, found: Json, name: str) -> Event | None:
+    """One event as the API has it; None when it does not concern the job."""
+    about = found["involvedObject"].get("name", "")
+    return access.kind.understood(reading.event(found)) if access.kind.concerns(about, name) else None
+
+
+def names(access: Access) -> list[str]:
+    """The jobs of the namespace that have the label of a run."""
+    found = _listed(access, access.kind.plural, access.jobs(), labelSelector=RUN_LABEL)
+    return sorted(job["metadata"]["name"] for job in found)
+
+
+def _listed(access: Access, resource: str, path: str, **query: str) -> list[Json]:
+    with access.asking("list", resource):
+        return list(access.get(path, seconds=access.timings.answer, **query)["items"])
 
 
 def remove(access: Access, name: str) -> bool:
@@ -108,56 +116,23 @@ def remove(access: Access, name: str) -> bool:
     return job is not None
 
 
-def names(access: Access) -> list[str]:
-    """The jobs of the namespace that have the label of a run."""
-    options = {"label_selector": RUN_LABEL}
-    found = access.read(
-        "list", PLURAL, access.custom.list_namespaced_custom_object, *API, access.namespace, PLURAL, **options
-    )
-    return sorted(job["metadata"]["name"] for job in found["items"])
-
-
-def concerns(about: str, name: str) -> bool:
-    """Whether an object of that name is the job or one of its pods."""
-    return about == name or about.startswith(f"{name}-worker-")
-
-
 def _create_job(access: Access, manifest: Mapping[str, Any]) -> None:
-    from kubeflow.training import KubeflowOrgV1PyTorchJob
-    from kubernetes.client import V1ObjectMeta
-
-    metadata = manifest["metadata"]
-    # The SDK's models would drop fields that they do not know; only the metadata has to be one of them.
-    job = KubeflowOrgV1PyTorchJob(
-        api_version=manifest["apiVersion"],
-        kind=manifest["kind"],
-        metadata=V1ObjectMeta(name=metadata["name"], namespace=access.namespace, labels=metadata["labels"]),
-        spec=manifest["spec"],
-    )
     try:
-        access.training.create_job(job=job, namespace=access.namespace)
-    except (RuntimeError, TimeoutError) as error:
-        cause = error.__cause__ or error.__context__ or error
-        if faults.status_of(cause) == 409:
-            raise _runs(access, metadata["name"]) from None
-        raise faults.failed(cause, "create", PLURAL, access) from None
+        with access.asking("create", access.kind.plural):
+            access.post(access.jobs(), manifest, seconds=access.timings.answer)
+    except Exception as error:
+        if faults.status_of(error) == 409:
+            raise _runs(access, manifest["metadata"]["name"]) from None
+        raise faults.failed(error, "create", access.kind.plural, access) if faults.known(error) else error from None
 
 
 def _replace_config_map(access: Access, config_map: Mapping[str, Any], run: str) -> None:
     name = config_map["metadata"]["name"]
-    found = _found(
-        access,
-        f"configmaps/{name}",
-        lambda: access.read("get", "configmaps", access.core.read_namespaced_config_map, name, access.namespace),
-    )
-    if found is not None:
+    if found := access.found("configmaps", access.core("configmaps", name)):
         _refuse(access, found, f"configmap {name}", run)
         _delete_config_map(access, name)
-    access.ask(
-        "create",
-        "configmaps",
-        lambda: access.core.create_namespaced_config_map(access.namespace, config_map),
-    )
+    with access.asking("create", "configmaps"):
+        access.post(access.core("configmaps"), config_map, seconds=access.timings.answer)
 
 
 def _give(access: Access, name: str) -> None:
@@ -168,44 +143,30 @@ def _give(access: Access, name: str) -> None:
     job = read_job(access, name)
     if job is None:
         return
-    owner = {"apiVersion": "/".join(API), "kind": job["kind"], "name": name, "uid": job["metadata"]["uid"]}
-    body = {"metadata": {"ownerReferences": [owner]}}
-    access.ask(
-        "patch",
-        "configmaps",
-        lambda: access.core.patch_namespaced_config_map(name, access.namespace, body),
-    )
+    owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": name, "uid": job["metadata"]["uid"]}
+    with access.asking("patch", "configmaps"):
+        body = {"metadata": {"ownerReferences": [owner]}}
+        access.patch(access.core("configmaps", name), body, seconds=access.timings.answer)
 
 
 def _delete_job(access: Access, job: Mapping[str, Any]) -> None:
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
     try:
-        _found(
-            access,
-            f"{PLURAL}/{name}",
-            lambda: access.custom.delete_namespaced_custom_object(*API, access.namespace, PLURAL, name, body=body),
-            verb="delete",
-        )
+        access.removed(access.kind.plural, access.jobs(name), body)
     except Exception as error:
-        if faults.status_of(error) == 409:  # another job of that name by now: somebody submitted it again
+        if faults.status_of(error) == 409:  # another job of that name by now: another client submitted it again
             raise _runs(access, name) from None
         raise
 
 
 def _delete_config_map(access: Access, name: str) -> None:
-    _found(
-        access,
-        f"configmaps/{name}",
-        lambda: access.core.delete_namespaced_config_map(name, access.namespace),
-        verb="delete",
-    )
+    access.removed("configmaps", access.core("configmaps", name))
 
 
 def _await_end(access: Access, job: Mapping[str, Any]) -> None:
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-    template = job["spec"]["pytorchReplicaSpecs"].get("Worker", {}).get("template", {})
-    grace = template.get("spec", {}).get("terminationGracePeriodSeconds", 30)
+    grace = access.kind.workers(job).spec.get("terminationGracePeriodSeconds", 30)
     begun, told = time.monotonic(), False
     end = begun + grace + GONE_SECONDS
     while (left := read_job(access, name)) and left["metadata"]["uid"] == uid:
@@ -221,16 +182,6 @@ def _await_end(access: Access, job: Mapping[str, Any]) -> None:
             ending = ", ".join(pod.name for pod in pods(access, name))
             print(f"{name}: the end of its pods is waited for, they have {grace} s: {ending or 'none'}", flush=True)
         time.sleep(LOOK_SECONDS)
-
-
-def _found(access: Access, resource: str, call: Any, *, verb: str = "get") -> Any:
-    """The answer, or None when there is no such object."""
-    try:
-        return access.ask(verb, resource, call)
-    except Exception as error:
-        if faults.status_of(error) == 404:
-            return None
-        raise
 
 
 def _refuse(access: Access, found: Mapping[str, Any], what: str, run: str) -> None:

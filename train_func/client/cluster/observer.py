@@ -5,21 +5,47 @@ It ends when it has not been asked for a while.
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from train_func.client.cluster import faults, objects, reading
+from train_func.client.cluster import faults, objects
 from train_func.client.cluster.access import Access, Json
-from train_func.client.cluster.informer import Informer, Kind
-from train_func.client.cluster.log_access import LogAccess
+from train_func.client.cluster.informer import Informer, Watched
 from train_func.client.status import Event, JobStatus, Pod
 from train_func.errors import InvalidInput
 
-IDLE_SECONDS = 30.0
-READY_SECONDS = 5.0  # longest wait for the first listing of whoever could ask the API instead
-SHORTEST_SECONDS = 0.3  # between two answers to whoever waits for a change: a large job changes all the time
+READY_SECONDS = 5.0  # longest wait for the first listing where the API could be asked instead
+SHORTEST_SECONDS = 0.3  # between two answers to one who waits for a change: a large job changes all the time
 REFUSED_SECONDS = 5.0  # the same where the cluster refuses to be watched
 
 _Born = tuple[str, Pod]  # when it was created, because a name is used again
+
+
+class LogAccess:
+    """Whether the logs of a job may be read, as all who read them find out; a right that comes back is noticed."""
+
+    def __init__(self, lasting: float, now: Callable[[], float] = time.monotonic) -> None:
+        """``lasting``: seconds after which a refusal is an outage; ``now`` is a clock in seconds."""
+        self._lasting = lasting
+        self._now = now
+        self._allowed = False
+        self._refused: tuple[BaseException, float] | None = None
+
+    def allowed(self) -> None:
+        """A log was opened."""
+        self._allowed, self._refused = True, None
+
+    def refused(self, error: BaseException) -> bool:
+        """It was not; whether to try again: it was allowed before, or the server may only just have started."""
+        _, since = self._refused = self._refused or (error, self._now())
+        return self._allowed or self._now() - since < self._lasting
+
+    @property
+    def outage(self) -> BaseException | None:
+        """Why they cannot be read, if that lasts."""
+        error, since = self._refused or (None, 0.0)
+        return error if self._now() - since >= self._lasting else None
 
 
 class Observer:
@@ -27,15 +53,15 @@ class Observer:
 
     def __init__(self, access: Access, job_name: str) -> None:
         self.access = access
-        self.logs = LogAccess()
+        self.logs = LogAccess(access.timings.outage)
         self._changed = threading.Condition()
         self._generation = 0
         self._answered: dict[int, int] = {}  # by thread: the generation when it was told of a change
         self._asked = time.monotonic()
         self._stopped = False
-        self._job = Informer(access, _job_kind(access, job_name), self._change)
-        self._pods: Informer[_Born] = Informer(access, _pod_kind(access, job_name), self._change)
-        self._events = Informer(access, _event_kind(access, job_name), self._change)
+        self._job = Informer(access, _watched_job(access, job_name), self._change)
+        self._pods: Informer[_Born] = Informer(access, _watched_pods(access, job_name), self._change)
+        self._events = Informer(access, _watched_events(access, job_name), self._change)
         self._all: tuple[Informer[JobStatus] | Informer[_Born] | Informer[Event], ...]
         self._all = (self._job, self._pods, self._events)
         for one in self._all:
@@ -119,7 +145,7 @@ class Observer:
         with self._changed:
             before = self._answered.get(me, -1)
             while self._generation == before and self.alive and (left := end - time.monotonic()) > 0:
-                self._changed.wait(min(left, IDLE_SECONDS / 2))
+                self._changed.wait(min(left, self.access.timings.idle / 2))
                 self.ask()
             self._answered[me] = self._generation
 
@@ -138,29 +164,27 @@ class Observer:
             self.stop()
 
     def _keep(self) -> None:
-        while self.alive and (left := self._asked + IDLE_SECONDS - time.monotonic()) > 0:
+        while self.alive and (left := self._asked + self.access.timings.idle - time.monotonic()) > 0:
             time.sleep(left)
         self.stop()
 
 
-def _job_kind(access: Access, job_name: str) -> Kind[JobStatus]:
-    group, version = objects.API
-    path = f"/apis/{group}/{version}/namespaces/{access.namespace}/{objects.PLURAL}"
+def _watched_job(access: Access, job_name: str) -> Watched[JobStatus]:
     query = (("fieldSelector", f"metadata.name={job_name}"),)
-    return Kind(objects.PLURAL, path, query, job_name.encode(), reading.job_status)
+    return Watched(access.kind.plural, access.jobs(), query, job_name.encode(), access.kind.status)
 
 
-def _pod_kind(access: Access, job_name: str) -> Kind[_Born]:
-    query = (("labelSelector", f"{reading.JOB_LABEL}={job_name}"),)
-    return Kind("pods", f"/api/v1/namespaces/{access.namespace}/pods", query, job_name.encode(), _born)
+def _watched_pods(access: Access, job_name: str) -> Watched[_Born]:
+    query = (("labelSelector", access.kind.pod_selector(job_name)),)
+    return Watched("pods", access.core("pods"), query, job_name.encode(), partial(_born, access))
 
 
-def _event_kind(access: Access, job_name: str) -> Kind[Event]:
+def _watched_events(access: Access, job_name: str) -> Watched[Event]:
     def read(item: Json) -> Event | None:
-        return reading.event(item) if objects.concerns(item["involvedObject"].get("name", ""), job_name) else None
+        return objects.event(access, item, job_name)
 
-    return Kind("events", f"/api/v1/namespaces/{access.namespace}/events", (), job_name.encode(), read)
+    return Watched("events", access.core("events"), (), job_name.encode(), read)
 
 
-def _born(item: Json) -> _Born:
-    return item["metadata"]["creationTimestamp"], reading.pod(item)
+def _born(access: Access, item: Json) -> _Born:
+    return item["metadata"]["creationTimestamp"], access.kind.pod(item)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from train_func.client.cluster import asking, checks, faults, rights
-from train_func.client.cluster.access import Access
-from train_func.client.cluster.checks import Finding, Note
+from train_func.client.cluster import checks, faults, rights
+from train_func.client.cluster.access import Access, run_concurrently
+from train_func.client.cluster.checks import Asked, Finding, Note
 from train_func.errors import InvalidInput
 
 REACH_SECONDS = 2.5  # for the first answer; without it nothing else can be known
@@ -16,7 +16,7 @@ REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 # In the order in which findings are told; beside each, what it asks about.
 CHECKS = (
     (checks.operator, "get", "apis"),
-    (checks.webhook, "create", "pytorchjobs"),
+    (checks.webhook, "create", "jobs"),
     (checks.namespace, "get", "namespaces"),
     (checks.image, "", ""),
     (checks.quotas, "list", "resourcequotas"),
@@ -62,17 +62,15 @@ def check(access: Access, manifest: Json, also: Sequence[str] = ()) -> list[str]
     Raises:
         InvalidInput: with every finding at once.
     """
-    begun = time.monotonic()
+    begun, job = time.monotonic(), Asked(manifest, access.kind.workers(manifest))
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
     body = {**review, "spec": {"namespace": access.namespace}}
-    (first,) = asking.run_concurrently(
-        [lambda: asking.post(access, REVIEW, body, seconds=REACH_SECONDS)], REACH_SECONDS
-    )
+    (first,) = run_concurrently([lambda: access.post(REVIEW, body, seconds=REACH_SECONDS)], REACH_SECONDS)
     if isinstance(first, Exception):
-        said = [_unanswered(first, access), *checks.image(access, manifest)]
+        said = [_unanswered(first, access), *checks.image(access, job)]
     else:
         taken = min(time.monotonic() - begun, REACH_SECONDS)  # it takes longer only where a busy server asked for that
-        said = _ask(access, manifest, first["status"].get("resourceRules") or [], SECONDS - taken)
+        said = _ask(access, job, first["status"].get("resourceRules") or [], SECONDS - taken)
     known = [Finding("input", fault) for fault in also]
     found = list(dict.fromkeys([*known, *(told for told in said if isinstance(told, Finding))]))
     if found:
@@ -80,9 +78,9 @@ def check(access: Access, manifest: Json, also: Sequence[str] = ()) -> list[str]
     return [told.text for told in said if isinstance(told, Note)]
 
 
-def _ask(access: Access, manifest: Json, rules: list[Json], seconds: float) -> list[Finding | Note]:
-    calls = [partial(_said, question, access, manifest) for question, _, _ in CHECKS]
-    rights_answer, *answers = asking.run_concurrently([partial(_rights, access, rules), *calls], seconds)
+def _ask(access: Access, job: Asked, rules: list[Json], seconds: float) -> list[Finding | Note]:
+    calls = [partial(_said, question, access, job) for question, _, _ in CHECKS]
+    rights_answer, *answers = run_concurrently([partial(_rights, access, rules), *calls], seconds)
     said: dict[Any, list[Finding | Note]] = {
         _rights: _taken(rights_answer, "create", "selfsubjectaccessreviews", access)
     }
@@ -116,8 +114,8 @@ def _without_echoes(said: Mapping[Any, list[Finding | Note]]) -> list[Finding | 
     return [told for question in kept for told in kept[question]]
 
 
-def _said(question: Callable[[Access, Json], checks.Said], access: Access, manifest: Json) -> list[Finding | Note]:
-    return list(question(access, manifest))
+def _said(question: Callable[[Access, Asked], checks.Said], access: Access, job: Asked) -> list[Finding | Note]:
+    return list(question(access, job))
 
 
 def _rights(access: Access, rules: list[Json]) -> list[Finding | Note]:
@@ -125,7 +123,7 @@ def _rights(access: Access, rules: list[Json]) -> list[Finding | Note]:
     if not missing:
         return []
     told = f"namespace {access.namespace} of {access.where}: you may not {rights.worded(missing)}"
-    return [Finding("permission", f"{told}; {rights.remedy(access.namespace)}")]
+    return [Finding("permission", f"{told}; {rights.remedy(access.namespace, access.kind)}")]
 
 
 def _taken(
@@ -138,7 +136,8 @@ def _taken(
         return [Note(f"{verb} {resource}: {access.where} did not answer in time; it was not waited for")]
     if not faults.known(answer):
         raise answer
-    return [Finding(faults.cause_of(answer), faults.api_fault(answer, verb, resource, access))]
+    asked = access.kind.plural if resource == "jobs" else resource
+    return [Finding(faults.cause_of(answer), faults.api_fault(answer, verb, asked, access))]
 
 
 def _unanswered(error: Exception, access: Access) -> Finding:

@@ -7,12 +7,9 @@ from typing import Any
 
 from train_func.client import quantity
 from train_func.client.cluster import capacity
+from train_func.client.kinds.kind import Workers
 
 Json = Mapping[str, Any]
-
-# The operator makes a headless service for every worker; the job's files travel in one ConfigMap.
-_PER_WORKER = ("pods", "count/pods", "services", "count/services")
-_PER_JOB = ("configmaps", "count/configmaps", "count/pytorchjobs.kubeflow.org")
 
 
 @dataclass(frozen=True)
@@ -24,24 +21,25 @@ class Excess:
     """Whether it would even if nothing else ran in the namespace."""
 
 
-def excesses(manifest: Json, quotas: Iterable[Json]) -> list[Excess]:
-    """Where the job of ``manifest`` would go beyond a ResourceQuota of its namespace."""
+def excesses(workers: Workers, num_objects: Mapping[str, int], quotas: Iterable[Json]) -> list[Excess]:
+    """Where a job that comes to so many objects of each resource would go beyond a quota of its namespace."""
     found = []
     for item in quotas:
-        if not _concerns(item["spec"], manifest):
+        if not _concerns(item["spec"], workers.spec):
             continue
         status = item.get("status") or {}
         hard = status.get("hard") or item["spec"].get("hard") or {}
         for name, text in hard.items():
             used = quantity.parse(str((status.get("used") or {}).get(name, "0")))
-            if excess := _excess(item["metadata"]["name"], name, quantity.parse(str(text)), used, manifest):
+            asked = _asked(name, workers, num_objects)
+            if excess := _excess(item["metadata"]["name"], name, quantity.parse(str(text)), used, asked):
                 found.append(excess)
     return found
 
 
-def outside(manifest: Json, ranges: Iterable[Json]) -> list[str]:
+def outside(workers: Workers, ranges: Iterable[Json]) -> list[str]:
     """Where a worker asks for more or less than a LimitRange of the namespace allows."""
-    container = _pod(manifest)["containers"][0]
+    container = workers.container
     found = []
     for item in ranges:
         for limit in item["spec"].get("limits") or ():
@@ -50,8 +48,7 @@ def outside(manifest: Json, ranges: Iterable[Json]) -> list[str]:
     return found
 
 
-def _excess(quota: str, name: str, hard: Decimal, used: Decimal, manifest: Json) -> Excess | None:
-    asked = _asked(name, manifest)
+def _excess(quota: str, name: str, hard: Decimal, used: Decimal, asked: Decimal | None) -> Excess | None:
     if asked is None or used + asked <= hard:
         return None
     told = f"quota {quota!r} allows {_worded(name, hard)} {name}; the job asks for {_worded(name, asked)}"
@@ -60,27 +57,22 @@ def _excess(quota: str, name: str, hard: Decimal, used: Decimal, manifest: Json)
     return Excess(f"{told} and {_worded(name, used)} is used now", ever=False)
 
 
-def _asked(name: str, manifest: Json) -> Decimal | None:
+def _asked(name: str, workers: Workers, num_objects: Mapping[str, int]) -> Decimal | None:
     """What the whole job asks for of what a quota calls ``name``; None: nothing that it counts."""
-    num_workers = Decimal(manifest["spec"]["pytorchReplicaSpecs"]["Worker"].get("replicas", 1))
-    if name in _PER_WORKER:
-        return num_workers
-    if name in _PER_JOB:
-        return Decimal(1)
-    pod = _pod(manifest)
+    if (num := num_objects.get(name.removeprefix("count/"))) is not None:
+        return Decimal(num)
     kind, _, resource = name.partition(".") if name.startswith(("requests.", "limits.")) else ("requests", "", name)
-    each = capacity.requests(pod) if kind == "requests" else _limits(pod)
-    return each[resource] * num_workers if resource in each else None
+    each = capacity.requests(workers.spec) if kind == "requests" else _limits(workers)
+    return each[resource] * workers.num if resource in each else None
 
 
-def _limits(pod: Json) -> dict[str, Decimal]:
-    limits = (pod["containers"][0].get("resources") or {}).get("limits") or {}
+def _limits(workers: Workers) -> dict[str, Decimal]:
+    limits = (workers.container.get("resources") or {}).get("limits") or {}
     return {name: quantity.parse(str(text)) for name, text in limits.items()}
 
 
-def _concerns(spec: Json, manifest: Json) -> bool:
+def _concerns(spec: Json, pod: Json) -> bool:
     """Whether a quota's scopes take in pods like these, which have requests and a deadline."""
-    pod = _pod(manifest)
     terminating = pod.get("activeDeadlineSeconds") is not None
     holds = {
         "Terminating": terminating,
@@ -125,11 +117,6 @@ def _beyond(name: str, limit: Json, container: Json) -> list[str]:
                     f"a worker asks for {given}: change {resource}=..., or have the range changed"
                 )
     return found
-
-
-def _pod(manifest: Json) -> Json:
-    pod: Json = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    return pod
 
 
 def _worded(name: str, amount: Decimal) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from train_func.client.kinds import Kind
+
 ROLE = "train-func-notebook"
 FILE = "infra/rbac.yaml"
 
@@ -19,9 +21,7 @@ class Rule:
     """Whether nothing works without it; the others only let preflight say more."""
 
 
-RULES = (
-    Rule("kubeflow.org", ("pytorchjobs",), ("get", "list", "watch", "create", "delete", "patch")),
-    Rule("kubeflow.org", ("pytorchjobs/status",), ("get",)),
+_RULES = (
     Rule("", ("configmaps",), ("get", "list", "create", "delete", "patch")),
     Rule("", ("pods",), ("get", "list", "watch")),
     Rule("", ("pods/log",), ("get",)),
@@ -43,25 +43,31 @@ class Right:
         return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
 
 
-def needed() -> list[Right]:
+def rules(kind: Kind) -> tuple[Rule, ...]:
+    """All rules for jobs of a kind."""
+    jobs = Rule(kind.group, (kind.plural,), ("get", "list", "watch", "create", "delete", "patch"))
+    return (jobs, Rule(kind.group, (f"{kind.plural}/status",), ("get",)), *_RULES)
+
+
+def needed(kind: Kind) -> list[Right]:
     """All rights without which a job cannot be submitted and followed."""
     return [
         Right(rule.group, resource, verb)
-        for rule in RULES
+        for rule in rules(kind)
         if rule.needed
         for resource in rule.resources
         for verb in rule.verbs
     ]
 
 
-def granted(right: Right, rules: Iterable[Mapping[str, Any]]) -> bool:
+def granted(right: Right, reviewed: Iterable[Mapping[str, Any]]) -> bool:
     """Whether the resource rules of a SelfSubjectRulesReview hold ``right``; rules for single names do not count."""
     return any(
         {right.verb, "*"} & set(rule.get("verbs") or ())
         and {right.group, "*"} & set(rule.get("apiGroups") or ())
         and {right.resource, "*", f"*/{right.resource.partition('/')[2]}"} & set(rule.get("resources") or ())
         and not rule.get("resourceNames")
-        for rule in rules
+        for rule in reviewed
     )
 
 
@@ -74,7 +80,7 @@ def worded(missing: Iterable[Right]) -> str:
     return "; ".join(f"{', '.join(found)} {resource}" for resource, found in verbs.items())
 
 
-def role(namespace: str) -> str:
+def role(namespace: str, kind: Kind) -> str:
     """The Role with all rules, as YAML for ``kubectl apply``."""
     lines = [
         "apiVersion: rbac.authorization.k8s.io/v1",
@@ -82,7 +88,7 @@ def role(namespace: str) -> str:
         f"metadata: {{name: {ROLE}, namespace: {namespace}}}",
         "rules:",
     ]
-    for rule in RULES:
+    for rule in rules(kind):
         group = rule.group or '""'
         lines.append(
             f"  - {{apiGroups: [{group}], resources: [{', '.join(rule.resources)}], verbs: [{', '.join(rule.verbs)}]}}"
@@ -90,10 +96,10 @@ def role(namespace: str) -> str:
     return "\n".join(lines)
 
 
-def remedy(namespace: str) -> str:
-    """What whoever administers the namespace has to apply, Role and all."""
-    shown = "\n".join(f"      {line}" for line in role(namespace).splitlines())
+def remedy(namespace: str, kind: Kind) -> str:
+    """What the administrator of the namespace has to apply, Role and all."""
+    shown = "\n".join(f"      {line}" for line in role(namespace, kind).splitlines())
     return (
-        f"have this Role applied and bound to whoever submits ({FILE} holds it with a ServiceAccount and the binding: "
+        f"have this Role applied and bound to who submits ({FILE} holds it with a ServiceAccount and the binding: "
         f"kubectl apply -n {namespace} -f {FILE}):\n{shown}"
     )

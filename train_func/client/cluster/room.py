@@ -1,10 +1,11 @@
-"""What the cluster's nodes have for a job's workers, as far as they may be looked at."""
+"""Asks what the cluster's nodes have for a job's workers, as far as they may be looked at."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from train_func.client.cluster import asking, capacity, faults
+from train_func.client.cluster import capacity, faults
 from train_func.client.cluster.access import Access
+from train_func.client.kinds.kind import Workers
 from train_func.client.status import SchedulingReport
 
 PAGE = "500"  # objects of one answer; what goes on beyond it is not looked at
@@ -15,16 +16,16 @@ GROWS = "    (this cluster adds nodes by itself when workers find no room)"
 Json = dict[str, Any]
 
 
-def look(access: Access, manifest: Mapping[str, Any]) -> SchedulingReport | None:
-    """Per node why it takes no worker of the PyTorchJob; None where there are more nodes than can be looked at.
+def look(access: Access, workers: Workers) -> SchedulingReport | None:
+    """Per node why it takes no worker of the job; None where there are more nodes than can be looked at.
 
     Raises:
         ApiException: the nodes may not be listed.
     """
-    nodes = asking.get(access, "/api/v1/nodes", limit=PAGE)
+    nodes = access.get("/api/v1/nodes", limit=PAGE)
     if _goes_on(nodes):
         return None
-    ask = capacity.PodRequest.of(manifest)
+    ask = capacity.PodRequest.of(workers)
     found = capacity.rooms(ask, nodes["items"], _pods(access))
     lack, table = capacity.lack(ask, found), capacity.table(ask, found)
     if lack and grows(access):
@@ -35,10 +36,10 @@ def look(access: Access, manifest: Mapping[str, Any]) -> SchedulingReport | None
 def grows(access: Access) -> bool:
     """Whether something adds nodes when there is no room, as far as that shows."""
     try:
-        groups = {group["name"] for group in asking.get(access, "/apis")["groups"]}
+        groups = {group["name"] for group in access.get("/apis")["groups"]}
         if groups & set(GROWING):
             return True
-        asking.get(access, "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status")
+        access.get("/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status")
     except Exception as error:
         if not faults.known(error):
             raise
@@ -49,7 +50,7 @@ def grows(access: Access) -> bool:
 def _pods(access: Access) -> list[Json] | None:
     """Those that take room; None where they may not be listed, or are too many."""
     try:
-        pods = asking.get(access, "/api/v1/pods", limit=PAGE, fieldSelector=RUNNING)
+        pods = access.get("/api/v1/pods", limit=PAGE, fieldSelector=RUNNING)
     except Exception as error:
         if not faults.known(error):
             raise
@@ -64,8 +65,7 @@ def _goes_on(answer: Mapping[str, Any]) -> bool:
 def scheduling_report(access: Access, job_name: str) -> SchedulingReport | None:
     """As ``look``, for a job that exists; None where that cannot be known."""
     try:
-        job = asking.get(access, f"/apis/kubeflow.org/v1/namespaces/{access.namespace}/pytorchjobs/{job_name}")
-        return look(access, job)
+        return look(access, access.kind.workers(access.get(access.jobs(job_name))))
     except Exception as error:
         if not faults.known(error):
             raise

@@ -14,12 +14,12 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from train_func.client.cluster.credentials import AUTHORIZATION, Credentials
+from train_func.client.cluster.timings import Timings
 from train_func.client.cluster.waits import Waits
 
-SECONDS = (3.0, 10.0)  # to connect, and between two packets of an answer
+CONNECT_SECONDS = 3.0
 TWICE = ("GET", "DELETE")  # may be done twice; a POST is never sent again when it may have been done
 BUSY, UNAUTHORIZED = 429, 401
-PATIENCE_SECONDS = 60.0  # longest wait of one request for a busy server
 SHORTEST_PAUSE, FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0, 10.0  # the latter where the server does not say how long
 SPREAD = 0.2  # of a pause, so that those who were refused together do not come back together
 TELL_SECONDS = 30.0  # between two lines about a busy server
@@ -29,12 +29,13 @@ NO_API = "what answers there is no Kubernetes API, by its answer in HTML or XML;
 class Sender:
     """Stands in for ``ApiClient.request``; the client's own has no limit of time, and tries once."""
 
-    def __init__(self, client: Any, credentials: Credentials, where: str) -> None:
+    def __init__(self, client: Any, credentials: Credentials, where: str, timings: Timings) -> None:
         self._client = client
         self._send = client.request
         self._credentials = credentials
         self._generation = 0  # of the credentials that the client's connections were made with
         self._where = where
+        self._timings = timings
         self._lock = threading.Lock()
         self._next_line = 0.0
 
@@ -42,7 +43,7 @@ class Sender:
         from kubernetes.client import ApiException
         from urllib3.exceptions import ProtocolError
 
-        options["_request_timeout"] = options.get("_request_timeout") or SECONDS
+        options["_request_timeout"] = options.get("_request_timeout") or (CONNECT_SECONDS, self._timings.answer)
         begun, num_busy, cut, renewed = time.monotonic(), 0, False, False
         while True:
             generation = self._credentials.generation
@@ -59,7 +60,7 @@ class Sender:
                         raise
                     continue
                 pause = _pause(error, method, num_busy)
-                if pause is None or time.monotonic() - begun + pause > PATIENCE_SECONDS:
+                if pause is None or time.monotonic() - begun + pause > self._timings.busy:
                     raise
                 num_busy += 1
                 self._tell(pause, error)
@@ -100,7 +101,7 @@ class Sender:
             why = "has too many requests" if error.status == BUSY else "cannot answer now"
             print(
                 f"{self._where} {why} (status {error.status}): asked again after {pause:.0f} s, for at most "
-                f"{PATIENCE_SECONDS:.0f} s",
+                f"{self._timings.busy:.0f} s",
                 flush=True,
             )
 

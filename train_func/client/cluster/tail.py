@@ -11,16 +11,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from train_func.client.cluster import faults
-from train_func.client.cluster.access import Access
-from train_func.client.cluster.asking import get
+from train_func.client.cluster.access import Access, Stream
 from train_func.client.cluster.observer import Observer
-from train_func.client.cluster.stream import Stream
 from train_func.client.cluster.waits import Waits
-from train_func.client.manifest import CONTAINER
 from train_func.client.status import LogCut, LogLine, Pod
 
-SILENCE_SECONDS = 90.0  # a silent worker is no fault, but a dead connection looks the same: ask again
-ANSWER_SECONDS = 8.0  # the same for a log that is there as a whole
 WINDOW = timedelta(seconds=2)  # before the last line; the times of two streams of a container are not in order
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 MOST_TRIES = 4  # at the log of a container that has ended: its node may be gone for good
@@ -171,17 +166,18 @@ class Tail(threading.Thread):
 
 
 def open_log(access: Access, pod: Pod, *, follow: bool, since: str | None = None) -> Stream:
-    """The log of whatever pod has that name now, each line behind its time."""
-    query = [("container", CONTAINER), ("timestamps", "true"), ("follow", "true" if follow else "false")]
+    """The log of the pod that has that name now, each line behind its time."""
+    query = [("container", access.kind.container), ("timestamps", "true"), ("follow", "true" if follow else "false")]
     query += [("sinceTime", since)] if since else []
-    path = f"/api/v1/namespaces/{access.namespace}/pods/{pod.name}/log"
-    return Stream(access, path, query, silence=SILENCE_SECONDS if follow else ANSWER_SECONDS)
+    # A silent worker is no fault, but a dead connection looks the same.
+    silence = access.timings.silence if follow else access.timings.whole_log
+    return Stream(access, access.core("pods", f"{pod.name}/log"), query, silence=silence)
 
 
 def is_there(access: Access, pod: Pod) -> bool:
     """Whether the pod of that name is still this one: what was opened before is then its log, and no successor's."""
     try:
-        found = get(access, f"/api/v1/namespaces/{access.namespace}/pods/{pod.name}")
+        found = access.get(access.core("pods", pod.name))
     except Exception as error:
         if faults.status_of(error) == NOT_FOUND:
             return False

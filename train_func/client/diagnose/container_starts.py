@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from train_func.client.diagnose.diagnosis import worker_of
 from train_func.client.status import Event, Pod
 
 _MADE = "Created"  # the node's reason when it makes the container of a pod; a pod is never given a second one
@@ -27,9 +26,8 @@ def container_starts(pods: Sequence[Pod], events: Iterable[Event]) -> ContainerS
     """From the node's events, which outlast the pods; where there are none, from the pods."""
     begun: dict[int, dict[str, datetime]] = {}
     for event in events:
-        kind, _, name = event.object.partition("/")
-        if kind == "Pod" and event.reason == _MADE:
-            begun.setdefault(worker_of(name), {}).setdefault(event.uid or f"{event.time}", event.since or event.time)
+        if event.object == f"Pod/{event.pod}" and event.reason == _MADE:
+            begun.setdefault(event.worker, {}).setdefault(event.uid or f"{event.time}", event.since or event.time)
     known = set(begun)
     for pod in pods:
         if pod.started and pod.worker not in known:

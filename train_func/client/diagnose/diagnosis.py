@@ -35,9 +35,3 @@ def workers(numbers: list[int]) -> str:
         return f"workers {numbers[0]} to {numbers[-1]}"
     shown = ", ".join(map(str, numbers[:6]))
     return f"workers {shown}" + (f" and {len(numbers) - 6} more" if len(numbers) > 6 else "")
-
-
-def worker_of(pod: str) -> int:
-    """The number at the end of a pod's name."""
-    number = pod.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0

@@ -27,7 +27,6 @@ FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure bring
 KILLED = ("killed", "preemption")  # causes on record of a worker that was ended from outside
 LAST_EVENTS = 5
 TOLD_BY_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission", "cluster", "unknown")
-DEADLINE = "longer than specified deadline"  # the operator's words; its reason does not tell
 
 FOREIGN = "give an image built by `make image` (image=...) and submit again"
 AGAIN = "submit again: it starts from the beginning (no checkpoints yet)"
@@ -46,7 +45,7 @@ NEXT: dict[Cause, str] = {
     "quota": "ask for less, or for fewer workers, or have the quota raised",
     "image": "fix image=..., then submit again",
     "preemption": AGAIN,
-    "cluster": "have whoever runs the cluster look; then submit again",
+    "cluster": "have the administrator of the cluster look; then submit again",
 }
 
 
@@ -82,9 +81,8 @@ def explain(record: RunRecord, job: BoundJob, store: Store) -> JobFailed:
         return _error(record, Diagnosis("interrupted", what), evidence)
     if failed is not None and failed.reason == "Cancelled":
         return _error(record, Diagnosis("cancelled", "the job was cancelled"), evidence)
-    if (failed is not None and DEADLINE in failed.message) or any(
-        p.reason == "DeadlineExceeded" for p in evidence.pods
-    ):
+    late = status is not None and status.is_over_deadline
+    if late or any(pod.reason == "DeadlineExceeded" for pod in evidence.pods):
         lines = [f"the job was not done after {record.run.deadline} s", *(h.message for h in evidence.hindrances)]
         return _error(record, Diagnosis("deadline", "\n  ".join(lines)), evidence)
     found = _root(evidence)

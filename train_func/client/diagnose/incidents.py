@@ -3,7 +3,6 @@
 The operator repeats its event of an end for as long as the pod is there, so its count says nothing of the ends.
 """
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,19 +11,15 @@ from datetime import datetime
 from train_func import exits
 from train_func.client.diagnose import termination
 from train_func.client.diagnose.container_starts import ContainerStarts, container_starts
-from train_func.client.diagnose.diagnosis import Diagnosis, worker_of
+from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.eviction import EVICTION_REASONS, eviction
-from train_func.client.status import Event, Pod
+from train_func.client.status import ContainerEnd, Event, Pod
 
 _ON_EVENT = {
     "Evicted": "was evicted",
     "Preempted": "was preempted",
     "TaintManagerEviction": "was removed from its node",
 }
-# The operator's copy of a termination message, when a container has ended with something else than 0.
-_ENDED = re.compile(
-    r"Error pod (?P<pod>\S+) container \S+ exitCode: (?P<code>\d+) terminated message: (?P<message>.*)", re.DOTALL
-)
 TAKEN = "taken"  # the key of what the cluster did begins so
 CRASHES = 4  # pods that end so, each within SHORT_LIFE, after which only a change can help
 SHORT_LIFE = 60.0  # seconds
@@ -67,8 +62,8 @@ def _together(events: Sequence[Event]) -> list[Event]:
     found: dict[object, Event] = {}
     for event in events:
         alike: object = id(event)
-        if ended := _ENDED.match(event.message):
-            alike = (event.object, event.reason, ended["pod"], ended["code"], termination.read(ended["message"]))
+        if event.end:
+            alike = (event.object, event.reason, event.pod, event.end.code, termination.read(event.end.message))
         if first := found.pop(alike, None):
             event = replace(event, count=first.count + event.count, since=first.since or first.time)
         found[alike] = event
@@ -96,17 +91,15 @@ def failed_before_first_attempt(pods: Sequence[Pod], events: Sequence[Event]) ->
     """How many pods of each worker have ended for want of the store before an attempt began: the store counts none."""
     begun, found = container_starts(pods, events), defaultdict[int, set[str]](set)
     for event in events:
-        ended = _ENDED.match(event.message)
-        if ended and int(ended["code"]) == exits.UNREACHABLE and termination.attempt(ended["message"]) is None:
-            worker = worker_of(ended["pod"])
-            found[worker] |= set(begun.between(worker, event))
+        end = event.end
+        if end and end.code == exits.UNREACHABLE and termination.attempt(end.message) is None:
+            found[event.worker] |= set(begun.between(event.worker, event))
     return {worker: len(ends) for worker, ends in found.items()}
 
 
 def brief(event: Event) -> str:
     """An event in one line, without the end of the log that one of a container's end may carry."""
-    ended = _ENDED.match(event.message)
-    return f"{event.reason}: {' '.join((_ending(event, ended) if ended else event.message).split())}"
+    return f"{event.reason}: {' '.join((_ending(event, event.end) if event.end else event.message).split())}"
 
 
 def _of_pod(pod: Pod) -> Incident | None:
@@ -118,40 +111,33 @@ def _of_pod(pod: Pod) -> Incident | None:
 
 
 def _of_event(event: Event, begun: ContainerStarts, crashes: int) -> Incident | None:
-    kind, _, name = event.object.partition("/")
-    if kind == "Pod" and event.reason in _ON_EVENT:
-        worker = worker_of(name)
-        told = eviction(worker, _ON_EVENT[event.reason], event.message)
-        return Incident(f"{TAKEN} {name} {event.uid or event.time}", worker, told)
-    ended = _ENDED.match(event.message)
-    if kind != "PyTorchJob" or ended is None:
+    if event.object == f"Pod/{event.pod}" and event.reason in _ON_EVENT:
+        told = eviction(event.worker, _ON_EVENT[event.reason], event.message)
+        return Incident(f"{TAKEN} {event.pod} {event.uid or event.time}", event.worker, told)
+    end = event.end
+    if end is None or not exits.retryable(end.code) or end.code in exits.FOLLOWING:
         return None
-    if not exits.retryable(int(ended["code"])) or int(ended["code"]) in exits.FOLLOWING:
-        return None
-    worker = worker_of(ended["pod"])
-    pods = begun.between(worker, event)
+    pods = begun.between(event.worker, event)
     # Named by the pod and not by the event, which comes again with another count and time.
-    return Incident(f"end {ended['pod']} {pods[-1]}", worker, _of_end(event, ended, len(pods), crashes))
+    return Incident(f"end {event.pod} {pods[-1]}", event.worker, _of_end(event, end, len(pods), crashes))
 
 
-def _of_end(event: Event, ended: "re.Match[str]", num_pods: int, crashes: int) -> Diagnosis:
-    code = int(ended["code"])
-    cause, message = termination.read(ended["message"])
-    worker = worker_of(ended["pod"])
+def _of_end(event: Event, end: ContainerEnd, num_pods: int, crashes: int) -> Diagnosis:
+    worker, code = event.worker, end.code
+    cause, message = termination.read(end.message)
     hopeless = num_pods >= crashes and _seconds(event) < SHORT_LIFE * (num_pods - 1)
     if event.reason == "StartError":
-        words = " ".join(ended["message"].split())
+        words = " ".join(end.message.split())
         what = f"worker {worker}: its image cannot run the workers' program: {words}"
         return Diagnosis("image", what, _IMAGE, permanent=num_pods >= CRASHES)
     if event.reason == "OOMKilled":
         what = f"worker {worker} needed more than its memory limit and was killed (exit code {code}). {message}".strip()
         return Diagnosis("memory", what, _MEMORY if not hopeless else _MORE_MEMORY, permanent=hopeless)
-    return Diagnosis(cause or exits.cause_of(code), _ending(event, ended), "it is started again")
+    return Diagnosis(cause or exits.cause_of(code), _ending(event, end), "it is started again")
 
 
-def _ending(event: Event, ended: "re.Match[str]") -> str:
-    how = termination.ending(int(ended["code"]), event.reason, ended["message"])
-    return f"worker {worker_of(ended['pod'])} {how}"
+def _ending(event: Event, end: ContainerEnd) -> str:
+    return f"worker {event.worker} {termination.ending(end.code, event.reason, end.message)}"
 
 
 _IMAGE = "job.cancel(), give an image built by `make image` (image=...) and submit again"

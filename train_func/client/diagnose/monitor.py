@@ -1,11 +1,11 @@
-"""Looks out for what hinders a job while somebody waits for it: each diagnosis is told once, and named at once.
+"""Looks out for what hinders a job while a caller waits for it: each diagnosis is told once, and named at once.
 
 On a cluster most failures never make a job Failed: it hangs, and only its pods and events say why.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from train_func.client.backend import BoundJob
 from train_func.client.diagnose.diagnosis import Diagnosis, workers
@@ -14,25 +14,47 @@ from train_func.client.diagnose.outage import OF_THE_BACKEND, ApiOutage
 from train_func.client.diagnose.refusals import refusals
 from train_func.client.diagnose.store_waits import StoreWaits
 from train_func.client.diagnose.waiting import waiting
+from train_func.client.kinds.kind import Operator
 from train_func.client.status import Event, JobStatus, Pod, SchedulingReport
 from train_func.errors import Cause, InvalidInput, JobFailed
 from train_func.records import RunRecord
 
-LOOK_SECONDS = 1.0  # between two looks
-LOOP_SECONDS = 90.0  # without another such end, after which a worker is no longer thought to run in a circle
-CALM_SECONDS = 5.0  # the same while nothing hinders the job
-SETTLE_SECONDS = 4.0  # that a diagnosis lasts before it counts as permanent: some are over in a moment
-SLOW_SECONDS = 2.0  # that a worker may be without a node before it is told: most get one at the second try
-AGAIN_SECONDS = 10.0  # at least, before the same kind of diagnosis is told in other words
-ROOM_SECONDS = 20.0  # between two looks at the nodes
-QUIET_SECONDS = 10.0  # without a sign of the operator, after which that is told
-SILENT_SECONDS = 20.0  # the same, after which it counts as not running
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorTimings:
+    """How long a monitor waits before it says something, in seconds; a test passes others."""
+
+    look: float = 1.0
+    """Between two looks."""
+    calm: float = 5.0
+    """The same while nothing hinders the job."""
+    loop: float = 90.0
+    """Without another such end, after which a worker is no longer thought to run in a circle."""
+    settle: float = 4.0
+    """That a diagnosis lasts before it counts as permanent: some are over in a moment."""
+    slow: float = 2.0
+    """That a worker may be without a node before it is told: most get one at the second try."""
+    again: float = 10.0
+    """At least, before the same kind of diagnosis is told in other words."""
+    nodes: float = 20.0
+    """Between two looks at the nodes."""
+    quiet: float = 10.0
+    """Without a sign of the operator, after which that is told."""
+    silent: float = 20.0
+    """The same, after which it counts as not running."""
 
 
 class JobMonitor:
     """Of one job, for one who waits; ``now`` is a clock in seconds."""
 
-    def __init__(self, record: RunRecord, job: BoundJob, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        record: RunRecord,
+        job: BoundJob,
+        now: Callable[[], float] = time.monotonic,
+        timings: MonitorTimings | None = None,
+    ) -> None:
+        self._timings = timings or MonitorTimings()
         self._record = record
         self._job = job
         self._now = now
@@ -51,7 +73,7 @@ class JobMonitor:
     def look(self) -> list[Diagnosis]:
         """What is new since the last look; a diagnosis comes again when it has turned out to be permanent."""
         now = self._now()
-        if self._looked is not None and now - self._looked < LOOK_SECONDS:
+        if self._looked is not None and now - self._looked < self._timings.look:
             return []
         first, self._looked = self._looked is None, now
         found: list[Diagnosis] = []
@@ -96,7 +118,7 @@ class JobMonitor:
     @property
     def poll_interval(self) -> float:
         """Seconds after which to look again even if nothing seems to change."""
-        return LOOK_SECONDS if self.current or self._quiet else CALM_SECONDS
+        return self._timings.look if self.current or self._quiet else self._timings.calm
 
     def _befallen(self, pods: Sequence[Pod], events: Sequence[Event]) -> list[Diagnosis]:
         """What has befallen workers since the last look, each thing once."""
@@ -109,7 +131,7 @@ class JobMonitor:
         """The end that a worker comes to again and again, as long as it does."""
         if hopeless := [told for told in befallen if told.permanent]:
             self._hopeless = (hopeless[-1], now)
-        if self._hopeless is None or now - self._hopeless[1] > LOOP_SECONDS:
+        if self._hopeless is None or now - self._hopeless[1] > self._timings.loop:
             return []
         return [self._hopeless[0]]
 
@@ -117,20 +139,20 @@ class JobMonitor:
         self, status: JobStatus, pods: Sequence[Pod], events: Sequence[Event], now: float
     ) -> list[Diagnosis]:
         if status.condition("Suspended"):
-            return [Diagnosis("quota", "the job is suspended, by its queue or by somebody", "it goes on once resumed")]
+            return [Diagnosis("quota", "the job is suspended, by its queue or by a user", "it goes on once resumed")]
         found = [*refusals(pods, events, self._record.run.workers), *waits(pods, events)]
         found = [self._with_room(told, now) if told.cause == "scheduling" else told for told in found]
         found += self._store_waits.look(pods, failed_before_first_attempt(pods, events))
-        self._quiet = silent = (
-            not status.conditions and not pods and not any(e.object.startswith("PyTorchJob/") for e in events)
+        self._quiet = silent = not (
+            status.conditions or pods or any(event.object != f"Pod/{event.pod}" for event in events)
         )
-        if silent and (quiet := now - self._begun) >= QUIET_SECONDS:
-            found.append(_no_operator(quiet))
+        if silent and (quiet := now - self._begun) >= self._timings.quiet:
+            found.append(_silent(self._job.operator, quiet, self._timings))
         return found
 
     def _with_room(self, diagnosis: Diagnosis, now: float) -> Diagnosis:
         """With what every node has; permanent when none could ever hold the workers."""
-        if self._room is None or now - self._room[1] >= ROOM_SECONDS:
+        if self._room is None or now - self._room[1] >= self._timings.nodes:
             self._room = (self._job.scheduling_report(), now)
         scheduling_report = self._room[0]
         if scheduling_report is None:
@@ -144,20 +166,17 @@ class JobMonitor:
         kinds = {(diagnosis.cause, diagnosis.permanent) for diagnosis in found}
         self._since = {kind: self._since.get(kind, now) for kind in kinds}
         lasting = [
-            replace(told, permanent=told.permanent and now - self._since[told.cause, True] >= SETTLE_SECONDS)
+            replace(told, permanent=told.permanent and now - self._since[told.cause, True] >= self._timings.settle)
             for told in found
         ]
-        slow = [told for told in lasting if told.cause == "scheduling" and now - self._first(told.cause) < SLOW_SECONDS]
-        return [told for told in lasting if told not in slow]
-
-    def _first(self, cause: Cause) -> float:
-        return min(since for (found, _), since in self._since.items() if found == cause)
+        slow = now - min(self._since.get(("scheduling", permanent), now) for permanent in (True, False))
+        return [told for told in lasting if told.cause != "scheduling" or slow >= self._timings.slow]
 
     def _is_news(self, diagnosis: Diagnosis, now: float) -> bool:
         before, when = self._told.get(diagnosis.cause, (None, 0.0))
         if before and (before.permanent, before.headline) == (diagnosis.permanent, diagnosis.headline):
             return False
-        if before and before.permanent == diagnosis.permanent and now - when < AGAIN_SECONDS:
+        if before and before.permanent == diagnosis.permanent and now - when < self._timings.again:
             return False
         self._told[diagnosis.cause] = (diagnosis, now)
         return True
@@ -176,10 +195,10 @@ def waits(pods: Sequence[Pod], events: Sequence[Event]) -> list[Diagnosis]:
 _LESS = "job.cancel(), then ask for less cpu, memory or gpu, or for fewer workers, or have nodes added; submit again"
 
 
-def _no_operator(quiet: float) -> Diagnosis:
+def _silent(operator: Operator, quiet: float, timings: MonitorTimings) -> Diagnosis:
     return Diagnosis(
         "cluster",
-        "nothing has been done with the job: the Training Operator does not run, or does not look after this namespace",
-        "have whoever runs the cluster look: kubectl -n kubeflow get pods; the job starts once the operator runs",
-        permanent=quiet >= SILENT_SECONDS,
+        f"the {operator.name} has not picked up this job: it does not run, or does not look after this namespace",
+        f"have the administrator of the cluster look: {operator.look}; the job starts once the operator runs",
+        permanent=quiet >= timings.silent,
     )

@@ -5,35 +5,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
 from train_func.client import quantity
-from train_func.client.diagnose.diagnosis import Diagnosis, worker_of, workers
+from train_func.client.diagnose.diagnosis import Diagnosis, workers
 from train_func.client.status import Event, Pod
 from train_func.counted import counted
 
-REFUSED, MADE = "FailedCreatePod", "SuccessfulCreatePod"  # the operator's reasons
-_POD = re.compile(r'pods? "(?P<name>[^"]+)"')
 _LEAD = re.compile(r'^Error creating: |\b(?:pods|Pod) "[^"]+" is (?:forbidden: )?')
 _QUOTA = re.compile(
     r"exceeded quota: (?P<name>\S+), requested: (?P<asked>\S+), used: (?P<used>\S+), limited: (?P<hard>\S+)"
 )
-DENIED = re.compile(  # and not by the operator's own webhook
-    r'admission webhook "(?!validator\.pytorchjob)[^"]+" denied the request|ValidatingAdmissionPolicy .* denied request'
-)
-POLICY = "a policy of this cluster refuses it: do what its words ask for, or have whoever runs the cluster allow it"
+DENIED = re.compile(r'admission webhook "[^"]+" denied the request|ValidatingAdmissionPolicy .* denied request')
+POLICY = "a policy of this cluster refuses it: do what its words ask for, or have the administrator allow it"
 _PASSING = ("already exists", "object has been modified", "context deadline exceeded", "etcdserver")
 
 
 def refusals(pods: Sequence[Pod], events: Iterable[Event], num_workers: int) -> list[Diagnosis]:
     """Why workers have no pod; refusals of pods that exist by now are past."""
-    there = {pod.name for pod in pods if not pod.deleted}  # the next pod of a worker has the same name
-    last: dict[str, Event] = {}
+    there = {pod.worker for pod in pods if not pod.deleted}
+    last: dict[int, Event] = {}
     for event in sorted(events, key=lambda event: event.time):
-        if event.reason in (REFUSED, MADE) and (name := _name(event)):
-            last[name] = event
+        if event.creation:
+            last[event.worker] = event
     found: dict[Diagnosis, list[int]] = {}
-    for name, event in last.items():
-        if event.reason == MADE or name in there or any(sign in event.message for sign in _PASSING):
+    for worker, event in last.items():
+        if event.creation == "made" or worker in there or any(sign in event.message for sign in _PASSING):
             continue
-        found.setdefault(judge(event.message, num_workers), []).append(worker_of(name))
+        found.setdefault(judge(event.message, num_workers), []).append(worker)
     return [
         Diagnosis(told.cause, f"{workers(numbers)} cannot be created: {told.message}", told.remedy, told.permanent)
         for told, numbers in found.items()
@@ -103,10 +99,3 @@ def _amounts(text: str) -> dict[str, Decimal]:
 
 def _raw(text: str, name: str) -> str:
     return next(value for key, _, value in (pair.partition("=") for pair in text.rstrip(",").split(",")) if key == name)
-
-
-def _name(event: Event) -> str | None:
-    if event.reason == MADE:
-        return event.message.rpartition(": ")[2]
-    found = _POD.search(event.message)
-    return found["name"] if found else None

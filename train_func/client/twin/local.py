@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from train_func import lock
-from train_func.client import manifest as manifests
-from train_func.client.backend import BoundJob, Input, RunsAlready, Submission
+from train_func.client.backend import BoundJob, Input, RunsAlready, Submission, provisional
+from train_func.client.kinds.pod import FILES
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.placement import Placement, memory_fault, whole_fault
 from train_func.client.twin import admission, room, start_and_end
 from train_func.client.twin.folder import JobFolder
@@ -82,8 +83,8 @@ class Local:
     def check(self, run: Run) -> None:
         """Raises InvalidInput with everything that would keep the run from starting on this machine."""
         machine = Machine.look(os.environ)
-        record = manifests.provisional(run, self.store_address())
-        _refuse(self.submission(record, manifests.FILES).manifest, machine)
+        record = provisional(run, self.store_address())
+        _refuse(self.submission(record, FILES).manifest, machine)
         gpus = len(machine.gpus)
         if self.gpu is None and 0 < gpus < run.workers:
             print(f"note: {counted(gpus, 'GPU')} for {run.workers} workers: none is used; workers={gpus} would use all")
@@ -120,7 +121,7 @@ class Local:
             gpu=self._gpus_of_each(machine, workers),
             store_settings=scheme_of(record.store).worker_settings(os.environ),
         )
-        return Submission(manifests.render(record, placement, files), placement.options, self.found_by)
+        return Submission(PYTORCHJOB.render(record, placement, files), placement.options, self.found_by)
 
     def submit(self, submission: Submission, files: Mapping[str, bytes]) -> BoundJob:
         """Starts a job; one of that name that has ended is replaced, its logs stay readable.

@@ -4,9 +4,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from train_func import lock
-from train_func.client.status import Condition, Event, JobStatus, LogLine, Pod, SchedulingReport
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
+from train_func.client.status import Event, JobStatus, LogLine, Pod, SchedulingReport
 from train_func.client.twin import admission, logs, rules, start_and_end
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.record import moment
@@ -19,6 +21,8 @@ LOOK_SECONDS = 0.3  # between two looks at a job that is waited for
 class LocalJob:
     """Keeps nothing: TRAIN_FUNC_HOME is read with each call."""
 
+    operator = PYTORCHJOB.operator
+
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -29,12 +33,8 @@ class LocalJob:
         status = folder.read("status.json")
         if status is None or folder.expired():
             return None
-        return JobStatus(
-            conditions=tuple(_condition(found) for found in status["conditions"]),
-            start_time=moment(status["startTime"]) if "startTime" in status else None,
-            completion_time=moment(status["completionTime"]) if "completionTime" in status else None,
-            interrupted=not rules.finished(status) and not controlled and not folder.controlled(),
-        )
+        interrupted = not rules.finished(status) and not controlled and not folder.controlled()
+        return replace(PYTORCHJOB.status({"status": status}), interrupted=interrupted)
 
     def pods(self) -> list[Pod]:
         """Every incarnation of every worker, the deleted ones and those of earlier jobs too, oldest first."""
@@ -149,10 +149,6 @@ def folder_of(name: str) -> JobFolder:
     return JobFolder(home(os.environ), name)
 
 
-def _condition(found: Mapping[str, str]) -> Condition:
-    changed = moment(found["lastTransitionTime"])
-    return Condition(found["type"], found["status"], found["reason"], found["message"], changed)
-
-
 def _event(found: Mapping[str, str]) -> Event:
-    return Event(moment(found["time"]), found["type"], found["reason"], found["message"], found["object"])
+    event = Event(moment(found["time"]), found["type"], found["reason"], found["message"], found["object"])
+    return PYTORCHJOB.understood(event)

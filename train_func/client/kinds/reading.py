@@ -1,44 +1,42 @@
 """From Kubernetes' JSON to what a backend reports: conditions, pods, events."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from train_func.client.manifest import CONTAINER
 from train_func.client.status import Condition, Event, JobStatus, Pod
 
-WORKER_LABEL = "training.kubeflow.org/replica-index"
-JOB_LABEL = "training.kubeflow.org/job-name"
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 Json = Mapping[str, Any]
 
 
-def job_status(job: Json) -> JobStatus:
-    """The status of a PyTorchJob; its operator is there as long as the cluster, so it is never interrupted."""
-    status = job.get("status") or {}
+def job_status(job: Json, conditions: Iterable[Condition], *, is_over_deadline: bool = False) -> JobStatus:
+    """The status of a job; its operator is there as long as the cluster, so it is never interrupted."""
+    status, metadata = job.get("status") or {}, job.get("metadata") or {}
     return JobStatus(
-        conditions=tuple(_condition(found) for found in status.get("conditions") or ()),
+        conditions=tuple(conditions),
         start_time=moment(status.get("startTime")),
         completion_time=moment(status.get("completionTime")),
         interrupted=False,
-        created=moment((job.get("metadata") or {}).get("creationTimestamp")),
-        deleting="deletionTimestamp" in (job.get("metadata") or {}),
+        created=moment(metadata.get("creationTimestamp")),
+        deleting="deletionTimestamp" in metadata,
+        is_over_deadline=is_over_deadline,
     )
 
 
-def pod(found: Json) -> Pod:
-    """One pod of a job."""
+def pod(found: Json, worker: int, container_name: str) -> Pod:
+    """One pod of a job: that of a worker, whose program runs in the container of that name."""
     metadata, status = found["metadata"], found.get("status") or {}
     # A cluster may have put containers of its own beside it.
-    container: Json = next((one for one in status.get("containerStatuses") or () if one["name"] == CONTAINER), {})
+    container: Json = next((one for one in status.get("containerStatuses") or () if one["name"] == container_name), {})
     state = container.get("state") or {}
     ended, waiting, running = (state.get(kind) or {} for kind in ("terminated", "waiting", "running"))
     reason, message = _why(status, ended or waiting)
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
-        worker=int(metadata.get("labels", {}).get(WORKER_LABEL, 0)),
+        worker=worker,
         phase=status.get("phase", "Pending"),
         exit_code=ended.get("exitCode"),
         reason=reason,
@@ -92,6 +90,7 @@ def moment(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def _condition(found: Json) -> Condition:
+def condition(found: Json) -> Condition:
+    """One condition of a job."""
     changed = moment(found.get("lastTransitionTime")) or _NEVER
     return Condition(found["type"], found["status"], found.get("reason", ""), found.get("message", ""), changed)

@@ -1,8 +1,4 @@
-"""Renders the PyTorchJob of a run, and the ConfigMap that carries its files: pure functions, nothing is created.
-
-One shape: Workers only, elastic with a fixed size. Without a Master the operator adds no init container, which a
-namespace of pod security level restricted would reject.
-"""
+"""What is the same in jobs of all kinds: the pod of a worker, labels, and the ConfigMap with the files of the run."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -11,7 +7,6 @@ from typing import Any
 from train_func.client.expansion import escape
 from train_func.client.placement import Placement, SecretKey
 from train_func.records import RunRecord
-from train_func.run import Run, name_of
 from train_func.storage import scheme_of
 
 JOB_DIR = "/etc/train-func"
@@ -19,15 +14,14 @@ WORK_DIR = "/workspace"
 CACHE_DIR = "/cache"
 SHM_DIR = "/dev/shm"
 TERMINATION_FILE = "/dev/termination-log"
-CONTAINER = "pytorch"  # the name the operator asks for
 COMMAND = ("python", "-u", "-m", "train_func.worker", "run")
 USER = 1000
-JOIN_SECONDS = 900  # pods start at different times: images are pulled, nodes are added
 TTL_SECONDS = 24 * 3600
 GPU = "nvidia.com/gpu"
 FILES = ("run.json", "cells.json", "source.py")  # in a ConfigMap; a large source.py stays in the store
 RUN_LABEL = "train-func/run"
 GENERATION_LABEL = "train-func/generation"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 # How clouds mark nodes that they may take away. Tolerated and preferred, not selected: where there is none, or none
 # left, the job runs on another node rather than never; a node selector can ask for more.
@@ -44,43 +38,6 @@ SPOT_NODES = (
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 Json = dict[str, Any]
-
-
-def render(record: RunRecord, placement: Placement, files: Sequence[str]) -> Json:
-    """The whole PyTorchJob (kubeflow.org/v1) of ``record``; ``files`` are the names in its ConfigMap."""
-    queue = {"kueue.x-k8s.io/queue-name": placement.queue} if placement.queue else {}
-    return {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": _metadata(record, placement.namespace, queue),
-        "spec": {
-            "nprocPerNode": str(placement.ranks),
-            "elasticPolicy": _elastic_policy(record),
-            "runPolicy": {
-                "cleanPodPolicy": "None",
-                # Restarts by exit code are not counted by the operator; 0 alone would end the job at the first.
-                "backoffLimit": record.run.max_attempts,
-                "activeDeadlineSeconds": record.run.deadline,
-                "ttlSecondsAfterFinished": TTL_SECONDS,
-            },
-            "pytorchReplicaSpecs": {
-                "Worker": {
-                    "replicas": record.run.workers,
-                    "restartPolicy": "ExitCode",
-                    "template": {
-                        "metadata": {"labels": {**_labels(record), "sidecar.istio.io/inject": "false"}},
-                        "spec": _pod(record, placement, files),
-                    },
-                }
-            },
-        },
-    }
-
-
-def provisional(run: Run, store: str) -> RunRecord:
-    """A record for a run that has no name yet, to judge by its manifest whether a backend could execute it."""
-    name = name_of(run, function="run", source_sha256="", fingerprints={})
-    return RunRecord(run=run, name=name, generation=1, store=store, function="run", source_sha256="")
 
 
 def config_map(job: Mapping[str, Any], files: Mapping[str, bytes]) -> Json:
@@ -104,31 +61,21 @@ def config_map(job: Mapping[str, Any], files: Mapping[str, bytes]) -> Json:
     }
 
 
-def _labels(record: RunRecord) -> dict[str, str]:
+def labels(record: RunRecord) -> dict[str, str]:
+    """By which its objects are told from those of other runs."""
     return {RUN_LABEL: record.name, GENERATION_LABEL: str(record.generation)}
 
 
-def _metadata(record: RunRecord, namespace: str | None, labels: Mapping[str, str]) -> Json:
-    where = {"namespace": namespace} if namespace else {}
-    return {"name": record.job_name, **where, "labels": {**_labels(record), **labels}}
+def metadata(record: RunRecord, placement: Placement) -> Json:
+    """Name, namespace and labels of the job."""
+    where = {"namespace": placement.namespace} if placement.namespace else {}
+    queue = {QUEUE_LABEL: placement.queue} if placement.queue else {}
+    return {"name": record.job_name, **where, "labels": {**labels(record), **queue}}
 
 
-def _elastic_policy(record: RunRecord) -> Json:
-    return {
-        "minReplicas": record.run.workers,
-        "maxReplicas": record.run.workers,
-        "rdzvBackend": "c10d",
-        "rdzvId": record.job_name,
-        "rdzvConf": [{"key": "join_timeout", "value": str(JOIN_SECONDS)}],
-        "maxRestarts": 0,  # restarts are the operator's: a lost worker is a new pod and a new attempt
-    }
-
-
-def _pod(record: RunRecord, placement: Placement, files: Sequence[str]) -> Json:
+def pod_spec(record: RunRecord, placement: Placement, files: Sequence[str], container: Json) -> Json:
+    """The spec of a worker's pod, whose one container is given; ``files`` are the names in its ConfigMap."""
     spec: Json = {
-        # The operator looks at the job's own deadline only when a pod changes, and then leaves running pods alone
-        # (cleanPodPolicy None); the pod's deadline is that change, and ends the pod.
-        "activeDeadlineSeconds": record.run.deadline,
         "terminationGracePeriodSeconds": placement.grace_seconds,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -151,7 +98,7 @@ def _pod(record: RunRecord, placement: Placement, files: Sequence[str]) -> Json:
     if placement.service_account:
         spec["serviceAccountName"] = placement.service_account
     spec["volumes"] = _volumes(record, placement, files)
-    spec["containers"] = [_container(record, placement)]
+    spec["containers"] = [container]
     return spec
 
 
@@ -172,16 +119,24 @@ def _volumes(record: RunRecord, placement: Placement, files: Sequence[str]) -> l
     ]
 
 
-def _container(record: RunRecord, placement: Placement) -> Json:
+def worker_container(record: RunRecord, placement: Placement, name: str, number_field: str) -> Json:
+    """The container of a worker.
+
+    Args:
+        record: of its run.
+        placement: where and on what hardware it runs.
+        name: that its operator asks for.
+        number_field: of the pod, such as ``metadata.labels['...']``: where its operator writes the worker's number.
+    """
     resources = _resources(placement)
     return {
-        "name": CONTAINER,
+        "name": name,
         "image": placement.image,
         "command": list(COMMAND),
         "workingDir": WORK_DIR,
         "terminationMessagePath": TERMINATION_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "env": _environment(record, placement),
+        "env": _environment(record, placement, name, number_field),
         "resources": {"requests": resources, "limits": dict(resources)},
         "volumeMounts": [
             {"name": "job", "mountPath": JOB_DIR, "readOnly": True},
@@ -206,7 +161,7 @@ def _resources(placement: Placement) -> dict[str, str]:
     return resources
 
 
-def _environment(record: RunRecord, placement: Placement) -> list[Json]:
+def _environment(record: RunRecord, placement: Placement, container: str, number_field: str) -> list[Json]:
     plain = {
         "TRAIN_FUNC_JOB_DIR": JOB_DIR,
         "TRAIN_FUNC_WORK_DIR": WORK_DIR,
@@ -221,13 +176,13 @@ def _environment(record: RunRecord, placement: Placement) -> list[Json]:
     }
     return [
         *(_variable(name, value) for name, value in plain.items()),
-        _reference("TRAIN_FUNC_WORKER", "fieldRef", _field("metadata.labels['training.kubeflow.org/replica-index']")),
+        _reference("TRAIN_FUNC_WORKER", "fieldRef", _field(number_field)),
         _reference("TRAIN_FUNC_POD", "fieldRef", _field("metadata.name")),
         _reference("TRAIN_FUNC_POD_UID", "fieldRef", _field("metadata.uid")),
         _reference(
             "TRAIN_FUNC_CPUS",
             "resourceFieldRef",
-            {"containerName": CONTAINER, "resource": "limits.cpu", "divisor": "1"},
+            {"containerName": container, "resource": "limits.cpu", "divisor": "1"},
         ),
         *_store_environment(record.store, placement),
         _variable("HF_TOKEN", SecretKey(secret=placement.hub_secret, key="HF_TOKEN", optional=True)),

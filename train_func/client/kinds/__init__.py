@@ -1,0 +1,8 @@
+"""Kinds of jobs that a cluster can execute, by name: another one is a module of its own and one line here."""
+
+from train_func.client.kinds.kind import Kind
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
+
+__all__ = ["KINDS", "Kind"]
+
+KINDS: dict[str, Kind] = {PYTORCHJOB.name: PYTORCHJOB}

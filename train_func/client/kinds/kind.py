@@ -1,0 +1,97 @@
+"""What the client knows of a kind of job: how it is written, read, and found in a cluster."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from train_func.client.placement import Placement
+from train_func.client.status import Event, JobStatus, Pod
+from train_func.records import RunRecord
+from train_func.run import Run
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """The program of a cluster that executes jobs of one kind."""
+
+    name: str
+    look: str
+    """Commands that show whether it runs."""
+    install: str
+    """What installs it."""
+    webhook: str
+    """Begin of the names of its admission webhooks."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The workers of a job, as its operator makes them."""
+
+    num: int
+    pod: Json
+    """The pod of worker 0: its metadata and spec."""
+
+    @property
+    def spec(self) -> Json:
+        """Of the pod."""
+        spec: Json = self.pod["spec"]
+        return spec
+
+    @property
+    def container(self) -> Json:
+        """The one with the worker's program."""
+        container: Json = self.spec["containers"][0]
+        return container
+
+
+class Kind(Protocol):
+    """A kind of job; its objects hold nothing that changes."""
+
+    name: str
+    """As manifests and events say it, such as ``PyTorchJob``."""
+    group: str
+    version: str
+    plural: str
+    container: str
+    """The one in which a worker's program runs."""
+    operator: Operator
+
+    def __hash__(self) -> int: ...
+
+    def faults(self, run: Run, placement: Placement) -> list[str]:
+        """What of a run or its placement jobs of this kind do not have."""
+        ...
+
+    def render(self, record: RunRecord, placement: Placement, files: Sequence[str]) -> dict[str, Any]:
+        """The whole manifest of a run's job; ``files`` are the names in its ConfigMap."""
+        ...
+
+    def workers(self, job: Json) -> Workers:
+        """The workers of a job, by its manifest or as the API has it."""
+        ...
+
+    def num_objects(self, num_workers: int) -> Mapping[str, int]:
+        """How many objects of each resource a job comes to, by the names that quotas use."""
+        ...
+
+    def pod_selector(self, job_name: str) -> str:
+        """The labels that the pods of a job have, and no other pods."""
+        ...
+
+    def concerns(self, about: str, job_name: str) -> bool:
+        """Whether an object of that name is the job, one of its pods, or stands between them."""
+        ...
+
+    def status(self, job: Json) -> JobStatus:
+        """Of a job as the API has it."""
+        ...
+
+    def pod(self, found: Json) -> Pod:
+        """One of its pods, as the API has it."""
+        ...
+
+    def understood(self, event: Event) -> Event:
+        """The event, with what it tells of a worker's pod."""
+        ...

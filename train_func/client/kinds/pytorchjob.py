@@ -1,0 +1,147 @@
+"""PyTorchJob: kubeflow.org/v1 of the Training Operator 1.9.
+
+One shape: Workers only, elastic with a fixed size. Without a Master the operator adds no init container, which a
+namespace of pod security level restricted would reject.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from train_func.client.kinds import pod, reading
+from train_func.client.kinds.kind import Json, Operator, Workers
+from train_func.client.placement import Placement
+from train_func.client.status import ContainerEnd, Event, JobStatus, Pod
+from train_func.records import RunRecord
+from train_func.run import Run
+
+CONTAINER = "pytorch"  # the name the operator asks for
+JOB_LABEL = "training.kubeflow.org/job-name"
+WORKER_LABEL = "training.kubeflow.org/replica-index"
+JOIN_SECONDS = 900  # pods start at different times: images are pulled, nodes are added
+_DEADLINE = "longer than specified deadline"  # in the message of the condition; its reason does not tell
+_CREATION: dict[str, Literal["refused", "made"]] = {"FailedCreatePod": "refused", "SuccessfulCreatePod": "made"}
+_REFUSED = re.compile(r'pods? "(?P<name>[^"]+)"')
+# The operator's copy of a termination message, when a container has ended with something else than 0.
+_ENDED = re.compile(
+    r"Error pod (?P<pod>\S+) container \S+ exitCode: (?P<code>\d+) terminated message: (?P<message>.*)", re.DOTALL
+)
+
+
+class PyTorchJob:
+    """See the module."""
+
+    name = "PyTorchJob"
+    group = "kubeflow.org"
+    version = "v1"
+    plural = "pytorchjobs"
+    container = CONTAINER
+    operator = Operator(
+        name="Training Operator",
+        look="kubectl -n kubeflow get pods; kubectl -n kubeflow logs deploy/training-operator",
+        install="version 1.9: kubectl apply --server-side -k "
+        '"https://github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=4445c12aa62e4345b0c2c6ac9b215a70eca46ed7"',
+        webhook="validator.pytorchjob",
+    )
+
+    def faults(self, run: Run, placement: Placement) -> list[str]:
+        """None: it has everything."""
+        return []
+
+    def render(self, record: RunRecord, placement: Placement, files: Sequence[str]) -> dict[str, Any]:
+        """The whole PyTorchJob of ``record``; ``files`` are the names in its ConfigMap."""
+        container = pod.worker_container(record, placement, CONTAINER, f"metadata.labels['{WORKER_LABEL}']")
+        # The operator looks at the job's own deadline only when a pod changes, and then leaves running pods alone
+        # (cleanPodPolicy None); the pod's deadline is that change, and ends the pod.
+        deadline = {"activeDeadlineSeconds": record.run.deadline}
+        return {
+            "apiVersion": f"{self.group}/{self.version}",
+            "kind": self.name,
+            "metadata": pod.metadata(record, placement),
+            "spec": {
+                "nprocPerNode": str(placement.ranks),
+                "elasticPolicy": _elastic_policy(record),
+                "runPolicy": {
+                    "cleanPodPolicy": "None",
+                    # Restarts by exit code are not counted by the operator; 0 alone would end the job at the first.
+                    "backoffLimit": record.run.max_attempts,
+                    **deadline,
+                    "ttlSecondsAfterFinished": pod.TTL_SECONDS,
+                },
+                "pytorchReplicaSpecs": {
+                    "Worker": {
+                        "replicas": record.run.workers,
+                        "restartPolicy": "ExitCode",
+                        "template": {
+                            "metadata": {"labels": {**pod.labels(record), "sidecar.istio.io/inject": "false"}},
+                            "spec": {**deadline, **pod.pod_spec(record, placement, files, container)},
+                        },
+                    }
+                },
+            },
+        }
+
+    def workers(self, job: Json) -> Workers:
+        """As the operator makes them; every restart is its own."""
+        worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+        template = worker["template"]
+        labels = {**template.get("metadata", {}).get("labels", {}), WORKER_LABEL: "0"}
+        metadata = {"name": f"{job['metadata']['name']}-worker-0", "labels": labels}
+        spec = {**template["spec"], "restartPolicy": "Never"}
+        return Workers(worker.get("replicas", 1), {"metadata": metadata, "spec": spec})
+
+    def num_objects(self, num_workers: int) -> Mapping[str, int]:
+        """The operator makes a headless Service for every worker; the files travel in one ConfigMap."""
+        return {"pods": num_workers, "services": num_workers, "configmaps": 1, f"{self.plural}.{self.group}": 1}
+
+    def pod_selector(self, job_name: str) -> str:
+        """By the operator's label."""
+        return f"{JOB_LABEL}={job_name}"
+
+    def concerns(self, about: str, job_name: str) -> bool:
+        """Whether it is the job or one of its pods."""
+        return about == job_name or about.startswith(f"{job_name}-worker-")
+
+    def status(self, job: Json) -> JobStatus:
+        """Its conditions are the words of this package."""
+        found = [reading.condition(condition) for condition in (job.get("status") or {}).get("conditions") or ()]
+        late = any(c.type == "Failed" and c.status == "True" and _DEADLINE in c.message for c in found)
+        return reading.job_status(job, found, is_over_deadline=late)
+
+    def pod(self, found: Json) -> Pod:
+        """The worker's number is in a label."""
+        number = int(found["metadata"].get("labels", {}).get(WORKER_LABEL, 0))
+        return reading.pod(found, number, CONTAINER)
+
+    def understood(self, event: Event) -> Event:
+        """The operator tells of pods in events about the job."""
+        kind, _, name = event.object.partition("/")
+        if kind == "Pod":
+            return _of_pod(event, name)
+        if creation := _CREATION.get(event.reason):
+            refused = _REFUSED.search(event.message)
+            name = event.message.rpartition(": ")[2] if creation == "made" else refused["name"] if refused else ""
+            return replace(_of_pod(event, name), creation=creation) if name else event
+        if ended := _ENDED.match(event.message):
+            return replace(_of_pod(event, ended["pod"]), end=ContainerEnd(int(ended["code"]), ended["message"]))
+        return event
+
+
+PYTORCHJOB = PyTorchJob()
+
+
+def _of_pod(event: Event, name: str) -> Event:
+    number = name.rpartition("-")[2]
+    return replace(event, pod=name, worker=int(number) if number.isdecimal() else 0)
+
+
+def _elastic_policy(record: RunRecord) -> dict[str, Any]:
+    return {
+        "minReplicas": record.run.workers,
+        "maxReplicas": record.run.workers,
+        "rdzvBackend": "c10d",
+        "rdzvId": record.job_name,
+        "rdzvConf": [{"key": "join_timeout", "value": str(JOIN_SECONDS)}],
+        "maxRestarts": 0,  # restarts are the operator's: a lost worker is a new pod and a new attempt
+    }
