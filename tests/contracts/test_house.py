@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "train_func").rglob("*.py"))
 NAMELESS = {"utils", "common", "helpers", "misc", "base", "manager"}
 ENVIRONMENT_READERS = {
-    "client/cluster/access.py": "which kubeconfig",
+    "client/cluster/kubeconfig.py": "which kubeconfig",
     "client/cluster/cluster.py": "defaults of its options",
     "client/twin": "hands a copy of its environment to the workers",
     "storage/s3.py": "endpoint and credentials",
