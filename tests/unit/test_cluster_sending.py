@@ -183,3 +183,15 @@ def test_the_preflights_first_question_waits_for_a_busy_server(server, access, m
     )
     assert preflight.check(access, JOB) == []
     assert len(server.asked) == 2
+
+
+def test_the_files_of_a_job_of_another_kind_are_neither_replaced_nor_removed(server, access):
+    owner = {"kind": "TrainJob", "name": "run-1", "uid": "uid-7"}
+    metadata = {"name": "run-1", "labels": {RUN_LABEL: "run-1"}, "ownerReferences": [owner]}
+    server.answer = cluster = Cluster()
+    path = "/api/v1/namespaces/here/configmaps/run-1"
+    cluster.held[path] = {"metadata": metadata}
+    with pytest.raises(InvalidInput, match=r"run-1 is in .* as a TrainJob: .* on=Cluster\(kind='TrainJob'\)"):
+        objects.create(access, JOB, CONFIG_MAP)
+    assert not objects.remove(access, "run-1")
+    assert [asked.method for asked in server.asked if asked.path == path and asked.method != "GET"] == []

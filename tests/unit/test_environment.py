@@ -35,6 +35,20 @@ def test_the_contract_is_read():
     assert found.grace == 30.0
 
 
+def test_the_variables_of_a_train_job_are_read():
+    pod = {name: value for name, value in POD.items() if not name.startswith("PET_") and name != "TRAIN_FUNC_WORKER"}
+    trainer = {
+        "PET_NNODES": "3",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "a-run-node-0-0.a-run",
+        "PET_MASTER_PORT": "29500",
+    }
+    found = read_environment({**pod, **trainer})
+    assert (found.worker, found.num_workers, found.num_ranks) == (1, 3, 2)
+    assert (found.endpoint, found.rendezvous_id) == ("a-run-node-0-0.a-run:29500", "a-run-node-0-0.a-run")
+
+
 def test_a_rank_has_at_least_one_thread():
     assert read_environment({**POD, "TRAIN_FUNC_CPUS": "1"}).num_threads == 1
 

@@ -63,7 +63,8 @@ def submit(
     if seen is None and state in FINISHED:
         state = "Absent"  # its run was removed from the store, or is a new generation: nothing is left to attach to
     if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
-        return _attached(Job(stored(store, record.name, record.generation), backend, store), state, backend, store, record)
+        there = Job(stored(store, record.name, record.generation), backend, store)
+        return _attached(there, state, backend, store, record)
     say_what_stays(store, record)
     prepared = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
     if not fresh and state != "Absent":

@@ -6,7 +6,7 @@ What is not given is taken from the environment, read with each call.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +81,13 @@ class Cluster:
     """Further variables of the workers: plain values, or Secrets by reference."""
     grace_seconds: int | None = None
     """From SIGTERM to SIGKILL; default: 30, and 15 with ``spot``, because some clouds leave a pod no more."""
-    kind: str = "PyTorchJob"
-    """Of the jobs: a name out of ``kinds.KINDS``."""
+    kind: str | None = None
+    """Of the jobs: PyTorchJob or TrainJob; default: TRAIN_FUNC_KIND, else PyTorchJob."""
     timings: Timings = field(default=Timings(), repr=False)
     """Limits and pauses of what is asked of the cluster."""
 
     def __post_init__(self) -> None:
         faults: list[str] = []
-        if self.kind not in KINDS:
-            faults.append(f"kind={self.kind!r}: one of {', '.join(KINDS)} is expected")
         try:
             self._placement(self.image or "image", self.namespace)
         except InvalidInput as found:
@@ -106,13 +104,13 @@ class Cluster:
         """What leads to the jobs and is not left to the kubeconfig."""
         given = {"context": self.context, "namespace": self._namespace(), "store": self.store}
         if self._kind is not next(iter(KINDS.values())):
-            given["kind"] = self.kind
+            given["kind"] = self._kind.name
         return {name: value for name, value in given.items() if value}
 
     @property
     def place(self) -> str:
-        """The namespace: the same cluster may have another name in another kubeconfig."""
-        return f"namespace {self._access().namespace}"
+        """The namespace and the kind: the same cluster may have another name in another kubeconfig."""
+        return f"{self._kind.plural} of namespace {self._access().namespace}"
 
     def store_address(self) -> str:
         """Address of the store that runs here use."""
@@ -146,7 +144,12 @@ class Cluster:
 
     def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
         """Brings the run's local files to the store, by content; returns the run with their addresses there."""
-        return carrying.upload_inputs(record.run, inputs, store)
+        run = carrying.upload_inputs(record.run, inputs, store)
+        most = self._kind.most_attempts
+        if most is None or run.max_attempts <= most:
+            return run
+        print(f"note: a {self._kind.name} is not started again when it fails: max_attempts={most}")
+        return replace(run, max_attempts=most)
 
     def submission(self, record: RunRecord, files: Sequence[str]) -> Submission:
         """The job of a run for this cluster; ``files`` are the names in its ConfigMap."""
@@ -155,7 +158,7 @@ class Cluster:
         namespace = self._access().namespace
         placement = self._placement(self._image() or UNNAMED, namespace)
         found_by = {**self.found_by, "namespace": namespace}
-        options = {"kind": self.kind, **placement.options, "s3_endpoint": self._endpoint()[1]}
+        options = {"kind": self._kind.name, **placement.options, "s3_endpoint": self._endpoint()[1]}
         return Submission(self._kind.render(record, placement, files), options, found_by)
 
     def submit(self, submission: Submission, files: Mapping[str, bytes]) -> BoundJob:
@@ -182,7 +185,10 @@ class Cluster:
 
     @property
     def _kind(self) -> Kind:
-        return KINDS[self.kind]
+        given = self.kind or os.environ.get("TRAIN_FUNC_KIND") or next(iter(KINDS))
+        if given not in KINDS:
+            raise InvalidInput(self._by_setting(f"kind={given!r}: one of {', '.join(KINDS)} is expected"))
+        return KINDS[given]
 
     def _namespace(self) -> str | None:
         return self.namespace or os.environ.get("TRAIN_FUNC_NAMESPACE") or None
@@ -220,9 +226,12 @@ class Cluster:
 
     def _placement(self, image: str, namespace: str | None) -> Placement:
         try:
-            return self._placed(image, namespace)
+            placement = self._placed(image, namespace)
         except InvalidInput as found:
             raise InvalidInput([self._by_setting(fault) for fault in found.faults]) from None
+        if faults := self._kind.faults(placement):
+            raise InvalidInput(faults)
+        return placement
 
     def _placed(self, image: str, namespace: str | None) -> Placement:
         grace_seconds = SPOT_GRACE_SECONDS if self.spot else GRACE_SECONDS

@@ -228,5 +228,6 @@ def _await_first_listing(access: Access, observer: Observer, stop: threading.Eve
 
 def _refused(access: Access, error: BaseException) -> BaseException:
     """What to raise for what ended a watch."""
-    resources = f"{access.kind.plural}, pods and events"
-    return faults.failed(error, "watch", resources, access) if faults.known(error) else error
+    if not faults.known(error):
+        return error
+    return faults.failed(error, "watch", f"{access.kind.plural}, pods and events", access)

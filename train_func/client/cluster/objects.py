@@ -112,7 +112,9 @@ def remove(access: Access, name: str) -> bool:
     if job is not None:
         _delete_job(access, job)
         _await_end(access, job)
-    _delete_config_map(access, name)
+    left = access.found("configmaps", access.core("configmaps", name))
+    if left and not _other_owner(access, left):
+        _delete_config_map(access, name)
     return job is not None
 
 
@@ -130,6 +132,11 @@ def _replace_config_map(access: Access, config_map: Mapping[str, Any], run: str)
     name = config_map["metadata"]["name"]
     if found := access.found("configmaps", access.core("configmaps", name)):
         _refuse(access, found, f"configmap {name}", run)
+        if other := _other_owner(access, found):
+            raise InvalidInput(
+                f"{run} is in namespace {access.namespace} of {access.where} as a {other}: attach to it there, with "
+                f"on=Cluster(kind={other!r}), or delete it first"
+            )
         _delete_config_map(access, name)
     with access.asking("create", "configmaps"):
         access.post(access.core("configmaps"), config_map, seconds=access.timings.answer)
@@ -158,6 +165,12 @@ def _delete_job(access: Access, job: Mapping[str, Any]) -> None:
         if faults.status_of(error) == 409:  # another job of that name by now: another client submitted it again
             raise _runs(access, name) from None
         raise
+
+
+def _other_owner(access: Access, config_map: Mapping[str, Any]) -> str:
+    """The kind of the job that the ConfigMap belongs to, when that is another kind; jobs of a run share its name."""
+    owners = config_map["metadata"].get("ownerReferences") or ()
+    return next((str(owner["kind"]) for owner in owners if owner["kind"] != access.kind.name), "")
 
 
 def _delete_config_map(access: Access, name: str) -> None:

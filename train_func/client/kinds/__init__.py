@@ -2,7 +2,8 @@
 
 from train_func.client.kinds.kind import Kind
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
+from train_func.client.kinds.trainjob import TRAINJOB
 
 __all__ = ["KINDS", "Kind"]
 
-KINDS: dict[str, Kind] = {PYTORCHJOB.name: PYTORCHJOB}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (PYTORCHJOB, TRAINJOB)}

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 from train_func.client.placement import Placement
 from train_func.client.status import Event, JobStatus, Pod
 from train_func.records import RunRecord
-from train_func.run import Run
 
 Json = Mapping[str, Any]
 
@@ -56,12 +55,14 @@ class Kind(Protocol):
     plural: str
     container: str
     """The one in which a worker's program runs."""
+    most_attempts: int | None
+    """That a job can have; None: as many as its run allows."""
     operator: Operator
 
     def __hash__(self) -> int: ...
 
-    def faults(self, run: Run, placement: Placement) -> list[str]:
-        """What of a run or its placement jobs of this kind do not have."""
+    def faults(self, placement: Placement) -> list[str]:
+        """The options that jobs of this kind do not have."""
         ...
 
     def render(self, record: RunRecord, placement: Placement, files: Sequence[str]) -> dict[str, Any]:

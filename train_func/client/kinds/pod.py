@@ -16,6 +16,7 @@ SHM_DIR = "/dev/shm"
 TERMINATION_FILE = "/dev/termination-log"
 COMMAND = ("python", "-u", "-m", "train_func.worker", "run")
 USER = 1000
+JOIN_SECONDS = 900  # pods start at different times: images are pulled, nodes are added
 TTL_SECONDS = 24 * 3600
 GPU = "nvidia.com/gpu"
 FILES = ("run.json", "cells.json", "source.py")  # in a ConfigMap; a large source.py stays in the store

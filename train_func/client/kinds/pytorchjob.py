@@ -14,12 +14,10 @@ from train_func.client.kinds.kind import Json, Operator, Workers
 from train_func.client.placement import Placement
 from train_func.client.status import ContainerEnd, Event, JobStatus, Pod
 from train_func.records import RunRecord
-from train_func.run import Run
 
 CONTAINER = "pytorch"  # the name the operator asks for
 JOB_LABEL = "training.kubeflow.org/job-name"
 WORKER_LABEL = "training.kubeflow.org/replica-index"
-JOIN_SECONDS = 900  # pods start at different times: images are pulled, nodes are added
 _DEADLINE = "longer than specified deadline"  # in the message of the condition; its reason does not tell
 _CREATION: dict[str, Literal["refused", "made"]] = {"FailedCreatePod": "refused", "SuccessfulCreatePod": "made"}
 _REFUSED = re.compile(r'pods? "(?P<name>[^"]+)"')
@@ -37,6 +35,7 @@ class PyTorchJob:
     version = "v1"
     plural = "pytorchjobs"
     container = CONTAINER
+    most_attempts: int | None = None
     operator = Operator(
         name="Training Operator",
         look="kubectl -n kubeflow get pods; kubectl -n kubeflow logs deploy/training-operator",
@@ -45,7 +44,7 @@ class PyTorchJob:
         webhook="validator.pytorchjob",
     )
 
-    def faults(self, run: Run, placement: Placement) -> list[str]:
+    def faults(self, placement: Placement) -> list[str]:
         """None: it has everything."""
         return []
 
@@ -142,6 +141,6 @@ def _elastic_policy(record: RunRecord) -> dict[str, Any]:
         "maxReplicas": record.run.workers,
         "rdzvBackend": "c10d",
         "rdzvId": record.job_name,
-        "rdzvConf": [{"key": "join_timeout", "value": str(JOIN_SECONDS)}],
+        "rdzvConf": [{"key": "join_timeout", "value": str(pod.JOIN_SECONDS)}],
         "maxRestarts": 0,  # restarts are the operator's: a lost worker is a new pod and a new attempt
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 from train_func.client.status import Condition, Event, JobStatus, Pod
 
-_NEVER = datetime.min.replace(tzinfo=UTC)
+NEVER = datetime.min.replace(tzinfo=UTC)
 
 Json = Mapping[str, Any]
 
@@ -74,7 +74,7 @@ def event(found: Json) -> Event:
     times = (last, found.get("lastTimestamp"), found.get("eventTime"), found.get("firstTimestamp"))
     made = found["metadata"].get("creationTimestamp")
     return Event(
-        time=next((moment(time) for time in (*times, made) if time), None) or _NEVER,
+        time=next((moment(time) for time in (*times, made) if time), None) or NEVER,
         type=found.get("type") or "Normal",
         reason=found.get("reason") or "",
         message=found.get("message") or "",
@@ -92,5 +92,5 @@ def moment(text: str | None) -> datetime | None:
 
 def condition(found: Json) -> Condition:
     """One condition of a job."""
-    changed = moment(found.get("lastTransitionTime")) or _NEVER
+    changed = moment(found.get("lastTransitionTime")) or NEVER
     return Condition(found["type"], found["status"], found.get("reason", ""), found.get("message", ""), changed)

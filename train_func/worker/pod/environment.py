@@ -46,7 +46,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         work_dir=work_dir,
         temporary_dir=Path(environ.get("TMPDIR") or work_dir / "tmp"),
         store=environ.get("TRAIN_FUNC_STORE", ""),
-        worker=read.whole("TRAIN_FUNC_WORKER", low=0),
+        worker=read.whole("TRAIN_FUNC_WORKER", low=0, otherwise="PET_NODE_RANK"),
         pod=environ.get("TRAIN_FUNC_POD") or socket.gethostname(),
         pod_uid=environ.get("TRAIN_FUNC_POD_UID", ""),
         num_cpus=read.whole("TRAIN_FUNC_CPUS", low=1),
@@ -54,7 +54,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         num_workers=num_workers,
         num_ranks=read.whole("PET_NPROC_PER_NODE", low=1),
         endpoint=_endpoint(read),
-        rendezvous_id=read.text("PET_RDZV_ID"),
+        rendezvous_id=read.text("PET_RDZV_ID", otherwise="PET_MASTER_ADDR"),  # it has the name of the job
         rendezvous=_rendezvous(read),
     )
     if environment.worker >= num_workers > 0:
@@ -71,14 +71,14 @@ class _Reader:
         self._environ = environ
         self.faults: list[str] = []
 
-    def text(self, name: str) -> str:
-        value = self._environ.get(name, "")
+    def text(self, name: str, otherwise: str = "") -> str:
+        value = self._environ.get(name) or self._environ.get(otherwise, "")
         if not value:
             self.faults.append(f"{name} is not set")
         return value
 
-    def whole(self, name: str, *, low: int) -> int:
-        value = self._environ.get(name, "")
+    def whole(self, name: str, *, low: int, otherwise: str = "") -> int:
+        value = self._environ.get(name) or self._environ.get(otherwise, "")
         if value.isdecimal() and int(value) >= low:
             return int(value)
         self.faults.append(f"{name}={value!r}: a whole number from {low} up is expected")
@@ -99,7 +99,9 @@ def _num_workers(read: _Reader) -> int:
 
 
 def _endpoint(read: _Reader) -> str:
-    value = read.text("PET_RDZV_ENDPOINT")
+    """Where the workers meet: an operator without rendezvous names the host and the port of worker 0 apart."""
+    host, port = read.optional("PET_MASTER_ADDR", ""), read.optional("PET_MASTER_PORT", "")
+    value = read.optional("PET_RDZV_ENDPOINT", "") or (f"{host}:{port}" if host else read.text("PET_RDZV_ENDPOINT"))
     if value and not value.rpartition(":")[2].isdecimal():
         read.faults.append(f"PET_RDZV_ENDPOINT={value!r}: name:port is expected")
     return value

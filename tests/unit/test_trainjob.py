@@ -1,0 +1,134 @@
+"""A TrainJob says what a PyTorchJob of the same run says, is read back in the same words, and refuses what it lacks."""
+
+import os
+from datetime import UTC, datetime
+
+import pytest
+import yaml
+
+from tests.unit.test_manifest import CASES, FILES, GOLDEN
+from train_func import Cluster
+from train_func.client.kinds import reading
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
+from train_func.client.kinds.trainjob import TRAINJOB
+from train_func.client.state import state_of
+from train_func.errors import InvalidInput
+
+CREATED = "2026-11-21T14:00:00Z"
+NODE = "job-a-node-0"
+
+
+def rendered(case="s3_store"):
+    return TRAINJOB.render(*CASES[case], FILES)
+
+
+def test_the_whole_manifest_is_that_of_the_golden_file():
+    path = GOLDEN / "trainjob.yaml"
+    if os.environ.get("TRAIN_FUNC_REWRITE_GOLDEN") == "1":
+        path.write_text(yaml.safe_dump(rendered(), sort_keys=False, width=120))
+    assert rendered() == yaml.safe_load(path.read_text())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_workers_are_those_of_a_pytorchjob_but_for_what_its_runtime_says(case):
+    ours, theirs = TRAINJOB.workers(rendered(case)), PYTORCHJOB.workers(PYTORCHJOB.render(*CASES[case], FILES))
+    assert ours.num == theirs.num
+    unpatched = {"activeDeadlineSeconds", "automountServiceAccountToken", "enableServiceLinks", "priorityClassName"}
+    for name in set(theirs.spec) - unpatched - {"containers", "restartPolicy"}:
+        assert ours.spec[name] == theirs.spec[name], name
+    for name in ("image", "command", "resources", "volumeMounts", "securityContext"):
+        assert ours.container[name] == theirs.container[name], name
+    own = {"TRAIN_FUNC_WORKER", "TRAIN_FUNC_CPUS", "PET_RDZV_CONF"}  # by the label and the container of each kind
+    variables = [[one for one in workers.container["env"] if one["name"] not in own] for workers in (ours, theirs)]
+    assert variables[0] == variables[1]
+
+
+def test_the_number_of_processes_is_said_also_without_gpus():
+    assert rendered("local_two_workers")["spec"]["trainer"]["numProcPerNode"] == 1
+    assert rendered("gpu")["spec"]["trainer"]["numProcPerNode"] == 4
+
+
+def test_what_it_does_not_have_is_refused_by_name():
+    with pytest.raises(InvalidInput, match=r"priority_class='low': a TrainJob cannot set it"):
+        Cluster(image="i:1", kind="TrainJob", priority_class="low")
+    assert Cluster(image="i:1", priority_class="low").kind is None
+
+
+def test_an_unknown_kind_is_refused_by_the_name_of_its_setting(monkeypatch):
+    with pytest.raises(InvalidInput, match="kind='Job': one of PyTorchJob, TrainJob is expected"):
+        Cluster(kind="Job")
+    monkeypatch.setenv("TRAIN_FUNC_KIND", "Job")
+    with pytest.raises(InvalidInput, match="TRAIN_FUNC_KIND='Job'"):
+        Cluster()
+    monkeypatch.setenv("TRAIN_FUNC_KIND", "TrainJob")
+    assert dict(Cluster(namespace="lab").found_by) == {"namespace": "lab", "kind": "TrainJob"}
+
+
+def a_job(*conditions, ready=0):
+    found = [
+        {"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": CREATED}
+        for kind, status, reason in conditions
+    ]
+    counts = [{"name": "node", "ready": ready, "active": 1, "succeeded": 0, "failed": 0, "suspended": 0}]
+    return {"metadata": {"creationTimestamp": CREATED}, "status": {"conditions": found, "jobsStatus": counts}}
+
+
+@pytest.mark.parametrize(
+    ("job", "state"),
+    [
+        ({"metadata": {"creationTimestamp": CREATED}}, "Created"),
+        (a_job(), "Created"),
+        (a_job(ready=1), "Running"),
+        (a_job(("Suspended", "True", "Suspended")), "Suspended"),
+        (a_job(("Suspended", "False", "Resumed"), ready=1), "Running"),
+        (a_job(("Complete", "True", "AllJobsCompleted"), ready=1), "Succeeded"),
+        (a_job(("Failed", "True", "FailedJobs"), ready=1), "Failed"),
+    ],
+)
+def test_its_state_is_told_in_the_words_of_all_kinds(job, state):
+    status = TRAINJOB.status(job)
+    assert state_of(status, published=lambda: False) == state
+    assert status.created == datetime(2026, 11, 21, 14, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("reason", "late"), [("DeadlineExceeded", True), ("FailedJobs", False)])
+def test_a_deadline_is_told_from_other_failures(reason, late):
+    assert TRAINJOB.status(a_job(("Failed", "True", reason))).is_over_deadline is late
+
+
+def test_a_pod_is_known_by_its_label_and_its_own_container():
+    status = {"containerStatuses": [{"name": "node", "state": {"terminated": {"exitCode": 65, "reason": "Error"}}}]}
+    labels = {"batch.kubernetes.io/job-completion-index": "3"}
+    pod = TRAINJOB.pod({"metadata": {"name": f"{NODE}-3-x7k2p", "uid": "u", "labels": labels}, "status": status})
+    assert (pod.worker, pod.exit_code, pod.reason) == (3, 65, "Error")
+
+
+def event(kind, name, reason, message):
+    about = {"kind": kind, "name": name}
+    found = {"metadata": {"creationTimestamp": CREATED}, "reason": reason, "message": message, "involvedObject": about}
+    return TRAINJOB.understood(reading.event(found))
+
+
+@pytest.mark.parametrize(
+    ("told", "pod", "worker", "creation"),
+    [
+        (event("Pod", f"{NODE}-12-x7k2p", "Pulling", "..."), f"{NODE}-12-x7k2p", 12, ""),
+        (event("Job", NODE, "SuccessfulCreate", f"Created pod: {NODE}-2-x7k2p"), f"{NODE}-2-x7k2p", 2, "made"),
+        (
+            event("Job", NODE, "FailedCreate", f'Error creating: pods "{NODE}-1-q" is forbidden: exceeded quota: q'),
+            f"{NODE}-1-q",
+            1,
+            "refused",
+        ),
+        (event("JobSet", "job-a", "AllJobsCompleted", "done"), "", 0, ""),
+    ],
+)
+def test_an_event_names_the_worker_that_it_tells_of(told, pod, worker, creation):
+    assert (told.pod, told.worker, told.creation, told.end) == (pod, worker, creation, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "concerned"), [("job-a", True), (f"{NODE}-0-x7k2p", True), (NODE, True), ("job-a-2", False)]
+)
+def test_its_events_are_those_of_all_that_stands_between_it_and_its_pods(name, concerned):
+    assert TRAINJOB.concerns(name, "job-a") is concerned

@@ -1,0 +1,153 @@
+"""TrainJob: trainer.kubeflow.org/v1alpha1 of Kubeflow Trainer 2.3, far enough for one attempt without restarts.
+
+Its pods are made by the runtime ``torch-distributed``, a JobSet, and by what the job patches there. Three things cannot
+be patched. Containers restart in place, so that a run has one attempt and every further start of a container ends at
+once. The token of the service account is mounted unless that account says otherwise. There is no priority class.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from train_func.client.kinds import pod, reading
+from train_func.client.kinds.kind import Json, Operator, Workers
+from train_func.client.placement import Placement
+from train_func.client.status import Condition, Event, JobStatus, Pod
+from train_func.records import RunRecord
+
+RUNTIME = "torch-distributed"
+NODE = "node"  # the replicated job of the runtime, and its container
+MANAGER = "train-func/client"  # owner of the patches
+JOB_LABEL = "jobset.sigs.k8s.io/jobset-name"
+WORKER_LABEL = "batch.kubernetes.io/job-completion-index"
+_NOT_PATCHED = ("automountServiceAccountToken", "enableServiceLinks", "priorityClassName", "containers")
+_OF_TRAINER = ("image", "command", "env")
+_POD = re.compile(rf"-{NODE}-0-(?P<worker>\d+)(?:-\w+)?")
+_CREATION: dict[str, Literal["refused", "made"]] = {"FailedCreate": "refused", "SuccessfulCreate": "made"}
+_NAMED = re.compile(r'pods? "(?P<refused>[^"]+)"|Created pod: (?P<made>\S+)')
+_STATES = {"Complete": "Succeeded"}
+
+
+class TrainJob:
+    """See the module."""
+
+    name = "TrainJob"
+    group = "trainer.kubeflow.org"
+    version = "v1alpha1"
+    plural = "trainjobs"
+    container = NODE
+    most_attempts: int | None = 1
+    operator = Operator(
+        name="Kubeflow Trainer",
+        look="kubectl -n kubeflow-system get pods; kubectl -n kubeflow-system logs "
+        "deploy/kubeflow-trainer-controller-manager",
+        install="version 2.3: helm install kubeflow-trainer oci://ghcr.io/kubeflow/charts/kubeflow-trainer --version "
+        "2.3.0 --namespace kubeflow-system --create-namespace --set runtimes.defaultEnabled=true",
+        webhook="validator.trainjob",
+    )
+
+    def faults(self, placement: Placement) -> list[str]:
+        """A runtime alone says the priority of its pods."""
+        if placement.priority_class is None:
+            return []
+        given = f"priority_class={placement.priority_class!r}"
+        return [f"{given}: a TrainJob cannot set it; leave it out, or take Cluster(kind='PyTorchJob')"]
+
+    def render(self, record: RunRecord, placement: Placement, files: Sequence[str]) -> dict[str, Any]:
+        """The whole TrainJob of ``record``; ``files`` are the names in its ConfigMap."""
+        container = pod.worker_container(record, placement, NODE, f"metadata.labels['{WORKER_LABEL}']")
+        spec = pod.pod_spec(record, placement, files, container)
+        patched = {name: value for name, value in spec.items() if name not in _NOT_PATCHED}
+        patched["containers"] = [{name: container[name] for name in ("name", "volumeMounts", "securityContext")}]
+        template = {"metadata": {"labels": pod.labels(record)}, "spec": patched}
+        job = {"name": NODE, "template": {"spec": {"template": template}}}
+        # Its operator has no variable for how long the workers wait for one another.
+        variables = [*container["env"], {"name": "PET_RDZV_CONF", "value": f"join_timeout={pod.JOIN_SECONDS}"}]
+        return {
+            "apiVersion": f"{self.group}/{self.version}",
+            "kind": self.name,
+            "metadata": pod.metadata(record, placement),
+            "spec": {
+                "runtimeRef": {"name": RUNTIME},
+                "activeDeadlineSeconds": record.run.deadline,
+                "trainer": {
+                    "numNodes": record.run.workers,
+                    "numProcPerNode": placement.ranks,  # unset it would be the number of cores
+                    "image": container["image"],
+                    "command": container["command"],
+                    "env": variables,
+                    "resourcesPerNode": container["resources"],
+                },
+                "runtimePatches": [
+                    {
+                        "manager": MANAGER,
+                        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}},
+                    }
+                ],
+            },
+        }
+
+    def workers(self, job: Json) -> Workers:
+        """As the runtime makes them of the job's trainer and patches."""
+        spec, trainer = job["spec"], job["spec"]["trainer"]
+        (own,) = (patch for patch in spec["runtimePatches"] if patch["manager"] == MANAGER)
+        (node,) = own["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+        template = node["template"]["spec"]["template"]
+        container = {name: trainer[name] for name in _OF_TRAINER} | {"resources": trainer["resourcesPerNode"]}
+        containers = [{**template["spec"]["containers"][0], **container}]
+        metadata = {
+            "name": f"{job['metadata']['name']}-{NODE}-0-0",
+            "labels": {**template["metadata"]["labels"], WORKER_LABEL: "0"},
+        }
+        made = {**template["spec"], "containers": containers, "restartPolicy": "OnFailure"}
+        return Workers(trainer["numNodes"], {"metadata": metadata, "spec": made})
+
+    def num_objects(self, num_workers: int) -> Mapping[str, int]:
+        """One JobSet with one Job and one Service; the files travel in one ConfigMap."""
+        one = (f"{self.plural}.{self.group}", "jobsets.jobset.x-k8s.io", "jobs.batch", "services", "configmaps")
+        return {"pods": num_workers, **dict.fromkeys(one, 1)}
+
+    def pod_selector(self, job_name: str) -> str:
+        """By the label of the JobSet, which is named like the job."""
+        return f"{JOB_LABEL}={job_name}"
+
+    def concerns(self, about: str, job_name: str) -> bool:
+        """Whether it is the job, its JobSet, its Job or one of its pods."""
+        return about == job_name or about.startswith(f"{job_name}-{NODE}-")
+
+    def status(self, job: Json) -> JobStatus:
+        """Complete is Succeeded; it runs as soon as all its pods do, which the counts of its Jobs tell."""
+        status = job.get("status") or {}
+        read = [reading.condition(condition) for condition in status.get("conditions") or ()]
+        found = [replace(condition, type=_STATES.get(condition.type, condition.type)) for condition in read]
+        started = [count for count in status.get("jobsStatus") or () if count["name"] == NODE and count.get("ready")]
+        if started and not any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in found):
+            created = reading.moment(job["metadata"]["creationTimestamp"]) or reading.NEVER
+            found.append(Condition("Running", "True", "JobsReady", "all pods of the job run", created))
+        failed = next((c for c in found if (c.type, c.status) == ("Failed", "True")), None)
+        late = failed is not None and failed.reason == "DeadlineExceeded"
+        done = next((c.time for c in found if (c.type, c.status) == ("Succeeded", "True")), None)
+        return replace(reading.job_status(job, found, is_over_deadline=late), completion_time=done)
+
+    def pod(self, found: Json) -> Pod:
+        """The worker's number is in a label; a pod that is replaced has another name."""
+        return reading.pod(found, int(found["metadata"].get("labels", {}).get(WORKER_LABEL, 0)), NODE)
+
+    def understood(self, event: Event) -> Event:
+        """Pods are told of in events about themselves and about their Job; none tells how a container ended."""
+        kind, _, name = event.object.partition("/")
+        if kind == "Pod":
+            return _of_pod(event, name)
+        creation, named = _CREATION.get(event.reason), _NAMED.search(event.message)
+        if creation and named and (pod_name := named["refused"] or named["made"]):
+            return replace(_of_pod(event, pod_name), creation=creation)
+        return event
+
+
+TRAINJOB = TrainJob()
+
+
+def _of_pod(event: Event, name: str) -> Event:
+    found = _POD.search(name)
+    return replace(event, pod=name, worker=int(found["worker"]) if found else 0)
