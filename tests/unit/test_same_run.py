@@ -1,0 +1,158 @@
+"""What makes another run, and what is the same run asked for differently: the table of docs/runs.md."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.runs import a_run
+from tests.tiny_model import write_tiny_model
+from train_func import run as run_module
+from train_func.client.naming import differing, record_of, say_what_stays
+from train_func.client.preflight import Facts
+from train_func.client.source import Source
+from train_func.errors import InvalidInput
+from train_func.records import Numerics
+from train_func.run import NAME, Run
+from train_func.storage import open_store
+from train_func.worker.check import check
+from train_func.worker.training.numerics import recorded
+
+ROWS = "text,label\n" + "".join(f"the food was number {number},{number % 2}\n" for number in range(40))
+SAME_RUN = {
+    "deadline": {"deadline": 60},
+    "max_attempts": {"max_attempts": 9},
+    "micro_batch_size": {"micro_batch_size": 2},
+}
+OTHER_RUN = {
+    "batch_size": {"batch_size": 8},
+    "epochs": {"epochs": 1},
+    "learning_rate": {"learning_rate": 1e-3},
+    "seed": {"seed": 7},
+    "parameters": {"parameters": {"x": 1}},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    write_tiny_model(folder / "tiny")
+    write_tiny_model(folder / "other" / "tiny", seed=1)
+    (folder / "rows.csv").write_text(ROWS)
+    (folder / "moved").mkdir()
+    (folder / "moved" / "rows.csv").write_text(ROWS)
+    (folder / "changed").mkdir()
+    (folder / "changed" / "rows.csv").write_text(ROWS.replace("food", "soup"))
+    return folder
+
+
+@pytest.fixture
+def record(folder, tmp_path):
+    """The record of a submission; with a task its inputs are read and fingerprinted."""
+
+    def of_task(text="def f(): ...", **fields):
+        run = a_run(**{"model": str(folder / "tiny"), "dataset": str(folder / "rows.csv"), **fields})
+        report = check(run, None, tmp_path / "cache")
+        assert report["faults"] == []
+        return made(run, text, Facts(fingerprints=report["facts"]["fingerprints"]))
+
+    def own(text="def f(): ...", **fields):
+        return made(Run(**fields), text, Facts())
+
+    def made(run, text, facts):
+        source = Source(text=text, sha256=text, function="f", cells={}, imports=())
+        return record_of(run, source, facts, open_store((tmp_path / "store").as_uri()), fresh=False)
+
+    return {"with a task": of_task, "without a task": own}
+
+
+@pytest.mark.parametrize("change", SAME_RUN.values(), ids=SAME_RUN)
+@pytest.mark.parametrize("kind", ["with a task", "without a task"])
+def test_another_budget_is_the_same_run(record, kind, change):
+    before, asked = record[kind](), record[kind](**change)
+    assert before.name == asked.name
+    ((name, value),) = change.items()
+    assert differing(before, asked) == {name: (getattr(Run(), name), value)}
+
+
+@pytest.mark.parametrize("change", OTHER_RUN.values(), ids=OTHER_RUN)
+@pytest.mark.parametrize("kind", ["with a task", "without a task"])
+def test_what_decides_the_result_makes_another_run(record, kind, change):
+    assert record[kind]().name != record[kind](**change).name
+    assert record[kind]().name != record[kind]("def f(): return 1").name
+
+
+def test_other_workers_are_the_same_run_only_where_they_do_not_decide_the_result(record):
+    before, asked = record["with a task"](), record["with a task"](workers=3)
+    assert before.name == asked.name
+    assert differing(before, asked) == {"workers": (2, 3)}
+    assert record["without a task"](workers=1).name != record["without a task"](workers=2).name
+
+
+@pytest.mark.parametrize("kind", ["with a task", "without a task"])
+def test_a_newer_version_of_the_package_is_the_same_run_until_its_numbers_change(record, kind, monkeypatch):
+    asked = record[kind]()
+    before = dataclasses.replace(asked, package_version="0.0.9")
+    assert differing(before, asked) == {"train_func": ("0.0.9", asked.package_version)}
+    monkeypatch.setattr(run_module, "RESULT_VERSION", run_module.RESULT_VERSION + 1)
+    assert record[kind]().name != asked.name
+
+
+def test_inputs_are_known_by_their_content_wherever_they_lie(record, folder):
+    of_task = record["with a task"]
+    name = of_task().name
+    assert of_task(dataset=str(folder / "moved" / "rows.csv")).name == name
+    assert of_task(dataset=Path(folder / "rows.csv")).name == name
+    assert of_task(dataset=str(folder / "changed" / "rows.csv")).name != name
+    assert of_task(model=str(folder / "other" / "tiny")).name != name
+
+
+def test_every_field_of_the_task_that_is_no_input_makes_another_run(record, folder):
+    of_task = record["with a task"]
+    changes = [{"held_out": 0.25}, {"samples": 30}, {"max_length": 16}, {"labels": ("bad", "good")}]
+    held_out = {"held_out": str(folder / "changed" / "rows.csv")}
+    names = [of_task(**change).name for change in [{}, *changes, held_out]]
+    assert len(set(names)) == 6
+    assert all(NAME.fullmatch(name) for name in names)
+
+
+def test_a_moved_branch_of_the_hub_is_another_run_and_its_name_no_part(record, folder):
+    """A fingerprint of a Hub id is its commit, which stands for the revision."""
+    run = a_run(model="me/tiny", dataset="me/rows")
+    pinned = run.with_task({"model_revision": "v1"})
+    commits = {"model": "c0ffee", "dataset": "beef"}
+    source = Source(text="", sha256="", function="f", cells={}, imports=())
+
+    def name(asked, fingerprints):
+        store = open_store((folder / "store").as_uri())
+        return record_of(asked, source, Facts(fingerprints=fingerprints), store, fresh=False).name
+
+    assert name(run, commits) == name(pinned, commits)
+    assert name(run, commits) != name(run, {**commits, "model": "0ff"})
+
+
+def test_of_a_run_that_goes_on_the_cut_stays_and_more_workers_than_it_has_parts_are_refused(record, tmp_path, capsys):
+    store = open_store((tmp_path / "store").as_uri())
+    asked = record["with a task"](workers=3, micro_batch_size=4)
+    say_what_stays(store, asked)  # nothing was cut yet
+    cut = Numerics(precision="fp32", num_micro_batches=2, micro_batch_size=8, device="x")
+    recorded(store, asked.keys.numerics, lambda: cut)
+    with pytest.raises(InvalidInput, match="3 ranks: .* cut into 2 micro-batches .* fresh=True"):
+        say_what_stays(store, asked)
+    assert capsys.readouterr().out == ""
+    say_what_stays(store, record["with a task"](workers=2, micro_batch_size=4))
+    assert "micro_batch_size=8 stays" in capsys.readouterr().out
+    say_what_stays(store, dataclasses.replace(asked, generation=2))
+
+
+def test_the_manual_has_the_table():
+    manual = (Path(__file__).parents[2] / "docs/runs.md").read_text()
+    rows = {
+        name: line for line in manual.splitlines() if line.startswith("| ") for name in re.findall(r"`(\w+)`", line)
+    }
+    for name in SAME_RUN:
+        assert rows[name].count("same run") == 2
+    for name in OTHER_RUN:
+        assert rows[name].count("another run") == 2
+    assert rows["workers"].split("|")[2:4] == [" same run ", " another run "]
