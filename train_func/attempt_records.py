@@ -160,7 +160,9 @@ def _read(data: bytes, where: str) -> dict[str, Any]:
         plain = None
     if not isinstance(plain, dict):
         raise StorageFailed(f"{where} is damaged: it is no JSON object", reason="damaged")
-    if (found := plain.pop("format", None)) != FORMAT:
+    if "format" not in plain:  # as before there were tasks
+        plain = {"root_cause" if name == "root" else name: value for name, value in plain.items()}
+    if (found := plain.pop("format", FORMAT)) != FORMAT:
         raise StorageFailed(
             f"{where} is a record of format {found}, and this version of train_func reads format {FORMAT}: use the "
             "version that wrote it, or submit the run with fresh=True",
