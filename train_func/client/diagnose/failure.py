@@ -34,7 +34,7 @@ NEXT: dict[Cause, str] = {
     "code": "fix the cell and submit again",
     "data": "fix the data or the Run and submit again",
     "model": "fix the model's address or files and submit again",
-    "memory": "give each worker more memory=..., or lower micro_batch_size or max_length",
+    "memory": "give each worker more memory=..., or lower max_length, or micro_batch_size with fresh=True",
     "storage": f"look after the store, then {AGAIN}",
     "permission": "give the worker the credentials or rights named above, then submit again",
     "killed": "look for who sent the signal (the kernel's out-of-memory killer, a person); then submit again",

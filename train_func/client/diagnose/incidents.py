@@ -141,8 +141,9 @@ def _ending(event: Event, end: ContainerEnd) -> str:
 
 
 _IMAGE = "job.cancel(), give an image built by `make image` (image=...) and submit again"
-_MORE_MEMORY = "every pod ends so: job.cancel(), and submit again with more memory=... or a lower micro_batch_size"
-_MEMORY = "it is started again; if that does not help: job.cancel(), more memory=... or a lower micro_batch_size"
+_LESS = "more memory=..., or a lower micro_batch_size and fresh=True"
+_MORE_MEMORY = f"every pod ends so: job.cancel(), and submit again with {_LESS}"
+_MEMORY = f"it is started again; if that does not help: job.cancel(), {_LESS}"
 
 
 def _seconds(event: Event) -> float:
