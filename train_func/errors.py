@@ -98,11 +98,17 @@ class SourceRefused(_Refused):
 
 
 class StorageFailed(TrainFuncError, OSError):
-    """A store operation failed; ``reason`` tells the kinds apart."""
+    """A store operation failed; ``reason`` tells the kinds apart.
 
-    def __init__(self, message: str, *, reason: StorageReason) -> None:
+    ``fault``: which store, where it was looked for and what happened, the same at every try. ``is_unknown_host``: no
+    name server knows the store's server.
+    """
+
+    def __init__(self, message: str, *, reason: StorageReason, fault: str = "", is_unknown_host: bool = False) -> None:
         super().__init__(message, cause="storage")
         self.reason: StorageReason = reason
+        self.fault = shown(fault) or str(self)
+        self.is_unknown_host = is_unknown_host
 
     @property
     def retryable(self) -> bool:

@@ -12,6 +12,7 @@ inputs/<sha256>/...             files that runs were given, each file or folder 
                     setup.json  with which workers, versions and cut, on what machine
                     worker-<w>.json, worker-<w>.log   how a worker ended, and what it wrote
                     model/      what the attempt publishes
+                    metrics/    its history: metrics.csv, metrics-<part>.csv, and the same for TensorBoard
 <name>/model/                   the published files of the newest generation that succeeded; manifest.json last
 """
 
@@ -43,6 +44,19 @@ class AttemptKeys:
     def model(self) -> str:
         """Folder of what the attempt publishes."""
         return f"{self.folder}/model"
+
+    @property
+    def metrics(self) -> str:
+        """Folder of its history."""
+        return f"{self.folder}/metrics"
+
+    def metrics_csv(self, part: int) -> str:
+        """Of the files of its history, which begin with part 1, the one with this number."""
+        return f"{self.metrics}/metrics.csv" if part == 1 else f"{self.metrics}/metrics-{part}.csv"
+
+    def metrics_events(self, part: int, begun: int) -> str:
+        """The same for TensorBoard, which takes files whose names contain tfevents in the order of their names."""
+        return f"{self.metrics}/events.out.tfevents.{begun}.{part:06}"
 
     def end(self, worker: int) -> str:
         """The end record of a worker."""

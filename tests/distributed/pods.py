@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from tests.job_folder import write_job_folder
+from train_func import events
 from train_func.storage import open_store
 
 LIMIT = 300  # seconds; only a hang comes near it
@@ -99,7 +100,8 @@ class Pod:
 
     @property
     def output(self):
-        return self._output.read_text()
+        """As a person reads it."""
+        return "\n".join(events.readable(line) for line in self._output.read_text().split("\n"))
 
     @property
     def termination(self):

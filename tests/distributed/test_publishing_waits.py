@@ -143,7 +143,7 @@ def test_what_is_left_of_the_pod_publishes_when_the_rank_or_the_supervisor_dies_
     assert job.pods[0].exit_code() == -signal.SIGKILL
 
     stopped = started_again(job)
-    stopped.says("^the store is away")
+    stopped.says("^waiting up to [0-9]+ s more for the store: ")
     stopped.signal(signal.SIGTERM)
     stopped.says(SUPERVISOR_WAITS)
     start = time.monotonic()

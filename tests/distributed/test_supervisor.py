@@ -300,7 +300,7 @@ def test_a_store_that_is_away_is_waited_for_until_somebody_stops_it(job):
             "AWS_SECRET_ACCESS_KEY": "something",
         },
     ).start()
-    made.pods[0].says("^the store is away, waiting up to [0-9]+ s more for it: .*127.0.0.1:9")
+    made.pods[0].says("^waiting up to [0-9]+ s more for the store: .*127.0.0.1:9")
     made.pods[0].signal(signal.SIGTERM)
     assert made.exit_codes() == [143]
     assert made.pods[0].termination["attempt"] is None

@@ -11,7 +11,6 @@ from train_func.errors import StorageFailed
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.worker.pod import store_wait
 from train_func.worker.pod.attempt_store import Attempts
 from train_func.worker.pod.rank_end import Outcome, RankEnd, running
 from train_func.worker.pod.stop import Stop
@@ -303,8 +302,8 @@ class Away:
 
 
 def test_a_store_that_comes_back_is_waited_for(capsys):
-    assert patiently(Away(1), Stop()) == "there"
-    assert "the store is away" in capsys.readouterr().out
+    assert patiently(Away(1), Stop(), pause=0.01) == "there"
+    assert "more for the store: no answer" in capsys.readouterr().out
 
 
 def test_the_wait_for_a_store_has_an_end_and_other_faults_have_none():
@@ -332,19 +331,17 @@ class Flaky:
         return self._calls[name].calls
 
 
-def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(monkeypatch, capsys):
-    monkeypatch.setattr(store_wait, "PAUSE", 0.01)
+def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(capsys):
     flaky = Flaky(1)
-    patient = PatientStore(flaky, Stop(), 60, "publish")
+    patient = PatientStore(flaky, Stop(), 60, "publish", pause=0.01)
     assert [patient.get("a"), patient.get("b"), patient.put("c", b"")] == ["there"] * 3
     assert (flaky.num_calls("get"), flaky.num_calls("put")) == (3, 2)
     said = capsys.readouterr().out
     assert said.count("more for the store, to publish: no answer") == 1  # and not with every try
 
 
-def test_all_calls_of_a_patient_store_wait_together_no_longer_than_stated(monkeypatch):
-    monkeypatch.setattr(store_wait, "PAUSE", 0.01)
-    patient = PatientStore(Flaky(9**9), Stop(), 0.2, "publish")
+def test_all_calls_of_a_patient_store_wait_together_no_longer_than_stated():
+    patient = PatientStore(Flaky(9**9), Stop(), 0.2, "publish", pause=0.01)
     begun = time.monotonic()
     for call in (lambda: patient.get("a"), lambda: patient.list(""), lambda: patient.delete("a")):
         with pytest.raises(StorageFailed, match="no answer"):

@@ -5,17 +5,21 @@ import json
 import pytest
 
 from tests.recorded_jobs import Clock, RecordedJob, a_record, looked
+from train_func import events
 from train_func.client.diagnose import JobMonitor, patiently
 from train_func.errors import InvalidInput
 
 AWAY = InvalidInput("context 'c' cannot be reached: nothing listens there", cause="cluster")
 FORBIDDEN = InvalidInput("watch pods in namespace lab: forbidden: no; have this Role applied", cause="permission")
-STARTS = "worker 0 of 1 starts in job-a-worker-0 (uid) at 2026-11-21T14:42:20+00:00"
-WAITS = (
-    "the store is away, waiting up to {} s more for it: put of 'a/probe-{}' in s3://b/runs, server "
-    "http://no-store:9000 [10.96.0.1]: connection refused: nothing listens there (tried 4 times in 1.{} s). "
-    "See whether the server is up"
-)
+STARTS = events.line(events.WorkerStarts(worker=0, num_workers=1, pod="job-a-worker-0", pod_uid="uid"))
+REFUSED = "s3://b/runs, server http://no-store:9000 [10.96.0.1]: connection refused: nothing listens there"
+
+
+def waits(seconds, number, fault=REFUSED, is_unknown_host=False):
+    message = f"put of 'a/probe-{number}' in {fault} (tried 4 times in 1.{number % 10} s). See whether it is up"
+    return events.line(
+        events.WaitsForStore(seconds_left=seconds, fault=fault, is_unknown_host=is_unknown_host, message=message)
+    )
 
 
 @pytest.fixture
@@ -89,7 +93,7 @@ def test_a_worker_that_waits_for_its_store_is_told_once_with_the_address(job):
     clock = Clock()
     monitor, told = JobMonitor(a_record(), job, clock), []
     for number in range(60):
-        job.last_line = STARTS if number < 5 else WAITS.format(60 - number, number, number % 10)
+        job.last_line = STARTS if number < 5 else waits(60 - number, number)
         told += monitor.look()
         clock.seconds += 1
     (diagnosis,) = told
@@ -112,8 +116,8 @@ def test_a_worker_that_has_gone_on_is_no_longer_asked(job, monkeypatch):
 
 
 def test_a_store_whose_name_only_the_workers_do_not_know_is_given_up_within_half_a_minute(job):
-    why = "server http://nosuch:9000: no name server knows the server's name (tried 4 times in 1.2 s)."
-    job.last_line = f"the store is away, waiting up to 50 s more for it: put of 'a/probe-1' in s3://b/runs, {why}"
+    why = "s3://b/runs, server http://nosuch:9000: no name server knows the server's name"
+    job.last_line = waits(50, 1, why, is_unknown_host=True)
     told, monitor, given_up = looked(job, 40)
     assert 15 <= given_up <= 30
     assert monitor.failure().cause == "storage"
@@ -136,7 +140,7 @@ def without_the_store(job, ends, attempt=None):
             of_job = {"kind": "PyTorchJob", "name": "job-a"}
             told = {**event, "reason": "Error", "message": words, "involvedObject": of_job, "count": 5}
             job.recorded["events"].append({**told, "firstTimestamp": ended, "lastTimestamp": ended})
-    job.last_line = WAITS.format(50, 1, 1)
+    job.last_line = waits(50, 1)
     return job
 
 

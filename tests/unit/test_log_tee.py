@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+from train_func import events
 from train_func.worker.pod.log_tee import BoundedLog, last_state
 
 
@@ -21,7 +22,7 @@ def test_a_long_log_keeps_its_beginning_and_its_end_and_names_the_gap():
         log.add(line)
     kept = log.render().splitlines(keepends=True)
     assert kept[:10] == lines[:10]
-    assert kept[10] == b"... 983 lines (9830 bytes) are left out here ...\n"
+    assert the_gap(kept[10]) == (983, 9830)
     assert kept[11:] == lines[-7:]
 
 
@@ -29,7 +30,13 @@ def test_a_line_longer_than_everything_is_counted_and_left_out():
     log = BoundedLog(head=10, tail=10)
     log.add(b"x" * 40 + b"\n")
     log.add(b"end\n")
-    assert log.render() == b"... 1 lines (41 bytes) are left out here ...\nend\n"
+    gap, end = log.render().splitlines()
+    assert (the_gap(gap), end) == ((1, 41), b"end")
+
+
+def the_gap(line):
+    gap = events.parse(line.decode())
+    return gap.num_lines, gap.num_bytes
 
 
 def test_of_a_progress_bar_the_last_drawing_is_kept():
@@ -41,6 +48,7 @@ def test_of_a_progress_bar_the_last_drawing_is_kept():
 PROGRAM = """
 import json, os, subprocess, sys, threading
 from train_func.errors import StorageFailed
+from train_func.events import Note
 from train_func.worker.pod.log_tee import LogTee
 
 puts = []
@@ -66,36 +74,38 @@ os.write(2, b"from native code\\n")
 log_tee.flush(1)
 while_away = list(puts)
 away.clear()
-log_tee.close(5)
+log_tee.close(Note(text='the end'), 5)
 print(json.dumps([first, while_away, puts[-1]]))
 """
 
 
 def test_everything_goes_to_stdout_at_once_and_to_the_store_when_it_is_there():
     done = subprocess.run([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, check=True, timeout=300)
-    *lines, result = done.stdout.splitlines()
+    *lines, end, result = done.stdout.splitlines()
+    assert str(events.parse(end)) == "note: the end"
     ranks = ["[rank 3] out", "[rank 3] err", "[rank 3] no newline"]
     assert lines == ["before the attempt has a number", *ranks, "from native code"]
     first, while_away, last = json.loads(result)
     assert first[-1].splitlines() == lines[:-1]
     assert while_away == first
-    assert last.splitlines() == lines
+    assert last.splitlines() == [*lines, end]
 
 
 def test_a_store_that_never_answers_blocks_nobody():
     program = """
 import threading, time
+from train_func.events import Note
 from train_func.worker.pod.log_tee import LogTee
 log_tee = LogTee()
 log_tee.begin(lambda log: threading.Event().wait())
 for number in range(20_000):
     print(f"line {number}")
 start = time.monotonic()
-log_tee.close(0.5)
+log_tee.close(Note(text='the end'), 0.5)
 print(time.monotonic() - start)
 import os; os._exit(0)
 """
     done = subprocess.run([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True, timeout=300)
-    *lines, seconds = done.stdout.splitlines()
+    *lines, _, seconds = done.stdout.splitlines()
     assert lines == [f"line {number}" for number in range(20_000)]
     assert 0.5 <= float(seconds) < 30

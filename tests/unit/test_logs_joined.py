@@ -2,6 +2,7 @@
 
 import pytest
 
+from train_func import events
 from train_func.attempt_records import EndRecord, Lease
 from train_func.client.logs import StoredLogs, joined
 from train_func.client.logs.stored import Seen, after
@@ -33,8 +34,10 @@ def kept(store):
 
 
 def log_of(worker, uid, *texts):
-    first = f"worker {worker} of 2 starts in a-run-worker-{worker} ({uid}) at {SUBMITTED}, submitted {SUBMITTED}"
-    return [first, *texts]
+    starts = events.WorkerStarts(
+        worker=worker, num_workers=2, pod="p", pod_uid=uid, time=SUBMITTED, submitted=SUBMITTED
+    )
+    return [events.line(starts), *texts]
 
 
 def keep(store, attempt, worker, uid, *texts, ended=True):
@@ -146,7 +149,7 @@ def test_a_gap_in_the_kept_log_is_counted():
     for line in everything:
         log.add(f"{line}\n".encode())
     kept = log.render().decode().splitlines()
-    gap = next(number for number, line in enumerate(kept) if line.startswith("..."))
+    gap = next(number for number, line in enumerate(kept) if events.parse(line))
     assert after(kept, seen(*everything[:2])) == kept[2:]
     assert after(kept, seen(*everything[:50])) == kept[gap:]
     assert after(kept, seen(*everything[:97])) == everything[97:]

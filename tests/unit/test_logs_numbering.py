@@ -4,6 +4,7 @@ from datetime import datetime
 
 import pytest
 
+from train_func import events
 from train_func.client.logs import headed
 from train_func.client.logs.numbering import Numbering, uid_in
 from train_func.client.status import LogLine
@@ -12,9 +13,9 @@ MORNING, NOON = "2026-01-02T08:00:00+00:00", "2026-01-02T12:00:00+00:00"
 
 
 def first(worker, uid, at="2026-01-02T12:00:01+00:00", submitted=NOON):
-    return LogLine(
-        worker, uid, f"worker {worker} of 2 starts in a-run-worker-{worker} ({uid}) at {at}, submitted {submitted}"
-    )
+    pod = f"a-run-worker-{worker}"
+    told = events.WorkerStarts(worker=worker, num_workers=2, pod=pod, pod_uid=uid, time=at, submitted=submitted)
+    return LogLine(worker, uid, events.line(told))
 
 
 def said(worker, uid, text):
@@ -22,7 +23,8 @@ def said(worker, uid, text):
 
 
 def claims(uid, number):
-    return said(0, uid, f"attempt {number} of at most 3: starts; workers: 2, ranks: 2, threads per rank: 1")
+    told = events.AttemptStarts(attempt=number, position=number, at_most=3, num_workers=2, num_ranks=2, num_threads=1)
+    return said(0, uid, events.line(told))
 
 
 def numbers(lines, known=(), newest=0):
@@ -35,8 +37,7 @@ def here(moment):
 
 def test_a_first_line_names_its_pod():
     assert uid_in(first(1, "uid-b").text) == "uid-b"
-    assert uid_in("worker 1 of 2 starts in a-run-worker-1") == ""
-    assert uid_in("worker 0 of 2 starts in a-run-worker-0 (u)") == "u"
+    assert uid_in("worker 1 of 2 starts in a-run-worker-1 (uid-b)") == ""
 
 
 def test_attempts_are_counted_from_the_lines_alone():
@@ -93,8 +94,16 @@ def test_the_number_that_worker_0_says_is_right():
     assert [line.attempt.number for line in told] == [1, 3, 3]
 
 
-@pytest.mark.parametrize("text", ["[rank 0] attempt 9 of my own", "attempting 9 things", "attempt9"])
-def test_other_words_are_no_number(text):
+def test_that_what_was_trained_is_published_names_its_attempt():
+    assert numbers([first(0, "a"), said(0, "a", events.line(events.PublishesPending(attempt=3)))]) == [(1, 0), (3, 0)]
+
+
+def test_an_event_is_shown_as_its_words():
+    assert list(headed(Numbering({}, 0).told([claims("a", 1)])))[1].startswith("[worker 0] attempt 1 of at most 3: ")
+
+
+@pytest.mark.parametrize("text", [f"[rank 0] {claims('a', 9).text}", "attempt 9 of at most 9: starts"])
+def test_what_was_printed_is_no_number(text):
     assert numbers([first(0, "a"), said(0, "a", text)]) == [(1, 0), (1, 0)]
 
 

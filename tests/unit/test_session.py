@@ -721,7 +721,7 @@ def test_what_cannot_be_published_is_not_trained(a_record, store, kind):
         with pytest.raises(InvalidInput, match="enable_jit_checkpoint=True"):
             trainer.train()
         trainer.args.enable_jit_checkpoint = False
-        store.put("tiny-reviews-0123/result.json", b'{"attempt": 99}')
+        store.put("tiny-reviews-0123/result.json", b'{"attempt": 99, "files": {}}')
         with pytest.raises(StorageFailed, match="attempt 99 has published already") as refused:
             trainer.train()
         assert refused.value.reason == "conflict"

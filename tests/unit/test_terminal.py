@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.recorded_jobs import RecordedBackend, RecordedJob, a_record
+from train_func import events
 from train_func.client.job import Job
 from train_func.client.logs.numbering import Attempt, AttemptLine, headed
 from train_func.client.status import Event
@@ -62,8 +63,10 @@ def test_a_progress_bar_stays_readable_and_overwrites_nothing(drawn, seen):
 def test_what_is_watched_is_shown_and_not_obeyed(capsys):
     attempt = Attempt(1, "", "", first=True)
     display = Display()
-    for text in (f"session {EVIL}", f"progress step=1/1 {EVIL}", f"worker 0 ends with exit code 1: {EVIL}"):
-        display.tell(AttemptLine(attempt, 0, text, late=False))
+    ends = events.WorkerEnds(worker=0, exit_code=1, cause="code", message=EVIL)
+    for event in (events.Note(text=EVIL), events.Published(attempt=1, model=EVIL), ends):
+        assert not obeyed(events.readable(events.line(event)))
+        display.tell(AttemptLine(attempt, 0, "", late=False, event=event))
     display.finish("a-run", "Failed")
     printed = capsys.readouterr().out
     assert printed.count(r"\x1b[2J") == 3

@@ -5,32 +5,23 @@ import threading
 
 import pytest
 
-from tests.recorded_jobs import RecordedJob, a_record
-from train_func.client import waiting_notice, watch
+from tests.recorded_jobs import Clock, RecordedJob, a_record
+from train_func import events
+from train_func.client import watch
 from train_func.client.diagnose import Diagnosis, JobMonitor
 from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.watch import LOADING, STARTING, Display
+from train_func.events import Event
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """A clock that the test moves."""
-
-    class Clock:
-        now = 100.0
-
-        def monotonic(self):
-            return self.now
-
-    clock = Clock()
-    monkeypatch.setattr(watch, "time", clock)
-    monkeypatch.setattr(waiting_notice, "time", clock)
-    return clock
+def clock():
+    return Clock()
 
 
 @pytest.fixture
 def display(clock):
-    return Display()
+    return Display(clock=clock)
 
 
 @pytest.fixture
@@ -42,8 +33,27 @@ def attempt(number=1):
     return Attempt(number, "", "", first=True)
 
 
-def lines(of, *texts, worker=0):
-    return [AttemptLine(of, worker, text, late=False) for text in texts]
+def lines(of, *told, worker=0):
+    """Each an event, or a text that was printed."""
+    return [
+        AttemptLine(of, worker, str(one), late=False, event=one if isinstance(one, Event) else None) for one in told
+    ]
+
+
+STARTS = events.WorkerStarts(worker=0, num_workers=2, pod="p", pod_uid="u")
+OPENED = events.SessionOpened(run="a-run", attempt=1, world_size=2, device="cpu", precision="fp32", num_threads=1)
+
+
+def begins(number=1, position=1):
+    return events.AttemptStarts(attempt=number, position=position, at_most=3, num_workers=2, num_ranks=2, num_threads=1)
+
+
+def progress(step, num_steps=20):
+    return events.StepProgress(step=step, num_steps=num_steps, epoch=1, loss=0.5, rows_per_second=8, seconds_left=60)
+
+
+def ends(worker, code, message, follows=None):
+    return events.WorkerEnds(worker=worker, exit_code=code, cause="killed", message=message, follows=follows)
 
 
 def tell(display, told):
@@ -56,57 +66,67 @@ def test_the_start_is_told_once_by_its_stages(display, shown):
     display.state("a-run", "Running")
     display.idle()
     display.idle()
-    tell(display, lines(one, "worker 0 of 2 starts in p (u)", "attempt 1 of at most 3: starts; workers: 2"))
+    tell(display, lines(one, STARTS, begins()))
     display.idle()
     display.idle()
-    tell(display, lines(one, "[rank 0] session run=a-run attempt=1"))
+    tell(display, lines(one, OPENED))
     display.idle()
     assert shown() == [
         "a-run: Running",
         STARTING,
-        "attempt 1 of at most 3: starts; workers: 2",
+        str(begins()),
         LOADING,
-        "session run=a-run attempt=1",
+        str(OPENED),
     ]
 
 
 def test_progress_is_told_every_five_seconds_and_at_its_end(display, clock, shown):
     one = attempt()
     for step in range(1, 21):
-        clock.now += 1
-        tell(display, lines(one, f"[rank 0] progress step={step}/20 epoch=1"))
+        clock.seconds += 1
+        tell(display, lines(one, progress(step)))
     assert [int(re.search(r"step=(\d+)", line)[1]) for line in shown()] == [1, 6, 11, 16, 20]
 
 
 def test_progress_that_came_too_soon_is_told_when_nothing_follows(display, clock, shown):
-    tell(display, lines(attempt(), *(f"progress step={step}/99 epoch=1" for step in range(1, 50))))
+    tell(display, lines(attempt(), *(progress(step, 99) for step in range(1, 50))))
     display.idle()
-    clock.now += 5
+    clock.seconds += 5
     display.idle()
-    assert shown() == ["progress step=1/99 epoch=1", "progress step=49/99 epoch=1"]
+    assert shown() == [str(progress(1, 99)), str(progress(49, 99))]
 
 
 def test_what_only_follows_from_the_first_end_is_not_told(display, shown):
     one = attempt()
-    tell(display, lines(one, "worker 1 ends with exit code 147: rank 1 was killed by SIGKILL", worker=1))
-    tell(display, lines(one, "worker 0 ends with exit code 145: worker 1 had ended: rank 1 was killed by SIGKILL"))
-    tell(display, lines(one, "worker 0 ends with exit code 0: all ranks ended"))
+    tell(display, lines(one, ends(1, 147, "rank 1 was killed by SIGKILL"), worker=1))
+    tell(display, lines(one, ends(0, 145, "worker 1 had ended: rank 1 was killed by SIGKILL", follows=1)))
+    tell(display, lines(one, ends(0, 0, "all ranks ended")))
     assert shown() == ["worker 1 ends with exit code 147: rank 1 was killed by SIGKILL"]
 
 
-def test_that_a_trained_model_waits_for_the_store_is_told(display, shown):
-    waits = "waiting up to 880 s more for the store, to publish what was trained: no answer"
-    tell(display, lines(attempt(), f"[rank 0] {waits}"))
-    assert shown() == [waits]
+def test_what_the_cluster_says_of_an_end_that_its_worker_has_told_is_not_told(display, shown):
+    killed = "rank 1 was killed by SIGKILL"
+    tell(display, lines(attempt(), ends(1, 147, killed), worker=1))
+    display.diagnoses([Diagnosis("killed", f"worker 1 ended with exit code 147: {killed}", said=killed)])
+    display.diagnoses([Diagnosis("killed", "worker 0 was killed by SIGKILL")])
+    assert len(shown()) == 2
+
+
+def test_that_a_trained_model_waits_for_the_store_is_told_of_one_worker(display, shown):
+    told = {"seconds_left": 880, "fault": "s3://b: no answer", "is_unknown_host": False, "message": "no answer"}
+    waits = events.WaitsForStore(**told, purpose="publish what was trained")
+    tell(display, lines(attempt(), waits, events.WaitsForStore(**told)))
+    tell(display, lines(attempt(), waits, worker=1))
+    assert shown() == [str(waits)]
 
 
 def test_earlier_submissions_are_one_line(display, shown):
     for number in (1, 2, 2):
         display.pass_over(attempt(number))
-    tell(display, lines(attempt(3), "attempt 3 (1 of at most 3 since it was submitted again): starts"))
+    tell(display, lines(attempt(3), begins(3)))
     assert shown() == [
         "earlier submissions had the attempts 1, 2: logs() shows them too",
-        "attempt 3 (1 of at most 3 since it was submitted again): starts",
+        str(begins(3)),
     ]
 
 
@@ -165,7 +185,7 @@ def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_nobody_behi
 
 def test_only_what_says_that_it_is_older_belongs_to_an_earlier_submission(capsys):
     said = [Attempt(number, submitted, "", first=True) for number, submitted in [(1, "older"), (2, ""), (3, "newest")]]
-    told = [AttemptLine(one, 0, f"attempt {one.number} is told", late=False) for one in said]
+    told = [line for one in said for line in lines(one, events.Note(text=f"attempt {one.number} is told"))]
     watch.watch(
         Ended(),
         lambda: iter(told),
@@ -185,7 +205,7 @@ def test_a_silence_is_told_of_soon_and_then_less_and_less_often(display, clock, 
     display.state("a-run", "Created")
     display.idle()
     for _ in range(200):
-        clock.now += 1
+        clock.seconds += 1
         display.idle()
     assert shown()[2:] == [f"still Created, nothing new for {seconds} s" for seconds in (12, 36, 84, 180)]
 
@@ -193,7 +213,7 @@ def test_a_silence_is_told_of_soon_and_then_less_and_less_often(display, clock, 
 def test_that_the_workers_start_is_not_told_again_when_the_first_of_them_speaks(display, shown):
     display.state("a-run", "Running")
     display.idle()
-    tell(display, lines(attempt(), "worker 0 of 2 starts in p (u)"))
+    tell(display, lines(attempt(), STARTS))
     display.idle()
     assert shown() == ["a-run: Running", STARTING]
 
@@ -206,5 +226,5 @@ def test_what_was_told_before_it_turned_out_to_be_permanent_is_not_told_again(di
 
 
 def test_a_note_of_a_worker_is_told(display, shown):
-    tell(display, lines(attempt(), "[rank 0] note: 40 of the 101 training rows are used", "[rank 0] notes of my own"))
-    assert shown() == ["note: 40 of the 101 training rows are used"]
+    tell(display, lines(attempt(), events.Note(text="40 of the 101 rows are used"), "[rank 0] notes of my own"))
+    assert shown() == ["note: 40 of the 101 rows are used"]

@@ -13,6 +13,7 @@ from train_func.client import registry
 from train_func.client.backend import Backend, Note
 from train_func.client.diagnose import JobMonitor, explain, patiently, separate
 from train_func.client.fetch import fetch
+from train_func.client.history import history
 from train_func.client.load import ready
 from train_func.client.logs import AttemptLine, StoredLogs, headed, joined
 from train_func.client.placement import whole_fault
@@ -32,8 +33,7 @@ from train_func.terminal import shown
 if TYPE_CHECKING:
     from transformers import Pipeline
 
-REPR_SECONDS = 3.0  # for the state in a job's repr
-LONGEST_WAIT = 60.0  # seconds between two looks at a job whose backend tells of every change
+REPR_SECONDS, LONGEST_WAIT = 3.0, 60.0  # for a job's repr; between two looks where the backend tells of every change
 WAY = {
     **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
     "Suspended": "it goes on when whoever suspended it resumes it",
@@ -99,7 +99,7 @@ class Job:
         while state not in FINISHED:
             if state == "Absent":
                 raise self._absent()
-            told = [str(diagnosis) for diagnosis in monitor.look() if not diagnosis.permanent]  # of those the error
+            told = [str(found) for found in monitor.look() if not found.permanent]  # the error tells of those
             if told or state == "Running":
                 notice.heard()
             for words in told or filter(None, [notice.due(state)]):
@@ -120,10 +120,7 @@ class Job:
         An interrupt (in a notebook: of the kernel) ends the watching and returns; the job goes on.
         """
         stop = threading.Event()
-
-        def told() -> Iterator[AttemptLine]:
-            return self._told(follow=True, note=lambda words: None, stop=stop)  # the monitor tells what matters here
-
+        told = partial(self._told, follow=True, note=lambda words: None, stop=stop)  # the monitor tells what matters
         newest, monitor = partial(submitted, self._store, self.record), JobMonitor(self.record, self._job)
         return watch(self, told, newest, monitor, stop, lambda: separate(self.record, self._store))
 
@@ -176,6 +173,10 @@ class Job:
     def events(self) -> list[Event]:
         """What happened to the job and its workers, oldest first."""
         return self._job.events()
+
+    def history(self) -> list[dict[str, Any]]:
+        """Every reported step and evaluation of all attempts; of a step that was repeated the later attempt counts."""
+        return history(self._store, self.record)
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """Waits, then returns the metrics of the run; empty when the function published nothing.
@@ -280,16 +281,15 @@ class Job:
         try:
             return Result.read(self._store.get(key).data, f"{key} in {self._store.address}")
         except StorageFailed as failure:
-            if failure.reason == "absent":
-                return None
-            raise
+            if failure.reason != "absent":
+                raise
+            return None
 
     def _published(self) -> bool:
         return bool(self._store.list(self.record.keys.result))
 
     def _absent(self) -> JobNotFound:
-        gone = f"no job {self.record.job_name} is there any more; submit the run again"
-        return JobNotFound(self._other_backend() or gone)
+        return JobNotFound(self._other_backend() or f"there is no job {self.record.job_name}; submit the run again")
 
     def _other_backend(self) -> str:
         """Where the job was submitted to, in words, when that was another backend than this handle's."""

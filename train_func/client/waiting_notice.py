@@ -1,25 +1,27 @@
 """Says while nothing happens that it is still waited for: soon at first, then less and less often."""
 
 import time
+from collections.abc import Callable
 
 FIRST_SECONDS, LONGEST_SECONDS = 12.0, 300.0
 
 
 class WaitingNotice:
-    """Of one who waits and has told what there is to tell."""
+    """Of one who waits and has told what there is to tell; ``clock`` in seconds."""
 
-    def __init__(self) -> None:
-        self._heard = self._beat = time.monotonic()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._heard = self._beat = self._clock()
         self._pause = FIRST_SECONDS
 
     def heard(self) -> None:
         """Something was said."""
-        self._heard = self._beat = time.monotonic()
+        self._heard = self._beat = self._clock()
         self._pause = FIRST_SECONDS
 
     def due(self, state: str) -> str:
         """What to say now; mostly nothing."""
-        now = time.monotonic()
+        now = self._clock()
         if now - self._beat < self._pause:
             return ""
         self._beat, self._pause = now, min(2 * self._pause, LONGEST_SECONDS)

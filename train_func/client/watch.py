@@ -1,7 +1,6 @@
 """A plain display of a running job: its state, how its workers start, its progress, its evaluations."""
 
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +9,16 @@ from typing import TYPE_CHECKING
 from train_func.client.diagnose import Diagnosis, JobMonitor, patiently
 from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.waiting_notice import WaitingNotice
+from train_func.events import (
+    AttemptStarts,
+    LogGap,
+    PublishesPending,
+    StepProgress,
+    WaitsForPeers,
+    WaitsForStore,
+    WorkerEnds,
+    WorkerStarts,
+)
 from train_func.terminal import shown
 
 if TYPE_CHECKING:
@@ -17,11 +26,6 @@ if TYPE_CHECKING:
 
 PROGRESS_SECONDS = 5.0  # between two progress lines
 LOOK_SECONDS = 0.5  # between two looks at the state while no worker says anything
-_TOLD = re.compile(
-    r"(?:\[rank 0\] )?(?P<kind>attempt|session|note:|progress|evaluation|audit|published|waiting) .*"
-    r"|worker \d+ ends with exit code (?!0:)\d+: (?P<why>.*)"
-)
-_STEP = re.compile(r"step=(\d+)/(\d+)")
 STARTING = "the workers start and meet"
 LOADING = "the group is complete; its ranks load their libraries"
 
@@ -70,18 +74,21 @@ def watch(
 class Display:
     """Lines behind the seconds since the watching began; of the progress only some, and the last."""
 
-    def __init__(self) -> None:
-        self._begun = time.monotonic()
-        self._progress = -PROGRESS_SECONDS
-        self._held = ""  # progress that came too soon after the one before it
+    def __init__(
+        self, progress_interval: float = PROGRESS_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._progress_interval, self._clock = progress_interval, clock
+        self._begun = clock()
+        self._progress = -progress_interval
+        self._held: StepProgress | None = None  # progress that came too soon after the one before it
         self._state = ""
         self._shown: set[str] = set()  # first lines of what hinders the job
         self._passed: list[int] = []
         self._attempt: Attempt | None = None
-        self._whys: list[str] = []  # why workers of this attempt ended
+        self._ends: set[object] = set()  # ends of workers of this attempt that were shown
         self._next = STARTING  # what is said when nobody says anything
         self._last = ""
-        self._heartbeat = WaitingNotice()
+        self._heartbeat = WaitingNotice(clock)
 
     @property
     def shown(self) -> str:
@@ -99,7 +106,7 @@ class Display:
         for diagnosis in found:
             if diagnosis.permanent and diagnosis.headline in self._shown:
                 self._say(f"waiting does not help: {diagnosis.remedy}")
-            elif not self._said(diagnosis.message):
+            elif not (diagnosis.said and self._are_known({diagnosis.said})):
                 self._shown.add(diagnosis.headline)
                 self._say(str(diagnosis))
 
@@ -107,7 +114,7 @@ class Display:
         """What was still held back, the last state, and what is amiss in spite of it."""
         self._tell_earlier()
         if self._held:
-            self._say(self._held)
+            self._say(str(self._held))
         self.state(name, state)
         if amiss:
             self._say(f"{name}: {amiss}")
@@ -121,29 +128,34 @@ class Display:
         """Shows a line if a person wants to see it here."""
         if line.attempt is not self._attempt and not line.late:
             self._begin(line.attempt)
-        found = _TOLD.fullmatch(line.text)
-        if found is None or self._said(found["why"]) or (found["kind"] == "waiting" and line.worker != 0):
-            return
-        text = line.text.removeprefix("[rank 0] ")
-        if found["kind"] == "progress":
-            self._tell_progress(text)
-            return
-        self._next = LOADING if found["kind"] == "attempt" else ""
-        self._say(text)
+        match line.event:
+            case None | WorkerStarts() | LogGap() | WorkerEnds(exit_code=0):
+                return
+            case WaitsForStore(purpose=""):
+                return  # the monitor tells which workers do
+            case WaitsForStore() | WaitsForPeers() if line.worker != 0:
+                return  # what keeps one waiting keeps all
+            case WorkerEnds() as end if self._was_shown(end):
+                return
+            case StepProgress() as progress:
+                self._tell_progress(progress)
+                return
+        self._next = LOADING if isinstance(line.event, (AttemptStarts, PublishesPending)) else ""
+        self._say(str(line.event))
 
     def idle(self) -> None:
         """Nobody has said anything for a while."""
-        if self._held and time.monotonic() - self._progress >= PROGRESS_SECONDS:
+        if self._held and self._clock() - self._progress >= self._progress_interval:
             self._tell_progress(self._held)
         if self._next and self._state in ("Created", "Running", "Restarting"):
             self._say(self._next)
             self._next = ""
         elif self._state and (words := self._heartbeat.due(self._state)):
-            print(f"{time.monotonic() - self._begun:6.1f} s  {words}", flush=True)
+            print(f"{self._clock() - self._begun:6.1f} s  {words}", flush=True)
 
     def _begin(self, attempt: Attempt) -> None:
         self._tell_earlier()
-        self._attempt, self._whys = attempt, []
+        self._attempt, self._ends = attempt, set()
         self._next = "" if self._last == STARTING else STARTING
 
     def _tell_earlier(self) -> None:
@@ -152,32 +164,29 @@ class Display:
             self._say(f"earlier submissions had the attempts {earlier}: logs() shows them too")
             self._passed = []
 
-    def _said(self, why: str | None) -> bool:
-        """Whether this end of a worker only repeats, or follows from, one that was shown."""
-        if why is None:
-            return False
-        known = any(other in why or why in other for other in self._whys)
-        self._whys.append(why)
+    def _was_shown(self, end: WorkerEnds) -> bool:
+        """Whether an end was shown that this one repeats, or that it, or both, followed from."""
+        return self._are_known({end.worker if end.follows is None else end.follows, end.message})
+
+    def _are_known(self, end: set[object]) -> bool:
+        """Whether one of these, the worker that ended and what it said, was shown; from now on all of them were."""
+        known = not self._ends.isdisjoint(end)
+        self._ends |= end
         return known
 
-    def _tell_progress(self, text: str) -> None:
-        now = time.monotonic()
-        if now - self._progress < PROGRESS_SECONDS and not _is_last(text):
-            self._held = text
+    def _tell_progress(self, progress: StepProgress) -> None:
+        now = self._clock()
+        if now - self._progress < self._progress_interval and progress.step < progress.num_steps:
+            self._held = progress
             return
-        self._held = ""
+        self._held = None
         self._progress = now
-        self._say(text)
+        self._say(str(progress))
 
     def _say(self, text: str) -> None:
         self._last = text
         self._heartbeat.heard()
-        print(f"{time.monotonic() - self._begun:6.1f} s  {shown(text)}", flush=True)
-
-
-def _is_last(progress: str) -> bool:
-    step = _STEP.search(progress)
-    return step is not None and step[1] == step[2]
+        print(f"{self._clock() - self._begun:6.1f} s  {shown(text)}", flush=True)
 
 
 def _as_they_come(

@@ -24,6 +24,7 @@ class Fault:
     transient: bool
     what: str
     remedy: str
+    is_unknown_host: bool = False
 
 
 class Damaged(Exception):
@@ -133,7 +134,8 @@ def _of_settings(error: Exception) -> Fault | None:
 def _of_network(error: Exception) -> Fault:
     causes = tuple(_causes(error))
     if any(isinstance(cause, (socket.gaierror, NameResolutionError)) for cause in causes):
-        return Fault("unreachable", True, "no name server knows the server's name", f"Correct {ENDPOINT}")
+        what = "no name server knows the server's name"
+        return Fault("unreachable", True, what, f"Correct {ENDPOINT}", is_unknown_host=True)
     if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
         return Fault("unreachable", True, "connection refused: nothing listens there", _AWAY)
     if isinstance(error, boto.ConnectTimeoutError):

@@ -69,6 +69,7 @@ class Server:
                 f"{operation} of {key!r} in {self.address} ({self.place}): no answer in {LIMIT_SECONDS:.0f} s; "
                 "see whether the server is up and whether this machine's name server answers",
                 reason="unreachable",
+                fault=f"{self.address}, {self.place}: no answer",
             ) from None
 
     def persist(self, operation: str, key: str, call: Callable[[Any], T], tries: Backoff | None = None) -> T:
@@ -123,9 +124,12 @@ class Server:
         asked = f"{operation} of {key!r}" if key else operation
         found = f" [{resolved(self._endpoint)}]" if self._endpoint and fault.reason == "unreachable" else ""
         tried = f" (tried {tries.num} times in {tries.spent:.1f} s)" if tries.num > 1 else ""
+        what = f"{self.address}, {self.place}{found}: {fault.what}"
         return StorageFailed(
-            f"{asked} in {self.address}, {self.place}{found}: {fault.what}{tried}. {fault.remedy}",
+            f"{asked} in {what}{tried}. {fault.remedy}",
             reason=fault.reason,
+            fault=what,
+            is_unknown_host=fault.is_unknown_host,
         )
 
 

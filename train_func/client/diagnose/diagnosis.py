@@ -16,6 +16,8 @@ class Diagnosis:
     """What to do about it."""
     permanent: bool = False
     """Whether waiting alone cannot help; somebody has to change something."""
+    said: str = ""
+    """Of a worker's end: what the worker itself has said of it."""
 
     @property
     def headline(self) -> str:

@@ -133,7 +133,8 @@ def _of_end(event: Event, end: ContainerEnd, num_pods: int, crashes: int) -> Dia
     if event.reason == "OOMKilled":
         what = f"worker {worker} needed more than its memory limit and was killed (exit code {code}). {message}".strip()
         return Diagnosis("memory", what, _MEMORY if not hopeless else _MORE_MEMORY, permanent=hopeless)
-    return Diagnosis(cause or exits.cause_of(code), _ending(event, end), "it is started again")
+    own = message if cause else ""
+    return Diagnosis(cause or exits.cause_of(code), _ending(event, end), "it is started again", said=own)
 
 
 def _ending(event: Event, end: ContainerEnd) -> str:

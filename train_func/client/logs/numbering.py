@@ -1,20 +1,16 @@
 """Tells by its lines to which attempt a pod belongs, and words the line that stands before each attempt's lines.
 
-A worker's first line names its pod, when it started and its submission; worker 0 later says the number of the attempt.
+A worker's first event names its pod, when it started and its submission; worker 0 later says the number of the attempt.
 Until then the number is foreseen: it is the next one.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from train_func import events
 from train_func.client.status import LogLine
-
-_FIRST = re.compile(
-    r"worker \d+ of \d+ starts in \S+ \((?P<uid>[^)]+)\)(?: at (?P<at>[^ ,]+))?(?:, submitted (?P<submitted>\S+))?"
-)
-_SAID = re.compile(r"attempt (\d+)[: (]")
+from train_func.events import AttemptStarts, Event, PublishesPending, WorkerStarts
 
 
 @dataclass(eq=False)
@@ -43,12 +39,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class AttemptLine:
-    """One line of one worker; ``late``: a later attempt has spoken before."""
+    """One line of one worker, as a person reads it; ``late``: a later attempt has spoken before."""
 
     attempt: Attempt
     worker: int
     text: str
     late: bool
+    event: Event | None = None
+    """What the line says, unless it was printed."""
 
     def __str__(self) -> str:
         label = f"worker {self.worker}, attempt {self.attempt.number}" if self.late else f"worker {self.worker}"
@@ -67,8 +65,8 @@ def headed(lines: Iterable[AttemptLine]) -> Iterator[str]:
 
 def uid_in(first_line: str) -> str:
     """The pod that a worker's first line names; empty when it is no such line."""
-    found = _FIRST.match(first_line)
-    return found["uid"] if found else ""
+    first = events.parse(first_line)
+    return first.pod_uid if isinstance(first, WorkerStarts) else ""
 
 
 class Numbering:
@@ -85,16 +83,17 @@ class Numbering:
     def told(self, lines: Iterable[LogLine]) -> Iterator[AttemptLine]:
         """Each line with its attempt."""
         for line in lines:
-            attempt = self._of.get(line.pod_uid) or self._join(line)
-            if line.worker == 0 and (said := _SAID.match(line.text)):
-                attempt = self._corrected(line, attempt, int(said[1]))
-            yield AttemptLine(attempt, line.worker, line.text, late=attempt is not self._last)
+            event = events.parse(line.text)
+            attempt = self._of.get(line.pod_uid) or self._join(line, event)
+            if line.worker == 0 and isinstance(event, (AttemptStarts, PublishesPending)):
+                attempt = self._corrected(line, attempt, event.attempt)
+            text = events.readable(line.text)
+            yield AttemptLine(attempt, line.worker, text, late=attempt is not self._last, event=event)
 
-    def _join(self, line: LogLine) -> Attempt:
-        first = _FIRST.match(line.text)
-        submitted = (first and first["submitted"]) or ""
+    def _join(self, line: LogLine, event: Event | None) -> Attempt:
+        submitted, started = (event.submitted, event.time) if isinstance(event, WorkerStarts) else ("", "")
         number = self._known.get(line.pod_uid) or self._foreseen(line, submitted)
-        attempt = self._attempts.get(number) or self._begin(number, submitted, (first and first["at"]) or "")
+        attempt = self._attempts.get(number) or self._begin(number, submitted, started)
         attempt.pods[line.worker] = line.pod_uid
         attempt.formed = self._formed(attempt)
         self._of[line.pod_uid] = attempt

@@ -1,22 +1,22 @@
 """What the store keeps of the attempts of a run: whose logs, and the rest of one whose beginning was seen elsewhere."""
 
-import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from train_func import events
 from train_func.attempt_records import EndRecord, Lease
 from train_func.client.logs.numbering import uid_in
 from train_func.client.status import LogLine
 from train_func.errors import StorageFailed
+from train_func.events import LogGap
 from train_func.layout import AttemptFile
 from train_func.records import RunRecord
 from train_func.storage import Store
 
 NUM_AT_ONCE = 16  # requests to the store
 NUM_COMPARED = 64  # last lines that were shown, by which the place in the log is found
-_GAP = re.compile(r"\.\.\. (\d+) lines \(\d+ bytes\) are left out here \.\.\.")
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ def _counts(kept: list[str]) -> list[int]:
     """Which line of the whole log each is, from 1."""
     counts, count = [], 0
     for line in kept:
-        gap = _GAP.fullmatch(line)
-        count += int(gap[1]) if gap else 1
+        event = events.parse(line)
+        count += event.num_lines if isinstance(event, LogGap) else 1
         counts.append(count)
     return counts
 

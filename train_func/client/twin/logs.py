@@ -11,7 +11,7 @@ from train_func.client.twin.record import PodRecord
 
 POLL_SECONDS = 0.1
 CHUNK_BYTES = 256 * 1024
-LAST_BYTES = 8 * 1024  # in which the last line is looked for
+LAST_BYTES = 64 * 1024  # in which the last line is looked for
 LONGEST_LINE = 1024 * 1024  # bytes; a longer one comes in pieces
 
 

@@ -5,15 +5,16 @@ generation lasts; the count begins anew with each submission.
 """
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 
 from train_func import exits
 from train_func.attempt_records import EndRecord, Lease, Verdict
 from train_func.counted import counted
 from train_func.errors import StorageFailed
+from train_func.events import AttemptStarts, now
 from train_func.layout import RunKeys
 from train_func.records import RunRecord
 from train_func.storage import Store
+from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.rank_end import RankEnd, records_of
 
 _FREE = {exits.STOPPED, exits.RENDEZVOUS}
@@ -59,13 +60,16 @@ class Start:
     at_most: int
     refused: Verdict | None
 
-    @property
-    def numbered(self) -> str:
-        """The number under which the store and the logs know it, and how many this submission may have."""
-        number, position = self.lease.attempt, self.num_started + 1
-        if number == position:
-            return f"attempt {number} of at most {self.at_most}"
-        return f"attempt {number} ({position} of at most {self.at_most} since it was submitted again)"
+    def event(self, environment: Environment) -> AttemptStarts:
+        """What is said of it."""
+        return AttemptStarts(
+            attempt=self.lease.attempt,
+            position=self.num_started + 1,
+            at_most=self.at_most,
+            num_workers=environment.num_workers,
+            num_ranks=environment.num_workers * environment.num_ranks,
+            num_threads=environment.num_threads,
+        )
 
 
 class Attempts:
@@ -210,8 +214,3 @@ class Attempts:
             return EndRecord.from_record(data, key)
         except StorageFailed:
             return None
-
-
-def now(*, seconds: bool = False) -> str:
-    """This moment, ISO, UTC; to the microsecond or only to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds" if seconds else "microseconds")

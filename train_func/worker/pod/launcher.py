@@ -213,6 +213,10 @@ class _RankFiles(LogsSpecs):
                 "OMP_NUM_THREADS": str(self._environment.num_threads),
                 **_without_gpu(os.environ),
             }
+            pipe = self._folder / f"{local_rank}.events"
+            with contextlib.suppress(OSError):  # a file system without pipes: the rank prints what it says
+                self._log_tee.rank_events(self._ranks[local_rank], pipe)
+                variables["TRAIN_FUNC_EVENTS"] = str(pipe)
             running(self.outcome(local_rank)).touch()
         return LogsDest(stdouts=outputs, stderrs=dict(outputs), error_files=dict.fromkeys(outputs, ""))
 

@@ -4,16 +4,21 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
+from train_func import events
 from train_func.errors import StorageFailed
+from train_func.events import Event, LogGap
+from train_func.worker.pod.history import History
 
 HEAD = 2**20  # bytes of a log's beginning that are always kept
 TAIL = 4 * 2**20  # bytes of its end
 LONGEST_LINE = 2**16
-INTERVAL = 3.0  # seconds between two uploads of a short log
-SECONDS_PER_BYTE = INTERVAL / 2**20  # more between those of a long one: each upload carries all of it
+INTERVAL = 3.0  # seconds between two uploads of a short log; twice that of one of a MiB, because each carries all of it
 END = b"\0end of output\0"
 
 Put = Callable[[bytes], object]
@@ -47,19 +52,22 @@ class BoundedLog:
 
     def render(self) -> bytes:
         """The log as it is kept."""
-        gap = f"... {self._num_lines_out} lines ({self._num_bytes_out} bytes) are left out here ...\n".encode()
-        return b"".join([*self._head, *([gap] if self._num_lines_out else []), *self._tail])
+        gap = LogGap(time="", num_lines=self._num_lines_out, num_bytes=self._num_bytes_out)
+        gaps = [f"{events.line(gap)}\n".encode()] if self._num_lines_out else []
+        return b"".join([*self._head, *gaps, *self._tail])
 
 
 class _Stream(threading.Thread):
-    """Reads one pipe line by line until its end mark, which comes after everything that was written before."""
+    """Reads one pipe line by line until its end mark, which comes after everything that was written before.
 
-    def __init__(self, prefix: bytes, emit: Callable[[bytes], None]) -> None:
+    ``ends``: descriptors of its ends, for reading and for writing.
+    """
+
+    def __init__(self, ends: tuple[int, int], emit: Callable[[bytes], None]) -> None:
         super().__init__(name="output", daemon=True)
-        self._prefix = prefix
         self._emit = emit
         self._rest = b""
-        self._read, self.write = os.pipe()
+        self._read, self.write = ends
 
     def run(self) -> None:
         while not self._rest.endswith(END):
@@ -68,9 +76,9 @@ class _Stream(threading.Thread):
                 lines.append(self._rest)
                 self._rest = b""
             for line in lines:
-                self._emit(self._prefix + last_state(line) + b"\n")
+                self._emit(line)
         if rest := self._rest.removesuffix(END):
-            self._emit(self._prefix + last_state(rest) + b"\n")
+            self._emit(rest)
 
     def end(self, seconds: float) -> None:
         """Returns when everything was passed on, or after ``seconds``."""
@@ -86,14 +94,19 @@ def last_state(line: bytes) -> bytes:
 
 
 class LogTee:
-    """Owns stdout and stderr of this process, and the output of its ranks."""
+    """Owns stdout and stderr of this process, and the output of its ranks; alone writes lines that are events.
 
-    def __init__(self) -> None:
+    ``interval``: seconds between two uploads of a short log.
+    """
+
+    def __init__(self, interval: float = INTERVAL) -> None:
         self._real = os.fdopen(os.dup(1), "wb")
         self._lock = threading.Lock()
         self._log = BoundedLog()
+        self._interval = interval
         self._upload: _Upload | None = None
-        self._own = self._stream(b"")
+        self._history: History | None = None
+        self._own = self._stream(os.pipe(), b"")
         self._ranks: list[_Stream] = []
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text file, as Python starts it
         os.dup2(self._own.write, 1)
@@ -101,34 +114,63 @@ class LogTee:
 
     def rank_output(self, rank: int) -> str:
         """A path; what is written to it appears as lines of this rank."""
-        stream = self._stream(f"[rank {rank}] ".encode())
+        stream = self._stream(os.pipe(), f"[rank {rank}] ".encode())
         self._ranks.append(stream)
         return f"/dev/fd/{stream.write}"
+
+    def rank_events(self, rank: int, path: Path) -> None:
+        """Makes a pipe at ``path``; what is written to it becomes events of this rank. Raises OSError."""
+        os.mkfifo(path)
+        read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        write = os.open(path, os.O_WRONLY)
+        os.set_blocking(read, True)
+
+        def told(line: bytes) -> None:
+            with contextlib.suppress(Exception):  # else nothing would read the pipe, and the rank would wait for that
+                if event := events.parse(line.decode(errors="replace")):
+                    self.say(replace(event, rank=rank))
+
+        stream = _Stream((read, write), told)
+        stream.start()
+        self._ranks.append(stream)
+
+    def say(self, event: Event) -> None:
+        """Writes an event's line."""
+        self._emit(events.line(event).encode() + b"\n")
+        if self._history is not None:
+            self._history.hear(event)
 
     def ranks_ended(self) -> None:
         """Passes on the last words of the ranks; to be called when none of them lives any more."""
         while self._ranks:
             self._ranks.pop().end(seconds=2)
 
-    def begin(self, put: Put) -> None:
-        """From now on the log, from its beginning on, is kept by ``put``."""
-        self._upload = _Upload(self._render, put)
+    def begin(self, put: Put, history: History | None = None) -> None:
+        """From now on the log, from its beginning on, is kept by ``put``, and what events say by ``history``."""
+        if history is not None:
+            history.start()
+            self._history = history
+        self._upload = _Upload(self._render, put, self._interval)
         self._upload.start()
 
     def flush(self, seconds: float) -> None:
-        """Keeps the log as it is now, within ``seconds``."""
+        """Keeps log and history as they are now, within ``seconds``."""
+        until = time.monotonic() + seconds
         if self._upload is not None:
             self._upload.flush(seconds)
+        if self._history is not None:
+            self._history.flush(max(0.0, until - time.monotonic()))
 
-    def close(self, seconds: float) -> None:
-        """Gives stdout and stderr back, and keeps the log a last time."""
+    def close(self, last: Event, seconds: float) -> None:
+        """Gives stdout and stderr back, says ``last`` after all that was printed, and keeps the log a last time."""
         os.dup2(self._real.fileno(), 1)
         os.dup2(self._real.fileno(), 2)
         self._own.end(seconds=1)
+        self.say(last)
         self.flush(seconds)
 
-    def _stream(self, prefix: bytes) -> _Stream:
-        stream = _Stream(prefix, self._emit)
+    def _stream(self, ends: tuple[int, int], prefix: bytes) -> _Stream:
+        stream = _Stream(ends, lambda line: self._emit(prefix + events.escaped(last_state(line)) + b"\n"))
         stream.start()
         return stream
 
@@ -147,8 +189,9 @@ class LogTee:
 class _Upload(threading.Thread):
     """Puts the log whenever it has changed, in a thread of its own: a store that is away blocks nobody."""
 
-    def __init__(self, render: Callable[[], bytes], put: Put) -> None:
+    def __init__(self, render: Callable[[], bytes], put: Put, interval: float) -> None:
         super().__init__(name="log upload", daemon=True)
+        self._interval = interval
         self._render = render
         self._put = put
         self._last = b""
@@ -157,7 +200,7 @@ class _Upload(threading.Thread):
 
     def run(self) -> None:
         while True:
-            at_once = self._now.wait(INTERVAL + len(self._last) * SECONDS_PER_BYTE)
+            at_once = self._now.wait(self._interval * (1 + len(self._last) / 2**20))
             self._now.clear()
             log = self._render()
             if log != self._last:

@@ -5,12 +5,12 @@ import json
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from train_func.attempt_records import Failure, RankRecord
 from train_func.errors import Cause
+from train_func.events import now
 from train_func.exits import CODE, Exit, exit_of, is_lost_peer
 
 LONGEST_MESSAGE = 4_000  # characters; a record stays readable when an exception carries a whole tensor
@@ -110,7 +110,7 @@ def of_error(error: BaseException, *, session: bool) -> Outcome:
         type=type(error).__name__,
         message=_cut(text, LONGEST_MESSAGE),
         traceback=_cut("".join(traceback.format_exception(error)), LONGEST_TRACEBACK),
-        time=datetime.now(UTC).isoformat(),
+        time=now(),
     )
     return Outcome(ended.code, ended.cause, session, is_lost_peer(error), failure)
 

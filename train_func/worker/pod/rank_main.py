@@ -1,5 +1,6 @@
 """One rank: a process that runs train_func once, says how it ended, and leaves without unloading anything."""
 
+import contextlib
 import faulthandler
 import inspect
 import json
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import open_store
-from train_func.worker.pod import process_group, user_module
+from train_func.worker.pod import process_group, reporting, user_module
 from train_func.worker.pod.rank_end import Outcome, of_error
 from train_func.worker.setup import write_setup
 
@@ -28,6 +29,9 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     _configure_logging()
     signal.signal(signal.SIGTERM, _on_signal)
     process_group.observe()
+    if path := environ.get("TRAIN_FUNC_EVENTS"):
+        with contextlib.suppress(OSError):  # its events are printed then
+            reporting.report_through(path)
     outcome = _outcome(lambda: _run(environ))
     outcome = replace(outcome, separate=process_group.separate(int(environ.get("WORLD_SIZE", "1"))))
     if "TRAIN_FUNC_OUTCOME_FILE" in environ:
@@ -116,7 +120,7 @@ def _run(environ: Mapping[str, str]) -> None:
         try:
             write_setup(store, record, int(environ["TRAIN_FUNC_ATTEMPT"]), int(environ["WORLD_SIZE"]), None)
         except StorageFailed as failure:  # a function that needs no store goes on without it
-            print(f"note: with what this attempt computes could not be recorded: {failure}")
+            reporting.note(f"with what this attempt computes could not be recorded: {failure}")
     _call(function, record.parameters())
 
 

@@ -13,6 +13,8 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, create_handler
 
+from train_func.events import WaitsForPeers
+from train_func.worker.pod import reporting
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.peers import KeyValue, NotFormed, Peers
 from train_func.worker.pod.stop import Stop
@@ -89,7 +91,7 @@ class _Joining:
             )
         if time.monotonic() - self._told > TELL_SECONDS:
             self._told = time.monotonic()
-            print(f"waiting for the other workers at {self._environment.endpoint}: {why}")
+            reporting.say(WaitsForPeers(endpoint=self._environment.endpoint, why=why))
         self._stop.pause(RETRY_SECONDS)
 
 

@@ -11,11 +11,14 @@ from typing import TypeVar
 from train_func import exits
 from train_func.attempt_records import Lease, Verdict
 from train_func.errors import InvalidInput, StorageFailed
+from train_func.events import PublishesPending
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
+from train_func.worker.pod import reporting
 from train_func.worker.pod.attempt_store import Attempts, Start
 from train_func.worker.pod.environment import Environment
+from train_func.worker.pod.history import History
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import Peers
 from train_func.worker.pod.processes import num_memory_kills
@@ -127,19 +130,16 @@ class Attempt:
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
-        if attempts := self._attempts:
-            self._log_tee.begin(lambda log: attempts.put_log(lease.attempt, log))
+        if (attempts := self._attempts) and (store := self._store):
+            keys, is_first = self._record.keys.attempt(lease.attempt), self._environment.worker == 0
+            history = History(keys, store.put) if is_first else None  # rank 0 alone reports metrics
+            self._log_tee.begin(lambda log: attempts.put_log(lease.attempt, log), history)
 
     def _say(self, start: Start) -> None:
         environment = self._environment
         if environment.worker:
             return  # the whole group needs to hear it once
-        how = "starts from the beginning (no checkpoints yet)" if start.lease.attempt > 1 else "starts"
-        num_ranks = environment.num_workers * environment.num_ranks
-        print(
-            f"{start.numbered}: {how}; "
-            f"workers: {environment.num_workers}, ranks: {num_ranks}, threads per rank: {environment.num_threads}"
-        )
+        reporting.say(start.event(environment))
 
     def finish(self, peers: Peers, ends: list[RankEnd]) -> None:
         """Makes sure that what was to be published is there, and puts this worker's success on record.
@@ -172,7 +172,7 @@ class Attempt:
         """
         if (number := self._pending.attempt) is None or not (store := self._store) or not (attempts := self._attempts):
             return None
-        print(f"attempt {number} has trained to the end and was not published: only that is left to do")
+        reporting.say(PublishesPending(attempt=number))
         self._publishing = True
         if self._peers:
             self._peers.tell_whether_publishing(True)

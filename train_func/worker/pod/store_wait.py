@@ -6,23 +6,35 @@ from pathlib import Path
 from typing import TypeVar
 
 from train_func.errors import StorageFailed
+from train_func.events import WaitsForStore
 from train_func.storage import Entry, Object, Store
 from train_func.storage.store import ignore
+from train_func.worker.pod import reporting
 from train_func.worker.pod.stop import Stop
 
 STORE_SECONDS = 60.0
-PAUSE = 3.0
+PAUSE = 3.0  # seconds between two tries
 TELL_SECONDS = 15.0  # between two lines that say what is waited for, where the wait is long
 
 T = TypeVar("T")
 Tell = Callable[[float, StorageFailed], object]
 
 
-def _tell(seconds: float, failure: StorageFailed) -> None:
-    print(f"the store is away, waiting up to {seconds:.0f} s more for it: {failure}", flush=True)
+def _tell(seconds: float, failure: StorageFailed, purpose: str = "") -> None:
+    reporting.say(
+        WaitsForStore(
+            seconds_left=seconds,
+            fault=failure.fault,
+            is_unknown_host=failure.is_unknown_host,
+            message=str(failure),
+            purpose=purpose,
+        )
+    )
 
 
-def patiently(call: Callable[[], T], stop: Stop, seconds: float = STORE_SECONDS, tell: Tell = _tell) -> T:
+def patiently(
+    call: Callable[[], T], stop: Stop, seconds: float = STORE_SECONDS, tell: Tell = _tell, pause: float = PAUSE
+) -> T:
     """Repeats ``call`` while the store is unreachable, for ``seconds`` at most.
 
     Raises:
@@ -34,10 +46,10 @@ def patiently(call: Callable[[], T], stop: Stop, seconds: float = STORE_SECONDS,
         try:
             return call()
         except StorageFailed as failure:
-            if not failure.retryable or time.monotonic() + PAUSE > end:
+            if not failure.retryable or time.monotonic() + pause > end:
                 raise
             tell(end - time.monotonic(), failure)
-        stop.pause(PAUSE)
+        stop.pause(pause)
 
 
 class PatientStore:
@@ -46,12 +58,13 @@ class PatientStore:
     Each call waits by itself, so that what has arrived is not sent again. ``purpose``: what the wait is for, in words.
     """
 
-    def __init__(self, store: Store, stop: Stop, seconds: float, purpose: str) -> None:
+    def __init__(self, store: Store, stop: Stop, seconds: float, purpose: str, pause: float = PAUSE) -> None:
         self.address = store.address
         self._store = store
         self._stop = stop
         self._until = time.monotonic() + seconds
         self._purpose = purpose
+        self._pause = pause
         self._told = -TELL_SECONDS
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_version: str | None = None) -> str:
@@ -91,9 +104,9 @@ class PatientStore:
         self._patiently(lambda: self._store.probe(prefix))
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        return patiently(call, self._stop, self._until - time.monotonic(), self._tell)
+        return patiently(call, self._stop, self._until - time.monotonic(), self._tell, self._pause)
 
     def _tell(self, seconds: float, failure: StorageFailed) -> None:
         if time.monotonic() - self._told >= TELL_SECONDS:
             self._told = time.monotonic()
-            print(f"waiting up to {seconds:.0f} s more for the store, to {self._purpose}: {failure}", flush=True)
+            _tell(seconds, failure, self._purpose)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, NoReturn
 from train_func import exits
 from train_func.attempt_records import Termination, Verdict
 from train_func.errors import InvalidInput, TrainFuncError
+from train_func.events import WorkerEnds, WorkerStarts
 from train_func.records import RunRecord
 from train_func.storage import Store, open_store
-from train_func.worker.pod.attempt_store import now
+from train_func.worker.pod import reporting
 from train_func.worker.pod.environment import Environment, read_environment
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import NotFormed, PeersLost
@@ -39,32 +40,46 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
     faulthandler.enable(os.dup(2))
     adopt_orphans()
     log_tee = LogTee()
+    reporting.report_to(log_tee.say)
     supervisor: Supervisor | None = None
     try:
         environment = read_environment(environ)
         stop.grace = environment.grace
-        print(_first_line(environment))
+        reporting.say(_starts(environment))
         supervisor = Supervisor(environment, log_tee, stop)
         verdict = supervisor.run()
     except InvalidInput as error:
         verdict = Verdict(exits.USAGE, error.cause, str(error), worker=0)
     attempt = supervisor.attempt_number if supervisor else None
     said = Termination(attempt=attempt, exit_code=verdict.exit_code, cause=verdict.cause, message=verdict.message)
-    print(f"worker {verdict.worker} ends with exit code {verdict.exit_code}: {verdict.message}")
     _write_termination(environ.get("TRAIN_FUNC_TERMINATION_FILE"), said.to_json())
-    log_tee.close(supervisor.seconds_left() if supervisor else 0.0)
+    log_tee.close(_ends(verdict), supervisor.seconds_left() if supervisor else 0.0)
     os._exit(verdict.exit_code)
 
 
-def _first_line(environment: Environment) -> str:
+def _starts(environment: Environment) -> WorkerStarts:
     """Says whose log this is: by it a client recognises the copy in the store, and to which submission it belongs."""
-    pod = f"{environment.pod} ({environment.pod_uid})" if environment.pod_uid else environment.pod
     try:
         submitted = json.loads((environment.job_dir / "run.json").read_text()).get("submitted")
-    except (OSError, ValueError, AttributeError):  # what is wrong with it is said by whoever needs it
+    except (OSError, ValueError, AttributeError):  # what is wrong with it is said where it is read as a whole
         submitted = None
-    since = f", submitted {submitted}" if submitted else ""
-    return f"worker {environment.worker} of {environment.num_workers} starts in {pod} at {now(seconds=True)}{since}"
+    return WorkerStarts(
+        worker=environment.worker,
+        num_workers=environment.num_workers,
+        pod=environment.pod,
+        pod_uid=environment.pod_uid,
+        submitted=str(submitted or ""),
+    )
+
+
+def _ends(verdict: Verdict) -> WorkerEnds:
+    return WorkerEnds(
+        worker=verdict.worker,
+        exit_code=verdict.exit_code,
+        cause=verdict.cause,
+        message=verdict.message,
+        follows=verdict.follows,
+    )
 
 
 def _write_termination(file: str | None, said: str) -> None:

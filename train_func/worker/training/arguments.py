@@ -71,12 +71,12 @@ def check_run(trainer: transformers.Trainer, run: Run) -> None:
     """
     args = trainer.args
     if args.max_steps > 0:  # the only length of a data set that is a stream; a plan refuses it
-        world.log_rank0(f"note: max_steps={args.max_steps} ends the training, and not epochs={run.epochs} of the Run")
+        world.note(f"max_steps={args.max_steps} ends the training, and not epochs={run.epochs} of the Run")
     elif faults := value_faults(args, {"num_train_epochs": run.epochs}):
         raise InvalidInput(faults, cause="code")
     if trainer.optimizer is None and args.learning_rate != run.learning_rate:  # an optimizer has its own
-        world.log_rank0(
-            f"note: the training has learning_rate={args.learning_rate:g}, and its Run, which is published with the "
+        world.note(
+            f"the training has learning_rate={args.learning_rate:g}, and its Run, which is published with the "
             f"model, {run.learning_rate:g}: TrainingArguments(**session.arguments()) carries that of the Run"
         )
 

@@ -15,6 +15,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from train_func.errors import InvalidInput
+from train_func.events import RowsAudited
 from train_func.worker.training import world
 from train_func.worker.training.coverage import Coverage, RowIds, count
 from train_func.worker.training.plan import CALL, ROW_ID, PlanFacts, positions_of, row_ids_of
@@ -139,7 +140,7 @@ def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
             cause="code",
         )
     if whole is not None and len(ids) < len(whole):
-        world.log_rank0(f"note: {len(ids)} of the {len(whole)} {what} rows are used")
+        world.note(f"{len(ids)} of the {len(whole)} {what} rows are used")
     return ids
 
 
@@ -187,8 +188,8 @@ def check_epoch(epoch: int, expected: RowIds, used: RowIds) -> Coverage:
         InvalidInput: (cause "code", on every rank) when it is not so.
     """
     coverage = count(expected, world.gather(used))
-    numbers = " ".join(f"{name}={value}" for name, value in coverage.counts("used_once").items())
-    world.log_rank0(f"audit epoch={epoch} {numbers} world_size={world.size()}")
+    counts = coverage.counts("used_once")
+    world.log_rank0(RowsAudited(what=f"epoch={epoch}", counts=counts, world_size=world.size()))
     if not coverage.exact:
         raise InvalidInput(
             f"Epoch {epoch} did not use every training row once: {coverage}. Something between the plan and the "

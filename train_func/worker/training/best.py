@@ -48,14 +48,14 @@ def tell(trainer: transformers.Trainer) -> None:
     """Says which weights a training with load_best_model_at_end has ended with."""
     loaded, state = loaded_step(trainer), trainer.state
     if loaded is None:
-        world.log_rank0(
-            "note: load_best_model_at_end=True had no checkpoint of a best evaluation to load: the weights are those "
+        world.note(
+            "load_best_model_at_end=True had no checkpoint of a best evaluation to load: the weights are those "
             f"of step {state.global_step}, the last one"
         )
     elif loaded == state.best_global_step:
-        world.log_rank0(f"note: the weights are those of step {loaded} again, the best of all evaluations")
+        world.note(f"the weights are those of step {loaded} again, the best of all evaluations")
     else:
-        world.log_rank0(
-            f"note: the weights are those of step {loaded} again, the best evaluation with a checkpoint; that of "
+        world.note(
+            f"the weights are those of step {loaded} again, the best evaluation with a checkpoint; that of "
             f"step {state.best_global_step} was better"
         )

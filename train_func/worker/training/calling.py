@@ -14,6 +14,7 @@ from train_func.layout import RUN
 from train_func.records import RunRecord
 from train_func.run import RECORD_KEY
 from train_func.storage import Store
+from train_func.worker.pod import reporting
 from train_func.worker.pod.attempt_store import Attempts
 
 ATTEMPT = 1  # of every call, which is a generation of its own
@@ -45,10 +46,9 @@ def claim(store: Store, record: RunRecord) -> RunRecord:
         if store.names(own.keys.prefix):
             continue
         if Attempts(store, own, worker=0, pod=socket.gethostname()).claim().attempt == ATTEMPT:
-            print(
-                f"note: train_func was called without a launcher: one rank, generation {generation}; it publishes to "
-                f"{store.address}/{own.keys.model}",
-                flush=True,
+            reporting.note(
+                f"train_func was called without a launcher: one rank, generation {generation}; it publishes to "
+                f"{store.address}/{own.keys.model}"
             )
             return own
     raise AssertionError("numbers do not end")

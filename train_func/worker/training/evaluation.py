@@ -16,6 +16,7 @@ from transformers.trainer_pt_utils import nested_numpify
 from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
+from train_func.events import RowsAudited
 from train_func.worker.training import audit, weights, world
 from train_func.worker.training.coverage import Coverage, RowIds, count
 from train_func.worker.training.loader import Collator, take_row_ids
@@ -44,12 +45,10 @@ class Measured:
     """The same with the prefix that was asked for."""
     coverage: Coverage
 
-    def __str__(self) -> str:
-        return " ".join(
-            f"{name}={value:.4f}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in self.metrics.items()
-            if isinstance(value, (float, int, str))
-        )
+    @property
+    def reported(self) -> dict[str, float | int | str]:
+        """Those that are numbers or texts."""
+        return {name: value for name, value in self.metrics.items() if isinstance(value, (float, int, str))}
 
 
 @dataclass(frozen=True)
@@ -163,8 +162,8 @@ def _predict_all(
     own = world.on_all_ranks(lambda: [_predict(trainer, rows, *batch, collator, ignore_keys, keep) for batch in mine])
     parts = [part for of_rank in world.gather(own) for part in of_rank]
     coverage = count(ids, [np.asarray(part.row_ids) for part in parts])
-    numbers = " ".join(f"{name}={value}" for name, value in coverage.counts("in_metric_once").items())
-    world.log_rank0(f"audit {what} {numbers} world_size={world.size()}")
+    counts = coverage.counts("in_metric_once")
+    world.log_rank0(RowsAudited(what=what, counts=counts, world_size=world.size()))
     if not coverage.exact:
         raise InvalidInput(f"The {what.replace('_', '-')} rows are not used once each: {coverage}", cause="code")
     positions = [part.positions for part in parts]

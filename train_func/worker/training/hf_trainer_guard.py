@@ -156,15 +156,15 @@ def check_stock_trainer(trainer: transformers.Trainer, whole: RowIds | None) -> 
         raise InvalidInput(faults, cause="code")
     hf_trainer_loss.tell_of_means(trainer)
     if trainer.compute_metrics is not None:
-        world.log_rank0(
-            "note: whether compute_metrics fails is known at the first evaluation of transformers.Trainer; "
+        world.note(
+            "whether compute_metrics fails is known at the first evaluation of transformers.Trainer; "
             "train_func.worker.Trainer tries it before the first step"
         )
     rows = trainer.train_dataset
     if isinstance(rows, IterableDataset) and getattr(rows, "_distributed", None) is not None and world.size() > 1:
         _refuse_stock("before that an iterable data set was split by split_dataset_by_node", None)
     if whole is None or not isinstance(rows, Dataset) or ROW_ID not in rows.column_names:
-        world.log_rank0("note: the rows given to transformers.Trainer carry no row ids, so their use is not counted")
+        world.note("the rows given to transformers.Trainer carry no row ids, so their use is not counted")
         return None
     given = row_ids_of(rows)
     with torch.random.fork_rng(devices=[]):
@@ -177,7 +177,7 @@ def check_stock_trainer(trainer: transformers.Trainer, whole: RowIds | None) -> 
     if alike and _is_undealt(trainer, given, used):
         _refuse_stock("its loader does not, so every rank would train on every row", coverage)
     if alike and len(given) < len(whole):
-        world.log_rank0(f"note: {len(given)} of the {len(whole)} training rows are used")
+        world.note(f"{len(given)} of the {len(whole)} training rows are used")
     return coverage
 
 

@@ -25,8 +25,8 @@ def tell_of_means(trainer: transformers.Trainer) -> None:
         return  # transformers takes the loss for a mean
     found = world.gather(_is_mean(trainer))
     if None in found:
-        world.log_rank0(
-            "note: it could not be tried whether the loss is a sum divided by num_items_in_batch, as "
+        world.note(
+            "it could not be tried whether the loss is a sum divided by num_items_in_batch, as "
             "transformers.Trainer believes; a mean would be multiplied by gradient_accumulation_steps and ranks"
         )
     if not all(found):
@@ -34,8 +34,8 @@ def tell_of_means(trainer: transformers.Trainer) -> None:
     if trainer.loss_is_scaled_for_ga is None:  # a subclass may have said what it is
         trainer.loss_is_scaled_for_ga = False
     trainer.args.average_tokens_across_devices = False
-    world.log_rank0(
-        f"note: the loss of {type(trainer.model).__name__} is a mean, whatever num_items_in_batch is; "
+    world.note(
+        f"the loss of {type(trainer.model).__name__} is a mean, whatever num_items_in_batch is; "
         "transformers.Trainer is told so, or it would multiply it by gradient_accumulation_steps and ranks"
     )
 

@@ -45,7 +45,7 @@ class Loading:
         """The rows to train on and those held out."""
         found = world.on_all_ranks(self._read)
         for note in found.notes:
-            world.log_rank0(f"note: {note}")
+            world.note(note)
         return found
 
     def _read(self) -> Prepared:

@@ -12,6 +12,7 @@ from typing import Any
 
 from train_func.records import RunRecord
 from train_func.storage import Store
+from train_func.worker.pod import reporting
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.store_wait import PatientStore
 from train_func.worker.training.publish import publish, take_source
@@ -63,7 +64,7 @@ class Pending:
         sealed = self._read()
         patient = PatientStore(store, stop, sealed["until"] - time.time(), "publish what was trained")
         if note := sealed["report"].get("note"):
-            print(f"note: {note}", flush=True)
+            reporting.note(note)
         (self.folder / "metrics.json").write_text(json.dumps(sealed["report"]["metrics"], indent=1) + "\n")
         take_source(patient, record, self.folder)
         publish(patient, record, sealed["attempt"], self.folder, sealed["report"])

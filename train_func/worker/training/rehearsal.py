@@ -74,7 +74,7 @@ def _refuse(trainer: Trainer, names: set[str]) -> None:
     remedy = "name one of these" + (", or give Trainer compute_metrics" if trainer.compute_metrics is None else "")
     fault = f"TrainingArguments(metric_for_best_model={trainer.args.metric_for_best_model!r}): the metrics are {known}"
     if _adds_metrics(trainer):
-        world.log_rank0(f"note: {fault}, unless the training's own evaluate or on_evaluate adds it")
+        world.note(f"{fault}, unless the training's own evaluate or on_evaluate adds it")
     else:
         raise InvalidInput(f"{fault}; {remedy}", cause="code")
 

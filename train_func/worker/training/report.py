@@ -9,6 +9,7 @@ from typing import Any
 import transformers
 from datasets import Dataset
 
+from train_func.worker.pod import reporting
 from train_func.worker.training import best, evaluation, world
 from train_func.worker.training.coverage import Coverage
 from train_func.worker.training.plain import as_json
@@ -91,10 +92,7 @@ def _unfailing(owner: Any, name: str) -> Iterator[None]:
             return method(*args, **kwargs)
         except Exception as error:
             traceback.print_exception(error)
-            print(
-                f"note: a callback or tracker was not told what was measured: {type(error).__name__}: {error}",
-                flush=True,
-            )
+            reporting.note(f"a callback or tracker was not told what was measured: {type(error).__name__}: {error}")
             return next((of for of in args if isinstance(of, transformers.TrainerControl)), None)
 
     setattr(owner, name, unfailing)

@@ -19,6 +19,7 @@ import transformers
 from datasets import Dataset
 
 from train_func.errors import InvalidInput
+from train_func.events import Published, SessionOpened
 from train_func.records import Numerics
 from train_func.storage import Store, open_store
 from train_func.worker.data.cache import machine_cache
@@ -86,10 +87,9 @@ class Session:
         with ExitStack() as opening:  # what is open already is closed again when the rest cannot be
             self._enter(opening, world.environment())
             self._open = opening.pop_all()
-        world.log_rank0(
-            f"session run={self.record.name} attempt={self.attempt} world_size={self.world_size} "
-            f"device={self.device} precision={self.numerics.precision} threads={torch.get_num_threads()}"
-        )
+        opened = partial(SessionOpened, run=self.record.name, attempt=self.attempt, world_size=self.world_size)
+        threads = torch.get_num_threads()
+        world.log_rank0(opened(device=str(self.device), precision=self.numerics.precision, num_threads=threads))
         return self
 
     def _enter(self, opening: ExitStack, environment: Mapping[str, str]) -> None:
@@ -120,7 +120,7 @@ class Session:
             if self.rank == 0 and self._trainers:
                 seconds = TRACKING_SECONDS if error is None or isinstance(error, Exception) else STOPPED_SECONDS
                 if line := tracking.keep(self._work, self._trainers, self.store, self.record, self.attempt, seconds):
-                    world.log_rank0(line)
+                    world.note(line)
 
     def _attempt(self, given: str | None) -> int:
         if given:
@@ -229,7 +229,7 @@ class Session:
             )
 
         for note in world.on_rank_zero(rehearse):
-            world.log_rank0(f"note: {note}")
+            world.note(f"{note}")
         if isinstance(trainer, Trainer):
             rehearsal.Rehearsal(trainer, report.rows_measured(trainer, self._held_out))
 
@@ -266,7 +266,8 @@ class Session:
         whole = report.measured(begun, trainer, self._held_out, self._watch.metrics_of)
         world.on_rank_zero(upload)
         _was["published"] = True
-        world.log_rank0(f"published attempt={self.attempt} model={self.store.address}/{self.record.keys.model}")
+        at = f"{self.store.address}/{self.record.keys.model}"
+        world.log_rank0(Published(attempt=self.attempt, model=at))
 
     def _check_ended(self, trainer: transformers.Trainer) -> None:
         state = trainer.state

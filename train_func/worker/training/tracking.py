@@ -59,9 +59,9 @@ def keep(
         if not num_files:
             return None
         kept = " and ".join(name for name in FOLDERS if (folder / name).exists())
-        return f"note: report_to wrote {counted(num_files, 'file')}, kept in {store.address}/{prefix}/ ({kept})"
+        return f"report_to wrote {counted(num_files, 'file')}, kept in {store.address}/{prefix}/ ({kept})"
     except Exception as error:
-        return f"note: files of report_to are not all kept: {type(error).__name__}: {error}"
+        return f"files of report_to are not all kept: {type(error).__name__}: {error}"
 
 
 def _flush(trainer: transformers.Trainer) -> None:

@@ -22,6 +22,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback, Tra
 from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
+from train_func.events import Evaluated
 from train_func.worker.training import audit, best, evaluation, weights, world
 from train_func.worker.training.acting import Actions
 from train_func.worker.training.arguments import argument_faults, fitted
@@ -211,7 +212,7 @@ class Trainer(transformers.Trainer):
 
     def _audit_epoch(self) -> None:
         if self._is_broken_off:
-            world.log_rank0(f"note: a callback ended epoch {self._epoch} early, so its rows are not counted")
+            world.note(f"a callback ended epoch {self._epoch} early, so its rows are not counted")
             return
         used = np.asarray([row for row_ids in self._used for row in row_ids], dtype=self._expected.dtype)
         self.coverage.append(audit.check_epoch(self._epoch, self._expected, used))
@@ -234,7 +235,11 @@ class Trainer(transformers.Trainer):
         metrics = {**measured.named}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        world.log_rank0(f"evaluation step={self.state.global_step} epoch={self.state.epoch or 0:g} {measured}")
+        world.log_rank0(
+            Evaluated(
+                step=self.state.global_step, epoch=self.state.epoch or 0, prefix=prefix, metrics=measured.reported
+            )
+        )
         if self._progress:
             self._progress.leave_out(time.monotonic() - started)
         return metrics

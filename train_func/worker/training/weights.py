@@ -45,7 +45,7 @@ def agree(trainer: "transformers.Trainer") -> str:
         if trainer.state.global_step and differing:
             named = [name for name, _ in model.named_parameters() if name in differing]
             raise _different(model, named, trainer.state.global_step)
-        world.log_rank0("note: the ranks held different weights; all have those of rank 0 now")
+        world.note("the ranks held different weights; all have those of rank 0 now")
         take_rank_zeros(model)
     return found[0]
 

@@ -16,6 +16,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from train_func.errors import TrainFuncError
+from train_func.events import Event, Note
+from train_func.worker.pod import reporting
 
 Result = TypeVar("Result")
 
@@ -115,10 +117,15 @@ def spread(value: torch.Tensor) -> None:
             value.copy_(whole)
 
 
-def log_rank0(line: str) -> None:
-    """Prints ``line`` to the worker's log, once for all ranks."""
+def log_rank0(event: Event) -> None:
+    """Says it once for all ranks."""
     if rank() == 0:
-        print(line, flush=True)
+        reporting.say(event)
+
+
+def note(text: str) -> None:
+    """Says once for all ranks what a person should know."""
+    log_rank0(Note(text=text))
 
 
 def on_all_ranks(action: Callable[[], Result]) -> Result:

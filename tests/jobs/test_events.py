@@ -1,0 +1,88 @@
+"""What real workers say is understood by the client, and what they print is never taken for it."""
+
+from datetime import datetime
+
+import pytest
+
+from tests import runs
+from tests.jobs.conftest import until
+from tests.jobs.functions import fine_tunes, prints_events
+from train_func import JobFailed, Local, events, submit
+
+SAID_ONCE = [
+    events.AttemptStarts,
+    events.SessionOpened,
+    events.Published,
+]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory, tiny_model, rows):
+    """A job that has trained, and the lines of its workers as a cluster would show them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAIN_FUNC_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.delenv("TRAIN_FUNC_STORE", raising=False)
+        run = runs.a_run(model=str(tiny_model), dataset=str(rows), epochs=2, workers=2)
+        job = submit(fine_tunes, run, on=Local())
+        job.result(300)
+        until(lambda: all(pod.ended for pod in Local().pods(job.record.job_name)))
+        yield job, list(Local().log_lines(job.record.job_name, follow=False))
+
+
+def test_the_client_understands_every_event_of_a_real_job(recorded, capsys):
+    job, lines = recorded
+    marked = [line for line in lines if events.MARK.strip() in line.text]
+    said = [events.parse(line.text) for line in marked]
+    assert None not in said
+    assert all(len(line.text.encode()) <= events.LONGEST for line in marked)
+    assert [sum(isinstance(event, kind) for event in said) for kind in SAID_ONCE] == [1] * len(SAID_ONCE)
+    assert {event.worker for event in said if isinstance(event, events.WorkerStarts)} == {0, 1}
+    ends = [event for event in said if isinstance(event, events.WorkerEnds)]
+    assert [(end.exit_code, end.cause) for end in ends] == [(0, None)] * 2
+    audits = [(event.what, event.counts["rows"]) for event in said if isinstance(event, events.RowsAudited)]
+    assert audits == [("rehearsal", 8), ("epoch=1", 32), ("epoch=2", 32), ("held_out", 8)]
+    steps = [event for event in said if isinstance(event, events.StepProgress)]
+    assert steps[-1].step == steps[-1].num_steps
+    assert {event.rank for event in steps} == {0}
+    assert job.watch() == "Succeeded"
+    shown = capsys.readouterr().out
+    assert all(str(event) in shown for event in (steps[0], steps[-1]))
+    assert events.MARK.strip() not in shown
+    assert not any(events.MARK.strip() in line for line in job.logs())
+
+
+def test_the_history_of_a_real_job_is_in_its_store(recorded):
+    job, lines = recorded
+    said = [events.parse(line.text) for line in lines]
+    steps = [event for event in said if isinstance(event, events.StepProgress)]
+    (measured,) = (event for event in said if isinstance(event, events.Evaluated))
+    history = job.history()
+    trained = [row for row in history if "loss" in row]
+    assert [(row["step"], row["loss"]) for row in trained] == [(event.step, event.loss) for event in steps]
+    assert {row["attempt"] for row in history} == {1}
+    assert all(datetime.fromisoformat(row["timestamp"]).tzinfo for row in history)
+    (evaluated,) = (row for row in history if "eval_accuracy" in row)
+    assert evaluated["eval_accuracy"] == measured.metrics["accuracy"] == job.result()["accuracy"]
+    names = job._store.names(job.record.keys.attempt(1).metrics)
+    assert [name for name in names if "tfevents" not in name] == ["metrics.csv"]
+    job.delete()
+    assert job.history() == history
+
+
+def test_the_print_of_an_event_changes_nothing(recorded, home, a_run, capsys):
+    _, lines = recorded
+    made_up = events.AttemptStarts(attempt=9, position=9, at_most=9, num_workers=1, num_ranks=1, num_threads=1)
+    printed = [line.text for line in lines if events.parse(line.text)] + [events.line(made_up)]
+    job = submit(prints_events, a_run(workers=1, parameters={"lines": printed}), on=Local())
+    assert job.watch() == "Failed"
+    shown = capsys.readouterr().out
+    assert "progress step=" not in shown.partition("worker 0 ends")[0]
+    said = [events.parse(line.text) for line in Local().log_lines(job.record.job_name, follow=False)]
+    kinds = [type(event) for event in said if event]
+    assert kinds == [events.WorkerStarts, events.AttemptStarts, events.WorkerEnds]
+    assert [line.split(",")[0] for line in job.logs() if line.startswith("---")] == ["--- attempt 1"]
+    assert sum("@ event:" in line for line in job.logs()) >= 5 * len(printed)
+    assert job.history() == []
+    with pytest.raises(JobFailed) as caught:
+        job.result()
+    assert caught.value.cause == "code"

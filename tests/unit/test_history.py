@@ -1,0 +1,171 @@
+"""The history of a training is in the store while it runs, and reads as one over all attempts."""
+
+import struct
+import threading
+
+import google_crc32c
+import pytest
+
+from tests.recorded_jobs import a_record
+from train_func import events
+from train_func.client.history import history, joined
+from train_func.errors import StorageFailed
+from train_func.layout import RunKeys
+from train_func.metrics import Row, from_csv, row_of, to_csv
+from train_func.storage import open_store
+from train_func.worker.pod import tensorboard
+from train_func.worker.pod.history import History
+
+KEYS = RunKeys("job-a").attempt(1)
+
+
+def at(second):
+    return f"2026-01-02T03:{second // 60:02}:{second % 60:02}.000000+00:00"
+
+
+def progress(step, **fields):
+    return events.StepProgress(
+        **{"step": step, "num_steps": 101, "epoch": step / 40, "loss": 1 / step, "rows_per_second": 7.5} | fields,
+        seconds_left=1,
+        time=at(step),
+    )
+
+
+def evaluated(step, prefix="eval", **metrics):
+    return events.Evaluated(step=step, epoch=step / 40, prefix=prefix, metrics=metrics, time=at(step))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store((tmp_path / "store").as_uri())
+
+
+def test_rows_are_read_as_they_were_written():
+    said = [progress(1), evaluated(40, accuracy=0.5, best='a,\n"b"', rows=101), progress(41, loss=float("inf"))]
+    rows = [row_of(event) for event in said]
+    assert from_csv(to_csv(rows)) == rows
+    assert to_csv(rows).decode().splitlines()[0] == (
+        "step,timestamp,epoch,loss,rows_per_second,eval_accuracy,eval_best,eval_rows"
+    )
+    assert row_of(events.Note(text="step=1")) is None
+    assert from_csv(to_csv([])) == []
+
+
+@pytest.mark.parametrize("data", [b"", b"a,b\n1,2\n", b"step,timestamp\nx,y\n", b"\xff\xfe"])
+def test_a_file_that_is_no_history_is_refused(store, data):
+    store.put(KEYS.metrics_csv(1), data)
+    with pytest.raises(StorageFailed, match="metrics.csv is damaged"):
+        history(store, a_record())
+
+
+def kept(store, told, **options):
+    made = History(KEYS, store.put, interval=3600, **options)
+    made.start()
+    for event in told:
+        made.hear(event)
+        made.flush(30)
+    return made
+
+
+def test_what_was_reported_is_in_the_store(store):
+    kept(store, [progress(1), events.Note(text="no row"), evaluated(7, accuracy=0.25), progress(40)])
+    assert history(store, a_record()) == [
+        {"step": 1, "timestamp": at(1), "attempt": 1, "epoch": 0.025, "loss": 1, "rows_per_second": 7.5},
+        {"step": 7, "timestamp": at(7), "attempt": 1, "epoch": 0.175, "eval_accuracy": 0.25},
+        {"step": 40, "timestamp": at(40), "attempt": 1, "epoch": 1, "loss": 0.025, "rows_per_second": 7.5},
+    ]
+
+
+def test_a_run_without_history_has_an_empty_one(store):
+    assert history(store, a_record()) == []
+    store.put(KEYS.lease, b"{}")
+    assert history(store, a_record()) == []
+
+
+def test_a_file_that_is_long_is_followed_by_the_next(store):
+    kept(store, [progress(step) for step in range(1, 102)], longest_file=1000)
+    names = store.names(KEYS.metrics)
+    assert len([name for name in names if name.endswith(".csv")]) > 7
+    assert len(names) == 2 * len([name for name in names if name.endswith(".csv")])
+    assert all(entry.size < 1500 for entry in store.list(f"{KEYS.metrics}/"))
+    assert [row["step"] for row in history(store, a_record())] == list(range(1, 102))
+
+
+class Away:
+    """A store that fails a few times, in a way that is no store's."""
+
+    def __init__(self, store, times):
+        self.store, self.times = store, times
+
+    def put(self, key, data):
+        self.times -= 1
+        if self.times >= 0:
+            raise RuntimeError("no answer")
+        self.store.put(key, data)
+
+
+def test_a_store_that_is_away_fails_nothing_and_has_all_of_it_later(store):
+    kept(Away(store, 7), [progress(step) for step in range(1, 41)])
+    assert [row["step"] for row in history(store, a_record())] == list(range(1, 41))
+
+
+def test_a_store_that_never_answers_keeps_nobody_waiting():
+    hangs = threading.Event()
+    made = History(KEYS, lambda key, data: hangs.wait(), interval=0.01)
+    made.start()
+    for step in range(1, 40_000):
+        made.hear(progress(step))
+    made.flush(0.2)
+    assert len(made._new) <= 20_000
+    hangs.set()
+
+
+def a_row(step, second):
+    return Row(step, at(second), {})
+
+
+def steps(**attempts):
+    numbered = {int(name[1:]): of for name, of in attempts.items()}
+    rows = {number: [a_row(step, 60 * number + step) for step in of] for number, of in numbered.items()}
+    return [(number, row.step) for number, row in joined(rows)]
+
+
+def test_of_a_step_that_was_repeated_the_later_attempt_counts():
+    assert steps(a1=[1, 20, 40], a2=[21, 30, 101]) == [(1, 1), (1, 20), (2, 21), (2, 30), (2, 101)]
+    assert steps(a1=[1, 20, 40], a2=[1, 7]) == [(2, 1), (2, 7), (1, 20), (1, 40)]
+    assert steps(a1=[1, 40], a2=[], a3=[1, 40, 41]) == [(3, 1), (3, 40), (3, 41)]
+    assert steps(a10=[1, 9], a9=[1, 10]) == [(10, 1), (10, 9), (9, 10)]
+
+
+def test_of_one_step_that_was_trained_and_evaluated_both_count():
+    assert steps(a1=[40, 40]) == [(1, 40), (1, 40)]
+
+
+def records_of(data):
+    """The records of an event file, their checksums verified by another's arithmetic."""
+    found = []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        for part, stored in ((data[:8], data[8:12]), (data[12 : 12 + length], data[12 + length : 16 + length])):
+            crc = google_crc32c.value(part)
+            assert struct.unpack("<I", stored) == ((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF,)
+        found.append(data[12 : 12 + length])
+        data = data[16 + length :]
+    return found
+
+
+def test_tensorboard_reads_it(store):
+    kept(store, [progress(300, loss=0.5), evaluated(300, prefix="eval_test", accuracy=0.25, best="text")])
+    (name,) = (name for name in store.names(KEYS.metrics) if "tfevents" in name)
+    first, trained, measured = records_of(store.get(f"{KEYS.metrics}/{name}").data)
+    assert first[9:] == b"\x1a\x0dbrain.Event:2"
+    assert trained[:1] + trained[9:12] == b"\x09\x10\xac\x02"  # wall_time; step 300 as a varint
+    assert b"\x0a\x0atrain/loss\x15" + struct.pack("<f", 0.5) in trained
+    assert b"\x0a\x12eval/test_accuracy\x15" + struct.pack("<f", 0.25) in measured
+    assert b"best" not in measured
+
+
+def test_numbers_of_any_size_have_a_record():
+    for value in (1e300, -1e300, float("nan"), 2**70, True):
+        (record,) = records_of(tensorboard.encode(Row(1, at(1), {"loss": value})))
+        assert b"train/loss" in record

@@ -1,0 +1,300 @@
+"""What a worker says while it runs: typed events, written and read by this module alone.
+
+An event is one line of a worker's log: MARK, words for a person, a tab, and the same as JSON. The mark occurs in no
+other line, because the supervisor escapes it in everything that is printed.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from train_func.counted import counted
+from train_func.errors import Cause
+from train_func.plain import plain
+from train_func.terminal import shown
+
+MARK = "@event: "  # no end of it is its beginning, so that escaping one makes no other
+ESCAPED = "@ event: "
+FORMAT = 1
+LONGEST = 8 * 1024  # bytes of a line; container runtimes cut lines at 16 KiB
+_CUTS = (2000, 500, 120, 30)  # characters to which long texts are cut until the line fits
+
+
+def now() -> str:
+    """This moment, ISO, UTC."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """What every event has; its text, by str(), is what a person reads."""
+
+    time: str = field(default_factory=now)
+    """ISO, UTC."""
+    rank: int | None = None
+    """Which rank says it; None for the supervisor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerStarts(Event):
+    """The first line of a pod: says whose log it is, and which submission it belongs to."""
+
+    worker: int
+    num_workers: int
+    pod: str
+    pod_uid: str = ""
+    submitted: str = ""
+
+    def __str__(self) -> str:
+        pod = f"{self.pod} ({self.pod_uid})" if self.pod_uid else self.pod
+        when = f"at {self.time}, submitted {self.submitted}" if self.submitted else f"at {self.time}"
+        return f"worker {self.worker} of {self.num_workers} starts in {pod} {when}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptStarts(Event):
+    """The group is complete and has a number."""
+
+    attempt: int
+    position: int
+    """Among the attempts of its submission, from 1."""
+    at_most: int
+    num_workers: int
+    num_ranks: int
+    num_threads: int
+    """Of each rank."""
+
+    def __str__(self) -> str:
+        number = f"attempt {self.attempt} of at most {self.at_most}"
+        if self.attempt != self.position:
+            number = f"attempt {self.attempt} ({self.position} of at most {self.at_most} since it was submitted again)"
+        how = "starts from the beginning (no checkpoints yet)" if self.attempt > 1 else "starts"
+        sizes = f"workers: {self.num_workers}, ranks: {self.num_ranks}, threads per rank: {self.num_threads}"
+        return f"{number}: {how}; {sizes}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishesPending(Event):
+    """A worker publishes what an attempt has trained; said before it does."""
+
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} has trained to the end and was not published: only that is left to do"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOpened(Event):
+    """The ranks have met inside train_func."""
+
+    run: str
+    attempt: int
+    world_size: int
+    device: str
+    precision: str
+    num_threads: int
+
+    def __str__(self) -> str:
+        return (
+            f"session run={self.run} attempt={self.attempt} world_size={self.world_size} device={self.device} "
+            f"precision={self.precision} threads={self.num_threads}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepProgress(Event):
+    """How far a training is; ``loss`` is the mean over the steps since the one before."""
+
+    step: int
+    num_steps: int
+    epoch: float
+    loss: float
+    rows_per_second: float
+    seconds_left: float
+
+    def __str__(self) -> str:
+        return (
+            f"progress step={self.step}/{self.num_steps} epoch={self.epoch:.2f} loss={self.loss:.4f} "
+            f"rows_per_second={self.rows_per_second:.1f} eta={_clock(self.seconds_left)}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Event):
+    """The metrics after a step; ``prefix`` tells data sets apart, as transformers does (eval, eval_test)."""
+
+    step: int
+    epoch: float
+    prefix: str = "eval"
+    metrics: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"evaluation step={self.step} epoch={self.epoch:g} {_pairs(self.metrics)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsAudited(Event):
+    """How often rows were used; ``what``: ``epoch=1``, or which rows."""
+
+    what: str
+    counts: Mapping[str, int]
+    world_size: int
+
+    def __str__(self) -> str:
+        return f"audit {self.what} {_pairs(self.counts)} world_size={self.world_size}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note(Event):
+    """What a person should know."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return f"note: {self.text}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published(Event):
+    """The result is in the store."""
+
+    attempt: int
+    model: str
+
+    def __str__(self) -> str:
+        return f"published attempt={self.attempt} model={self.model}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitsForStore(Event):
+    """The store does not answer and is asked again; ``message`` is all of the last failure."""
+
+    seconds_left: float
+    fault: str
+    """Which store, where it was looked for and what happened: the same at every try."""
+    is_unknown_host: bool
+    """No name server knows the store's server, which one that is merely down does not come to."""
+    message: str
+    purpose: str = ""
+    """What the wait is for, in words; empty before the attempt has begun."""
+
+    def __str__(self) -> str:
+        purpose = f", to {self.purpose}" if self.purpose else ""
+        return f"waiting up to {self.seconds_left:.0f} s more for the store{purpose}: {self.message}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitsForPeers(Event):
+    """The group is not complete yet."""
+
+    endpoint: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"waiting for the other workers at {self.endpoint}: {self.why}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerEnds(Event):
+    """The last line of a worker."""
+
+    worker: int
+    exit_code: int
+    cause: Cause | None
+    message: str
+    follows: int | None = None
+    """The worker whose end it follows."""
+
+    def __str__(self) -> str:
+        return f"worker {self.worker} ends with exit code {self.exit_code}: {self.message}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogGap(Event):
+    """Stands in a stored log for what was left out of its middle."""
+
+    num_lines: int
+    num_bytes: int
+
+    def __str__(self) -> str:
+        return f"... {counted(self.num_lines, 'line')} ({self.num_bytes} bytes) left out here ..."
+
+
+_KINDS = {kind.__name__: kind for kind in Event.__subclasses__()}
+
+
+def line(event: Event, longest: int = LONGEST) -> str:
+    """The event as a line of a log, without a line break; what makes it longer than ``longest`` bytes is cut, told."""
+    for limit in (longest, *_CUTS):
+        if len(written := _line(_cut(event, limit))) <= longest:
+            return written.decode()
+    raise AssertionError(f"{type(event).__name__} has fields that cannot be cut")
+
+
+def parse(text: str) -> Event | None:
+    """The event of a line; None for a line that was printed, or for an event of another format."""
+    if not text.startswith(MARK):
+        return None
+    try:
+        told = json.loads(text.rpartition("\t")[2])
+        kind = _KINDS[told.pop("event")]
+        return kind(**told) if told.pop("format") == FORMAT else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def readable(text: str) -> str:
+    """A line of a log as a person reads it, whichever version wrote it."""
+    return text.removeprefix(MARK).rpartition("\t")[0] if text.startswith(MARK) and "\t" in text else text
+
+
+def escaped(printed: bytes) -> bytes:
+    """A line that was printed, which no client takes for an event."""
+    return printed.replace(MARK.rstrip().encode(), ESCAPED.rstrip().encode())
+
+
+def _line(event: Event) -> bytes:
+    words = " | ".join(shown(f"{event}").split("\n")).replace("\t", " ")
+    words = words if event.rank is None else f"[rank {event.rank}] {words}"
+    found = ((own.name, plain(getattr(event, own.name)), own.default) for own in fields(event))
+    told = {name: value for name, value, default in found if value != default}
+    told = {"event": type(event).__name__, "format": FORMAT, **told}
+    text = f"{words}\t{json.dumps(told, separators=(',', ':'), default=str)}"
+    return MARK.encode() + escaped(text.encode())
+
+
+def _cut(event: Event, limit: int) -> Event:
+    """With texts of at most ``limit`` characters, and so few entries in what has many."""
+    cut: dict[str, Any] = {}
+    for own in fields(event):
+        value = getattr(event, own.name)
+        if isinstance(value, str):
+            cut[own.name] = _shortened(value, limit)
+        elif isinstance(value, Mapping):
+            kept = list(value.items())[: max(1, limit // 16)]
+            cut[own.name] = {_shortened(k, limit): _shortened(v, limit) for k, v in kept}
+            if left_out := len(value) - len(kept):
+                cut[own.name]["left_out"] = left_out
+    return replace(event, **cut)
+
+
+def _shortened(value: Any, limit: int) -> Any:
+    if not isinstance(value, str) or len(value) <= limit:
+        return value
+    return f"{value[:limit]} ... ({len(value) - limit} characters left out)"
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return " ".join(
+        f"{name}={value:.4f}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in values.items()
+        if isinstance(value, (float, int, str))
+    )
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
