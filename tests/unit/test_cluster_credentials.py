@@ -17,8 +17,7 @@ from train_func.client.cluster.access import run_concurrently
 from train_func.client.cluster.cluster import Cluster
 from train_func.client.cluster.informer import Informer, Watched
 from train_func.client.cluster.kubeconfig import connect
-from train_func.client.cluster.timings import Timings
-from train_func.client.cluster.waits import Waits
+from train_func.client.cluster.timings import Timings, Waits
 from train_func.errors import InvalidInput
 from train_func.run import Run
 

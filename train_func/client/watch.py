@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from train_func.client.diagnose import Diagnosis, JobMonitor, patiently
 from train_func.client.logs import Attempt, AttemptLine
@@ -21,17 +21,31 @@ from train_func.events import (
 )
 from train_func.terminal import shown
 
-if TYPE_CHECKING:
-    from train_func.client.job import Job
-
 PROGRESS_SECONDS = 5.0  # between two progress lines
 LOOK_SECONDS = 0.5  # between two looks at the state while no worker says anything
 STARTING = "the workers start and meet"
 LOADING = "the group is complete; its ranks load their libraries"
 
 
+class Watched(Protocol):
+    """What a display asks of the handle on a job."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def attach_expression(self) -> str: ...
+
+    def wait(self) -> str:
+        """The state, when the job has ended."""
+        ...
+
+
 def watch(
-    job: "Job",
+    job: "Watched",
     lines: Callable[[], Iterator[AttemptLine]],
     submitted: Callable[[], str],
     monitor: JobMonitor,
@@ -190,7 +204,7 @@ class Display:
 
 
 def _as_they_come(
-    job: "Job", lines: Iterator[AttemptLine], display: Display, monitor: JobMonitor
+    job: "Watched", lines: Iterator[AttemptLine], display: Display, monitor: JobMonitor
 ) -> Iterator[AttemptLine]:
     """The lines, until the job has ended or hangs for good; the state and what hinders it are shown meanwhile."""
     come: queue.Queue[AttemptLine | BaseException | None] = queue.Queue()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from train_func.client.cluster import faults
 from train_func.client.cluster.faults import Target
-from train_func.client.cluster.waits import Waits
+from train_func.client.cluster.timings import Waits
 
 CONNECT_SECONDS = 3.0
 QUICK_SECONDS = 4.0  # for an answer, where nothing depends on it or a person waits for it

@@ -1,4 +1,4 @@
-"""Whether nodes could ever hold a job's workers, and a table that says per node why one does not."""
+"""Whether the nodes of a cluster could ever hold a job's workers, and a table that says per node why one does not."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,11 +6,18 @@ from decimal import Decimal
 from typing import Any
 
 from train_func.client import quantity
+from train_func.client.cluster import faults
+from train_func.client.cluster.access import Access
 from train_func.client.kinds.kind import Workers
+from train_func.client.status import SchedulingReport
 
 Json = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]
 
+PAGE = "500"  # objects of one answer; what goes on beyond it is not looked at
+RUNNING = "status.phase!=Succeeded,status.phase!=Failed"
+GROWING = ("karpenter.sh", "autoscaling.x-k8s.io")  # API groups that only a cluster serves whose nodes come and go
+GROWS = "    (this cluster adds nodes by itself when workers find no room)"
 SHOWN = 8  # nodes in a table
 # Taints that Kubernetes itself puts on a node that is unwell or new, and takes away again.
 PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/uninitialized")
@@ -220,3 +227,59 @@ def _has(ask: PodRequest, room: NodeFit) -> str:
             whole = f"{worded(name, max(room.free.get(name, Decimal(0)), Decimal(0)))} of {whole}"
         told.append(f"{whole} {name}")
     return ", ".join(told)
+
+
+def look(access: Access, workers: Workers) -> SchedulingReport | None:
+    """Per node why it takes no worker of the job; None where there are more nodes than can be looked at.
+
+    Raises:
+        ApiException: the nodes may not be listed.
+    """
+    nodes = access.get("/api/v1/nodes", limit=PAGE)
+    if _goes_on(nodes):
+        return None
+    ask = PodRequest.of(workers)
+    found = rooms(ask, nodes["items"], _pods(access))
+    lacking, shown = lack(ask, found), table(ask, found)
+    if lacking and grows(access):
+        return SchedulingReport(None, f"{shown}\n{GROWS}")
+    return SchedulingReport(lacking, shown)
+
+
+def grows(access: Access) -> bool:
+    """Whether something adds nodes when there is no room, as far as that shows."""
+    try:
+        groups = {group["name"] for group in access.get("/apis")["groups"]}
+        if groups & set(GROWING):
+            return True
+        access.get("/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status")
+    except Exception as error:
+        if not faults.known(error):
+            raise
+        return False
+    return True
+
+
+def _pods(access: Access) -> list[Json] | None:
+    """Those that take room; None where they may not be listed, or are too many."""
+    try:
+        pods = access.get("/api/v1/pods", limit=PAGE, fieldSelector=RUNNING)
+    except Exception as error:
+        if not faults.known(error):
+            raise
+        return None
+    return None if _goes_on(pods) else list(pods["items"])
+
+
+def _goes_on(answer: Mapping[str, Any]) -> bool:
+    return bool((answer.get("metadata") or {}).get("continue"))
+
+
+def scheduling_report(access: Access, job_name: str) -> SchedulingReport | None:
+    """As ``look``, for a job that exists; None where that cannot be known."""
+    try:
+        return look(access, access.kind.workers(access.get(access.jobs(job_name))))
+    except Exception as error:
+        if not faults.known(error):
+            raise
+        return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from train_func.client.cluster import faults, quota, rights, room
+from train_func.client.cluster import capacity, faults, quota, rights
 from train_func.client.cluster.access import Access, run_concurrently
 from train_func.client.cluster.options import image_fault
 from train_func.client.diagnose.refusals import judge
@@ -128,7 +128,7 @@ def limits(access: Access, job: Asked) -> Said:
 
 def nodes(access: Access, job: Asked) -> Said:
     """Whether the nodes could ever hold the workers."""
-    report = room.look(access, job.workers)
+    report = capacity.look(access, job.workers)
     if report and report.lack:
         todo = "ask for less cpu, memory or gpu, or for fewer workers"
         yield Finding("scheduling", f"{report.lack}; {todo}\n{report.table}")

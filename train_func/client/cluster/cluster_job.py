@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from train_func.client.backend import Note
-from train_func.client.cluster import logs, objects, room
+from train_func.client.cluster import capacity, logs, objects
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.observer import READY_SECONDS, REFUSED_SECONDS, Observer
 from train_func.client.kinds.kind import Operator
@@ -80,7 +80,7 @@ class ClusterJob:
 
     def scheduling_report(self) -> SchedulingReport | None:
         """Per node why it takes no worker; None where the nodes may not be looked at."""
-        return room.scheduling_report(self._access(), self.name)
+        return capacity.scheduling_report(self._access(), self.name)
 
     def cancel(self) -> None:
         """Removes the job with its pods and its ConfigMap; raises JobNotFound."""

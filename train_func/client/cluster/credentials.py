@@ -13,8 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import psutil
 
-from train_func.client.cluster.timings import Timings
-from train_func.client.cluster.waits import Waits
+from train_func.client.cluster.timings import Timings, Waits
 
 AUTHORIZATION = "authorization"  # the header, and its name in the client's Configuration
 COARSE_SECONDS = 5.0  # the time when a process was started is told in whole seconds

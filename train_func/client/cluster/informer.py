@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from train_func.client.cluster import faults
 from train_func.client.cluster.access import Access, Json, Stream
-from train_func.client.cluster.waits import Waits
+from train_func.client.cluster.timings import Waits
 
 LIST_SECONDS = 10.0
 REFUSED = (401, 403, 404)

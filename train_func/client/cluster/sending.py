@@ -14,10 +14,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from train_func.client.cluster.credentials import AUTHORIZATION, Credentials
-from train_func.client.cluster.timings import Timings
-from train_func.client.cluster.waits import Waits
+from train_func.client.cluster.timings import Timings, Waits
 
-CONNECT_SECONDS = 3.0
 TWICE = ("GET", "DELETE")  # may be done twice; a POST is never sent again when it may have been done
 BUSY, UNAUTHORIZED = 429, 401
 SHORTEST_PAUSE, FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0, 10.0  # the latter where the server does not say how long
@@ -27,7 +25,7 @@ NO_API = "what answers there is no Kubernetes API, by its answer in HTML or XML;
 
 
 class Sender:
-    """Stands in for ``ApiClient.request``; the client's own has no limit of time, and tries once."""
+    """Stands in for ``ApiClient.request``, which tries once."""
 
     def __init__(self, client: Any, credentials: Credentials, where: str, timings: Timings) -> None:
         self._client = client
@@ -43,7 +41,6 @@ class Sender:
         from kubernetes.client import ApiException
         from urllib3.exceptions import ProtocolError
 
-        options["_request_timeout"] = options.get("_request_timeout") or (CONNECT_SECONDS, self._timings.answer)
         begun, num_busy, cut, renewed = time.monotonic(), 0, False, False
         while True:
             generation = self._credentials.generation

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from train_func.client.cluster import faults
 from train_func.client.cluster.access import Access, Stream
 from train_func.client.cluster.observer import Observer
-from train_func.client.cluster.waits import Waits
+from train_func.client.cluster.timings import Waits
 from train_func.client.status import LogCut, LogLine, Pod
 
 WINDOW = timedelta(seconds=2)  # before the last line; the times of two streams of a container are not in order

@@ -1,6 +1,12 @@
-"""How long what is asked of a cluster may take, and the pauses between questions, in seconds."""
+"""How long what is asked of a cluster may take, the pauses between questions, and which waits do not count."""
 
+import contextlib
+import contextvars
+import threading
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,3 +42,62 @@ class Timings:
     """Longest that pods of a job that has finished are still followed."""
     late_logs: float = 70.0
     """The same for those whose readers hang in a request."""
+
+
+class Waits:
+    """How long one caller waits for something else than a silent server, for which alone its limit of time is meant.
+
+    That is what a busy server asks for, and what credentials take.
+    """
+
+    def __init__(self, stopped: threading.Event | None = None) -> None:
+        """``stopped`` ends a wait for a server when it is set."""
+        self._outer = _waits.get()
+        self._stopped: threading.Event = stopped or (self._outer._stopped if self._outer else threading.Event())
+        self._lock = threading.Lock()
+        self.seconds = 0.0
+        self.until = 0.0
+        """When the longest of the waits is over, as ``time.monotonic`` tells it."""
+
+    @classmethod
+    def of_this_thread(cls) -> Self:
+        """Those that are counted; new ones where none are."""
+        counted = _waits.get()
+        return counted if isinstance(counted, cls) else cls()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits as the server asks; False when the caller was stopped meanwhile."""
+        self._add(seconds, time.monotonic() + seconds)
+        return not self._stopped.wait(seconds)
+
+    @contextlib.contextmanager
+    def lent(self, seconds: float) -> Iterator[None]:
+        """Until it is left, the caller waits for something else, ``seconds`` at most; the rest is taken back."""
+        end = time.monotonic() + seconds
+        self._add(seconds, end)
+        try:
+            yield
+        finally:
+            self._take_back(max(0.0, end - time.monotonic()), end)
+
+    def count(self) -> None:
+        """From now on, in this thread."""
+        _waits.set(self)
+
+    def _add(self, seconds: float, until: float) -> None:
+        """The caller, and the one that waits for it, waits so much longer."""
+        with self._lock:
+            self.seconds, self.until = self.seconds + seconds, max(self.until, until)
+        if self._outer:
+            self._outer._add(seconds, until)
+
+    def _take_back(self, seconds: float, until: float) -> None:
+        with self._lock:
+            self.seconds -= seconds
+            if self.until == until:
+                self.until = time.monotonic()
+        if self._outer:
+            self._outer._take_back(seconds, until)
+
+
+_waits: contextvars.ContextVar[Waits | None] = contextvars.ContextVar("waits", default=None)
