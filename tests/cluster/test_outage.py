@@ -14,6 +14,8 @@ from tests.cluster import accounts
 from tests.cluster.hanging import hanging, runs
 from tests.cluster.kubectl import Kubectl, until
 from tests.tcp_proxy import TcpProxy, cut, tcp_proxy
+from train_func import Cluster
+from train_func.client.cluster.timings import Timings
 from train_func.client.job import Job
 
 NAMED_SECONDS = 120.0  # until a diagnosis is told; a quarter of it where nothing else runs, as the tables show
@@ -96,13 +98,14 @@ def role(admin: Kubectl, namespace: str) -> Iterator[Callable[..., None]]:
     without()
 
 
-def test_a_right_that_is_lost_meanwhile_is_told_with_the_role(job, done, role, namespace, monkeypatch):
-    with Waiting(job) as waiting:
+def test_a_right_that_is_lost_meanwhile_is_told_with_the_role(job, done, role, namespace):
+    often = Timings(watch=2)  # rights are asked for when a watch begins anew
+    with Waiting(Job(job.record, Cluster(timings=often), job._store)) as waiting:
         role(*LOST[:1])
         waiting.until_both_say('cannot watch resource "pods"')
         assert f"metadata: {{name: {ROLE}, namespace: {namespace}}}" in waiting.said()
         role()
-        waiting.until_both_say("is heard of again")
+        waiting.until_both_say("reconnected to the cluster")
         role(*LOST[1:])
         waiting.until_both_say('resource "pytorchjobs"')
         role()
@@ -129,10 +132,10 @@ def test_an_api_server_that_is_away_is_told_in_our_own_words(proxy, job, done, c
         proxy.on_request = cut
         proxy.cut_all()
         try:
-            waiting.until_both_say("nothing new is heard of the job: context")
+            waiting.until_both_say("no news of the job: context")
         finally:
             proxy.on_request = bytes
-        waiting.until_both_say("is heard of again")
+        waiting.until_both_say("reconnected to the cluster")
         done()
     assert waiting.ended == ["Succeeded", "Succeeded"]
     assert [record for record in caplog.records if record.name.startswith("urllib3")] == []

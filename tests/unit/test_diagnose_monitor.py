@@ -11,7 +11,7 @@ PERMANENT = [
     ("image_not_found", "image", "worker 0: cannot pull its image: localhost:5000/nosuch:1: not found"),
     ("registry_unknown", "image", "no such host"),
     ("registry_refuses", "image", "connection refused"),
-    ("secret_missing", "permission", 'worker 0: cannot be given what is needed: secret "nosuch" not found'),
+    ("secret_missing", "permission", 'worker 0: container configuration failed: secret "nosuch" not found'),
     ("secret_key_missing", "permission", "couldn't find key rootPassword in Secret lab/half"),
     ("config_map_missing", "permission", 'configmap "no-such-map" not found'),
     ("pod_security", "permission", 'worker 0 cannot be created: violates PodSecurity "restricted:latest"'),

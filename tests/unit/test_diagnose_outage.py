@@ -48,7 +48,7 @@ def test_that_nothing_is_heard_is_told_once_and_that_it_is_over_and_again(job, e
     first, over, again, over_again = told
     assert str(error) in str(first)
     assert first.cause == error.cause
-    assert "heard of again" in str(over)
+    assert "reconnected to the cluster" in str(over)
     assert (again, over_again) == (first, over)
 
 

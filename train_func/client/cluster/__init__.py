@@ -1,4 +1,4 @@
-"""Cluster: the backend that executes a PyTorchJob on a Kubernetes with the Training Operator.
+"""Cluster: the backend that executes jobs on a Kubernetes.
 
 Loaded when it is first used, and the kubernetes client only with the first request: its import takes a second.
 """

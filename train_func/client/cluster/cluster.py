@@ -1,4 +1,4 @@
-"""Cluster: runs jobs on a Kubernetes that has the Training Operator, as PyTorchJobs.
+"""Cluster: runs jobs on a Kubernetes that has an operator for one of the kinds of jobs.
 
 Nothing is kept in the object: everything is in the cluster and in the store, so that another kernel sees the same.
 What is not given is taken from the environment, read with each call.
@@ -18,7 +18,7 @@ from train_func.client.cluster.cluster_job import ClusterJob
 from train_func.client.cluster.kubeconfig import connect
 from train_func.client.cluster.options import endpoint_faults, image_fault, store_faults
 from train_func.client.cluster.timings import Timings
-from train_func.client.kinds import KINDS, Kind
+from train_func.client.kinds import DEFAULT, KINDS, Kind
 from train_func.client.kinds.pod import FILES, config_map
 from train_func.client.placement import Placement, SecretKey
 from train_func.errors import InvalidInput
@@ -82,7 +82,7 @@ class Cluster:
     grace_seconds: int | None = None
     """From SIGTERM to SIGKILL; default: 30, and 15 with ``spot``, because some clouds leave a pod no more."""
     kind: str | None = None
-    """Of the jobs: PyTorchJob or TrainJob; default: TRAIN_FUNC_KIND, else PyTorchJob."""
+    """Of the jobs, a name out of ``kinds.KINDS``; default: TRAIN_FUNC_KIND, else that of the Training Operator."""
     timings: Timings = field(default=Timings(), repr=False)
     """Limits and pauses of what is asked of the cluster."""
 
@@ -103,7 +103,7 @@ class Cluster:
     def found_by(self) -> Mapping[str, Any]:
         """What leads to the jobs and is not left to the kubeconfig."""
         given = {"context": self.context, "namespace": self._namespace(), "store": self.store}
-        if self._kind is not next(iter(KINDS.values())):
+        if self._kind is not DEFAULT:
             given["kind"] = self._kind.name
         return {name: value for name, value in given.items() if value}
 
@@ -185,7 +185,7 @@ class Cluster:
 
     @property
     def _kind(self) -> Kind:
-        given = self.kind or os.environ.get("TRAIN_FUNC_KIND") or next(iter(KINDS))
+        given = self.kind or os.environ.get("TRAIN_FUNC_KIND") or DEFAULT.name
         if given not in KINDS:
             raise InvalidInput(self._by_setting(f"kind={given!r}: one of {', '.join(KINDS)} is expected"))
         return KINDS[given]

@@ -13,8 +13,7 @@ from train_func.client.cluster.access import Access
 from train_func.client.cluster.proxy import Proxy
 from train_func.client.cluster.sending import Sender
 from train_func.client.cluster.timings import Timings
-from train_func.client.kinds import Kind
-from train_func.client.kinds.pytorchjob import PYTORCHJOB
+from train_func.client.kinds import DEFAULT, Kind
 from train_func.errors import InvalidInput
 
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
@@ -24,7 +23,7 @@ DEFAULT_KUBECONFIG = "~/.kube/config"
 
 
 def connect(
-    context: str | None = None, namespace: str | None = None, kind: Kind = PYTORCHJOB, timings: Timings | None = None
+    context: str | None = None, namespace: str | None = None, kind: Kind = DEFAULT, timings: Timings | None = None
 ) -> Access:
     """The cluster of a kubeconfig's context, or the one this pod runs in; nothing is sent yet.
 

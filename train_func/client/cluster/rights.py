@@ -72,7 +72,7 @@ def granted(right: Right, reviewed: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def worded(missing: Iterable[Right]) -> str:
-    """Rights with the verbs of a resource together: ``create, delete pytorchjobs.kubeflow.org; get pods``."""
+    """Rights with the verbs of a resource together: ``create, delete configmaps; get pods``."""
     verbs: dict[str, list[str]] = {}
     for right in missing:
         resource = str(right).partition(" ")[2]

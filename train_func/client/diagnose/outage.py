@@ -1,4 +1,4 @@
-"""A backend that cannot be asked any more while somebody waits for a job: told when it begins, and when it is over."""
+"""A backend that cannot be asked any more while a caller waits for a job: told when it begins, and when it is over."""
 
 from collections.abc import Callable
 
@@ -20,20 +20,20 @@ def patiently(ask: Callable[[], str], before: str) -> str:
 
 
 class ApiOutage:
-    """Why nothing is heard of one job, for one who waits."""
+    """Why there is no news of one job, for a caller that waits."""
 
     def __init__(self) -> None:
         self.current: list[Diagnosis] = []
         """It, if that is so at the moment."""
 
     def news(self, error: InvalidInput | None) -> list[Diagnosis]:
-        """What is to be told now, given why nothing is heard of the job."""
-        before, self.current = self.current, [_trouble(error)] if error else []
+        """What is to be told now, given why there is no news of the job."""
+        before, self.current = self.current, [_diagnosis(error)] if error else []
         if [diagnosis.cause for diagnosis in before] == [diagnosis.cause for diagnosis in self.current]:
             return []
-        return self.current or [Diagnosis("cluster", "the job is heard of again: what is shown is up to date")]
+        return self.current or [Diagnosis("cluster", "reconnected to the cluster: what is shown is up to date")]
 
 
-def _trouble(error: InvalidInput) -> Diagnosis:
-    what = f"nothing new is heard of the job: {error}"
-    return Diagnosis(error.cause, what, "the job itself goes on, and so does this as soon as the cluster lets it")
+def _diagnosis(error: InvalidInput) -> Diagnosis:
+    what = f"no news of the job: {error}"
+    return Diagnosis(error.cause, what, "the job keeps running; this goes on as soon as the cluster answers")

@@ -59,7 +59,7 @@ def _pulling(pod: Pod, events: Sequence[Event]) -> Diagnosis:
 
 
 def _unmade(message: str) -> Diagnosis:
-    what = f"cannot be given what is needed: {_brief(message)}"
+    what = f"container configuration failed: {_brief(message)}"
     if _AS_ROOT.search(message):
         return Diagnosis("image", what, _OTHER_IMAGE, permanent=True)
     if _NO_SUCH_OBJECT.search(message):
@@ -90,7 +90,7 @@ def _mounting(events: Sequence[Event]) -> Diagnosis | None:
     if last is None:
         return None
     if last.reason == "FailedMount" and _NO_SUCH_OBJECT.search(last.message):
-        what = f"cannot be given what is needed: {_brief(last.message)}"
+        what = f"container configuration failed: {_brief(last.message)}"
         return Diagnosis("permission", what, _give(last.message), permanent=last.count >= TRIES)
     if last.reason in ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox") and last.count >= TRIES:
         return Diagnosis("cluster", f"cannot be set up on its node: {_brief(last.message)}", "it is tried again")

@@ -4,6 +4,7 @@ from train_func.client.kinds.kind import Kind
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.kinds.trainjob import TRAINJOB
 
-__all__ = ["KINDS", "Kind"]
+__all__ = ["DEFAULT", "KINDS", "Kind"]
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (PYTORCHJOB, TRAINJOB)}
+DEFAULT: Kind = PYTORCHJOB
