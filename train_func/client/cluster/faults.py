@@ -129,7 +129,7 @@ def _refusal(asked: str, words: str, target: Target) -> str:
     if _RBAC.search(words):
         return (
             f"{asked}: forbidden: {words}; if that namespace exists at all (`kubectl get namespaces`): "
-            f"{rights.remedy(target.namespace, target.kind)}"
+            f"{rights.remedy(target.namespace)}"
         )
     if "is being terminated" in words:
         return f"{asked}: the namespace is being deleted; wait until it is gone and made anew, or take another"

@@ -123,7 +123,7 @@ def _rights(access: Access, rules: list[Json]) -> list[Finding | Note]:
     if not missing:
         return []
     told = f"namespace {access.namespace} of {access.where}: you may not {rights.worded(missing)}"
-    return [Finding("permission", f"{told}; {rights.remedy(access.namespace, access.kind)}")]
+    return [Finding("permission", f"{told}; {rights.remedy(access.namespace)}")]
 
 
 def _taken(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from train_func.client.kinds import Kind
+from train_func.client.kinds import KINDS, Kind
 
 ROLE = "train-func-notebook"
 FILE = "infra/rbac.yaml"
@@ -43,21 +43,25 @@ class Right:
         return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
 
 
-def rules(kind: Kind) -> tuple[Rule, ...]:
-    """All rules for jobs of a kind."""
-    jobs = Rule(kind.group, (kind.plural,), ("get", "list", "watch", "create", "delete", "patch"))
-    return (jobs, Rule(kind.group, (f"{kind.plural}/status",), ("get",)), *_RULES)
-
-
 def needed(kind: Kind) -> list[Right]:
-    """All rights without which a job cannot be submitted and followed."""
+    """All rights without which a job of that kind cannot be submitted and followed."""
     return [
         Right(rule.group, resource, verb)
-        for rule in rules(kind)
+        for rule in (*_jobs(kind), *_RULES)
         if rule.needed
         for resource in rule.resources
         for verb in rule.verbs
     ]
+
+
+def rules() -> list[Rule]:
+    """All rules, for jobs of all kinds."""
+    return [*(rule for kind in KINDS.values() for rule in _jobs(kind)), *_RULES]
+
+
+def _jobs(kind: Kind) -> tuple[Rule, Rule]:
+    verbs = ("get", "list", "watch", "create", "delete", "patch")
+    return Rule(kind.group, (kind.plural,), verbs), Rule(kind.group, (f"{kind.plural}/status",), ("get",))
 
 
 def granted(right: Right, reviewed: Iterable[Mapping[str, Any]]) -> bool:
@@ -80,7 +84,7 @@ def worded(missing: Iterable[Right]) -> str:
     return "; ".join(f"{', '.join(found)} {resource}" for resource, found in verbs.items())
 
 
-def role(namespace: str, kind: Kind) -> str:
+def role(namespace: str) -> str:
     """The Role with all rules, as YAML for ``kubectl apply``."""
     lines = [
         "apiVersion: rbac.authorization.k8s.io/v1",
@@ -88,7 +92,7 @@ def role(namespace: str, kind: Kind) -> str:
         f"metadata: {{name: {ROLE}, namespace: {namespace}}}",
         "rules:",
     ]
-    for rule in rules(kind):
+    for rule in rules():
         group = rule.group or '""'
         lines.append(
             f"  - {{apiGroups: [{group}], resources: [{', '.join(rule.resources)}], verbs: [{', '.join(rule.verbs)}]}}"
@@ -96,9 +100,9 @@ def role(namespace: str, kind: Kind) -> str:
     return "\n".join(lines)
 
 
-def remedy(namespace: str, kind: Kind) -> str:
+def remedy(namespace: str) -> str:
     """What the administrator of the namespace has to apply, Role and all."""
-    shown = "\n".join(f"      {line}" for line in role(namespace, kind).splitlines())
+    shown = "\n".join(f"      {line}" for line in role(namespace).splitlines())
     return (
         f"have this Role applied and bound to who submits ({FILE} holds it with a ServiceAccount and the binding: "
         f"kubectl apply -n {namespace} -f {FILE}):\n{shown}"
