@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 REPR_SECONDS, LONGEST_WAIT = 3.0, 60.0  # for a job's repr; between two looks where the backend tells of every change
 WAY = {
     **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
-    "Suspended": "it goes on when whoever suspended it resumes it",
+    "Suspended": "it goes on when its queue, or the user who suspended it, resumes it",
     **dict.fromkeys(("Cancelled", "Interrupted", "Absent"), "submit the same again: it starts from the beginning"),
     "Failed": "result() tells why",
     "Succeeded": "its function called no session.publish(trainer), and files in its pods go with the job",
@@ -232,7 +232,7 @@ class Job:
     def load(self) -> "Pipeline":
         """A ready ``transformers`` pipeline of the fetched and verified model; runs no code out of its folder.
 
-        Verified means: as it was published. Whoever can write to the store can publish.
+        Verified means: as it was published. Every account that can write to the store can publish.
         """
         return ready(self.fetch())
 

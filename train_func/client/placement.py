@@ -113,7 +113,7 @@ def cpu_fault(value: object) -> str | None:
     """What is wrong with an amount of cores."""
     number = str(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else ""
     try:
-        # "500M" are 500 million cores: whoever writes a suffix but m means memory, or m.
+        # "500M" are 500 million cores: a suffix other than m is meant for memory, or for m.
         if not number.endswith(("k", "M", "G", "T", "P", "E", "i")) and LEAST_CPU <= quantity.parse(number) <= MOST_CPU:
             return None
     except ValueError:

@@ -20,7 +20,7 @@ def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
     """One word for a job: its newest true condition.
 
     Args:
-        published: whether the store holds the final manifest; a job that was cancelled, or that nobody controls any
+        published: whether the store holds the final manifest; a job that was cancelled, or that has no controller any
             more, has then succeeded.
     """
     true = {condition.type: condition for condition in status.conditions if condition.status == "True"}

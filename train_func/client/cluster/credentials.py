@@ -160,7 +160,7 @@ class Credentials:
         if not reading.over(seconds):
             return None
         self._reading = None
-        with contextlib.suppress(Exception):  # the server's refusal tells more: whoever asked gets that
+        with contextlib.suppress(Exception):  # the server's refusal, which the caller gets, tells more
             configuration, _ = reading.result()
             return configuration
         return None

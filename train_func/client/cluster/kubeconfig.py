@@ -63,7 +63,7 @@ def _connect(
         where += f" through the proxy {through.url}"
         _lead(configuration, through)
     configuration.connection_pool_maxsize = CONNECTIONS
-    configuration.retries = False  # urllib3 would write a warning about each, where nobody asked for one
+    configuration.retries = False  # urllib3 would write a warning about each
     renewed = credentials.Credentials(configuration, lambda fresh: _load(fresh, kubeconfig, context), timings)
     api = client.ApiClient(configuration)
     api.request = Sender(api, renewed, where, timings)

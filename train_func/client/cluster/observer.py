@@ -95,7 +95,7 @@ class Observer:
 
     @property
     def outage(self) -> InvalidInput | None:
-        """The same for whoever waits, once it lasts."""
+        """The same as an error to tell, once it lasts."""
         found = [(one.outage, "watch", one.resource) for one in self._all] + [(self.logs.outage, "get", "pods/log")]
         for error, verb, resource in found:
             if error and faults.known(error):

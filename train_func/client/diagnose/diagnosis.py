@@ -15,7 +15,7 @@ class Diagnosis:
     remedy: str = ""
     """What to do about it."""
     permanent: bool = False
-    """Whether waiting alone cannot help; somebody has to change something."""
+    """Whether waiting cannot help, and only a change can."""
     said: str = ""
     """Of a worker's end: what the worker itself has said of it."""
 

@@ -121,7 +121,7 @@ def _cells(record: RunRecord, store: Store) -> dict[str, Any]:
 
 
 def _root(evidence: Evidence) -> Diagnosis:
-    """The failure that came first and was nobody else's consequence."""
+    """The failure that came first and followed from no other."""
     own = _own_ends(evidence.attempts)
     if own and own[0].errors:
         return _of_record(own[0], evidence)

@@ -1,4 +1,4 @@
-"""Commands for a person to type. None takes a secret as an argument: whoever lists processes could read that, and the
+"""Commands for a person to type. None takes a secret as an argument: every list of processes would show it, and the
 shell's history keeps it.
 """
 

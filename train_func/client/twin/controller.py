@@ -120,7 +120,7 @@ class Controller:
         self.folder.add_event(severity, reason, message, about)
 
     def _save(self) -> None:
-        """Writes what has changed: pods first, so that whoever sees a finished job sees how its pods ended."""
+        """Writes what has changed: pods first, so that a reader of a finished job sees how its pods ended."""
         for record in self.kubelet.records:
             self._tell_once(self._pods, record.uid, "pod", record.to_dict())
         if self._changed("pods.json", [record.to_dict() for record in self.kubelet.records]):

@@ -28,9 +28,9 @@ class JobFolder:
         self.pid = self.root / "controller.pid"
         self.log = self.root / "controller.log"
         self.cancel = self.root / "cancel"
-        """Exists when somebody wants the job stopped."""
+        """Exists when the job is to be stopped."""
         self.deletions = self.root / "deletions"
-        """Holds a file, named by its uid, for every pod that somebody wants deleted."""
+        """Holds a file, named by its uid, for every pod that is to be deleted."""
         self.config_maps = self.root / "configmaps"
 
     @property

@@ -11,7 +11,7 @@ from pathlib import Path
 _SET_PARENT_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-KILL_SECONDS = 10.0  # a process in an uninterruptible call cannot be killed; nobody waits for it longer
+KILL_SECONDS = 10.0  # a process in an uninterruptible call cannot be killed, and is not waited for longer
 
 
 def _prctl(option: int, value: int) -> None:

@@ -60,7 +60,7 @@ class PodRecord:
         return cls(**plain)
 
     def observed(self, *, controlled: bool) -> Pod:
-        """As a backend reports it; without a controller nobody knows what became of a pod that had not ended."""
+        """As a backend reports it; without a controller it is unknown what became of a pod that had not ended."""
         unknown = not controlled and not self.over and not self.deleted
         return Pod(
             name=self.name,

@@ -1,4 +1,4 @@
-"""How many workers of a run this machine holds, where nobody has stated what each of them takes.
+"""How many workers of a run this machine holds, where the options do not state what each of them takes.
 
 Too many do not fail: they crowd the machine until the kernel kills one process after the other.
 """

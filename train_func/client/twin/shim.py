@@ -116,8 +116,8 @@ class Shim:
     def _ask(self) -> None:
         """Only the first process gets SIGTERM, and as in a pod only when it has a handler for it.
 
-        One that is just starting gets it as soon as it has one; in a pod that signal is lost, and the grace period with
-        it, which nobody wants who cancels a job right after its start.
+        One that is just starting gets it as soon as it has one; in a pod that signal is lost, and with
+        it the grace period of a job that is cancelled right after its start.
         """
         if processes.catches(self.pid, signal.SIGTERM):
             processes.send(self.pid, signal.SIGTERM)
@@ -129,7 +129,7 @@ class Shim:
         self.kill_at = None
 
     def _abandon(self) -> NoReturn:
-        """The controller is gone: nobody would ever end or report this container."""
+        """The controller is gone, which alone would end or report this container."""
         processes.kill_descendants()
         os._exit(1)
 

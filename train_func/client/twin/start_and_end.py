@@ -57,7 +57,7 @@ def end(folder: JobFolder) -> None:
 def clear_away(folder: JobFolder) -> None:
     """Waits for the last pods of a job that has finished: they may still be ending, and hold memory until then.
 
-    Somebody else may start the same job meanwhile: nothing of theirs is ended.
+    Another process may start the same job meanwhile: nothing of that is ended.
     """
     if rules.finished(folder.read("status.json")):
         with contextlib.suppress(FileNotFoundError):  # it was deleted just now
@@ -111,7 +111,7 @@ def _record_cancellation(folder: JobFolder) -> None:
 
 
 def forget_expired(folder: JobFolder) -> None:
-    """Removes a job whose time to live is over; whoever looks for it next does this, so that nobody has to stay up."""
+    """Removes a job whose time to live is over; the next process that looks for it does this."""
     if folder.expired() and not folder.controlled():
         with lock.hold(folder.root.parent / ".lock"):
             if folder.expired() and not folder.controlled():
