@@ -98,8 +98,13 @@ def names(access: Access) -> list[str]:
 
 
 def _listed(access: Access, resource: str, path: str, **query: str) -> list[Json]:
-    with access.asking("list", resource):
-        return list(access.get(path, seconds=access.timings.answer, **query)["items"])
+    try:
+        with access.asking("list", resource):
+            return list(access.get(path, seconds=access.timings.answer, **query)["items"])
+    except Exception as error:
+        if faults.status_of(error) == 404:  # the kind of job, or the namespace, is not there
+            raise faults.failed(error, "list", resource, access) from None
+        raise
 
 
 def remove(access: Access, name: str) -> bool:

@@ -1,0 +1,111 @@
+"""A Cluster lists its jobs; a bound job asks once until a caller waits, and is then observed until it is deleted."""
+
+import json
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
+from train_func import Cluster, InvalidInput, JobNotFound
+from train_func.client.backend import Submission
+from train_func.client.cluster.timings import Timings
+
+JOBS = "/apis/kubeflow.org/v1/namespaces/here/pytorchjobs"
+JOB = {
+    "apiVersion": "kubeflow.org/v1",
+    "kind": "PyTorchJob",
+    "metadata": {"name": "run-1", "uid": "uid-1", "creationTimestamp": "2026-11-21T14:00:00Z"},
+    "spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": {"containers": [{}]}}}}},
+}
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """Has the job ``run-1`` until it is deleted, and nothing else."""
+    held = {f"{JOBS}/run-1": JOB}
+
+    def answer(asked):
+        path = urlsplit(asked.path).path
+        if asked.method == "DELETE":
+            held.pop(path, None)
+            return Answer()
+        if path in held:
+            return Answer(body=held[path])
+        if path.endswith(("/run-1", "/nosuch")):
+            return Answer(404, {"kind": "Status", "message": f'"{path}" not found', "code": 404})
+        listed = [*held.values()] if path == JOBS else []
+        return Answer(body={"metadata": {"resourceVersion": "1"}, "items": listed})
+
+    with running(server := ApiServer()):
+        server.answer, server.held = answer, held
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", {"server": server.url})))
+        yield server
+
+
+@pytest.fixture
+def backend(server):
+    return Cluster(timings=Timings(idle=1.0))
+
+
+def watches(server):
+    return [asked.path for asked in server.asked if "watch=true" in asked.path]
+
+
+def test_the_jobs_of_train_func_are_listed_by_name(server, backend):
+    server.held["another"] = {**JOB, "metadata": {"name": "a-run"}}
+    assert [job.name for job in backend.jobs()] == ["a-run", "run-1"]
+    (asked,) = server.asked
+    assert parse_qs(urlsplit(asked.path).query) == {"labelSelector": ["train-func/run"]}
+
+
+def test_a_cluster_that_does_not_know_the_kind_of_job_is_told_so(server, backend):
+    server.answer = lambda asked: Answer(404, b"404 page not found")
+    with pytest.raises(InvalidInput, match="serves no PyTorchJob"):
+        backend.jobs()
+
+
+def test_a_look_at_a_job_asks_once_and_watches_nothing(server, backend):
+    job = backend.job("run-1")
+    assert job.status().finished is False
+    assert (job.pods(), job.events(), job.outage()) == ([], [], None)
+    assert [urlsplit(asked.path).path.rpartition("/")[2] for asked in server.asked] == ["run-1", "pods", "events"]
+    assert watches(server) == []
+
+
+def test_a_job_that_is_waited_for_is_observed_by_one_observer(server, backend):
+    job = backend.job("run-1")
+    job.wait_for_change(0.5)
+    before = len(server.asked)
+    assert job.status() is not None
+    assert job.pods() == []
+    assert not [asked.path for asked in server.asked[before:] if "watch=true" not in asked.path]
+    assert {urlsplit(path).path.rpartition("/")[2] for path in watches(server)} == {"pytorchjobs", "pods", "events"}
+
+
+def test_a_job_that_was_observed_is_asked_anew_when_it_was_deleted(server, backend):
+    job = backend.job("run-1")
+    job.wait_for_change(0.5)
+    job.delete()
+    assert job.status() is None
+    with pytest.raises(JobNotFound, match="no job 'run-1' is in namespace here"):
+        job.cancel()
+
+
+def test_its_manifest_is_sent_as_it_is_with_the_owner_of_its_files(server, backend):
+    sent = []
+    answer = server.answer
+
+    def noted(asked):
+        if asked.method in ("POST", "PATCH"):
+            sent.append((asked.method, json.loads(asked.body)))
+            server.held[f"{JOBS}/run-1"] = JOB
+            return Answer(201)
+        return answer(asked)
+
+    server.held.clear()
+    server.answer = noted
+    manifest = {**JOB, "metadata": {"name": "run-1", "labels": {"train-func/run": "run-1"}}, "unknown": 1}
+    assert backend.submit(Submission(manifest, {}, {}), {"run.json": b"{}"}).name == "run-1"
+    (_, config_map), (_, job), (method, owner) = sent
+    assert (config_map["data"], job) == ({"run.json": "{}"}, manifest)
+    assert (method, owner["metadata"]["ownerReferences"][0]["uid"]) == ("PATCH", "uid-1")
