@@ -6,9 +6,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
-from train_func import Cluster, InvalidInput, JobNotFound
-from train_func.client.backend import Submission
+from train_func import Cluster, InvalidInput, JobNotFound, Run
+from train_func.client.backend import Submission, provisional
 from train_func.client.cluster.timings import Timings
+from train_func.client.kinds import KINDS
+from train_func.client.kinds.pytorchjob import PyTorchJob
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/here/pytorchjobs"
 JOB = {
@@ -109,3 +111,22 @@ def test_its_manifest_is_sent_as_it_is_with_the_owner_of_its_files(server, backe
     (_, config_map), (_, job), (method, owner) = sent
     assert (config_map["data"], job) == ({"run.json": "{}"}, manifest)
     assert (method, owner["metadata"]["ownerReferences"][0]["uid"]) == ("PATCH", "uid-1")
+
+
+class OwnJob(PyTorchJob):
+    """A kind of job that another operator executes, which differs in its name alone."""
+
+    name, group, plural = "OwnJob", "example.org", "ownjobs"
+
+
+def test_a_kind_of_a_users_own_is_a_class_and_one_entry(server, monkeypatch):
+    monkeypatch.setitem(KINDS, OwnJob.name, OwnJob())
+    backend = Cluster(image="i:1", store="s3://bucket", kind="OwnJob")
+    submission = backend.submission(provisional(Run(), "s3://bucket"), ("run.json",))
+    assert (submission.manifest["apiVersion"], submission.manifest["kind"]) == ("example.org/v1", "OwnJob")
+    assert (submission.options["kind"], submission.found_by["kind"]) == ("OwnJob", "OwnJob")
+    assert backend.job("nosuch").status() is None
+    assert backend.jobs() == []
+    paths = {urlsplit(asked.path).path for asked in server.asked}
+    own = "/apis/example.org/v1/namespaces/here/ownjobs"
+    assert paths == {own, f"{own}/nosuch"}
