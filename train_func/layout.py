@@ -22,6 +22,7 @@ from dataclasses import dataclass
 INPUTS = "inputs"
 PROBES = "probes"
 MODEL_MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
+PIPELINE, CARD = "pipeline.json", "README.md"  # of a published model
 RUN, CELLS, SOURCE = "run.json", "cells.json", "source.py"
 _OF_ATTEMPT = re.compile(r"(?P<attempt>\d+)/(?:(?P<lease>lease\.json)|worker-(?P<worker>\d+)\.(?P<kind>json|log))")
 

@@ -139,7 +139,8 @@ def name_of(run: Run, *, function: str, source_sha256: str, fingerprints: Mappin
         "parameters": run.parameters,
         "workers": None if run.task else run.workers,
     }
-    named = [str(getattr(run.task, name)) for name in run.task.inputs[:2]] if run.task else [function]
+    inputs = [str(getattr(run.task, name)) for name in run.task.inputs[:2]] if run.task else []
+    named = inputs or [type(run.task).__name__ if run.task else function]
     readable = "-".join(map(_slug, named))[:READABLE_LENGTH].strip("-")
     return f"{readable}-{hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]}"
 

@@ -48,6 +48,11 @@ class Task(NamedFields):
         """``module:Class``, by which a record names it."""
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
+    @property
+    def modules(self) -> tuple[str, str]:
+        """The modules of the task and of its worker half, which travel with the function where they are local."""
+        return type(self).__module__, self.worker.partition(":")[0]
+
     def all_faults(self) -> list[str]:
         """Everything that keeps the task from being valid."""
         unsaved: dict[str, list[str]] = getattr(self, "_unsaved", {})

@@ -21,6 +21,28 @@ def fine_tunes(parameters):
         session.publish(trainer)
 
 
+def fine_tunes_anything(parameters):
+    """The function of any task: no tokenizer is named."""
+    from datasets.distributed import split_dataset_by_node
+    from transformers import TrainingArguments
+
+    from train_func.worker import Session, Trainer
+
+    with Session(parameters) as session:
+        model, processor = session.model()
+        train, held_out = session.data(processor)
+        plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
+        trainer = Trainer(
+            model=model,
+            args=TrainingArguments(**session.arguments()),
+            train_dataset=plan,
+            eval_dataset=held_out,
+            processing_class=processor,
+        )
+        trainer.train()
+        session.publish(trainer)
+
+
 def only_meets(parameters):
     import torch
     import torch.distributed as dist

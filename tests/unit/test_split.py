@@ -11,7 +11,7 @@ import pytest
 
 from tests.runs import a_run
 from train_func.errors import InvalidInput
-from train_func.worker.data.split import prepare
+from train_func.worker.tasks.text_classification import TextClassifier
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def rows(tmp_path):
 def prepared(tmp_path):
     def make(dataset, **fields):
         run = a_run(dataset=dataset, **fields)
-        return prepare(run.task, run.seed, None, tmp_path / "cache")
+        return TextClassifier(run.task, run.seed, None, tmp_path / "cache").rows()
 
     return make
 
@@ -90,8 +90,9 @@ def test_another_process_makes_the_same_split(rows, prepared, tmp_path):
     path = rows(40)
     program = (
         "import sys; from pathlib import Path; from train_func import TextClassification;"
-        "from train_func.worker.data.split import prepare;"
-        "print(prepare(TextClassification(model='any', dataset=sys.argv[1]), 42, None, Path(sys.argv[2]))"
+        "from train_func.worker.tasks.text_classification import TextClassifier;"
+        "task = TextClassification(model='any', dataset=sys.argv[1]);"
+        "print(TextClassifier(task, 42, None, Path(sys.argv[2])).rows()"
         ".held_out['row_id'][:])"
     )
     command = [sys.executable, "-c", program, path, str(tmp_path / "other")]

@@ -3,22 +3,25 @@
 That its bytes are those that were published says nothing of who published them.
 """
 
+import json
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_func.errors import InvalidInput
+from train_func.layout import PIPELINE
 
 if TYPE_CHECKING:
     from transformers import Pipeline
 
 
 def ready(folder: Path) -> "Pipeline":
-    """The ``transformers`` pipeline of a fetched text classifier; nothing is shown while it is loaded.
+    """The ``transformers`` pipeline of a fetched model, of the kind that its task says; nothing is shown meanwhile.
 
     Raises:
-        InvalidInput: it needs Python code of its own, has no safetensors, or is no whole text classifier.
+        InvalidInput: it needs Python code of its own, has no safetensors, or is no whole model of that kind.
     """
+    options = _options(folder)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")  # without ipywidgets no bar is expected either
         from transformers import pipeline
@@ -26,7 +29,7 @@ def ready(folder: Path) -> "Pipeline":
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model, tokenizer, report = _loaded(folder)
+        model, tokenizer, report = _loaded(folder, options["task"])
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         text = str(error).strip().partition("\n")[0]
         raise _refused(folder, f"transformers cannot load it: {type(error).__name__}: {text[:300]}") from error
@@ -34,24 +37,38 @@ def ready(folder: Path) -> "Pipeline":
         if bars:
             logging.enable_progress_bar()
     if missing := sorted(report["missing_keys"]):  # transformers would make them up
-        raise _refused(folder, f"{len(missing)} tensors of a text classifier are not in it, such as {missing[0]}")
-    return pipeline("text-classification", model=model, tokenizer=tokenizer, truncation=True, trust_remote_code=False)
+        raise _refused(folder, f"{len(missing)} tensors of it are not in it, such as {missing[0]}")
+    return pipeline(**{**options, "model": model, "tokenizer": tokenizer, "trust_remote_code": False})
 
 
-def _loaded(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+def _options(folder: Path) -> dict[str, Any]:
+    """The task and other options of the pipeline; what the first versions published has none, and classifies text."""
+    path = folder / PIPELINE
+    try:
+        found = json.loads(path.read_text()) if path.exists() else {"task": "text-classification", "truncation": True}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, (str, int, float)) for value in found.values()):
+        found = {}
+    if isinstance(found.get("task"), str):
+        return found
+    raise _refused(folder, f"{PIPELINE} is no object of plain options with the task of a pipeline")
 
+
+def _loaded(folder: Path, task: str) -> tuple[Any, Any, dict[str, Any]]:
+    from transformers import AutoTokenizer
+    from transformers.pipelines import PIPELINE_REGISTRY
+
+    (kind, *_) = PIPELINE_REGISTRY.check_task(task)[1]["pt"]
     rules = {"local_files_only": True, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(folder, **rules)
-    model, report = AutoModelForSequenceClassification.from_pretrained(
-        folder, use_safetensors=True, output_loading_info=True, **rules
-    )
+    model, report = kind.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **rules)
     return model, tokenizer, report
 
 
 def _refused(folder: Path, why: str) -> InvalidInput:
     return InvalidInput(
-        f"{folder}: {why}. load() reads text classifiers in safetensors that transformers knows, and runs no code out "
+        f"{folder}: {why}. load() reads models in safetensors that transformers knows, and runs no code out "
         "of a model's folder; another kind of model is yours to load from the folder that fetch() returns",
         cause="model",
     )

@@ -30,11 +30,8 @@ class Facts:
     num_model_bytes: int = 0
     """Of the weights that every worker loads."""
     notes: tuple[str, ...] = ()
-    num_train: int = 0
-    num_held_out: int = 0
-    labels: tuple[str, ...] = ()
-    guessing: float = 0.0
-    """Share of the held-out rows that have the class most frequent in training."""
+    summary: str = ""
+    """The data in few words."""
     inputs: Mapping[str, Input] = field(default_factory=dict)
     """Files of this machine that the run reads, by the field that names them."""
     commits: Mapping[str, Any] = field(default_factory=dict)
@@ -57,7 +54,8 @@ class Check:
         )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended: its exit code and its words tell why
-            process.stdin.write(json.dumps({"run": run.to_dict(), "store": store}) + "\n")
+            request = {"run": run.to_dict(), "store": store, "path": sys.path}  # where a task of the user's own lies
+            process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
         return process
 
@@ -84,10 +82,7 @@ class Check:
             fingerprints=facts["fingerprints"],
             num_model_bytes=facts["num_model_bytes"],
             notes=tuple(report["notes"]),
-            num_train=facts["num_train"],
-            num_held_out=facts["num_held_out"],
-            labels=tuple(facts["labels"]),
-            guessing=facts["guessing"],
+            summary=report["summary"],
             inputs={field: _input(found) for field, found in report["inputs"].items()},
             commits=report["commits"],
         )

@@ -25,7 +25,6 @@ from train_func.run import NAME, Run
 from train_func.storage import Store, open_store
 from train_func.terminal import shown
 
-MOST_CLASSES = 8  # shown by name
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
 OTHER_SECONDS = 60.0  # longest wait for the job of somebody who submitted the same at the same moment
 LOOK_SECONDS = 0.2
@@ -51,7 +50,7 @@ def submit(
     backend = _backend(on)
     if not isinstance(run, Run):
         raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(task=...) is expected")
-    source = pack(function)
+    source = pack(function, run.task.modules if run.task else ())
     store, facts = _checked(backend, run)
     record = record_of(run, source, facts, store, fresh=fresh)
     seen = version_of(store, record)
@@ -76,7 +75,7 @@ def submit(
     if not _start(record, source, backend, store, seen):
         return _of_other(Job(stored(store, record.name, record.generation), backend, store))
     again = f"submitted, generation {record.generation}" if earlier else "submitted"
-    print(shown(f"{record.name}: {again}, {counted(run.workers, 'worker')}{_told(facts) if run.task else ''}"))
+    print(shown(f"{record.name}: {again}, {counted(run.workers, 'worker')}{facts.summary and f', {facts.summary}'}"))
     if fresh and earlier:
         backend.job(earlier.record.job_name).delete()  # it has finished, and no handle leads to it any more
     return Job(record, backend, store)
@@ -154,15 +153,6 @@ def attach(name: str, *, on: Backend | None = None) -> Job:
 def _similar(name: str, known: list[str]) -> str:
     nearest = ", ".join(difflib.get_close_matches(name, known, SIMILAR, cutoff=0))
     return f"it holds: {nearest or 'none'}" if len(known) <= SIMILAR else f"of its {len(known)} the nearest: {nearest}"
-
-
-def _told(facts: Facts) -> str:
-    """The data in few words, and the share of right answers that whoever always says the same would give."""
-    shown = [*facts.labels[:MOST_CLASSES], *(["..."] if len(facts.labels) > MOST_CLASSES else [])]
-    return (
-        f", {facts.num_train} rows to train, {facts.num_held_out} held out; {len(facts.labels)} classes: "
-        f"{', '.join(shown)} (always guessing the most frequent: {facts.guessing:.0%} right)"
-    )
 
 
 def _backend(on: Backend | None) -> Backend:

@@ -2,7 +2,7 @@
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +32,10 @@ class Source:
     """Top-level names of the installed modules it cannot do without, sorted."""
 
 
-def pack(function: object) -> Source:
+def pack(function: object, also: Sequence[str] = ()) -> Source:
     """Packs ``function`` with the helpers, constants, classes and imports it uses, from other cells and local modules.
+
+    ``also``: modules that have to be there beside those it imports.
 
     The text depends only on the text of what is packed: not on cell numbers, nor on when cells were executed.
 
@@ -43,6 +45,8 @@ def pack(function: object) -> Source:
     root = find(function)
     gathering = Gathering(root)
     modules = gathering.modules
+    for name in also:
+        modules.add(ast.parse(f"import {name}"), root.statement.text)
     faults = [*gathering.faults, *modules.faults, *_nothing_published(gathering)]
     for name, (_, text) in sorted(modules.local.items()):
         faults += faults_of_module(name, text)

@@ -1,58 +1,110 @@
 """Text classification: rows of texts and classes, and a model with a head for the classes."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from train_func.storage import Store
 from train_func.tasks import TextClassification
+from train_func.worker.data.lengths import length_notes
+from train_func.worker.data.train_eval_split import TrainEvalSplit, split_rows
 from train_func.worker.model.source import FoundModel, find_model
+from train_func.worker.tasks.accuracy import Accuracy
+from train_func.worker.tasks.protocol import Findings, Metric, Rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from train_func.worker.data.split import Prepared
+MOST_CLASSES = 8  # shown by name
 
 
 class TextClassifier:
-    """The worker half of TextClassification. torch and datasets are imported only by what needs them."""
+    """The worker half of TextClassification."""
 
     def __init__(self, task: TextClassification, seed: int, store: Store | None, cache: Path) -> None:
         self._task, self._seed, self._store, self._cache = task, seed, store, cache
+        self._found: FoundModel | None = None
 
-    def rows(self) -> "Prepared":
-        """The rows to train on and those held out.
+    def check(self) -> Findings:
+        found = Findings()
+        data = found.tried(lambda: split_rows(self._task, self._seed, self._store, self._cache))
+        model = found.tried(lambda: find_model(self._task, self._store, self._cache, weights=False))
+        if model is not None:
+            _add_model(found, model)
+        if data is not None:
+            _add_data(found, data)
+        if data is not None and model is not None:
+            found.notes += length_notes(data.train["text"], model.folder, self._task.max_length)
+        return found
 
-        Raises:
-            InvalidInput: with every fault of the data at once.
-            StorageFailed: the store is away or denies.
-        """
-        from train_func.worker.data.split import prepare
+    def rows(self) -> Rows:
+        from datasets import Dataset
 
-        return prepare(self._task, self._seed, self._store, self._cache)
+        split = split_rows(self._task, self._seed, self._store, self._cache)
+        train, held_out = Dataset(split.train), Dataset(split.held_out)
+        return Rows(train, held_out, split.fingerprints, split.labels, split.notes)
 
-    def files(self) -> FoundModel:
-        """The folder with model and processor, on this machine.
+    def fetch(self) -> Mapping[str, str]:
+        self._found = find_model(self._task, self._store, self._cache)
+        return {"model": self._found.fingerprint}
 
-        Raises:
-            InvalidInput: it cannot be found, or not be loaded.
-            StorageFailed: the store is away or denies.
-        """
-        return find_model(self._task, self._store, self._cache)
+    def load(self, labels: tuple[str, ...]) -> tuple[Any, Any]:
+        from train_func.worker.model.loading import load_model, load_tokenizer
 
-    def processor(self, found: FoundModel) -> Any:
-        """The tokenizer."""
-        from train_func.worker.model.loading import load_tokenizer
-
-        return load_tokenizer(found)
-
-    def model(self, found: FoundModel, labels: tuple[str, ...]) -> Any:
-        """The model with one output per label, the same weights for the same seed."""
-        from train_func.worker.model.loading import load_model
-
-        return load_model(found, labels, self._seed)
+        assert self._found is not None
+        return load_model(self._found, labels, self._seed), load_tokenizer(self._found)
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
-        """The rows as the model takes them."""
         from train_func.worker.data.tokens import tokenise
 
         return tokenise(rows, processor, self._task.max_length, self._cache)
+
+    def collator(self, processor: Any) -> Any:
+        return None
+
+    def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
+        return None
+
+    def metric(self) -> Metric:
+        return Accuracy()
+
+    def pipeline(self) -> Mapping[str, Any]:
+        return {"task": "text-classification", "truncation": True}
+
+    def card(self, labels: tuple[str, ...]) -> str:
+        of = "\n".join(f"- {name}" for name in labels)
+        return f"---\npipeline_tag: text-classification\n---\n\nA text classifier, with the classes\n\n{of}\n"
+
+
+def _add_model(found: Findings, model: FoundModel) -> None:
+    found.notes += model.notes
+    found.fingerprints["model"] = model.fingerprint
+    found.num_model_bytes = model.facts.num_bytes
+    if model.local:
+        found.inputs["model"] = model.local
+    if model.commit:
+        found.commits["model_revision"] = model.commit
+
+
+def _add_data(found: Findings, data: TrainEvalSplit) -> None:
+    num_train, num_held_out = data.train.num_rows, data.held_out.num_rows
+    found.notes += data.notes
+    found.fingerprints |= data.fingerprints
+    found.inputs |= data.local
+    found.facts = {"num_rows": data.num_rows, "num_train": num_train, "num_held_out": num_held_out}
+    found.facts["labels"] = list(data.labels)
+    if data.commit:
+        found.commits["dataset_revision"] = data.commit
+    named = [*data.labels[:MOST_CLASSES], *(["..."] if len(data.labels) > MOST_CLASSES else [])]
+    found.summary = (
+        f"{num_train} rows to train, {num_held_out} held out; {len(data.labels)} classes: {', '.join(named)} "
+        f"(majority-class baseline: {_baseline(data):.0%} right)"
+    )
+
+
+def _baseline(data: TrainEvalSplit) -> float:
+    """Share of the held-out rows that have the class most frequent in training."""
+    most = np.bincount(data.train["label"].to_numpy()).argmax()
+    return float(np.mean(data.held_out["label"].to_numpy() == most))

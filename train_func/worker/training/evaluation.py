@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from datasets import Dataset
 from transformers import EvalPrediction
 from transformers.trainer_pt_utils import nested_numpify
@@ -17,6 +16,7 @@ from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
 from train_func.events import RowsAudited
+from train_func.worker.tasks.protocol import Metric
 from train_func.worker.training import audit, weights, world
 from train_func.worker.training.coverage import Coverage, RowIds, count
 from train_func.worker.training.loader import Collator, take_row_ids
@@ -58,7 +58,8 @@ class _Predictions:
     logits: Any
     """None when nobody asked for them."""
     labels: Any
-    accuracy: float | None
+    measured: Mapping[str, float]
+    """By the metric of the task."""
     loss: float | None
     coverage: Coverage
 
@@ -72,8 +73,8 @@ class _Part:
     loss: float | None
     """Mean over its items, of which there are ``weight``."""
     weight: int
-    num_right: int | None
-    """None where a row has no accuracy that everybody would count alike."""
+    sums: Mapping[str, float] | None
+    """What it adds to the sums of the metric; None where it has none."""
     logits: Any
     labels: Any
 
@@ -170,7 +171,7 @@ def _predict_all(
     return _Predictions(
         _in_order([part.logits for part in parts], positions),
         _in_order([part.labels for part in parts], positions),
-        _accuracy(parts),
+        _measured(trainer.metric, parts),
         _loss(parts),
         coverage,
     )
@@ -204,30 +205,25 @@ def _predict(
         )
     if trainer.preprocess_logits_for_metrics is not None and logits is not None:
         logits = trainer.preprocess_logits_for_metrics(logits, labels)
-    mean, right = None if loss is None else loss.item(), _num_right(logits, labels)
+    mean = None if loss is None else loss.item()
+    sums = trainer.metric.count(logits, labels) if trainer.metric else None
     if not keep:
         logits = labels = None
-    return _Part(positions, row_ids, mean, weight, right, _numpy_or_none(logits), _numpy_or_none(labels))
+    return _Part(positions, row_ids, mean, weight, sums, _numpy_or_none(logits), _numpy_or_none(labels))
 
 
 def _numpy_or_none(values: Any) -> Any:
     return None if values is None else nested_numpify(values)
 
 
-def _num_right(logits: Any, labels: Any) -> int | None:
-    """Where each row has one class out of several; anything else has no accuracy that everybody would count alike."""
-    if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
-        return None
-    has_classes = logits.is_floating_point() and logits.ndim == 2 and logits.shape[1] >= 2
-    are_numbers = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
-    if not (has_classes and are_numbers and labels.shape == logits.shape[:1]):
-        return None
-    return int((logits.argmax(-1) == labels).sum())
-
-
-def _accuracy(parts: list[_Part]) -> float | None:
-    right = [part.num_right for part in parts if part.num_right is not None]
-    return sum(right) / sum(len(part.positions) for part in parts) if len(right) == len(parts) else None
+def _measured(metric: Metric | None, parts: list[_Part]) -> Mapping[str, float]:
+    """What the metric makes of the sums of all batches, added in one order however many ranks there are."""
+    ordered = sorted(parts, key=lambda part: int(part.positions[0]))
+    counted = [part.sums for part in ordered if part.sums is not None]
+    if metric is None or len(counted) < len(parts):
+        return {}
+    sums = {name: sum(of[name] for of in counted) for name in counted[0]}
+    return metric.values(sums, sum(len(part.positions) for part in parts))
 
 
 def _loss(parts: list[_Part]) -> float | None:
@@ -255,8 +251,8 @@ def _metrics(trainer: "Trainer", made: _Predictions) -> dict[str, Any]:
                 f"compute_metrics returned {str(computed)[:60]}: a dict of names and values is expected", cause="code"
             )
         metrics |= computed
-    elif made.accuracy is not None:
-        metrics["accuracy"] = made.accuracy
+    else:
+        metrics |= made.measured
     if made.loss is not None:
         metrics["loss"] = made.loss
     return {**metrics, "rows": made.coverage.num_rows}

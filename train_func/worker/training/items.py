@@ -5,7 +5,7 @@ left them.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,13 @@ class Items:
     shifts_labels: bool = False
     """Where tokens have labels, each one's is the next token: the first label of a row is not an item."""
     ignored: int = IGNORED
+    own: Callable[[Mapping[str, Any], int], int | None] | None = None
+    """The task's own count, where it has one."""
 
     def count(self, inputs: Mapping[str, Any], num_rows: int) -> int:
         """Labels of ``inputs`` other than the ignored one; ``num_rows`` where there is no tensor of labels."""
+        if self.own and (num_items := self.own(inputs, num_rows)) is not None:
+            return num_items
         name = next((name for name in LABELS if isinstance(inputs.get(name), torch.Tensor)), None)
         if name is None:
             return num_rows
@@ -55,7 +59,9 @@ def _are_of_tokens(labels: torch.Tensor, tokens: Any) -> bool:
     return labels.shape == tokens.shape if isinstance(tokens, torch.Tensor) else labels.shape[-1] > 1
 
 
-def items_of(model: nn.Module, *, shifts_labels: bool) -> Items:
+def items_of(
+    model: nn.Module, *, shifts_labels: bool, own: Callable[[Mapping[str, Any], int], int | None] | None = None
+) -> Items:
     """Those of the loss of ``model``, also where it is a module of the user's own around one of transformers.
 
     ``shifts_labels``: whether transformers takes the loss for one that shifts. It asks the outermost module for its
@@ -66,6 +72,7 @@ def items_of(model: nn.Module, *, shifts_labels: bool) -> Items:
     return Items(
         (shifts_labels or shifts == {True}) and not _is_encoder_decoder(model),
         named.pop() if len(named) == 1 else IGNORED,
+        own,
     )
 
 

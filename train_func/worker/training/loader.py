@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import transformers
 from datasets import Dataset
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
+from train_func.worker.training.epoch_batches import PAD_TO
 from train_func.worker.training.plan import ROW_ID, PlanFacts
 from train_func.worker.training.randomness import seed_for
 
@@ -82,3 +84,10 @@ class _Collate:
 def take_row_ids(features: list[dict[str, Any]]) -> tuple[Any, ...]:
     """Takes the ids off the rows, whose other columns go to the model."""
     return tuple(feature.pop(ROW_ID) for feature in features)
+
+
+def padded(collator: Any, processor: Any) -> Any:
+    """transformers' own collator, which pads to lengths that the matrix kernels like."""
+    if not isinstance(collator, transformers.DataCollatorWithPadding):
+        return collator
+    return transformers.DataCollatorWithPadding(processor, pad_to_multiple_of=PAD_TO)

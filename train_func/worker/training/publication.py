@@ -16,10 +16,12 @@ from train_func.worker.setup import versions
 from train_func.worker.training.publish import take_source
 
 
-def write_publication(folder: Path, trainer: transformers.Trainer, tokenizer: Any, record: RunRecord) -> list[str]:
+def write_publication(
+    folder: Path, trainer: transformers.Trainer, tokenizer: Any, record: RunRecord, use: Mapping[str, str]
+) -> list[str]:
     """Writes model, tokenizer, versions and the run; returns notes on what there was not.
 
-    Raises OSError when the disk is full.
+    ``use``: the files of the task, by name, that say how the model is used. Raises OSError when the disk is full.
     """
     folder.mkdir(parents=True)
     with without_progress_bars():
@@ -34,10 +36,14 @@ def write_publication(folder: Path, trainer: transformers.Trainer, tokenizer: An
         tokenizer.save_pretrained(folder)
     _write(folder / "run.json", record.to_dict())
     _write(folder / "versions.json", versions())
+    for name, text in use.items():
+        (folder / name).write_text(text)
     return notes
 
 
-def rehearse(folder: Path, trainer: transformers.Trainer, tokenizer: Any, record: RunRecord, store: Store) -> list[str]:
+def rehearse(
+    folder: Path, trainer: transformers.Trainer, tokenizer: Any, record: RunRecord, use: Mapping[str, str], store: Store
+) -> list[str]:
     """Writes it all once before the first step, and removes it: what cannot be published is known before hours of work.
 
     Raises:
@@ -46,7 +52,7 @@ def rehearse(folder: Path, trainer: transformers.Trainer, tokenizer: Any, record
     """
     try:
         return [
-            *write_publication(folder, trainer, tokenizer, record),
+            *write_publication(folder, trainer, tokenizer, record, use),
             *take_source(store, record, folder),
         ]
     except (TrainFuncError, OSError):

@@ -9,6 +9,7 @@ import socket
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -76,7 +77,8 @@ class Session:
         the store, and has to.
         """
         self.record, self._is_call = calling.record_of(parameters, world.environment())
-        self.run = self.record.run
+        run = self.record.run
+        self.run = replace(run, task=run.task and run.task.load())
         self._train_ids: RowIds | None = None
         self._held_out: Dataset | None = None
         self._stock_coverage: Coverage | None = None
@@ -108,6 +110,8 @@ class Session:
         self.numerics: Numerics = world.on_rank_zero(self._numerics)
         if fault := self.numerics.idle_ranks_fault(self.world_size):
             raise InvalidInput(fault)
+        Trainer.task = world.on_all_ranks(self._loading.task_or_none)
+        opening.callback(setattr, Trainer, "task", None)
         self._watch = hf_trainer_guard.Watch(self._before_training, lambda: self._held_out)
         opening.enter_context(self._watch.lasts())
         opening.enter_context(tracking.mlflow_writes_to(self._work))
@@ -225,7 +229,12 @@ class Session:
         def rehearse() -> list[str]:
             check_unpublished(self.store, self.record, self.attempt)
             return publication.rehearse(
-                self._work / "rehearsal", trainer, self._tokenizer_of(trainer), self.record, self.store
+                self._work / "rehearsal",
+                trainer,
+                self._tokenizer_of(trainer),
+                self.record,
+                self._loading.use(),
+                self.store,
             )
 
         for note in world.on_rank_zero(rehearse):
@@ -255,7 +264,8 @@ class Session:
 
         def keep() -> None:
             pending.begin()
-            publication.write_publication(pending.folder, trainer, self._tokenizer_of(trainer), self.record)
+            tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
+            publication.write_publication(pending.folder, trainer, tokenizer, self.record, use)
             pending.seal(self.attempt, {**begun, "note": report.INTERRUPTED}, seconds)
 
         def upload() -> None:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,14 +23,15 @@ from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
 from train_func.events import Evaluated
+from train_func.worker.tasks.accuracy import Accuracy
+from train_func.worker.tasks.protocol import Metric, WorkerTask
 from train_func.worker.training import audit, best, evaluation, weights, world
 from train_func.worker.training.acting import Actions
 from train_func.worker.training.arguments import argument_faults, fitted
 from train_func.worker.training.coverage import Coverage, shown
-from train_func.worker.training.epoch_batches import PAD_TO
 from train_func.worker.training.exchange import check_gradients_exchanged
 from train_func.worker.training.items import items_of
-from train_func.worker.training.loader import Collator, Place, PlanLoader
+from train_func.worker.training.loader import Collator, Place, PlanLoader, padded
 from train_func.worker.training.plan import PlanFacts, facts_of, row_ids_of, rows_of
 from train_func.worker.training.progress import Progress
 from train_func.worker.training.randomness import seed_for
@@ -46,11 +47,14 @@ class Trainer(transformers.Trainer):
 
     data_collator: Any
     control: Any
+    task: ClassVar[WorkerTask | None] = None
+    """Of the session that is open in this process: the function makes its Trainer without naming it."""
 
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
         super().__init__(model, fitted(args), **others)
-        if others.get("data_collator") is None and isinstance(self.data_collator, transformers.DataCollatorWithPadding):
-            self.data_collator = transformers.DataCollatorWithPadding(self.processing_class, pad_to_multiple_of=PAD_TO)
+        if others.get("data_collator") is None:
+            collator = self.task.collator(self.processing_class) if self.task else None
+            self.data_collator = collator or padded(self.data_collator, self.processing_class)
         for printing in (PrinterCallback, ProgressCallback):
             self.remove_callback(printing)
         self.add_callback(_AfterEpoch(self._audit_epoch))
@@ -61,7 +65,9 @@ class Trainer(transformers.Trainer):
         self._stop_votes = StopVotes()
         self._stop_votes.collect(self.callback_handler)
         self._actions = Actions(self.callback_handler)
-        self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels)
+        own = self.task.num_items if self.task else None
+        self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, own=own)
+        self.metric: Metric | None = self.task.metric() if self.task else Accuracy()
         self.rows_evaluated = 0
         """Of the batch that an evaluation has come to."""
         self._ignore_keys: list[str] | None = None

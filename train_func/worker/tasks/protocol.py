@@ -1,0 +1,145 @@
+"""The protocol of a task's worker half: all that is done differently for each kind of training."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from train_func.errors import Cause, InvalidInput, StorageFailed
+from train_func.run import Run
+from train_func.storage import Store
+from train_func.worker.data.locate import LocalFiles
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of both sides, not yet encoded; the column ``row_id`` tells them apart."""
+
+    train: "Dataset"
+    held_out: "Dataset"
+    fingerprints: Mapping[str, str]
+    """Of what they were read from, by the field of the task that names it."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes, in the order of their numbers, where there are classes."""
+    notes: Sequence[str] = ()
+
+
+@dataclass
+class Findings:
+    """What the check of a task has found, without loading torch."""
+
+    faults: list[tuple[Cause, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Of the data, by name, plain JSON; ``num_train`` is the number of training rows."""
+    summary: str = ""
+    """The data in few words, for the line that tells of the submission."""
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    """Of every input, by its field: the commit of what lies on the Hub, else of the content."""
+    inputs: dict[str, LocalFiles] = field(default_factory=dict)
+    """Files of this machine that are read, by field: a cluster has to be given them."""
+    commits: dict[str, str] = field(default_factory=dict)
+    """What branches and tags of the Hub are at this moment, by the field that names them."""
+    num_model_bytes: int | None = None
+    """Of the weights that every worker loads."""
+
+    def tried(self, work: Callable[[], Found]) -> Found | None:
+        """What ``work`` returns, or None with its faults noted."""
+        try:
+            return work()
+        except InvalidInput as error:
+            self.faults += [(error.cause, fault) for fault in error.faults]
+        except StorageFailed as error:
+            self.faults.append((error.cause, str(error)))
+        return None
+
+
+class Metric(Protocol):
+    """A metric that is summed up batch by batch, on every rank by itself: no logits are kept or exchanged."""
+
+    def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
+        """What one batch adds to the sums; None where it has no such metric."""
+        ...
+
+    def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
+        """The metrics by name, from the sums over all ranks."""
+        ...
+
+
+class WorkerTask(Protocol):
+    """The worker half of a task, made of (task, seed, store, cache).
+
+    Every method but ``check`` is called on every rank and returns the same on all of them. Each raises InvalidInput
+    with every fault at once, or StorageFailed. torch and datasets are imported inside of the methods that need them.
+    """
+
+    def check(self) -> Findings:
+        """All that can be known before a worker starts."""
+        ...
+
+    def rows(self) -> Rows:
+        """The rows to train on and those held out: the same for the same seed on every machine."""
+        ...
+
+    def fetch(self) -> Mapping[str, str]:
+        """Brings the model to this machine; its fingerprints, by field."""
+        ...
+
+    def load(self, labels: tuple[str, ...]) -> tuple[Any, Any]:
+        """The model, with the same weights for the same seed, and its processor, after ``fetch``."""
+        ...
+
+    def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
+        """The rows as the model takes them, with their ``row_id``; their ``input_ids`` tell how long they are."""
+        ...
+
+    def collator(self, processor: Any) -> Any:
+        """Makes one batch of encoded rows, unless the function gives Trainer another; None: that of transformers."""
+        ...
+
+    def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
+        """The weight of a batch in its step, the sum of those of its rows; None: its labels, or its rows."""
+        ...
+
+    def metric(self) -> Metric | None:
+        """What is measured where the function gives Trainer no compute_metrics; None: the loss alone."""
+        ...
+
+    def pipeline(self) -> Mapping[str, Any]:
+        """``task`` and other options of transformers.pipeline by which the published model is used, plain JSON."""
+        ...
+
+    def card(self, labels: tuple[str, ...]) -> str:
+        """The text of README.md beside the model."""
+        ...
+
+
+def worker_half(run: Run, store: Store | None, cache: Path) -> WorkerTask:
+    """The worker half of the run's task.
+
+    Raises:
+        InvalidInput: the run has no task, or its task or the half of it cannot be imported.
+    """
+    if run.task is None:
+        raise InvalidInput(
+            "this run has no task, so that its session has neither model nor data: give it one, as in "
+            "Run(task=TextClassification(model=..., dataset=...)), or load them in the function"
+        )
+    task = run.task.load()
+    if faults := task.all_faults():
+        raise InvalidInput(faults)
+    module, _, name = task.worker.partition(":")
+    try:
+        half = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInput(
+            f"{task.worker}, the worker half of {task.kind}, cannot be imported: {error}", cause="source"
+        ) from error
+    made: WorkerTask = half(task, run.seed, store, cache)
+    return made
