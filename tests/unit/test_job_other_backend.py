@@ -65,6 +65,15 @@ def test_a_job_of_another_place_is_said_to_be_there(job, ask):
         ask(job)
 
 
+def test_a_submission_of_another_format_says_nothing_of_its_backend(job):
+    submitted_to(job, "Cluster", "namespace alice", namespace="alice")
+    key = job.record.keys.submission
+    kept = json.loads(job._store.get(key).data)
+    job._store.put(key, json.dumps({**kept, "format": 2, "region": "eu"}).encode())
+    with pytest.raises(JobNotFound, match="submit the run again"):
+        job.wait()
+
+
 def test_a_job_of_this_place_that_is_gone_is_to_be_submitted_again(job):
     submitted_to(job, "Local", "this machine")
     with pytest.raises(JobNotFound, match="submit the run again"):

@@ -11,6 +11,8 @@ from train_func.errors import StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import Store
 
+FORMAT = 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class SubmissionRecord:
@@ -23,6 +25,7 @@ class SubmissionRecord:
     """The options that lead to the job, by name."""
     options: Mapping[str, Any]
     """All options that the job was submitted with, by name."""
+    format: int = FORMAT
 
     @classmethod
     def of(cls, backend: Backend, submission: Submission) -> Self:
@@ -36,13 +39,14 @@ class SubmissionRecord:
 
     @classmethod
     def read(cls, store: Store, record: RunRecord) -> Self | None:
-        """The newest submission of a run; None while its client has written no more than the run's own record."""
+        """The newest submission of a run; None where there is no record of it, or one of another format."""
         try:
-            return cls(**json.loads(store.get(record.keys.submission).data))
+            plain = json.loads(store.get(record.keys.submission).data)
         except StorageFailed as failure:
             if failure.reason != "absent":
                 raise
             return None
+        return cls(**plain) if plain.get("format") == FORMAT else None
 
     def write(self, store: Store, record: RunRecord) -> None:
         """Replaces the record of an earlier submission."""
