@@ -6,7 +6,6 @@ import time
 import pytest
 
 from train_func.attempt_records import Verdict
-from train_func.worker.pod import peers as talk
 from train_func.worker.pod.peers import Peers, PeersLost
 from train_func.worker.pod.stop import Stop
 
@@ -18,10 +17,10 @@ def group():
     """Makes the members of one group over a fresh store."""
     dist = pytest.importorskip("torch.distributed")
 
-    def make(num_workers, *workers):
+    def make(num_workers, *workers, **seconds):
         store = dist.HashStore()
         return [
-            Peers(store, worker=worker, num_workers=num_workers, stop=Stop())
+            Peers(store, worker=worker, num_workers=num_workers, stop=Stop(), **seconds)
             for worker in workers or range(num_workers)
         ]
 
@@ -131,9 +130,7 @@ def test_who_waits_for_the_others_learns_that_one_has_failed(group):
 
 
 def test_silence_of_the_neighbour_is_noticed(group, monkeypatch):
-    monkeypatch.setattr(talk, "BEAT", 0.02)
-    monkeypatch.setattr(talk, "SILENCE", 1.5)
-    first, second = group(2)
+    first, second = group(2, beat=0.02, silence=1.5)
     silent = threading.Event()
     monkeypatch.setattr(second, "_store", _Muted(second._store, silent))
     assert at_once(lambda: first.check_in(LIMIT), lambda: second.check_in(LIMIT)) == [True, True]

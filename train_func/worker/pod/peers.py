@@ -9,8 +9,7 @@ from typing import Protocol
 from train_func.attempt_records import Verdict
 from train_func.worker.pod.stop import Stop, Stopped
 
-BEAT = 1.0  # seconds between two signs of life
-SILENCE = 15.0  # seconds without one after which a worker counts as lost
+BEAT, SILENCE = 1.0, 15.0  # seconds
 
 
 class KeyValue(Protocol):
@@ -28,7 +27,7 @@ class NotFormed(Exception):
 
 
 class PeersLost(Exception):
-    """The group cannot go on. ``verdict``: why, when somebody could say it."""
+    """The group cannot go on. ``verdict``: why, when a worker could say it."""
 
     def __init__(self, message: str, verdict: Verdict | None = None) -> None:
         super().__init__(message)
@@ -36,13 +35,26 @@ class PeersLost(Exception):
 
 
 class Peers:
-    """One worker's view of its group of ``num_workers``."""
+    """One worker's view of its group of ``num_workers``.
 
-    def __init__(self, store: KeyValue, *, worker: int, num_workers: int, stop: Stop) -> None:
+    ``beat``: seconds between two signs of life; ``silence``: seconds without one after which a worker counts as lost.
+    """
+
+    def __init__(
+        self,
+        store: KeyValue,
+        *,
+        worker: int,
+        num_workers: int,
+        stop: Stop,
+        beat: float = BEAT,
+        silence: float = SILENCE,
+    ) -> None:
         self._store = store
         self._worker = worker
         self._num_workers = num_workers
         self._stop = stop
+        self._beat_seconds, self._silence = beat, silence
         self._neighbour = (worker + 1) % num_workers
         self._heard = (b"", time.monotonic())
         self._looked = 0.0
@@ -105,7 +117,7 @@ class Peers:
 
     def look(self) -> None:
         """About once a second: raises PeersLost when a worker has ended badly, or has gone silent."""
-        if time.monotonic() - self._looked < BEAT:
+        if time.monotonic() - self._looked < self._beat_seconds:
             return
         self._looked = time.monotonic()
         if self._has("verdict"):
@@ -125,8 +137,8 @@ class Peers:
         beat = self._store.get(f"beat/{self._neighbour}")
         if beat != self._heard[0]:
             self._heard = (beat, time.monotonic())
-        elif time.monotonic() - self._heard[1] > SILENCE:
-            raise PeersLost(f"worker {self._neighbour} has given no sign of life for {SILENCE:.0f} s")
+        elif time.monotonic() - self._heard[1] > self._silence:
+            raise PeersLost(f"worker {self._neighbour} has given no sign of life for {self._silence:.0f} s")
 
     def _beat(self) -> None:
         number = 0
@@ -134,8 +146,8 @@ class Peers:
             while True:
                 self._store.set(f"beat/{self._worker}", str(number))
                 number += 1
-                time.sleep(BEAT)
-        except RuntimeError:  # the store has gone: everybody notices by himself
+                time.sleep(self._beat_seconds)
+        except RuntimeError:  # the store has gone, which every worker notices by itself
             return
 
     def all_done(self) -> None:
@@ -145,7 +157,7 @@ class Peers:
         while not self._has("all done"):
             self.look()
             self._stop.pause(0.05)
-        self.leave(SILENCE)
+        self.leave(self._silence)
 
     def leave(self, seconds: float) -> None:
         """The host of the store leaves last, or after ``seconds``, so that all can read what was said."""
