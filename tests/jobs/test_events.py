@@ -25,8 +25,8 @@ def recorded(tmp_path_factory, tiny_model, rows):
         run = runs.a_run(model=str(tiny_model), dataset=str(rows), epochs=2, workers=2)
         job = submit(fine_tunes, run, on=Local())
         job.result(300)
-        until(lambda: all(pod.ended for pod in Local().pods(job.record.job_name)))
-        yield job, list(Local().log_lines(job.record.job_name, follow=False))
+        until(lambda: all(pod.ended for pod in Local().job(job.record.job_name).pods()))
+        yield job, list(Local().job(job.record.job_name).logs(follow=False))
 
 
 def test_the_client_understands_every_event_of_a_real_job(recorded, capsys):
@@ -77,7 +77,7 @@ def test_the_print_of_an_event_changes_nothing(recorded, home, a_run, capsys):
     assert job.watch() == "Failed"
     shown = capsys.readouterr().out
     assert "progress step=" not in shown.partition("worker 0 ends")[0]
-    said = [events.parse(line.text) for line in Local().log_lines(job.record.job_name, follow=False)]
+    said = [events.parse(line.text) for line in Local().job(job.record.job_name).logs(follow=False)]
     kinds = [type(event) for event in said if event]
     assert kinds == [events.WorkerStarts, events.AttemptStarts, events.WorkerEnds]
     assert [line.split(",")[0] for line in job.logs() if line.startswith("---")] == ["--- attempt 1"]

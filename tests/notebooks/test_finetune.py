@@ -58,4 +58,4 @@ def test_the_second_time_it_attaches_to_what_was_done(executed):
     assert "it was already done" in second
     runs = list((folder / "home/store").glob("*/run.json"))
     assert len(runs) == 1
-    assert json.loads(runs[0].read_text())["run"]["samples"] == 101
+    assert json.loads(runs[0].read_text())["run"]["task"]["samples"] == 101
