@@ -289,7 +289,7 @@ def test_a_model_is_whole_and_left_to_be_published_when_its_rank_is_lost_while_i
 
 def own_rows(session):
     """A user's rows, tokenised by the user: the session is not asked for its own."""
-    with_ids = session._prepared
+    with_ids = session._loading.rows
     _, tokenizer = session.model()
     part = {name: getattr(with_ids, name) for name in ("train", "held_out")}
     train, held_out = (
