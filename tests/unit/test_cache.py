@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from train_func.worker.data import fingerprint
-from train_func.worker.data.cache import entry, machine_cache
+from train_func.worker.inputs import fingerprint
+from train_func.worker.inputs.cache import entry, machine_cache
 
 MAKER = """
 import sys, time
 from pathlib import Path
-from train_func.worker.data.cache import entry
+from train_func.worker.inputs.cache import entry
 
 cache, log = Path(sys.argv[1]), Path(sys.argv[2])
 

@@ -20,7 +20,7 @@ import json, sys
 from pathlib import Path
 from train_func import Run, TextClassification
 from train_func.worker.check import check
-from train_func.worker.model.source import find_model
+from train_func.worker.tasks.model_source import find_model
 for fields in json.load(sys.stdin):
     run = Run(task=TextClassification(**fields))
     print(json.dumps(check(run, None, Path(sys.argv[1]))), flush=True)

@@ -16,8 +16,8 @@ from train_func.client.cluster import inputs
 from train_func.client.preflight import Check
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
-from train_func.worker.data.train_eval_split import split_rows
-from train_func.worker.model.source import find_model
+from train_func.worker.tasks.model_source import find_model
+from train_func.worker.tasks.train_eval_split import split_rows
 
 ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 5 + 1}\n" for i in range(101))
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from train_func.errors import InvalidInput
-from train_func.worker.data.labels import encode
+from train_func.worker.tasks.labels import encode
 
 
 def column(*values, type=None):

@@ -13,8 +13,8 @@ from train_func.client.state import state_in_store
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.worker.data.locate import Wanted, _from_store
-from train_func.worker.training.publish import _has_newer
+from train_func.worker.inputs.locate import Wanted, _from_store
+from train_func.worker.pod.publish import _has_newer
 
 RECORD = provisional(Run(workers=2), "s3://unnamed")
 LARGE = 40  # objects, each with a long name, so that listing them shows in the bytes that are answered

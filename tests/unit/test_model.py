@@ -16,9 +16,9 @@ from tests.tiny_model import VOCABULARY, write_tiny_model
 from train_func import TextClassification
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
-from train_func.worker.model.loading import load_model, load_tokenizer
-from train_func.worker.model.source import find_model
-from train_func.worker.model.types import classifies_text
+from train_func.worker.tasks.model_loading import load_model, load_tokenizer
+from train_func.worker.tasks.model_source import find_model
+from train_func.worker.tasks.model_types import classifies_text
 
 LABELS = ("bad", "so so", "good")
 
@@ -82,8 +82,8 @@ PROGRAM = """
 import hashlib, sys
 from pathlib import Path
 from train_func import TextClassification
-from train_func.worker.model.loading import load_model
-from train_func.worker.model.source import find_model
+from train_func.worker.tasks.model_loading import load_model
+from train_func.worker.tasks.model_source import find_model
 found = find_model(TextClassification(model=sys.argv[1], dataset="any"), None, Path(sys.argv[2]))
 model = load_model(found, ("a", "b"), 42)
 digest = hashlib.sha256()

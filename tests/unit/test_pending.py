@@ -17,12 +17,12 @@ from train_func.storage import open_store
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import Peers, PeersLost
+from train_func.worker.pod.pending import Pending
 from train_func.worker.pod.rank_end import RankEnd
 from train_func.worker.pod.run_attempt import SHORTEST_SECONDS, Attempt
 from train_func.worker.pod.stop import RESERVE, Stop, Stopped
 from train_func.worker.pod.supervisor import Supervisor
 from train_func.worker.pod.verdict import stopped
-from train_func.worker.training.pending import Pending
 
 
 @pytest.fixture

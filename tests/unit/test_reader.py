@@ -9,8 +9,8 @@ import pyarrow.parquet as parquet
 import pytest
 
 from train_func.errors import InvalidInput
-from train_func.worker.data.locate import Wanted
-from train_func.worker.data.reader import class_names, read, read_source
+from train_func.worker.inputs.locate import Wanted
+from train_func.worker.inputs.reader import class_names, read, read_source
 
 ROWS = [{"text": "good food", "label": 1}, {"text": 'a "quoted", word', "label": 0}, {"text": "two\nlines", "label": 1}]
 

@@ -25,7 +25,8 @@ from train_func.records import Numerics, RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
-from train_func.worker.model.source import find_model
+from train_func.worker.pod import sessions
+from train_func.worker.tasks.model_source import find_model
 from train_func.worker.training import session as session_module
 from train_func.worker.training import world
 from train_func.worker.training.plan import facts_of, row_ids_of
@@ -58,7 +59,7 @@ def home(tmp_path, monkeypatch):
         if name.startswith("TRAIN_FUNC_") and name != "TRAIN_FUNC_TEST_DATA":
             monkeypatch.delenv(name)
     monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(session_module, "_was", {"opened": False, "published": False})
+    monkeypatch.setattr(sessions, "here", sessions.Sessions())
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_the_function_can_be_called_as_it_is_and_publishes_a_usable_model(a_reco
     once = {"rows": 32, "used_once": 32, "missing": 0, "repeated": 0}
     measured = {"rows": 8, "in_metric_once": 8, "missing": 0, "repeated": 0}
     assert result["audit"] == {"world_size": 1, "training": [once] * 3, "held_out": measured}
-    assert (session_module.opened(), session_module.published()) == (True, True)
+    assert sessions.here == sessions.Sessions(opened=True, published=True)
 
     folder = tmp_path / "fetched"
     folder.mkdir()
@@ -617,7 +618,7 @@ def test_training_that_has_not_ended_is_not_published(a_record, store):
         with pytest.raises(InvalidInput, match="after step 2 of 4"):
             session.publish(trainer)
     assert not store.list("tiny-reviews-0123/model/")
-    assert (session_module.opened(), session_module.published()) == (True, False)
+    assert sessions.here == sessions.Sessions(opened=True)
 
 
 @pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])

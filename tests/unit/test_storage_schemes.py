@@ -11,7 +11,7 @@ from train_func.client.twin import credentials
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store, scheme_of
-from train_func.worker.data.locate import LocalFiles, Wanted, locate
+from train_func.worker.inputs.locate import LocalFiles, Wanted, locate
 
 ADDRESSES = {"file": "file:///srv/store", "s3": "s3://bucket/runs", "shelf": "shelf://upper/runs"}
 

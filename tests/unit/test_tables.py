@@ -16,8 +16,8 @@ from tests.runs import a_run
 from train_func import tables
 from train_func.errors import InvalidInput
 from train_func.tasks import TextClassification
-from train_func.worker.data.reader import read
-from train_func.worker.data.train_eval_split import split_rows
+from train_func.worker.inputs.reader import read
+from train_func.worker.tasks.train_eval_split import split_rows
 
 CLASSES = ("bad", "so so", "good")
 # 101 rows in pieces of 40: the last one is short.

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from train_func.worker.data.texts import contradictions, overlap, text_faults
+from train_func.worker.tasks.texts import contradictions, overlap, text_faults
 
 
 def judged(*texts, type=None, **more):
@@ -69,7 +69,7 @@ def test_equal_texts_with_different_labels_are_noted():
 
 @pytest.mark.parametrize("text", ["NA", "null", "nan", "None"])
 def test_words_that_look_like_nulls_are_texts(tmp_path, text):
-    from train_func.worker.data.delimited import read_csv
+    from train_func.worker.inputs.delimited import read_csv
 
     path = tmp_path / "a.csv"
     path.write_text(f"review,label\ngood,1\n{text},0\n")

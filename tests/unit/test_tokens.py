@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from tests.tiny_model import write_tiny_tokenizer
-from train_func.worker.data.tokens import tokenise
+from train_func.worker.tasks.tokens import tokenise
 
 COLUMNS = ["input_ids", "token_type_ids", "attention_mask", "label", "row_id"]
 
@@ -101,7 +101,7 @@ import sys
 from pathlib import Path
 from transformers import AutoTokenizer
 from tests.unit.test_tokens import rows
-from train_func.worker.data.tokens import tokenise
+from train_func.worker.tasks.tokens import tokenise
 print(len(tokenise(rows(), AutoTokenizer.from_pretrained(sys.argv[1]), 512, Path(sys.argv[2]))))
 """
 

@@ -9,14 +9,14 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from train_func.worker.data.reader import read
+    from train_func.worker.inputs.reader import read
     from train_func.worker.training.session import Session
     from train_func.worker.training.trainer import Trainer
 
 _HOMES = {
     "Session": "train_func.worker.training.session",
     "Trainer": "train_func.worker.training.trainer",
-    "read": "train_func.worker.data.reader",
+    "read": "train_func.worker.inputs.reader",
 }
 __all__ = ["Session", "Trainer", "read"]
 

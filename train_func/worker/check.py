@@ -17,7 +17,7 @@ from train_func.counted import counted
 from train_func.errors import Cause
 from train_func.run import Run
 from train_func.storage import Store, open_store
-from train_func.worker.data.cache import machine_cache
+from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.tasks.protocol import Findings, worker_half
 
 COPIES = 2  # of the model that must fit beside what is there: one being written, one being published

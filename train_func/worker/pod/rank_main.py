@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import open_store
-from train_func.worker.pod import process_group, reporting, user_module
+from train_func.worker.pod import process_group, reporting, sessions, user_module
 from train_func.worker.pod.rank_end import Outcome, of_error
 from train_func.worker.setup import write_setup
 
@@ -80,8 +80,7 @@ def _outcome(run: Callable[[], None]) -> Outcome:
 
 def _finished() -> Outcome:
     """The outcome of a function that returned; a Session that published nothing is a fault of the function."""
-    opened, published = _session()
-    if opened and not published:
+    if sessions.here.opened and not sessions.here.published:
         return _failed(
             InvalidInput(
                 "train_func opened a Session and ended without publishing: call session.publish(trainer) "
@@ -89,7 +88,7 @@ def _finished() -> Outcome:
                 cause="code",
             )
         )
-    return Outcome(0, None, opened, follows=False, failure=None)
+    return Outcome(0, None, sessions.here.opened, follows=False, failure=None)
 
 
 def _failed(error: BaseException) -> Outcome:
@@ -101,13 +100,7 @@ def _failed(error: BaseException) -> Outcome:
             print(error.code if isinstance(error.code, str) else f"sys.exit({error.code})", file=sys.stderr)
         case _:
             traceback.print_exception(error)
-    return of_error(error, session=_session()[0])
-
-
-def _session() -> tuple[bool, bool]:
-    """Whether a Session was opened, and whether it published; without loading torch for functions that use none."""
-    session = sys.modules.get("train_func.worker.training.session")
-    return (session.opened(), session.published()) if session else (False, False)
+    return of_error(error, session=sessions.here.opened)
 
 
 def _run(environ: Mapping[str, str]) -> None:

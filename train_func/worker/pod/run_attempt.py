@@ -21,13 +21,13 @@ from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.history import History
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import Peers
+from train_func.worker.pod.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.pod.processes import num_memory_kills
+from train_func.worker.pod.publish import complete
 from train_func.worker.pod.rank_end import RankEnd
 from train_func.worker.pod.stop import Stop, WithinGrace
 from train_func.worker.pod.store_wait import PatientStore, patiently
 from train_func.worker.pod.verdict import following, of_ranks
-from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
-from train_func.worker.training.publish import complete
 
 RECORD_SECONDS = 15.0  # longest the end of a worker waits for the store
 WATCH_SECONDS = 3.0  # between two looks whether the job is over, while its group has not formed

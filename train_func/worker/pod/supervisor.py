@@ -21,12 +21,12 @@ from train_func.worker.pod.environment import Environment, read_environment
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import NotFormed, PeersLost
 from train_func.worker.pod.processes import adopt_orphans, kill_descendants, reap_orphans
+from train_func.worker.pod.publish import complete
 from train_func.worker.pod.rank_end import RankEnd
 from train_func.worker.pod.run_attempt import Attempt, Refused
 from train_func.worker.pod.stop import Stop, Stopped, WithinGrace
 from train_func.worker.pod.store_wait import patiently
 from train_func.worker.pod.verdict import stopped
-from train_func.worker.training.publish import complete
 
 if TYPE_CHECKING:
     from train_func.worker.pod.launcher import Launcher

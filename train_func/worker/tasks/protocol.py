@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from train_func.errors import Cause, InvalidInput, StorageFailed
 from train_func.run import Run
 from train_func.storage import Store
-from train_func.worker.data.locate import LocalFiles
+from train_func.worker.inputs.locate import LocalFiles
 
 if TYPE_CHECKING:
     from datasets import Dataset

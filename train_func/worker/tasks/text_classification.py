@@ -8,11 +8,11 @@ import numpy as np
 
 from train_func.storage import Store
 from train_func.tasks import TextClassification
-from train_func.worker.data.lengths import length_notes
-from train_func.worker.data.train_eval_split import TrainEvalSplit, split_rows
-from train_func.worker.model.source import FoundModel, find_model
 from train_func.worker.tasks.accuracy import Accuracy
+from train_func.worker.tasks.lengths import length_notes
+from train_func.worker.tasks.model_source import FoundModel, find_model
 from train_func.worker.tasks.protocol import Findings, Metric, Rows
+from train_func.worker.tasks.train_eval_split import TrainEvalSplit, split_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -51,13 +51,13 @@ class TextClassifier:
         return {"model": self._found.fingerprint}
 
     def load(self, labels: tuple[str, ...]) -> tuple[Any, Any]:
-        from train_func.worker.model.loading import load_model, load_tokenizer
+        from train_func.worker.tasks.model_loading import load_model, load_tokenizer
 
         assert self._found is not None
         return load_model(self._found, labels, self._seed), load_tokenizer(self._found)
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
-        from train_func.worker.data.tokens import tokenise
+        from train_func.worker.tasks.tokens import tokenise
 
         return tokenise(rows, processor, self._task.max_length, self._cache)
 

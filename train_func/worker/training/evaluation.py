@@ -5,10 +5,11 @@ Batches do not depend on the number of ranks, so neither does the metric.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import transformers
 from datasets import Dataset
 from transformers import EvalPrediction
 from transformers.trainer_pt_utils import nested_numpify
@@ -23,9 +24,6 @@ from train_func.worker.training.loader import Collator, take_row_ids
 from train_func.worker.training.plain import plain
 from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row_ids_of
 from train_func.worker.training.randomness import seed_for
-
-if TYPE_CHECKING:
-    from train_func.worker.training.trainer import Trainer
 
 Ints = npt.NDArray[np.int64]
 PADDING = -100  # as transformers pads predictions of different lengths
@@ -79,7 +77,7 @@ class _Part:
     labels: Any
 
 
-def measure(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None, prefix: str) -> Measured:
+def measure(trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str] | None, prefix: str) -> Measured:
     """Collective: the metrics of ``rows``, which every rank has whole.
 
     Raises:
@@ -95,7 +93,7 @@ def measure(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None, pr
     return Measured(trainer.state.global_step, used, rows._fingerprint, plain_names, named, made.coverage)
 
 
-def names(trainer: "Trainer", rows: Dataset, prefix: str) -> set[str]:
+def names(trainer: transformers.Trainer, rows: Dataset, prefix: str) -> set[str]:
     """Collective: the names of the metrics of ``rows``, which are measured and forgotten.
 
     Raises:
@@ -107,14 +105,16 @@ def names(trainer: "Trainer", rows: Dataset, prefix: str) -> set[str]:
     return set(_with_prefix(_agreed_metrics(trainer, made), prefix))
 
 
-def longest_batch(trainer: "Trainer", rows: Dataset) -> Dataset:
+def longest_batch(trainer: transformers.Trainer, rows: Dataset) -> Dataset:
     """Those of ``rows`` that are evaluated first, in their order."""
     audit.check_rows_alike(rows, None, "held-out")
     batches = batches_of(lengths_of(rows), trainer.args.per_device_eval_batch_size)
     return rows.select(np.sort(batches[0])) if batches else rows
 
 
-def predict(trainer: "Trainer", rows: Dataset, ignore_keys: list[str] | None, prefix: str) -> PredictionOutput:
+def predict(
+    trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str] | None, prefix: str
+) -> PredictionOutput:
     """Collective: predictions for ``rows``, which every rank has whole, in their order; they may lack labels and ids.
 
     Raises:
@@ -150,7 +150,7 @@ def _with_prefix(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _predict_all(
-    trainer: "Trainer", rows: Dataset, ids: RowIds, ignore_keys: list[str] | None, what: str, *, keep: bool
+    trainer: transformers.Trainer, rows: Dataset, ids: RowIds, ignore_keys: list[str] | None, what: str, *, keep: bool
 ) -> _Predictions:
     if not len(rows):
         raise InvalidInput(f"The {what.replace('_', '-')} rows are none: give at least one", cause="code")
@@ -184,7 +184,7 @@ def batches_of(lengths: Ints, batch_size: int) -> list[Ints]:
 
 
 def _predict(
-    trainer: "Trainer",
+    trainer: transformers.Trainer,
     rows: Dataset,
     number: int,
     positions: Ints,
@@ -234,12 +234,12 @@ def _loss(parts: list[_Part]) -> float | None:
     return float(np.average([part.loss for part in counted], weights=[part.weight for part in counted]))
 
 
-def _agreed_metrics(trainer: "Trainer", made: _Predictions) -> dict[str, Any]:
+def _agreed_metrics(trainer: transformers.Trainer, made: _Predictions) -> dict[str, Any]:
     """Collective: those of rank 0 on every rank. Ranks may draw differently, and would then save and stop apart."""
     return world.gather(world.on_all_ranks(lambda: _metrics(trainer, made)))[0]
 
 
-def _metrics(trainer: "Trainer", made: _Predictions) -> dict[str, Any]:
+def _metrics(trainer: transformers.Trainer, made: _Predictions) -> dict[str, Any]:
     """Computed from all rows in the order of the data set."""
     seed_for("evaluate", trainer.args.seed, trainer.state.global_step, -1)
     metrics: dict[str, Any] = {}

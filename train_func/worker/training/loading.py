@@ -10,7 +10,7 @@ from datasets import Dataset
 from train_func.layout import CARD, PIPELINE
 from train_func.records import RunRecord
 from train_func.storage import Store
-from train_func.worker.data import verify
+from train_func.worker.inputs import verify
 from train_func.worker.tasks.protocol import Rows, WorkerTask, worker_half
 from train_func.worker.training import world
 

@@ -23,8 +23,11 @@ from train_func.errors import InvalidInput
 from train_func.events import Published, SessionOpened
 from train_func.records import Numerics
 from train_func.storage import Store, open_store
-from train_func.worker.data.cache import machine_cache
+from train_func.worker.inputs.cache import machine_cache
+from train_func.worker.pod import sessions
 from train_func.worker.pod.attempt_store import Attempts
+from train_func.worker.pod.pending import PUBLISH_SECONDS, Pending
+from train_func.worker.pod.publish import check_unpublished, complete
 from train_func.worker.pod.stop import Stop
 from train_func.worker.setup import write_setup
 from train_func.worker.training import (
@@ -42,24 +45,10 @@ from train_func.worker.training.arguments import Arguments, check_run
 from train_func.worker.training.coverage import Coverage, RowIds
 from train_func.worker.training.loading import Loading
 from train_func.worker.training.numerics import measure_numerics, recorded
-from train_func.worker.training.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.training.plan import build_plan, num_micro_batches, row_ids_of
-from train_func.worker.training.publish import check_unpublished, complete
 from train_func.worker.training.trainer import Trainer
 
 TRACKING_SECONDS, STOPPED_SECONDS = 60.0, 5.0  # for files of report_to, at the end and after a signal
-
-_was = {"opened": False, "published": False}
-
-
-def opened() -> bool:
-    """Whether this process has opened a Session."""
-    return _was["opened"]
-
-
-def published() -> bool:
-    """Whether a Session of this process has published its result."""
-    return _was["published"]
 
 
 class Session:
@@ -85,7 +74,7 @@ class Session:
         self._trainers: list[transformers.Trainer] = []
 
     def __enter__(self) -> Self:
-        _was["opened"] = True
+        sessions.here.opened = True
         with ExitStack() as opening:  # what is open already is closed again when the rest cannot be
             self._enter(opening, world.environment())
             self._open = opening.pop_all()
@@ -275,7 +264,7 @@ class Session:
         world.on_rank_zero(keep)  # first, so that whatever happens while the model is measured does not cost it
         whole = report.measured(begun, trainer, self._held_out, self._watch.metrics_of)
         world.on_rank_zero(upload)
-        _was["published"] = True
+        sessions.here.published = True
         at = f"{self.store.address}/{self.record.keys.model}"
         world.log_rank0(Published(attempt=self.attempt, model=at))
 

@@ -15,8 +15,8 @@ from datasets.packaged_modules.cache.cache import Cache
 from huggingface_hub import constants
 
 from train_func.errors import InvalidInput
-from train_func.worker.data.hub import Unreachable, look_up
-from train_func.worker.data.locate import HubId
+from train_func.worker.inputs.hub import Unreachable, look_up
+from train_func.worker.inputs.locate import HubId
 
 
 def read_hub(wanted: HubId, subset: str | None) -> tuple[str, dict[str, pa.Table], tuple[str, ...]]:

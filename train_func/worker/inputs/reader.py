@@ -13,12 +13,12 @@ import pyarrow.parquet as parquet
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.tables import is_table, saved
-from train_func.worker.data import fingerprint
-from train_func.worker.data.cache import machine_cache
-from train_func.worker.data.delimited import read_csv, read_tsv
-from train_func.worker.data.encoding import encoding_fault
-from train_func.worker.data.jsonrows import read_json
-from train_func.worker.data.locate import DATA_SUFFIXES, HubId, LocalFiles, Wanted, locate
+from train_func.worker.inputs import fingerprint
+from train_func.worker.inputs.cache import machine_cache
+from train_func.worker.inputs.delimited import read_csv, read_tsv
+from train_func.worker.inputs.encoding import encoding_fault
+from train_func.worker.inputs.jsonrows import read_json
+from train_func.worker.inputs.locate import DATA_SUFFIXES, HubId, LocalFiles, Wanted, locate
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -95,7 +95,7 @@ def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: 
     """
     place = locate(wanted, store, cache)
     if isinstance(place, HubId):
-        from train_func.worker.data.hub_dataset import read_hub
+        from train_func.worker.inputs.hub_dataset import read_hub
 
         commit, tables, notes = read_hub(place, subset)
         return Source(str(place), tables, commit, notes, commit=commit)
@@ -153,7 +153,7 @@ def _saved_folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
             f"the folder was not saved by datasets' save_to_disk: it has neither dataset_info.json nor "
             f"dataset_dict.json{hint}"
         )
-    from train_func.worker.data.hub_dataset import read_saved
+    from train_func.worker.inputs.hub_dataset import read_saved
 
     files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
     parts = fingerprint.of_each(folder, files, cache)

@@ -8,9 +8,9 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HTTPError, IncompleteSnapshotError, LocalEntryNotFoundError
 
 from train_func.errors import InvalidInput
-from train_func.worker.data.hub import Listing, Unreachable, look_up, no_answer, page
-from train_func.worker.data.locate import HubId
-from train_func.worker.model.folder import LOADED, NOT_LOADED, sizes_of
+from train_func.worker.inputs.hub import Listing, Unreachable, look_up, no_answer, page
+from train_func.worker.inputs.locate import HubId
+from train_func.worker.tasks.model_folder import LOADED, NOT_LOADED, sizes_of
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Literal
 from train_func.errors import Cause, InvalidInput, StorageFailed
 from train_func.layout import INPUTS
 from train_func.storage import Entry, Store, is_address, open_store, scheme_of, schemes
-from train_func.worker.data import fingerprint
-from train_func.worker.data.cache import entry
+from train_func.worker.inputs import fingerprint
+from train_func.worker.inputs.cache import entry
 
 PACKAGE, EXAMPLE = "package://", "package://NAME/FOLDER"
 DATA_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")

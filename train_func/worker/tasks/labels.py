@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from train_func.counted import counted
 from train_func.errors import InvalidInput
-from train_func.worker.data.columns import is_text
+from train_func.worker.tasks.columns import is_text
 
 MAX_SHOWN = 5
 MAX_CLASSES = 1000

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
-from train_func.worker.model.types import classifies_text
+from train_func.worker.tasks.model_types import classifies_text
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from train_func.worker.model.folder import TOKENIZER
+from train_func.worker.tasks.model_folder import TOKENIZER
 
 SAMPLE = 1000  # texts; the share of cut ones is then known to some 3 %
 MOST_CUT = 0.10  # share of cut texts above which it is said

@@ -13,9 +13,9 @@ from typing import Any
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.pod import reporting
+from train_func.worker.pod.publish import publish, take_source
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.store_wait import PatientStore
-from train_func.worker.training.publish import publish, take_source
 
 PUBLISH_SECONDS = 15 * 60.0  # longest wait for the store after the training; the job's deadline ends it earlier
 

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.worker.data.columns import is_text, text_columns
+from train_func.worker.tasks.columns import is_text, text_columns
 
 MAX_SHOWN = 5
 MOST_EMPTY = 0.05  # share of empty texts above which the column cannot be the right one

@@ -10,8 +10,8 @@ from train_func.counted import counted
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.tasks import TextClassification
-from train_func.worker.data.locate import LocalFiles, Wanted, looks_like_path
-from train_func.worker.data.reader import Source, read_source
+from train_func.worker.inputs.locate import LocalFiles, Wanted, looks_like_path
+from train_func.worker.inputs.reader import Source, read_source
 
 TRAINING, HELD_OUT = "training", "held-out"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.tasks import TextClassification
-from train_func.worker.data import fingerprint
-from train_func.worker.data.locate import HubId, LocalFiles, Wanted, locate
-from train_func.worker.model.folder import DESCRIBED, LOADED, ModelFacts, is_loaded, judge, sizes_of
+from train_func.worker.inputs import fingerprint
+from train_func.worker.inputs.locate import HubId, LocalFiles, Wanted, locate
+from train_func.worker.tasks.model_folder import DESCRIBED, LOADED, ModelFacts, is_loaded, judge, sizes_of
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def find_model(task: TextClassification, store: Store | None, cache: Path, *, we
 
 
 def _on_hub(wanted: HubId, max_length: int, *, weights: bool) -> FoundModel:
-    from train_func.worker.model.hub import fetch
+    from train_func.worker.tasks.model_hub import fetch
 
     fetched = fetch(wanted, LOADED if weights else DESCRIBED)
     facts = _judged(fetched.folder, str(wanted), fetched.sizes, max_length)

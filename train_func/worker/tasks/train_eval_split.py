@@ -11,13 +11,13 @@ import pyarrow as pa
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.tasks import TextClassification
-from train_func.worker.data.columns import missing_column
-from train_func.worker.data.labels import Labels, encode
-from train_func.worker.data.locate import LocalFiles
-from train_func.worker.data.reader import class_names
-from train_func.worker.data.sources import HELD_OUT, TRAINING, find_sources
-from train_func.worker.data.stratified_sample import stratified_sample
-from train_func.worker.data.texts import contradictions, overlap, plain, text_faults
+from train_func.worker.inputs.locate import LocalFiles
+from train_func.worker.inputs.reader import class_names
+from train_func.worker.tasks.columns import missing_column
+from train_func.worker.tasks.labels import Labels, encode
+from train_func.worker.tasks.sources import HELD_OUT, TRAINING, find_sources
+from train_func.worker.tasks.stratified_sample import stratified_sample
+from train_func.worker.tasks.texts import contradictions, overlap, plain, text_faults
 
 _SAMPLE, _HOLD_OUT = 1, 2  # streams of the run's seed
 

@@ -13,7 +13,7 @@ from huggingface_hub.errors import (
 )
 
 from train_func.errors import InvalidInput
-from train_func.worker.data.locate import HubId
+from train_func.worker.inputs.locate import HubId
 
 SECONDS = 10.0  # for one answer
 

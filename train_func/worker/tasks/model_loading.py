@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from transformers.utils import logging
 
 from train_func.errors import InvalidInput
-from train_func.worker.model.source import FoundModel
+from train_func.worker.tasks.model_source import FoundModel
 
 
 def load_tokenizer(found: FoundModel) -> Any:

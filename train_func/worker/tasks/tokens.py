@@ -14,7 +14,7 @@ import pyarrow as pa
 import tokenizers
 from datasets import Dataset
 
-from train_func.worker.data.cache import entry, remove
+from train_func.worker.inputs.cache import entry, remove
 
 VERSION = 1  # of what is stored; to be raised when the same input gives something else
 BATCH = 1000  # rows

@@ -1,1 +1,0 @@
-"""The data: read, judged, divided, tokenised once."""

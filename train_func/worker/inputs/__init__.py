@@ -1,0 +1,1 @@
+"""Inputs: found, brought to this machine, read, fingerprinted, kept in its cache."""

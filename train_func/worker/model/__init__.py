@@ -1,1 +1,0 @@
-"""The model a run starts from: found, judged, loaded."""
