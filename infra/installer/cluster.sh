@@ -77,7 +77,12 @@ ours() {
 }
 
 # foreign KIND NAME [NAMESPACE]: whether it is there and somebody else's
-foreign() { exists "$@" && ! ours "$@"; }
+foreign() {
+    local found
+    found=$(asked "$1" "$2" ${3:+--namespace "$3"} --ignore-not-found --output \
+        'jsonpath={.metadata.name} {.metadata.labels.app\.kubernetes\.io/managed-by}') || exit
+    [[ -n $found && ${found#* } != "$OWNER" ]]
+}
 
 # The storage class marked as default, if there is one.
 default_class() {

@@ -61,14 +61,18 @@ kubectl --context $CONTEXT --namespace kubeflow delete persistentvolumeclaim dat
 
 # Taken over, a store of somebody else would be cut off from those who use it.
 check_nobody_elses_store() {
-    local what found=()
-    for what in "statefulset myminio kubeflow" "deployment myminio kubeflow" "service myminio kubeflow" \
-        "secret myminio kubeflow" "secret myminio train-func" "secret myminio-jobs $HUB_NAMESPACE"; do
-        # shellcheck disable=SC2086
-        if foreign $what && [[ $S3 != external || $what != *kubeflow ]]; then
-            found+=("$what")
-        fi
-    done
-    [[ ${#found[@]} -eq 0 ]] || finding FAIL store "not made by install.sh, and in its way: $(printf '%s, ' "${found[@]}")" \
+    local found=""
+    [[ $S3 == external ]] || found=$(others_named myminio kubeflow statefulsets,deployments,services,secrets) || exit
+    found+=$(others_named myminio train-func secrets) || exit
+    found+=$(others_named myminio-jobs "$HUB_NAMESPACE" secrets) || exit
+    [[ -z $found ]] || finding FAIL store "not made by install.sh, and in its way: ${found%, }" \
         "--s3 external goes on with a store that is there; or remove these"
+}
+
+# others_named NAME NAMESPACE KINDS: "kind name namespace, " of each that is somebody else's
+others_named() {
+    local found
+    found=$(asked "$3" --namespace "$2" --field-selector "metadata.name=$1" --selector "${MANAGED/=/!=}" --output \
+        "jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.namespace}, {end}") || exit
+    printf '%s' "${found,,}"
 }

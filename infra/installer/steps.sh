@@ -46,8 +46,7 @@ install_namespaces() {
     render_namespaces >"$WORK/namespaces.yaml"
     apply namespaces "$WORK/namespaces.yaml"
     if [[ $DRY_RUN == false ]] || exists namespace "$STATE_NAMESPACE"; then
-        render_state >"$WORK/state.yaml"
-        apply "what was decided" "$WORK/state.yaml"
+        remember
     fi
 }
 
@@ -68,12 +67,15 @@ wanted_namespaces() {
     [[ $HUB_NAMESPACE == kubeflow ]] || not_wanted jupyterhub >/dev/null || printf '%s\n' "$HUB_NAMESPACE"
 }
 
+# Waits here for what takes its time, so that the images of one component are pulled while the next is brought.
 verify() {
-    local component
+    local component how
     [[ $DRY_RUN == false ]] || return 0
     for component in "${COMPONENTS[@]}"; do
         if ! not_wanted "$component" >/dev/null; then
-            "verify_$component" >&2
+            how=await_$component
+            declare -F "$how" >/dev/null || how=verify_$component
+            "$how" >&2
             say "  $component is well"
         fi
     done

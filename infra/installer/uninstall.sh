@@ -13,6 +13,7 @@ uninstall_all() {
     choose_cluster
     settle true
     record_wanted
+    everything_ours >"$WORK/ours" || exit
     going=$(everything_going) || exit
     if [[ -z $going ]]; then
         say "nothing is installed on context $CONTEXT: nothing to remove$(purge_hint)"
@@ -41,11 +42,10 @@ uninstall_all() {
 
 # What is to go: objects and helm releases, but namespaces only when they go whatever lies in them.
 everything_going() {
-    local found releases kept='^namespace/'
+    local releases kept='^namespace/'
     [[ $PURGE == false ]] || kept='^$'
-    found=$(everything_ours) || exit
     releases=$(our_releases) || exit
-    { keep_volumes <<<"$found"; printf '%s\n' "$releases"; } | grep -vE "$kept|^$" || true
+    { keep_volumes <"$WORK/ours" | awk '{ print $1, $2 == "-" ? "" : $2 }'; printf '%s\n' "$releases"; } | grep -vE "$kept|^$" || true
 }
 
 our_releases() {
@@ -63,20 +63,15 @@ purge_hint() {
 
 # Of every kind that the operator runs; one that failed under ExitCode has no time of completion.
 refuse_while_jobs_run() {
-    local kind kinds running=""
-    kinds=$(asked customresourcedefinitions --output name) || exit
-    while read -r kind; do
-        running+=$(running_of "$kind") || exit
-    done < <(sed -nE 's#.*/((pytorch|tf|mpi|xgboost|paddle|jax)jobs\.kubeflow\.org)$#\1#p' <<<"$kinds")
+    local kinds running="" name='{.metadata.namespace}/{.metadata.name}'
+    local state='{range .status.conditions[?(@.status=="True")]}{.type},{end}'
+    kinds=$(asked customresourcedefinitions --no-headers --ignore-not-found) || exit
+    kinds=$(grep -oE '^(pytorch|tf|mpi|xgboost|paddle|jax)jobs\.kubeflow\.org' <<<"$kinds" | paste -sd,) || true
+    [[ -n $kinds ]] || return 0
+    running=$(asked "$kinds" --all-namespaces --output "jsonpath={range .items[*]}$name $state{'\n'}{end}") || exit
+    running=$(awk 'NF && $2 !~ /Succeeded|Failed/ { printf " %s", $1 }' <<<"$running")
     [[ -z $running ]] || die "$PREREQUISITE" "these jobs have not ended, wait for them or cancel them \
 (kubectl --context $CONTEXT delete pytorchjob NAME -n NAMESPACE):$running"
-}
-
-running_of() { # running_of KIND: " NAMESPACE/NAME" of each that goes on
-    local found name='{.metadata.namespace}/{.metadata.name}'
-    local state='{range .status.conditions[?(@.status=="True")]}{.type},{end}'
-    found=$(asked "$1" --all-namespaces --output "jsonpath={range .items[*]}$name $state{'\n'}{end}") || exit
-    awk 'NF && $2 !~ /Succeeded|Failed/ { printf " %s", $1 }' <<<"$found"
 }
 
 tell_purge() {
@@ -98,47 +93,44 @@ confirm_purge() {
 
 # remove_component NAME: its helm release if it is one, then whatever carries its label
 remove_component() {
-    local found
     step "remove" "$1"
     if declare -F "remove_$1" >/dev/null; then
         "remove_$1"
     fi
-    found=$(everything_ours "app.kubernetes.io/component=$1") || exit
-    keep_volumes <<<"$found" | delete_each
+    awk -v of="$1" '$3 == of' "$WORK/ours" | keep_volumes | keep_definitions_in_use | delete_each
 }
 
 # Before OpenEBS, which has to take their folders away.
 remove_volumes() {
-    local found
     [[ $PURGE == true ]] || return 0
-    found=$(everything_ours) || exit
-    { grep '^persistentvolumeclaim/' || true; } <<<"$found" | delete_each
+    { grep '^persistentvolumeclaim/' "$WORK/ours" || true; } | delete_each
 }
 
 # The record goes last but for the namespaces: as long as it is there, a run that was interrupted is known as one.
 remove_rest() {
-    local found name
     step "remove" "namespaces"
-    found=$(everything_ours) || exit
-    { grep -vE "^(namespace/|configmap/$STATE_NAME )" || true; } <<<"$found" | keep_volumes | delete_each
+    awk -v of=" ${COMPONENTS[*]} " '!index(of, " " $3 " ")' "$WORK/ours" |
+        { grep -vE "^(namespace/|configmap/$STATE_NAME )" || true; } | keep_volumes | delete_each
     printf 'configmap/%s %s\n' "$STATE_NAME" "$STATE_NAMESPACE" | delete_each
-    for name in "${NAMESPACES[@]}"; do
-        remove_namespace "$name"
-    done
+    remove_namespaces "${NAMESPACES[@]}"
 }
 
-# remove_namespace NAME: one of ours, if nothing is left in it that somebody may want
-remove_namespace() {
-    local left=""
-    ours namespace "$1" || return 0
-    if [[ $PURGE == false ]]; then
-        left=$(others_in "$1") || exit
-    fi
-    if [[ -n $left ]]; then
-        say "  kept namespace $1, with $(paste -sd' ' <<<"$left")"
-    else
-        k delete namespace "$1" --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
-    fi
+# remove_namespaces NAME...: those of ours in which nothing is left that somebody may want
+remove_namespaces() {
+    local name left="" going=()
+    for name in "$@"; do
+        ours namespace "$name" || continue
+        if [[ $PURGE == false ]]; then
+            left=$(others_in "$name") || exit
+        fi
+        if [[ -n $left ]]; then
+            say "  kept namespace $name, with $(paste -sd' ' <<<"$left")"
+        else
+            going+=("$name")
+        fi
+    done
+    [[ ${#going[@]} -eq 0 ]] ||
+        k delete namespace "${going[@]}" --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
 }
 
 # others_in NAMESPACE: "kind/name" of whatever is in it and is not removed otherwise; Kubernetes' own things left out
@@ -156,12 +148,13 @@ others_in() {
         { print $1 }' <<<"$found"
 }
 
-# Everything with our label, "kind.group/name NAMESPACE" a line; a selector narrows it down.
+# Everything with our label, "kind.group/name NAMESPACE COMPONENT" a line; "-" stands for none.
 everything_ours() {
-    local found
-    found=$(asked "$KINDS" --all-namespaces --selector "$MANAGED${1:+,$1}" --output \
-        'jsonpath={range .items[*]}{.kind}{" "}{.apiVersion}{" "}{.metadata.name}{" "}{.metadata.namespace}{"\n"}{end}') || exit
-    awk 'NF { n = split($2, v, "/"); print tolower($1) (n > 1 ? "." v[1] : "") "/" $3, $4 }' <<<"$found" | sort -u
+    local found component='{.metadata.labels.app\.kubernetes\.io/component}'
+    found=$(asked "$KINDS" --all-namespaces --selector "$MANAGED" --output \
+        "jsonpath={range .items[*]}{.kind},{.apiVersion},{.metadata.name},{.metadata.namespace},$component{'\n'}{end}") || exit
+    awk -F, 'NF { n = split($2, v, "/"); print tolower($1) (n > 1 ? "." v[1] : "") "/" $3, $4 ? $4 : "-", $5 ? $5 : "-" }' \
+        <<<"$found" | sort -u
 }
 
 # Drops the store's volumes and root key unless they are to go: a volume without its key is of no use.
@@ -169,33 +162,38 @@ keep_volumes() {
     if [[ $PURGE == true ]]; then
         cat
     else
-        grep -vE '^(persistentvolumeclaim/|secret/myminio kubeflow$)' || true
+        grep -vE '^(persistentvolumeclaim/|secret/myminio kubeflow )' || true
     fi
-}
-
-delete_each() {
-    local what namespace
-    while read -r what namespace; do
-        case $what in
-            "") ;;
-            customresourcedefinition.*) delete_definition "${what#*/}" ;;
-            *) k delete "$what" ${namespace:+--namespace "$namespace"} --ignore-not-found --timeout "$TIMEOUT" \
-                --request-timeout 0 | sed 's/^/  /' >&2 ;;
-        esac
-    done
 }
 
 # A definition takes all its objects with it.
-delete_definition() {
-    local found="" kind=$1
-    if [[ $PURGE == false ]]; then
+keep_definitions_in_use() {
+    local lines kinds kind found=""
+    lines=$(cat)
+    kinds=$(sed -nE 's#^customresourcedefinition[^/]*/([^ ]+) .*#\1#p' <<<"$lines")
+    if [[ $PURGE == false && -n $kinds ]]; then
+        found=$(asked "$(paste -sd, <<<"$kinds")" --all-namespaces --output name) || exit
+    fi
+    for kind in ${found:+$kinds}; do
         found=$(asked "$kind" --all-namespaces --output name) || exit
-    fi
-    if [[ -n $found ]]; then
-        say "  kept $kind: there still are some"
-        return
-    fi
-    k delete customresourcedefinition "$kind" --ignore-not-found --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
+        if [[ -n $found ]]; then
+            say "  kept $kind: there still are some"
+            lines=$(grep -v "/$kind " <<<"$lines") || true
+        fi
+    done
+    printf '%s\n' "$lines"
+}
+
+# delete_each: what stands on standard input, as in everything_ours; all of a namespace at once
+delete_each() {
+    local lines spaces namespace what where
+    lines=$(grep .) || return 0
+    mapfile -t spaces < <(cut -d' ' -f2 <<<"$lines" | sort -u)
+    for namespace in "${spaces[@]}"; do
+        mapfile -t what < <(awk -v of="$namespace" '$2 == of { print $1 }' <<<"$lines")
+        [[ $namespace == - ]] && where=() || where=(--namespace "$namespace")
+        k delete "${what[@]}" "${where[@]}" --ignore-not-found --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
+    done
 }
 
 left_behind() {

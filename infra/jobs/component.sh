@@ -20,8 +20,7 @@ render_jobs() {
 }
 
 install_jobs() {
-    render_jobs >"$WORK/jobs.yaml"
-    apply jobs "$WORK/jobs.yaml"
+    apply jobs "$WORK/rendered-jobs.yaml"
     copy_key_of_jobs jobs train-func myminio # the name that every job looks for
 }
 

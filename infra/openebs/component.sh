@@ -102,7 +102,7 @@ remove_openebs() {
         return
     fi
     remove_release openebs "$OPENEBS_NAMESPACE"
-    remove_namespace "$OPENEBS_NAMESPACE"
+    remove_namespaces "$OPENEBS_NAMESPACE"
 }
 
 # A volume is gone only some seconds after its claim, when its folder is.

@@ -121,7 +121,9 @@ install_s3() {
     render_s3 >"$WORK/s3.yaml"
     forget_setups
     apply s3 "$WORK/s3.yaml"
-    [[ $DRY_RUN == false ]] || return 0
+}
+
+await_s3() {
     [[ $S3 == external ]] || ready kubeflow statefulset/myminio
     await_setup
 }
