@@ -7,7 +7,7 @@ from datasets.distributed import split_dataset_by_node
 from tests.distributed import small
 from train_func.errors import InvalidInput
 from train_func.worker import Trainer
-from train_func.worker.training import audit, hf_trainer_guard
+from train_func.worker.training import audit, hf_trainer_checks
 from train_func.worker.training.plan import build_plan, facts_of, row_ids_of
 
 NUM_ROWS = 40
@@ -149,7 +149,7 @@ def on_rows(folder, rank, size):
         trainer = trainer_of(kind, folder, plan, change(rows, rank, size), **others)
         yield (
             name,
-            what_is_said(lambda trainer=trainer: hf_trainer_guard.check_stock_trainer(trainer, row_ids_of(rows))),
+            what_is_said(lambda trainer=trainer: hf_trainer_checks.check_stock_trainer(trainer, row_ids_of(rows))),
         )
 
 

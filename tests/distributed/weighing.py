@@ -17,7 +17,7 @@ from tests.distributed import small
 from tests.distributed.parity import Keeps, flat
 from train_func.errors import InvalidInput
 from train_func.worker import Trainer
-from train_func.worker.training import hf_trainer_guard
+from train_func.worker.training import hf_trainer_checks, hf_trainer_guard
 from train_func.worker.training.plan import build_plan, facts_of, row_ids_of, rows_of
 from train_func.worker.training.randomness import seed_for
 
@@ -364,7 +364,7 @@ def train_stock(case, world_size, folder, watched=True):
     )
 
     def check(trainer):
-        hf_trainer_guard.check_stock_trainer(trainer, row_ids_of(rows))
+        hf_trainer_checks.check_stock_trainer(trainer, row_ids_of(rows))
 
     with hf_trainer_guard.Watch(check).lasts() if watched else contextlib.nullcontext():
         loss = trainer.train().training_loss

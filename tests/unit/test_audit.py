@@ -5,8 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from train_func.worker.training.audit import ONCE, WHOLE, pattern_of
-from train_func.worker.training.coverage import count, shown
+from train_func.worker.training.audit import ONCE, WHOLE, count, pattern_of, shown
 
 
 def block(ids, rank, size):

@@ -18,7 +18,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from train_func.worker.training.items import Items, items_of
+from train_func.worker.training.weighing import Items, items_of
 
 IDS = torch.ones(2, 4, dtype=torch.long)
 TAGS = torch.tensor([[1, -100, 2, 0], [-100, -100, -100, 1]])

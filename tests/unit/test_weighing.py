@@ -6,10 +6,9 @@ from torch import nn
 
 from tests.distributed import small
 from train_func.worker import Trainer
-from train_func.worker.training.items import Items
 from train_func.worker.training.loader import PLACE, Place
 from train_func.worker.training.plan import build_plan, facts_of
-from train_func.worker.training.weighing import Step, divisor
+from train_func.worker.training.weighing import Items, Step, divisor
 
 
 def test_nothing_is_ever_divided_by_nought():

@@ -34,7 +34,7 @@ ALWAYS: dict[str, Any] = {
     "train_sampling_strategy": "random",
     "enable_jit_checkpoint": False,
 }
-# A tracker that was asked for is told of the training loss, about a hundred times.
+# With a tracker, the training loss is logged about a hundred times.
 TRACKED = {"logging_strategy": "steps", "logging_steps": 0.01}
 
 

@@ -1,14 +1,16 @@
-"""The audit: finds, from row ids, that data was split more often than once, and names the call that is too many.
+"""The audit: counts the use of every row by its id, and names the call that has split data once too often.
 
-Before the first step it looks at what every rank was given and at the order in which its loader will serve it; after
-every epoch at what the training steps have really used.
+Before the first step it checks what every rank was given and the order in which its loader will serve it; after every
+epoch, what the training steps have used.
 """
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset
@@ -17,10 +19,62 @@ from torch.utils.data import DataLoader
 from train_func.errors import InvalidInput
 from train_func.events import RowsAudited
 from train_func.worker.training import world
-from train_func.worker.training.coverage import Coverage, RowIds, count
 from train_func.worker.training.plan import CALL, ROW_ID, PlanFacts, positions_of, row_ids_of
 
+RowIds: TypeAlias = npt.NDArray[Any]
 Part: TypeAlias = Callable[[RowIds, int, int], RowIds]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How often rows that should be used once were used."""
+
+    num_rows: int
+    missing: RowIds
+    repeated: RowIds
+    strange: RowIds
+    """Ids that belong to none of the rows."""
+
+    @property
+    def num_once(self) -> int:
+        return self.num_rows - len(self.missing) - len(self.repeated)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every row was used once, and nothing else."""
+        return not (len(self.missing) or len(self.repeated) or len(self.strange))
+
+    def counts(self, once: str) -> dict[str, int]:
+        """The numbers as they are printed and published; ``once`` names those used exactly once."""
+        return {
+            "rows": self.num_rows,
+            once: self.num_once,
+            "missing": len(self.missing),
+            "repeated": len(self.repeated),
+        }
+
+    def __str__(self) -> str:
+        text = f"of {self.num_rows} rows {self.num_once} once"
+        for ids, what in ((self.missing, "never"), (self.repeated, "more than once"), (self.strange, "unknown here")):
+            if len(ids):
+                text += f", {len(ids)} {what} (row ids {shown(ids)})"
+        return text
+
+
+def count(expected: RowIds, used: Sequence[RowIds]) -> Coverage:
+    """How the rows ``expected`` were used, given the ids each rank has used."""
+    ids, times = np.unique(np.concatenate([expected[:0], *used]), return_counts=True)
+    return Coverage(
+        num_rows=len(expected),
+        missing=np.setdiff1d(expected, ids),
+        repeated=np.intersect1d(ids[times > 1], expected),
+        strange=np.setdiff1d(ids, expected),
+    )
+
+
+def shown(ids: RowIds, at_most: int = 5) -> str:
+    """The first of ``ids``."""
+    return ", ".join(str(i) for i in ids[:at_most]) + (", ..." if len(ids) > at_most else "")
 
 
 def _block(ids: RowIds, rank: int, world_size: int) -> RowIds:
@@ -48,7 +102,7 @@ PATTERNS: tuple[tuple[str, tuple[Part, ...]], ...] = (
 
 
 def pattern_of(whole: RowIds, parts: Sequence[RowIds]) -> str:
-    """How ``whole`` was split so that rank r was given ``parts[r]``, in whatever order."""
+    """How ``whole`` was split so that rank r was given ``parts[r]``, in any order."""
     for name, splits in PATTERNS:
         if all(_same_set(part, _split(whole, splits, rank, len(parts))) for rank, part in enumerate(parts)):
             return name
@@ -96,7 +150,7 @@ def check_loader(loader: DataLoader[Any], num_entries: int) -> None:
     """Collective, before step one: each rank's loader serves its whole part of an epoch in order.
 
     Raises:
-        InvalidInput: (cause "code", on every rank) when something deals the part over the ranks again.
+        InvalidInput: (cause "code", on every rank) when something distributes the part over the ranks again.
     """
     whole = np.arange(num_entries)
     served = world.gather(served_by(loader))
@@ -113,7 +167,7 @@ def check_loader(loader: DataLoader[Any], num_entries: int) -> None:
 
 
 def served_by(loader: DataLoader[Any]) -> RowIds:
-    """Indices that ``loader`` will serve in an epoch, without reading any row, nor any random number of ours."""
+    """Indices that ``loader`` will serve in an epoch, without reading rows or advancing the random generator."""
     sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     with torch.random.fork_rng(devices=[]):
         batches = [np.atleast_1d(np.asarray(batch, dtype=np.int64)) for batch in sampler]
@@ -123,7 +177,7 @@ def served_by(loader: DataLoader[Any]) -> RowIds:
 def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
     """Collective: every rank was given the same rows in the same order; returns their ids.
 
-    ``whole``: the ids of all rows there are, when known. Fewer, alike on all ranks, is a choice, and is said.
+    ``whole``: the ids of all rows there are, when known. Fewer, the same on all ranks, are allowed; a note says so.
 
     Raises:
         InvalidInput: (cause "code", on every rank) when ranks were given different rows.

@@ -21,7 +21,7 @@ ATTEMPT = 1  # of every call, which is a generation of its own
 
 
 def record_of(parameters: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[RunRecord, bool]:
-    """The record inside what train_func was called with, and whether somebody called it without any launcher.
+    """The record inside the parameters of train_func, and whether it was called without a launcher.
 
     Raises:
         InvalidInput: when ``parameters`` are no Run, or several processes, or a pod, have no store to publish to.
@@ -40,7 +40,7 @@ def record_of(parameters: Mapping[str, Any], environment: Mapping[str, str]) -> 
 
 
 def claim(store: Store, record: RunRecord) -> RunRecord:
-    """The record as the next generation that nobody has begun, so that a call neither finds nor replaces a result."""
+    """The record with the next unused generation, so that a call neither finds nor replaces a result."""
     for generation in itertools.count(1):
         own = replace(record, generation=generation)
         if store.names(own.keys.prefix):

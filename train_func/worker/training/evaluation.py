@@ -19,9 +19,9 @@ from train_func.errors import InvalidInput
 from train_func.events import RowsAudited
 from train_func.worker.tasks.protocol import Metric
 from train_func.worker.training import audit, weights, world
-from train_func.worker.training.coverage import Coverage, RowIds, count
+from train_func.worker.training.audit import Coverage, RowIds, count
 from train_func.worker.training.loader import Collator, take_row_ids
-from train_func.worker.training.plain import plain
+from train_func.worker.training.metric_values import to_python
 from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row_ids_of
 from train_func.worker.training.randomness import seed_for
 
@@ -54,7 +54,7 @@ class _Predictions:
     """What the model says of all rows, in the order of the rows, on every rank."""
 
     logits: Any
-    """None when nobody asked for them."""
+    """None unless they were to be kept."""
     labels: Any
     measured: Mapping[str, float]
     """By the metric of the task."""
@@ -192,7 +192,7 @@ def _predict(
     ignore_keys: list[str] | None,
     keep: bool,
 ) -> _Part:
-    """What is not to be kept is let go here: all logits of a language model would fill the memory of every rank."""
+    """Logits are dropped here unless ``keep``: those of a language model would fill the memory of every rank."""
     seed_for("evaluate", trainer.args.seed, trainer.state.global_step, number)
     features = features_of(rows, positions.tolist())
     row_ids = take_row_ids(features)
@@ -245,7 +245,7 @@ def _metrics(trainer: transformers.Trainer, made: _Predictions) -> dict[str, Any
     metrics: dict[str, Any] = {}
     if trainer.compute_metrics is not None and not trainer.args.prediction_loss_only:
         prediction = EvalPrediction(predictions=made.logits, label_ids=made.labels)
-        computed = plain(trainer.compute_metrics(prediction))
+        computed = to_python(trainer.compute_metrics(prediction))
         if not isinstance(computed, dict):
             raise InvalidInput(
                 f"compute_metrics returned {str(computed)[:60]}: a dict of names and values is expected", cause="code"

@@ -1,4 +1,4 @@
-"""The loader of one rank's part of the plan: entry after entry, epoch after epoch, dealt to nobody else."""
+"""The loader of one rank's part of the plan: entry after entry, epoch after epoch, distributed no further."""
 
 from collections.abc import Callable, Iterator
 from copy import copy

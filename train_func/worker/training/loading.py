@@ -1,16 +1,17 @@
-"""Loading: rows, model and processor of a run's task: the same on all ranks, and those that it was submitted with."""
+"""Loads rows, model and processor of a run's task: the same on all ranks, unchanged since the submission."""
 
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 
+from train_func.errors import Cause, InvalidInput
 from train_func.layout import CARD, PIPELINE
 from train_func.records import RunRecord
 from train_func.storage import Store
-from train_func.worker.inputs import verify
 from train_func.worker.tasks.protocol import Rows, WorkerTask, worker_half
 from train_func.worker.training import world
 
@@ -42,13 +43,13 @@ class Loading:
 
     def _read(self) -> Rows:
         found = self.task.rows()
-        verify.check_unchanged(self._record, found.fingerprints, "data")
+        _check_unchanged(self._record, found.fingerprints, "data")
         return found
 
     def model(self) -> tuple[Any, Any]:
         """The model and its processor."""
         labels = self.rows.labels
-        world.on_all_ranks(lambda: verify.check_unchanged(self._record, self.task.fetch(), "model"))
+        world.on_all_ranks(lambda: _check_unchanged(self._record, self.task.fetch(), "model"))
         model, self.processor = world.on_all_ranks(lambda: self.task.load(labels))
         return model, self.processor
 
@@ -62,3 +63,15 @@ class Loading:
         if "rows" not in self.__dict__:
             return {}
         return {CARD: self.task.card(self.rows.labels), PIPELINE: json.dumps(dict(self.task.pipeline()))}
+
+
+def _check_unchanged(record: RunRecord, found: Mapping[str, str], cause: Cause) -> None:
+    """Raises InvalidInput when an input, by its field, has another fingerprint than at the submission."""
+    faults = [
+        f"{getattr(record.run.task, field)} has changed since {record.name} was submitted: its fingerprint was "
+        f"{record.fingerprints[field]} and is {sha256}; submit again, as a new run"
+        for field, sha256 in found.items()
+        if record.fingerprints.get(field, sha256) != sha256
+    ]
+    if faults:
+        raise InvalidInput(faults, cause=cause)

@@ -1,4 +1,4 @@
-"""The probe: what depends on the machine is found out once per run, recorded, and kept by every later attempt."""
+"""Numerics: precision and micro-batches, measured once per run, recorded, and kept by every later attempt."""
 
 import json
 import math
@@ -19,7 +19,7 @@ REPEATS = 4
 
 
 def measure_numerics(num_micro_batches: int, micro_batch_size: int) -> Numerics:
-    """Asks this machine; on a CPU that can bfloat16 it takes part of a second."""
+    """Measures this machine; on a CPU with bfloat16 it takes part of a second."""
     cut = {"num_micro_batches": num_micro_batches, "micro_batch_size": micro_batch_size}
     if torch.cuda.is_available():
         good = torch.cuda.is_bf16_supported(including_emulation=False)
@@ -36,7 +36,7 @@ def measure_numerics(num_micro_batches: int, micro_batch_size: int) -> Numerics:
 def _seconds() -> tuple[float, float]:
     """Of a forward and backward product in float32, and under autocast to bfloat16: the best of a few each.
 
-    On one thread and by its own clock, so that whatever else the machine does at the moment does not decide.
+    On one thread and by its own clock, so that other work of the machine does not decide.
     """
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(ROWS, WIDTH, generator=generator)
@@ -54,11 +54,11 @@ def _seconds() -> tuple[float, float]:
     return best[False], best[True]
 
 
-def recorded(store: Store, key: str, ask: Callable[[], Numerics]) -> Numerics:
-    """The probe under ``key``; when there is none, the answer of ``ask``, unless another was quicker."""
+def recorded(store: Store, key: str, measure: Callable[[], Numerics]) -> Numerics:
+    """The numerics under ``key``; where there are none, those of ``measure``, unless another process is first."""
     if found := _read(store, key):
         return found
-    found = ask()
+    found = measure()
     try:
         store.put(key, json.dumps(asdict(found), indent=1).encode(), if_absent=True)
     except StorageFailed as failure:

@@ -23,7 +23,7 @@ def seed_for(purpose: Purpose, seed: int, step: int, micro: int) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Whatever is drawn or seeded within, the process goes on drawing as if it had not been."""
+    """Restores the state of all random generators at the end of the block."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices):

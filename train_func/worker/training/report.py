@@ -11,8 +11,8 @@ from datasets import Dataset
 
 from train_func.worker.pod import reporting
 from train_func.worker.training import best, evaluation, world
-from train_func.worker.training.coverage import Coverage
-from train_func.worker.training.plain import as_json
+from train_func.worker.training.audit import Coverage
+from train_func.worker.training.metric_values import to_json
 from train_func.worker.training.trainer import Trainer
 
 INTERRUPTED = (
@@ -27,7 +27,7 @@ NOT_EVALUATED = (
 
 
 def unmeasured(trainer: transformers.Trainer, stock_coverage: Coverage | None) -> dict[str, Any]:
-    """What there is to say before the model is measured."""
+    """The report before the model is measured."""
     audited: dict[str, Any] = {"world_size": world.size()}
     if step := best.loaded_step(trainer):
         audited["best_step"] = step
@@ -44,7 +44,7 @@ def unmeasured(trainer: transformers.Trainer, stock_coverage: Coverage | None) -
 def rows_measured(trainer: Trainer, held_out: Dataset | None) -> dict[str, Any]:
     """The data sets whose metrics are published, by what stands before the metrics' names.
 
-    ``held_out``: those of session.data. Who has rows of his own gives them as eval_dataset, one or a dict of them.
+    ``held_out``: those of session.data. A function with rows of its own gives them as eval_dataset.
     """
     sets = trainer.eval_dataset
     if held_out is not None:
@@ -62,9 +62,8 @@ def measured(
 ) -> dict[str, Any]:
     """Collective: ``report`` with the metrics of the weights that the model has now.
 
-    Measuring may run the first evaluation of all, and code of the user's: what it raises costs the metrics, not the
-    model. The report then has a ``note`` that names the error. What callbacks raise when they are told of it costs
-    nothing.
+    Measuring may run the first evaluation of all, and the user's code. When that raises, the model is published
+    without metrics, and the report has a ``note`` that names the error. Errors of callbacks are printed only.
     """
     found, fault = dict(report), None
     try:
@@ -73,7 +72,7 @@ def measured(
                 found |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
             else:
                 metrics = metrics_of_stock(trainer)
-                found |= {"note": NOT_EVALUATED} if metrics is None else {"metrics": as_json(metrics)}
+                found |= {"note": NOT_EVALUATED} if metrics is None else {"metrics": to_json(metrics)}
     except Exception as error:
         traceback.print_exception(error)
         fault = f"{type(error).__name__}: {error}"
@@ -103,9 +102,9 @@ def _unfailing(owner: Any, name: str) -> Iterator[None]:
 
 
 def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -> dict[str, Any]:
-    # Together: a rank that fails on one of the sets is not waited for on the next.
+    # A rank that fails on one of the sets fails all ranks before the next.
     made = {prefix: world.on_all_ranks(partial(trainer.measured_on, rows)) for prefix, rows in sets.items()}
     metrics = {f"{prefix}{name}": value for prefix, of in made.items() for name, value in of.metrics.items()}
     counts = [of.coverage.counts("in_metric_once") for of in made.values()]
     held_out = {name: sum(of[name] for of in counts) for name in counts[0]} if counts else None
-    return {"metrics": as_json(metrics), "audit": {**audited, "held_out": held_out}}
+    return {"metrics": to_json(metrics), "audit": {**audited, "held_out": held_out}}

@@ -33,6 +33,7 @@ from train_func.worker.setup import write_setup
 from train_func.worker.training import (
     audit,
     calling,
+    hf_trainer_checks,
     hf_trainer_guard,
     publication,
     rehearsal,
@@ -42,7 +43,7 @@ from train_func.worker.training import (
     world,
 )
 from train_func.worker.training.arguments import Arguments, check_run
-from train_func.worker.training.coverage import Coverage, RowIds
+from train_func.worker.training.audit import Coverage, RowIds
 from train_func.worker.training.loading import Loading
 from train_func.worker.training.numerics import measure_numerics, recorded
 from train_func.worker.training.plan import build_plan, num_micro_batches, row_ids_of
@@ -213,7 +214,7 @@ class Session:
         self._trainers.append(trainer)
         world.on_all_ranks(lambda: check_run(trainer, self.run))
         if not isinstance(trainer, Trainer):
-            self._stock_coverage = hf_trainer_guard.check_stock_trainer(trainer, self._train_ids)
+            self._stock_coverage = hf_trainer_checks.check_stock_trainer(trainer, self._train_ids)
 
         def rehearse() -> list[str]:
             check_unpublished(self.store, self.record, self.attempt)

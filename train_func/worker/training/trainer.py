@@ -1,6 +1,6 @@
 """Trainer: transformers' own, trained on a part of the plan, every row once per epoch, at any world size.
 
-Unlike transformers.Trainer it never deals its data over the ranks: the plan has done so. A step is the mean over the
+Unlike transformers.Trainer it never distributes data over the ranks: the plan has done so. A step is the mean over the
 items of the global batch (its rows, or its labelled tokens), whichever ranks they are on and however it is cut. A loss,
 the model's own or a user's, is a mean over the items of one micro-batch; what it counts in the step is decided where
 its gradients are computed, outside of all that users override.
@@ -26,17 +26,14 @@ from train_func.events import Evaluated
 from train_func.worker.tasks.accuracy import Accuracy
 from train_func.worker.tasks.protocol import Metric, WorkerTask
 from train_func.worker.training import audit, best, evaluation, weights, world
-from train_func.worker.training.acting import Actions
 from train_func.worker.training.arguments import argument_faults, fitted
-from train_func.worker.training.coverage import Coverage, shown
-from train_func.worker.training.exchange import check_gradients_exchanged
-from train_func.worker.training.items import items_of
+from train_func.worker.training.audit import Coverage, shown
+from train_func.worker.training.control_flags import Actions, StopVotes
 from train_func.worker.training.loader import Collator, Place, PlanLoader, padded
 from train_func.worker.training.plan import PlanFacts, facts_of, row_ids_of, rows_of
 from train_func.worker.training.progress import Progress
 from train_func.worker.training.randomness import seed_for
-from train_func.worker.training.stopping import StopVotes
-from train_func.worker.training.weighing import MicroBatch, Step, divisor
+from train_func.worker.training.weighing import MicroBatch, Step, divisor, items_of
 
 
 class Trainer(transformers.Trainer):
@@ -162,7 +159,7 @@ class Trainer(transformers.Trainer):
         return built
 
     def create_accelerator_and_postprocess(self) -> None:
-        """The accelerator through whose backward every loss goes, whoever computed it; there it gets its weight."""
+        """Every loss, the model's or the user's, goes through the accelerator's backward, and gets its weight there."""
         super().create_accelerator_and_postprocess()
         backward = self.accelerator.backward
         self.accelerator.backward = lambda loss, **others: backward(loss * self._share, **others)
@@ -192,7 +189,7 @@ class Trainer(transformers.Trainer):
             self._losses.append((part, loss))
         if not is_last:
             return torch.zeros((), device=self.args.device)
-        check_gradients_exchanged(model)
+        weights.check_gradients_exchanged(model)
         return self._finish_step(part.place)
 
     def _finish_step(self, place: Place) -> torch.Tensor:

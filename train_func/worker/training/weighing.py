@@ -1,14 +1,109 @@
-"""Weighing: how much each micro-batch counts in its step, so that the step is one mean over its global batch."""
+"""Weighing: what a loss is a mean over, and how much each micro-batch counts, so that a step is one mean.
 
-from collections.abc import Iterable, Iterator, Sequence
+Items are the labels of a micro-batch, or its rows. They are counted in the collated tensors that the loss is computed
+from: padded, cut and masked, as the collator has left them.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.loss.loss_utils import ForCausalLMLoss
 
 from train_func.worker.training import world
-from train_func.worker.training.items import Items
 from train_func.worker.training.loader import PLACE, Place
+
+IGNORED = -100  # the integer label that no loss counts, where the model does not name another
+NAMED_BY = ("semantic_loss_ignore_index", "loss_ignore_index")  # configs of models for semantic segmentation
+LABELS = ("shift_labels", "labels")  # the first that is there is what the loss looks at
+
+
+@dataclass(frozen=True)
+class Items:
+    """How the items of a loss are counted."""
+
+    shifts_labels: bool = False
+    """Where tokens have labels, each one's is the next token: the first label of a row is not an item."""
+    ignored: int = IGNORED
+    own: Callable[[Mapping[str, Any], int], int | None] | None = None
+    """The task's own count, where it has one."""
+
+    def count(self, inputs: Mapping[str, Any], num_rows: int) -> int:
+        """Labels of ``inputs`` other than the ignored one; ``num_rows`` where there is no tensor of labels."""
+        if self.own and (num_items := self.own(inputs, num_rows)) is not None:
+            return num_items
+        name = next((name for name in LABELS if isinstance(inputs.get(name), torch.Tensor)), None)
+        if name is None:
+            return num_rows
+        labels: torch.Tensor = inputs[name]
+        if name == "labels" and self.shifts_labels and _are_of_tokens(labels, inputs.get("input_ids")):
+            labels = labels[..., 1:]
+        return labels.numel() if labels.is_floating_point() else int(labels.ne(self.ignored).sum())
+
+    def with_labels(self, inputs: Any) -> Any:
+        """``inputs``, in which no token has a label, with labels: a mean over none has no finite gradient.
+
+        For micro-batches that count nothing, and are computed because the other ranks wait for this one's gradients.
+        """
+        for name in LABELS:
+            if isinstance(inputs.get(name), torch.Tensor):
+                inputs[name] = inputs[name].masked_fill(inputs[name].eq(self.ignored), 0)
+        return inputs
+
+
+def _are_of_tokens(labels: torch.Tensor, tokens: Any) -> bool:
+    """Whether each token has a label. Rows have theirs where a head over rows sits on a language model."""
+    if labels.is_floating_point() or labels.ndim < 2:
+        return False
+    return labels.shape == tokens.shape if isinstance(tokens, torch.Tensor) else labels.shape[-1] > 1
+
+
+def items_of(
+    model: nn.Module, *, shifts_labels: bool, own: Callable[[Mapping[str, Any], int], int | None] | None = None
+) -> Items:
+    """Those of the loss of ``model``, also where it is a module of the user's own around one of transformers.
+
+    ``shifts_labels``: whether transformers takes the loss for one that shifts. It asks the outermost module for its
+    ``loss_type``, and takes GPT-2's None for a loss that does not shift, though None stands for ForCausalLMLoss.
+    """
+    named = {index for of in _of_transformers(model) if (index := _ignored_by(of)) is not None}
+    shifts = {_shifts(of) for of in _of_transformers(model) if _has_loss(of)}
+    return Items(
+        (shifts_labels or shifts == {True}) and not _is_encoder_decoder(model),
+        named.pop() if len(named) == 1 else IGNORED,
+        own,
+    )
+
+
+def _of_transformers(model: nn.Module) -> Iterator[PreTrainedModel]:
+    return (module for module in model.modules() if isinstance(module, PreTrainedModel))
+
+
+def _has_loss(model: PreTrainedModel) -> bool:
+    """Whether transformers knows what loss its forward computes; base models compute none, and have no type either."""
+    if model.loss_type is not None:
+        return True
+    code = getattr(inspect.unwrap(type(model).forward), "__code__", None)
+    return code is not None and "loss_function" in code.co_names
+
+
+def _shifts(model: PreTrainedModel) -> bool:
+    return model.loss_function is ForCausalLMLoss and not _is_encoder_decoder(model)
+
+
+def _is_encoder_decoder(model: nn.Module) -> bool:
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
+def _ignored_by(model: PreTrainedModel) -> int | None:
+    """Models for images have it in their config also where their loss, over classes, does not look at it."""
+    if not type(model).__name__.endswith("ForSemanticSegmentation"):
+        return None
+    return next((index for name in NAMED_BY if (index := getattr(model.config, name, None)) is not None), None)
 
 
 def divisor(items: int, device: torch.device) -> torch.Tensor:

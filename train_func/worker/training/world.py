@@ -77,7 +77,7 @@ def environment() -> Mapping[str, str]:
 
 
 def destroy_process_group() -> None:
-    """Leaves the process group without waiting for anybody."""
+    """Leaves the process group without waiting for other ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -132,7 +132,7 @@ def on_all_ranks(action: Callable[[], Result]) -> Result:
     """Runs ``action`` on every rank and returns this rank's result, when it has succeeded on all of them.
 
     Raises:
-        Exception: this rank's own, or else that of the lowest rank that failed, so that nobody waits for it.
+        Exception: this rank's own, or else that of the lowest rank that failed, so that no rank waits for it.
     """
     result, own = _attempt(action)
     _raise_any(own)
