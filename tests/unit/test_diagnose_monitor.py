@@ -263,7 +263,7 @@ def test_the_same_trouble_of_many_workers_is_told_in_one_line():
             {**pod, "metadata": {**pod["metadata"], "name": f"job-a-worker-{number}", "labels": labels}}
         )
     told, _, _ = looked(job, 1, workers=4)
-    assert ["workers 0 to 3: cannot be given" in str(diagnosis) for diagnosis in told] == [True]
+    assert ["workers 0 to 3: container configuration failed" in str(diagnosis) for diagnosis in told] == [True]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 from train_func.client.cluster import capacity, faults, quota, rights
 from train_func.client.cluster.access import Access, run_concurrently
 from train_func.client.cluster.options import image_fault
-from train_func.client.diagnose.refusals import judge
-from train_func.client.diagnose.remedies import create_secret
+from train_func.client.diagnose.diagnosis import create_secret
+from train_func.client.diagnose.starting import judge
 from train_func.client.kinds import KINDS
 from train_func.client.kinds.kind import Workers
 from train_func.client.kinds.pod import QUEUE_LABEL

@@ -8,7 +8,7 @@ from typing import Any
 from train_func.client.cluster import rights
 from train_func.client.cluster.sending import NO_API, retry_after
 from train_func.client.cluster.timings import Timings
-from train_func.client.diagnose.refusals import DENIED, POLICY
+from train_func.client.diagnose.starting import DENIED, POLICY
 from train_func.client.kinds import Kind
 from train_func.errors import Cause, InvalidInput
 

@@ -1,9 +1,7 @@
-"""Says why a job has no result: of one that has ended by its failure, of one that hangs by what hinders it."""
+"""Says why a job has no result: why a job that has ended failed, and what hinders a job that hangs."""
 
 from train_func.client.diagnose.diagnosis import Diagnosis
-from train_func.client.diagnose.failure import explain
-from train_func.client.diagnose.monitor import JobMonitor
-from train_func.client.diagnose.outage import patiently
-from train_func.client.diagnose.separate import separate
+from train_func.client.diagnose.failure import explain, separate
+from train_func.client.diagnose.monitor import JobMonitor, patiently
 
 __all__ = ["Diagnosis", "JobMonitor", "explain", "patiently", "separate"]

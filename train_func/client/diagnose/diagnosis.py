@@ -1,5 +1,6 @@
-"""What hinders a job, as a backend shows it: one shape for what is found in pods, in events, and by preflight."""
+"""What hinders a job: one shape for what pods, events and the preflight show."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from train_func.errors import Cause
@@ -7,21 +8,21 @@ from train_func.errors import Cause
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Something that keeps a job from going on, or that befell one of its workers."""
+    """Something that stops a job from continuing, or that happened to one of its workers."""
 
     cause: Cause
     message: str
-    """In one or a few lines, with the cluster's own words."""
+    """One or a few lines, with the cluster's own words."""
     remedy: str = ""
     """What to do about it."""
     permanent: bool = False
     """Whether waiting cannot help, and only a change can."""
     said: str = ""
-    """Of a worker's end: what the worker itself has said of it."""
+    """For the end of a worker: what the worker itself wrote about it."""
 
     @property
     def headline(self) -> str:
-        """Its first line, without the table or whatever else may follow."""
+        """The first line of the message, without the table that may follow."""
         return self.message.partition("\n")[0]
 
     def __str__(self) -> str:
@@ -37,3 +38,16 @@ def workers(numbers: list[int]) -> str:
         return f"workers {numbers[0]} to {numbers[-1]}"
     shown = ", ".join(map(str, numbers[:6]))
     return f"workers {shown}" + (f" and {len(numbers) - 6} more" if len(numbers) > 6 else "")
+
+
+def create_secret(name: str, keys: Sequence[str], namespace: str | None = None) -> str:
+    """The command that creates a Secret with these keys.
+
+    It takes no value as an argument: the list of processes would show it, and the shell's history keeps it.
+    """
+    where = f" -n {namespace}" if namespace else ""
+    lines = " and ".join(f"{key}=..." for key in keys)
+    return (
+        f"`kubectl{where} create secret generic {name} --from-env-file=/dev/stdin`, then type {lines}, each on a "
+        "line of its own, and Ctrl-D"
+    )

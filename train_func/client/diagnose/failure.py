@@ -1,6 +1,6 @@
-"""Joins pods, events, attempt records and the first failing rank's traceback into one typed error.
+"""Why a job that has ended has no result: one typed error from pods, events, attempt records and a rank's traceback.
 
-For a job that has ended; what hinders one that has not is told by the monitor.
+The monitor tells what hinders a job that has not ended.
 """
 
 import json
@@ -11,12 +11,19 @@ from train_func import exits
 from train_func.attempt_records import EndRecord
 from train_func.client import records
 from train_func.client.backend import BoundJob
-from train_func.client.diagnose import termination
 from train_func.client.diagnose.diagnosis import Diagnosis
-from train_func.client.diagnose.eviction import EVICTION_REASONS, eviction
-from train_func.client.diagnose.incidents import brief, incidents, since
-from train_func.client.diagnose.monitor import waits
-from train_func.client.diagnose.refusals import refusals
+from train_func.client.diagnose.incidents import (
+    EVICTION_REASONS,
+    OTHER_IMAGE,
+    brief,
+    ending,
+    eviction,
+    incidents,
+    missing_package,
+    since,
+    termination,
+)
+from train_func.client.diagnose.starting import refusals, waits
 from train_func.client.source import locate
 from train_func.client.status import Event, JobStatus, Pod
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
@@ -24,20 +31,19 @@ from train_func.records import RunRecord
 from train_func.storage import Store
 
 FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
-KILLED = ("killed", "preemption")  # causes on record of a worker that was ended from outside
+KILLED = ("killed", "preemption")  # causes on record when something outside the worker ended it
 LAST_EVENTS = 5
 TOLD_BY_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission", "cluster", "unknown")
 
-FOREIGN = "give an image built by `make image` (image=...) and submit again"
 AGAIN = "submit again: it starts from the beginning (no checkpoints yet)"
 NEXT: dict[Cause, str] = {
     "code": "fix the cell and submit again",
     "data": "fix the data or the Run and submit again",
     "model": "fix the model's address or files and submit again",
     "memory": "give each worker more memory=..., or lower max_length, or micro_batch_size with fresh=True",
-    "storage": f"look after the store, then {AGAIN}",
+    "storage": f"check the store, then {AGAIN}",
     "permission": "give the worker the credentials or rights named above, then submit again",
-    "killed": "look for who sent the signal (the kernel's out-of-memory killer, a person); then submit again",
+    "killed": "find out what sent the signal (the kernel's out-of-memory killer, a person); then submit again",
     "deadline": "raise deadline=... in the Run, or train less",
     "cancelled": AGAIN,
     "interrupted": AGAIN,
@@ -45,13 +51,13 @@ NEXT: dict[Cause, str] = {
     "quota": "ask for less, or for fewer workers, or have the quota raised",
     "image": "fix image=..., then submit again",
     "preemption": AGAIN,
-    "cluster": "have the administrator of the cluster look; then submit again",
+    "cluster": "ask the administrator of the cluster to check it; then submit again",
 }
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a failed job, gathered once."""
+    """What backend and store show of a failed job, gathered once."""
 
     status: JobStatus | None
     pods: list[Pod]
@@ -62,11 +68,11 @@ class Evidence:
     is_published: bool
     """Whether the function had published a model before it failed."""
     away: StorageFailed | None
-    """Why the store could not be asked, if so: attempts, cells and model are unknown then."""
+    """Why the store could not be asked; attempts, cells and model are then unknown. None where it answered."""
 
     @property
     def hindrances(self) -> list[Diagnosis]:
-        """What still kept workers from starting, or ended them again and again."""
+        """What kept workers from starting to the end, or ended them again and again."""
         again = [found.diagnosis for found in incidents(self.pods, self.events) if found.diagnosis.permanent]
         return [*refusals(self.pods, self.events, self.num_workers), *waits(self.pods, self.events), *again[-1:]]
 
@@ -121,7 +127,7 @@ def _cells(record: RunRecord, store: Store) -> dict[str, Any]:
 
 
 def _root(evidence: Evidence) -> Diagnosis:
-    """The failure that came first and followed from no other."""
+    """The first failure that no other failure caused."""
     own = _own_ends(evidence.attempts)
     if own and own[0].errors:
         return _of_record(own[0], evidence)
@@ -137,32 +143,33 @@ def _root(evidence: Evidence) -> Diagnosis:
 
 
 def _over_disk(evidence: Evidence) -> Diagnosis | None:
-    """The last eviction for what a worker kept on disk; the worker itself is killed before it can say much."""
+    """The last eviction for what a worker kept on disk; the worker is killed before it can write down why."""
     told = [found.diagnosis for found in incidents(evidence.pods, evidence.events) if found.over_disk]
     return told[-1] if told else None
 
 
 def _over_memory(evidence: Evidence) -> str:
-    """Which worker the kernel killed for want of memory; of a pod that is gone its event still tells."""
+    """Which worker the kernel killed for lack of memory; for a pod that is gone its event still shows it."""
     if over := next((pod for pod in reversed(evidence.pods) if pod.reason == "OOMKilled"), None):
-        words = termination.read(over.message)[1]
+        words = termination(over.message)[1]
         return f"worker {over.worker} needed more than its memory limit and was killed. {words}".strip()
-    told = [i.diagnosis for i in incidents([], evidence.events) if i.diagnosis.cause == "memory"]
-    return told[-1].message if told and not evidence.attempts else ""
+    found = [i.diagnosis for i in incidents([], evidence.events) if i.diagnosis.cause == "memory"]
+    return found[-1].message if found and not evidence.attempts else ""
 
 
 def _of_pods(evidence: Evidence) -> Diagnosis:
-    """What is left when no worker came to write down why it ended."""
+    """The diagnosis when no worker wrote down why it ended."""
     last = next((pod for pod in reversed(evidence.pods) if pod.exit_code or pod.reason in EVICTION_REASONS), None)
     if last is not None and last.reason in EVICTION_REASONS:
         return replace(eviction(last.worker, EVICTION_REASONS[last.reason], last.message), remedy="")
     if last is None:
         told = [found.diagnosis for found in incidents([], evidence.events)]
         return replace(told[-1], remedy="") if told else Diagnosis("unknown", "")
-    if words := termination.foreign(last.message):
-        return Diagnosis("image", f"worker {last.worker}: its image cannot run the workers' program: {words}", FOREIGN)
-    code, cause = last.exit_code or 0, termination.read(last.message)[0]
-    what = f"worker {last.worker} {termination.ending(code, last.reason, last.message)}"
+    if words := missing_package(last.message):
+        what = f"worker {last.worker}: its image cannot run the workers' program: {words}"
+        return Diagnosis("image", what, OTHER_IMAGE)
+    code, cause = last.exit_code or 0, termination(last.message)[0]
+    what = f"worker {last.worker} {ending(code, last.reason, last.message)}"
     return Diagnosis(cause or exits.cause_of(code), what)
 
 
@@ -194,11 +201,27 @@ def _error(record: RunRecord, found: Diagnosis, evidence: Evidence) -> JobFailed
     if found.cause in TOLD_BY_EVENTS:
         lines += [f"  event: {brief(event)}" for event in warnings]
     if evidence.away is not None:
-        lines.append(f"  what the workers wrote down is not known, the store could not be asked: {evidence.away}")
+        lines.append(f"  the records of the workers are unknown, because the store could not be asked: {evidence.away}")
     if evidence.is_published:
         lines.append("  a model was published before that: job.fetch() brings it")
     if advice := found.remedy or NEXT.get(found.cause):
         lines.append(f"  next: {advice}")
-    # By repr, because a terminal would obey what a worker wrote.
+    # By repr, because a terminal interprets escape sequences that a worker wrote.
     lines.append("  the whole log: print(*map(repr, job.logs()), sep='\\n')")
     return JobFailed("\n".join(lines), cause=found.cause)
+
+
+def separate(record: RunRecord, store: Store) -> str:
+    """That the ranks of a job that succeeded never trained together; empty if they did, or if the job had one rank."""
+    try:
+        done = [end for end in records.all_ends(store, record) if end.exit_code == 0]
+    except StorageFailed as failure:  # hides no success
+        return f"whether its ranks trained together is not known, because the store could not be asked: {failure}"
+    if not any(rank.separate for end in done for rank in end.ranks):
+        return ""
+    return (
+        "its ranks never formed one process group: each rank trained a model of its own, on the data that it read "
+        "itself. To train one model on all ranks, call torch.distributed.init_process_group() first, or use "
+        "transformers' Trainer, accelerate or train_func's Session, which do so; if the ranks are meant to work "
+        "separately, nothing is wrong"
+    )

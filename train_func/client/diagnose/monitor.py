@@ -1,60 +1,51 @@
-"""Looks out for what hinders a job while a caller waits for it: each diagnosis is told once, and named at once.
+"""Diagnoses what hinders a job while a caller waits for it: each diagnosis is reported once, as soon as it is known.
 
 On a cluster most failures never make a job Failed: it hangs, and only its pods and events say why.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from train_func.client.backend import BoundJob
-from train_func.client.diagnose.diagnosis import Diagnosis, workers
+from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.incidents import CRASHES, failed_before_first_attempt, incidents, since
-from train_func.client.diagnose.outage import OF_THE_BACKEND, ApiOutage
-from train_func.client.diagnose.refusals import refusals
-from train_func.client.diagnose.store_waits import StoreWaits
-from train_func.client.diagnose.waiting import waiting
+from train_func.client.diagnose.starting import StoreWaits, refusals, waits
 from train_func.client.kinds.kind import Operator
 from train_func.client.status import Event, JobStatus, Pod, SchedulingReport
 from train_func.errors import Cause, InvalidInput, JobFailed
 from train_func.records import RunRecord
 
+# In seconds.
+LOOK = 1.0  # between two looks
+CALM = 5.0  # the same while nothing hinders the job
+LOOP = 90.0  # without another end of the same kind, after which a worker no longer counts as failing repeatedly
+SETTLE = 4.0  # that a diagnosis lasts before it counts as permanent: some are over in a moment
+SLOW = 2.0  # that a worker may be without a node before it is reported: most get one at the second try
+REPEAT = 10.0  # at least, before the same kind of diagnosis is reported in other words
+NODES = 20.0  # between two looks at the nodes
+QUIET = 10.0  # without a sign of the operator, after which that is reported
+SILENT = 20.0  # the same, after which the operator counts as not running
 
-@dataclass(frozen=True, kw_only=True)
-class MonitorTimings:
-    """How long a monitor waits before it says something, in seconds; a test passes others."""
+# Causes of errors that say nothing about the job: it keeps running, and the caller keeps waiting.
+OF_THE_BACKEND: tuple[Cause, ...] = ("permission", "cluster")
+_LESS = "job.cancel(), then ask for less cpu, memory or gpu, or for fewer workers, or have nodes added; submit again"
 
-    look: float = 1.0
-    """Between two looks."""
-    calm: float = 5.0
-    """The same while nothing hinders the job."""
-    loop: float = 90.0
-    """Without another such end, after which a worker is no longer thought to run in a circle."""
-    settle: float = 4.0
-    """That a diagnosis lasts before it counts as permanent: some are over in a moment."""
-    slow: float = 2.0
-    """That a worker may be without a node before it is told: most get one at the second try."""
-    again: float = 10.0
-    """At least, before the same kind of diagnosis is told in other words."""
-    nodes: float = 20.0
-    """Between two looks at the nodes."""
-    quiet: float = 10.0
-    """Without a sign of the operator, after which that is told."""
-    silent: float = 20.0
-    """The same, after which it counts as not running."""
+
+def patiently(ask: Callable[[], str], before: str) -> str:
+    """The answer; ``before``, the last one, while the backend does not answer or refuses what it allowed so far."""
+    try:
+        return ask()
+    except InvalidInput as error:
+        if error.cause not in OF_THE_BACKEND:
+            raise
+        return before
 
 
 class JobMonitor:
-    """Of one job, for one who waits; ``now`` is a clock in seconds."""
+    """Watches one job for a caller that waits; ``now`` is a clock in seconds."""
 
-    def __init__(
-        self,
-        record: RunRecord,
-        job: BoundJob,
-        now: Callable[[], float] = time.monotonic,
-        timings: MonitorTimings | None = None,
-    ) -> None:
-        self._timings = timings or MonitorTimings()
+    def __init__(self, record: RunRecord, job: BoundJob, now: Callable[[], float] = time.monotonic) -> None:
         self._record = record
         self._job = job
         self._now = now
@@ -65,7 +56,7 @@ class JobMonitor:
         self._seen: set[str] = set()
         self._hopeless: tuple[Diagnosis, float] | None = None
         self._quiet = True
-        self._room: tuple[SchedulingReport | None, float] | None = None
+        self._report: tuple[SchedulingReport | None, float] | None = None
         self._outage = ApiOutage()
         self._store_waits = StoreWaits(job, now)
         self._hindering: list[Diagnosis] = []
@@ -73,7 +64,7 @@ class JobMonitor:
     def look(self) -> list[Diagnosis]:
         """What is new since the last look; a diagnosis comes again when it has turned out to be permanent."""
         now = self._now()
-        if self._looked is not None and now - self._looked < self._timings.look:
+        if self._looked is not None and now - self._looked < LOOK:
             return []
         first, self._looked = self._looked is None, now
         found: list[Diagnosis] = []
@@ -85,8 +76,7 @@ class JobMonitor:
             if first or error.cause not in OF_THE_BACKEND:
                 raise
             outage = error
-        told = self._outage.news(outage)
-        return [*told, *found]
+        return [*self._outage.news(outage), *found]
 
     def _look(self, first: bool, now: float) -> list[Diagnosis]:
         status = self._job.status()
@@ -94,20 +84,20 @@ class JobMonitor:
             self._hindering = []
             return []
         pods, events = self._job.pods(), since(status.created, self._job.events())
-        befallen = self._befallen(pods, events)
-        found = [*self._hindrances(status, pods, events, now), *self._loop(befallen, now)]
+        new = self._new_incidents(pods, events)
+        found = [*self._hindrances(status, pods, events, now), *self._repeated(new, now)]
         self._hindering = self._settled(found, now)
-        passing = [told for told in befallen if not told.permanent]
-        # Of what happened before anybody looked only the last is news.
-        return [*(passing[-1:] if first else passing), *(told for told in self._hindering if self._is_news(told, now))]
+        passing = [incident for incident in new if not incident.permanent]
+        # Of the incidents before the first look only the last is news.
+        return [*(passing[-1:] if first else passing), *(each for each in self._hindering if self._is_news(each, now))]
 
     @property
     def current(self) -> list[Diagnosis]:
-        """What hinders the job at the moment, and what hinders looking at it."""
+        """What hinders the job at the moment, and why there is no news of it."""
         return [*self._hindering, *self._outage.current]
 
     def failure(self) -> JobFailed | None:
-        """The error to raise while the job hangs for good; None while waiting may help."""
+        """The error to raise when the job hangs and waiting cannot help; None while it may."""
         hopeless = [diagnosis for diagnosis in self.current if diagnosis.permanent]
         if not hopeless:
             return None
@@ -118,20 +108,20 @@ class JobMonitor:
     @property
     def poll_interval(self) -> float:
         """Seconds after which to look again even if nothing seems to change."""
-        return self._timings.look if self.current or self._quiet else self._timings.calm
+        return LOOK if self.current or self._quiet else CALM
 
-    def _befallen(self, pods: Sequence[Pod], events: Sequence[Event]) -> list[Diagnosis]:
-        """What has befallen workers since the last look, each thing once."""
+    def _new_incidents(self, pods: Sequence[Pod], events: Sequence[Event]) -> list[Diagnosis]:
+        """The incidents since the last look."""
         crashes = max(CRASHES, self._record.run.max_attempts + 1)
         new = [found for found in incidents(pods, events, crashes) if found.key not in self._seen]
         self._seen |= {found.key for found in new}
         return [found.diagnosis for found in new]
 
-    def _loop(self, befallen: Sequence[Diagnosis], now: float) -> list[Diagnosis]:
-        """The end that a worker comes to again and again, as long as it does."""
-        if hopeless := [told for told in befallen if told.permanent]:
+    def _repeated(self, new: Sequence[Diagnosis], now: float) -> list[Diagnosis]:
+        """The incident that happens to a worker again and again, as long as it does."""
+        if hopeless := [incident for incident in new if incident.permanent]:
             self._hopeless = (hopeless[-1], now)
-        if self._hopeless is None or now - self._hopeless[1] > self._timings.loop:
+        if self._hopeless is None or now - self._hopeless[1] > LOOP:
             return []
         return [self._hopeless[0]]
 
@@ -141,64 +131,68 @@ class JobMonitor:
         if status.condition("Suspended"):
             return [Diagnosis("quota", "the job is suspended, by its queue or by a user", "it goes on once resumed")]
         found = [*refusals(pods, events, self._record.run.workers), *waits(pods, events)]
-        found = [self._with_room(told, now) if told.cause == "scheduling" else told for told in found]
+        found = [self._with_report(each, now) if each.cause == "scheduling" else each for each in found]
         found += self._store_waits.look(pods, failed_before_first_attempt(pods, events))
-        self._quiet = silent = not (
-            status.conditions or pods or any(event.object != f"Pod/{event.pod}" for event in events)
-        )
-        if silent and (quiet := now - self._begun) >= self._timings.quiet:
-            found.append(_silent(self._job.operator, quiet, self._timings))
+        self._quiet = not (status.conditions or pods or any(event.object != f"Pod/{event.pod}" for event in events))
+        if self._quiet and (seconds := now - self._begun) >= QUIET:
+            found.append(_silent(self._job.operator, permanent=seconds >= SILENT))
         return found
 
-    def _with_room(self, diagnosis: Diagnosis, now: float) -> Diagnosis:
-        """With what every node has; permanent when none could ever hold the workers."""
-        if self._room is None or now - self._room[1] >= self._timings.nodes:
-            self._room = (self._job.scheduling_report(), now)
-        scheduling_report = self._room[0]
-        if scheduling_report is None:
+    def _with_report(self, diagnosis: Diagnosis, now: float) -> Diagnosis:
+        """The diagnosis with what every node has free; permanent when no node could ever hold the workers."""
+        if self._report is None or now - self._report[1] >= NODES:
+            self._report = (self._job.scheduling_report(), now)
+        report = self._report[0]
+        if report is None:
             return diagnosis
-        what = f"{diagnosis.message}\n{scheduling_report.table}"
-        if scheduling_report.lack is None:
+        what = f"{diagnosis.message}\n{report.table}"
+        if report.lack is None:
             return replace(diagnosis, message=what)
-        return replace(diagnosis, message=f"{scheduling_report.lack}: {what}", remedy=_LESS, permanent=True)
+        return replace(diagnosis, message=f"{report.lack}: {what}", remedy=_LESS, permanent=True)
 
     def _settled(self, found: list[Diagnosis], now: float) -> list[Diagnosis]:
         kinds = {(diagnosis.cause, diagnosis.permanent) for diagnosis in found}
         self._since = {kind: self._since.get(kind, now) for kind in kinds}
         lasting = [
-            replace(told, permanent=told.permanent and now - self._since[told.cause, True] >= self._timings.settle)
-            for told in found
+            replace(each, permanent=each.permanent and now - self._since[each.cause, True] >= SETTLE) for each in found
         ]
         slow = now - min(self._since.get(("scheduling", permanent), now) for permanent in (True, False))
-        return [told for told in lasting if told.cause != "scheduling" or slow >= self._timings.slow]
+        return [each for each in lasting if each.cause != "scheduling" or slow >= SLOW]
 
     def _is_news(self, diagnosis: Diagnosis, now: float) -> bool:
         before, when = self._told.get(diagnosis.cause, (None, 0.0))
         if before and (before.permanent, before.headline) == (diagnosis.permanent, diagnosis.headline):
             return False
-        if before and before.permanent == diagnosis.permanent and now - when < self._timings.again:
+        if before and before.permanent == diagnosis.permanent and now - when < REPEAT:
             return False
         self._told[diagnosis.cause] = (diagnosis, now)
         return True
 
 
-def waits(pods: Sequence[Pod], events: Sequence[Event]) -> list[Diagnosis]:
-    """Why the newest pods of workers do not start; workers with the same diagnosis together."""
-    newest = {pod.worker: pod for pod in pods}
-    found: dict[Diagnosis, list[int]] = {}
-    for worker, pod in newest.items():
-        if not pod.deleted and (diagnosis := waiting(pod, events)):
-            found.setdefault(diagnosis, []).append(worker)
-    return [replace(told, message=f"{workers(numbers)}: {told.message}") for told, numbers in found.items()]
+class ApiOutage:
+    """Why there is no news of one job: reported when the outage begins, and when it is over."""
+
+    def __init__(self) -> None:
+        self.current: list[Diagnosis] = []
+        """The outage; empty while the backend answers."""
+
+    def news(self, error: InvalidInput | None) -> list[Diagnosis]:
+        """What to report now; ``error`` is why there is no news of the job, None while there is."""
+        before, self.current = self.current, [_outage(error)] if error else []
+        if [diagnosis.cause for diagnosis in before] == [diagnosis.cause for diagnosis in self.current]:
+            return []
+        return self.current or [Diagnosis("cluster", "reconnected to the cluster: what is shown is up to date")]
 
 
-_LESS = "job.cancel(), then ask for less cpu, memory or gpu, or for fewer workers, or have nodes added; submit again"
+def _outage(error: InvalidInput) -> Diagnosis:
+    what = f"no news of the job: {error}"
+    return Diagnosis(error.cause, what, "the job keeps running; this goes on as soon as the cluster answers")
 
 
-def _silent(operator: Operator, quiet: float, timings: MonitorTimings) -> Diagnosis:
+def _silent(operator: Operator, *, permanent: bool) -> Diagnosis:
     return Diagnosis(
         "cluster",
         f"the {operator.name} has not picked up this job: it does not run, or does not look after this namespace",
         f"have the administrator of the cluster look: {operator.look}; the job starts once the operator runs",
-        permanent=quiet >= timings.silent,
+        permanent=permanent,
     )
