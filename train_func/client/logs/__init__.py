@@ -1,7 +1,6 @@
-"""What workers wrote, attempt by attempt: joined from the backend where they run and the store."""
+"""The lines of the workers, attempt by attempt, from the backend where they run and from the store."""
 
-from train_func.client.logs.joined import joined
 from train_func.client.logs.numbering import Attempt, AttemptLine, headed
-from train_func.client.logs.stored import StoredLogs
+from train_func.client.logs.stored import StoredLogs, joined
 
 __all__ = ["Attempt", "AttemptLine", "StoredLogs", "headed", "joined"]

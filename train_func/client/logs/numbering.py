@@ -1,7 +1,7 @@
-"""Tells by its lines to which attempt a pod belongs, and words the line that stands before each attempt's lines.
+"""Finds the attempt of each line, and writes the heading before the lines of each attempt.
 
-A worker's first event names its pod, when it started and its submission; worker 0 later says the number of the attempt.
-Until then the number is foreseen: it is the next one.
+A worker's first event names its pod, its start and its submission; worker 0 later reports the number of the attempt.
+Until then the number is predicted: it is the next one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,13 +19,13 @@ class Attempt:
 
     number: int
     submitted: str
-    """When the submission was that it belongs to, ISO; empty where nobody says it."""
+    """Time of the submission that it belongs to, ISO; empty where no event names it."""
     started: str
-    """When its first worker started, ISO; empty where nobody says it."""
+    """Time at which its first worker started, ISO; empty where no event names it."""
     first: bool
-    """Of its submission."""
+    """Whether it is the first of its submission."""
     formed: bool = False
-    """Whether it has a number of its own: whoever starts afterwards belongs to a later one."""
+    """Whether its number is known: a worker that starts afterwards belongs to a later attempt."""
     pods: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -39,14 +39,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class AttemptLine:
-    """One line of one worker, as a person reads it; ``late``: a later attempt has spoken before."""
+    """One line of one worker, as a person reads it; ``late``: lines of a later attempt came before."""
 
     attempt: Attempt
     worker: int
     text: str
     late: bool
     event: Event | None = None
-    """What the line says, unless it was printed."""
+    """The event that the line reports; None for a printed line."""
 
     def __str__(self) -> str:
         label = f"worker {self.worker}, attempt {self.attempt.number}" if self.late else f"worker {self.worker}"
@@ -54,7 +54,7 @@ class AttemptLine:
 
 
 def headed(lines: Iterable[AttemptLine]) -> Iterator[str]:
-    """The lines as text, and before those of each attempt one that names it."""
+    """The lines as text, and a heading before those of each attempt."""
     last: Attempt | None = None
     for told in lines:
         if told.attempt is not last and not told.late:
@@ -70,7 +70,7 @@ def uid_in(first_line: str) -> str:
 
 
 class Numbering:
-    """Goes along with the lines of all pods; ``known`` numbers by pod uid may be added at any time."""
+    """Numbers the lines of all pods; the caller may add ``known`` numbers, by pod uid, at any time."""
 
     def __init__(self, known: Mapping[str, int], newest: int) -> None:
         """``newest``: the highest number that the store knows."""
@@ -92,7 +92,7 @@ class Numbering:
 
     def _join(self, line: LogLine, event: Event | None) -> Attempt:
         submitted, started = (event.submitted, event.time) if isinstance(event, WorkerStarts) else ("", "")
-        number = self._known.get(line.pod_uid) or self._foreseen(line, submitted)
+        number = self._known.get(line.pod_uid) or self._predicted(line, submitted)
         attempt = self._attempts.get(number) or self._begin(number, submitted, started)
         attempt.pods[line.worker] = line.pod_uid
         attempt.formed = self._formed(attempt)
@@ -107,8 +107,8 @@ class Numbering:
             self._last = attempt
         return attempt
 
-    def _foreseen(self, line: LogLine, submitted: str) -> int:
-        """The attempt that is just coming together, or the next one."""
+    def _predicted(self, line: LogLine, submitted: str) -> int:
+        """The attempt whose workers are still starting, or the next one."""
         last = self._last
         if last and last.submitted == submitted and not (self._formed(last) and line.worker in last.pods):
             return last.number
@@ -127,7 +127,7 @@ class Numbering:
 
 
 def _clock(moment: str) -> str:
-    """Time of day here; with the date unless it is today."""
+    """Local time of day; with the date unless it is today; empty for no time."""
     try:
         here = datetime.fromisoformat(moment).astimezone()
     except ValueError:

@@ -1,14 +1,14 @@
-"""What the store keeps of the attempts of a run: whose logs, and the rest of one whose beginning was seen elsewhere."""
+"""Joins the lines that a backend shows with those that only the store still has: each once, attempt by attempt."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from train_func import events
 from train_func.attempt_records import EndRecord, Lease
-from train_func.client.logs.numbering import uid_in
-from train_func.client.status import LogLine
+from train_func.client.logs.numbering import AttemptLine, Numbering, uid_in
+from train_func.client.status import LogCut, LogLine, Pod
 from train_func.errors import StorageFailed
 from train_func.events import LogGap
 from train_func.layout import AttemptFile
@@ -21,7 +21,7 @@ NUM_COMPARED = 64  # last lines that were shown, by which the place in the log i
 
 @dataclass(frozen=True)
 class StoredLog:
-    """One worker's log of one attempt; ``pod_uid`` is empty when it does not say whose it is."""
+    """One worker's log of one attempt; ``pod_uid`` is empty where the log does not name its pod."""
 
     attempt: int
     worker: int
@@ -30,7 +30,7 @@ class StoredLog:
 
 
 class StoredLogs:
-    """The attempts of one generation, as the store has them when they are asked for."""
+    """What the store holds of the attempts of one generation, as of the last ``look``."""
 
     def __init__(self, record: RunRecord, store: Store) -> None:
         self._keys = record.keys
@@ -43,15 +43,15 @@ class StoredLogs:
         """The highest number that was claimed."""
 
     def look(self) -> None:
-        """Lists them anew; what is known of an earlier look is not read again."""
+        """Lists the attempts again; what an earlier look has read is not read again."""
         keys = [entry.key for entry in self._store.list(f"{self._keys.attempts}/")]
         found = {key: file for key in keys if (file := self._keys.attempt_file(key))}
         self.newest = max((file.attempt for file in found.values()), default=0)
         known = {log.key: log for log in self.logs}
-        with ThreadPoolExecutor(NUM_AT_ONCE) as together:
+        with ThreadPoolExecutor(NUM_AT_ONCE) as readers:
             ends = {key for key, file in found.items() if file.is_end}
             names = [(key, file) for key, file in found.items() if file.is_log]
-            logs = together.map(lambda one: known.get(one[0]) or self._log(one[0], one[1], ends), names)
+            logs = readers.map(lambda one: known.get(one[0]) or self._log(one[0], one[1], ends), names)
             self.logs = sorted(logs, key=lambda log: (log.attempt, log.worker))
         if (key := self._keys.attempt(self.newest).lease) in found:
             self.numbers[self._uid(Lease.from_json, key)] = self.newest
@@ -61,10 +61,10 @@ class StoredLogs:
     def lines(self, log: StoredLog) -> Iterator[LogLine]:
         """All of a log."""
         for text in self._texts(log.key):
-            yield LogLine(log.worker, log.pod_uid, text)
+            yield LogLine(log.worker, log.pod_uid or log.key, text)
 
     def rest(self, log: StoredLog, seen: "Seen") -> Iterator[LogLine]:
-        """What the store has after the lines that were seen already."""
+        """What the store has after the lines that were shown already."""
         for text in after(self._texts(log.key), seen):
             yield LogLine(log.worker, log.pod_uid, text)
 
@@ -92,8 +92,48 @@ class StoredLogs:
         return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
+def joined(
+    stored: StoredLogs, pods: Iterable[Pod], live: Iterable[LogLine | LogCut], *, worker: int | None
+) -> Iterator[AttemptLine]:
+    """Every line of every pod; the pods that the backend has forgotten come first.
+
+    Args:
+        pods: those whose lines ``live`` begins with, at this moment.
+        live: lines of pods; a cut where a pod is gone and may have written more.
+        worker: only of this one.
+    """
+    shown = {pod.uid for pod in pods}
+    stored.look()
+    _number_living(stored, pods)
+    forgotten = [log for log in stored.logs if log.pod_uid not in shown and worker in (None, log.worker)]
+    numbering = Numbering(stored.numbers, stored.newest)
+    yield from numbering.told(line for log in forgotten for line in stored.lines(log))
+    yield from numbering.told(_completed(stored, live))
+
+
+def _number_living(stored: StoredLogs, pods: Iterable[Pod]) -> None:
+    """Where a living pod has claimed the newest number, the pods that live beside it belong to the same attempt."""
+    living = [pod.uid for pod in pods if not pod.deleted]
+    if stored.newest in (stored.numbers.get(uid) for uid in living):
+        stored.numbers.update({uid: stored.newest for uid in living if uid not in stored.numbers})
+
+
+def _completed(stored: StoredLogs, live: Iterable[LogLine | LogCut]) -> Iterator[LogLine]:
+    """The lines, and after each cut what the store has beyond it."""
+    seen: dict[str, Seen] = {}
+    for line in live:
+        so_far = seen.setdefault(line.pod_uid, Seen())
+        if isinstance(line, LogLine):
+            so_far.add(line.text)
+            yield line
+            continue
+        stored.look()
+        for log in (log for log in stored.logs if log.pod_uid == line.pod_uid):
+            yield from stored.rest(log, so_far)
+
+
 class Seen:
-    """How much of a pod's log was seen, and its last lines."""
+    """How many lines of a pod were shown, and the last of them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -104,34 +144,34 @@ class Seen:
         self.last.append(text)
 
 
-def after(kept: list[str], seen: Seen) -> list[str]:
-    """The lines of a kept log that come after those seen.
+def after(stored: list[str], seen: Seen) -> list[str]:
+    """The lines of a stored log that come after those shown.
 
-    The last line seen need not be in the log: a line may have been cut, and native code may write around the worker.
-    Where the last lines occur more often, the place counts; the kept log may have a gap in its middle.
+    The last line shown need not be in the log: a line may have been cut, and native code may bypass the worker's log.
+    Where the last lines occur more than once, their position decides; the stored log may have a gap in its middle.
     """
-    counts = _counts(kept)
+    counts = _counts(stored)
     best: tuple[int, int, int] | None = None  # how many lines agree, how far from the count, where
     for skipped, text in enumerate(reversed(seen.last)):
-        for place in (place for place, line in enumerate(kept) if line == text):
-            agreeing = _agreeing(kept[: place + 1], [*seen.last][: len(seen.last) - skipped])
+        for place in (place for place, line in enumerate(stored) if line == text):
+            agreeing = _agreeing(stored[: place + 1], [*seen.last][: len(seen.last) - skipped])
             found = (agreeing, -abs(counts[place] - (seen.count - skipped)), place)
             best = max(best, found) if best else found
     if best:
-        return kept[best[2] + 1 :]
-    return [line for line, count in zip(kept, counts, strict=True) if count > seen.count]
+        return stored[best[2] + 1 :]
+    return [line for line, count in zip(stored, counts, strict=True) if count > seen.count]
 
 
-def _counts(kept: list[str]) -> list[int]:
+def _counts(stored: list[str]) -> list[int]:
     """Which line of the whole log each is, from 1."""
     counts, count = [], 0
-    for line in kept:
+    for line in stored:
         event = events.parse(line)
         count += event.num_lines if isinstance(event, LogGap) else 1
         counts.append(count)
     return counts
 
 
-def _agreeing(kept: list[str], seen: list[str]) -> int:
-    pairs = zip(reversed(kept), reversed(seen), strict=False)
-    return next((num for num, (one, other) in enumerate(pairs) if one != other), min(len(kept), len(seen)))
+def _agreeing(stored: list[str], seen: list[str]) -> int:
+    pairs = zip(reversed(stored), reversed(seen), strict=False)
+    return next((num for num, (one, other) in enumerate(pairs) if one != other), min(len(stored), len(seen)))
