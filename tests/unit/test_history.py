@@ -8,7 +8,7 @@ import pytest
 
 from tests.recorded_jobs import a_record
 from train_func import events
-from train_func.client.history import history, joined
+from train_func.client.stored_run import history, joined_history
 from train_func.errors import StorageFailed
 from train_func.layout import RunKeys
 from train_func.metrics import Row, from_csv, row_of, to_csv
@@ -127,7 +127,7 @@ def a_row(step, second):
 def steps(**attempts):
     numbered = {int(name[1:]): of for name, of in attempts.items()}
     rows = {number: [a_row(step, 60 * number + step) for step in of] for number, of in numbered.items()}
-    return [(number, row.step) for number, row in joined(rows)]
+    return [(number, row.step) for number, row in joined_history(rows)]
 
 
 def test_of_a_step_that_was_repeated_the_later_attempt_counts():

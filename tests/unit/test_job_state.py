@@ -7,8 +7,8 @@ import pytest
 
 from train_func.attempt_records import EndRecord, Lease
 from train_func.client.backend import provisional
-from train_func.client.state import state_in_store, state_of
 from train_func.client.status import Condition, JobStatus
+from train_func.client.stored_run import state_in_store, state_of
 from train_func.errors import StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store

@@ -9,7 +9,7 @@ from tests.tcp_proxy import tcp_proxy
 from train_func.attempt_records import EndRecord
 from train_func.client import naming, submit
 from train_func.client.backend import provisional
-from train_func.client.state import state_in_store
+from train_func.client.stored_run import state_in_store
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import Run
 from train_func.storage import open_store

@@ -11,7 +11,7 @@ from train_func import Cluster
 from train_func.client.kinds import reading
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.kinds.trainjob import TRAINJOB
-from train_func.client.state import state_of
+from train_func.client.stored_run import state_of
 from train_func.errors import InvalidInput
 
 CREATED = "2026-11-21T14:00:00Z"

@@ -13,13 +13,11 @@ from train_func.client import registry
 from train_func.client.backend import Backend, Note
 from train_func.client.diagnose import JobMonitor, explain, patiently, separate
 from train_func.client.fetch import fetch
-from train_func.client.history import history
 from train_func.client.load import ready
 from train_func.client.logs import AttemptLine, StoredLogs, headed, joined
 from train_func.client.placement import whole_fault
-from train_func.client.records import submitted
-from train_func.client.state import FINISHED, mark_cancelled, state_in_store, state_of
 from train_func.client.status import Event
+from train_func.client.stored_run import FINISHED, history, mark_cancelled, state_in_store, state_of, submitted
 from train_func.client.submission import SubmissionRecord
 from train_func.client.waiting_notice import WaitingNotice
 from train_func.client.watch import watch

@@ -15,7 +15,7 @@ from train_func.client.job import Job
 from train_func.client.naming import differing, newest_generation, placed, record_of, say_what_stays, stored, version_of
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
-from train_func.client.state import FINISHED
+from train_func.client.stored_run import FINISHED
 from train_func.client.submission import SubmissionRecord
 from train_func.counted import counted
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed

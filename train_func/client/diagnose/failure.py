@@ -9,7 +9,6 @@ from typing import Any
 
 from train_func import exits
 from train_func.attempt_records import EndRecord
-from train_func.client import records
 from train_func.client.backend import BoundJob
 from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.incidents import (
@@ -26,6 +25,7 @@ from train_func.client.diagnose.incidents import (
 from train_func.client.diagnose.starting import refusals, waits
 from train_func.client.source import locate
 from train_func.client.status import Event, JobStatus, Pod
+from train_func.client.stored_run import all_ends
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import Store
@@ -101,7 +101,7 @@ def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
     cells: dict[str, Any] = {"pieces": []}
     is_published, away = False, None
     try:
-        attempts, cells = records.all_ends(store, record), _cells(record, store)
+        attempts, cells = all_ends(store, record), _cells(record, store)
         is_published = bool(store.list(record.keys.result))
     except StorageFailed as failure:
         away = failure
@@ -214,7 +214,7 @@ def _error(record: RunRecord, found: Diagnosis, evidence: Evidence) -> JobFailed
 def separate(record: RunRecord, store: Store) -> str:
     """That the ranks of a job that succeeded never trained together; empty if they did, or if the job had one rank."""
     try:
-        done = [end for end in records.all_ends(store, record) if end.exit_code == 0]
+        done = [end for end in all_ends(store, record) if end.exit_code == 0]
     except StorageFailed as failure:  # hides no success
         return f"whether its ranks trained together is not known, because the store could not be asked: {failure}"
     if not any(rank.separate for end in done for rank in end.ranks):

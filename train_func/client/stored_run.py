@@ -1,0 +1,145 @@
+"""What the store holds of a run: how its workers ended, the state of a job that is gone, the history of metrics."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from train_func.attempt_records import EndRecord, Lease
+from train_func.client.status import JobStatus
+from train_func.errors import StorageFailed
+from train_func.exits import retryable
+from train_func.metrics import Row, from_csv
+from train_func.records import RunRecord
+from train_func.storage import Store
+
+FINISHED = ("Succeeded", "Failed", "Cancelled", "Interrupted")
+
+
+def submitted(store: Store, record: RunRecord) -> str:
+    """Time of the newest submission, ISO; empty where the store has no record of the run."""
+    try:
+        return str(json.loads(store.get(record.keys.run).data).get("submitted", ""))
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+        return ""
+
+
+def all_ends(store: Store, record: RunRecord) -> list[EndRecord]:
+    """Every end record of the newest submission, oldest attempt first."""
+    return ends(store, record, (entry.key for entry in store.list(f"{record.keys.attempts}/")))
+
+
+def ends(store: Store, record: RunRecord, keys: Iterable[str]) -> list[EndRecord]:
+    """The end records among these keys that belong to the newest submission, oldest attempt first.
+
+    Raises StorageFailed (reason "damaged") where another version of this package wrote one.
+    """
+    newest = submitted(store, record)
+    named = [key for key in keys if (file := record.keys.attempt_file(key)) and file.is_end]
+    found = [EndRecord.from_record(store.get(key).data, f"{store.address}/{key}") for key in named]
+    own = [end for end in found if not newest or end.submitted in ("", newest)]
+    return sorted(own, key=lambda end: (end.attempt, end.ended))
+
+
+def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
+    """One word for the state of a job: its newest true condition.
+
+    Args:
+        published: whether the store holds the final manifest; a job that was cancelled, or that has lost its
+            controller, has then succeeded.
+    """
+    true = {condition.type: condition for condition in status.conditions if condition.status == "True"}
+    if "Succeeded" in true:
+        return "Succeeded"
+    if "Failed" in true:
+        if true["Failed"].reason != "Cancelled":
+            return "Failed"
+        return "Succeeded" if published() else "Cancelled"
+    if status.interrupted:
+        return "Succeeded" if published() else "Interrupted"
+    return next((state for state in ("Suspended", "Restarting", "Running") if state in true), "Created")
+
+
+def mark_cancelled(store: Store, record: RunRecord) -> None:
+    """Records that the job was cancelled, for when the job itself is gone."""
+    store.put(record.keys.cancelled, json.dumps({"time": datetime.now(UTC).isoformat()}).encode())
+
+
+def state_in_store(store: Store, record: RunRecord) -> str:
+    """What became of a job that is gone from its backend: cancelled, deleted, or past its time to live."""
+    there = {f"{record.keys.prefix}/{name}" for name in store.names(record.keys.prefix)}
+    is_published = record.keys.result in there
+    if record.keys.cancelled in there:
+        return "Succeeded" if is_published else "Cancelled"
+    # A function may fail after it has published, and end well without having published anything.
+    for _, over in groupby(_newest_ends(store, record), key=lambda end: end.attempt):
+        codes = [(end.worker, end.exit_code) for end in over]
+        if any(code and not retryable(code) for _, code in codes):
+            return "Failed"
+        if (0, 0) in codes:
+            return "Succeeded"
+    return "Succeeded" if is_published else "Absent"
+
+
+def _newest_ends(store: Store, record: RunRecord) -> list[EndRecord]:
+    """The ends in the newest attempt whose group has formed, and those in later attempts whose group has not.
+
+    Each attempt is listed by itself: a listing of all would grow with what else they hold.
+    """
+    numbers = attempt_numbers(store, record)
+    formed = next((number for number in reversed(numbers) if _has_formed(store, record.keys.attempt(number).lease)), 0)
+    folders = [record.keys.attempt(number).folder for number in numbers if number >= formed]
+    keys = [f"{folder}/{name}" for folder in folders for name in store.names(folder)]
+    return ends(store, record, keys)
+
+
+def attempt_numbers(store: Store, record: RunRecord) -> list[int]:
+    """The numbers of the attempts in the store, in ascending order."""
+    names = (name.removesuffix("/") for name in store.names(record.keys.attempts))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _has_formed(store: Store, lease: str) -> bool:
+    try:
+        return Lease.from_json(store.get(lease).data, f"{store.address}/{lease}").formed
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+        return False
+
+
+def history(store: Store, record: RunRecord) -> list[dict[str, Any]]:
+    """What ``Job.history`` returns. Raises StorageFailed (reason "damaged") when a file cannot be read."""
+    rows = {number: _rows(store, record, number) for number in attempt_numbers(store, record)}
+    return [
+        {"step": row.step, "timestamp": row.timestamp, "attempt": number, **row.values}
+        for number, row in joined_history(rows)
+    ]
+
+
+def joined_history(rows: Mapping[int, Sequence[Row]]) -> list[tuple[int, Row]]:
+    """The rows with their attempts, without steps that a later attempt repeated; sorted by step and time."""
+    kept: list[tuple[int, Row]] = []
+    for number in sorted(rows):
+        steps = [row.step for row in rows[number]]
+        if steps:
+            kept = [(earlier, row) for earlier, row in kept if not min(steps) <= row.step <= max(steps)]
+        kept += [(number, row) for row in rows[number]]
+    return sorted(kept, key=lambda found: (found[1].step, found[1].timestamp))
+
+
+def _rows(store: Store, record: RunRecord, number: int) -> list[Row]:
+    keys = record.keys.attempt(number)
+    there = set(store.names(keys.metrics))
+    found: list[Row] = []
+    part = 1
+    while (key := keys.metrics_csv(part)).removeprefix(f"{keys.metrics}/") in there:
+        try:
+            found += from_csv(store.get(key).data)
+        except (ValueError, TypeError) as error:
+            raise StorageFailed(f"{store.address}/{key} is damaged: {error}", reason="damaged") from None
+        part += 1
+    return found
