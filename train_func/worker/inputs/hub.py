@@ -1,19 +1,24 @@
-"""Asks the Hugging Face Hub what it holds under an id, and says plainly why something cannot be had."""
+"""Asks the Hugging Face Hub what it holds under an id, downloads models from it, and says why one cannot be had."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from huggingface_hub import HfApi, constants, get_token
+from huggingface_hub import HfApi, constants, get_token, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
     HTTPError,
+    IncompleteSnapshotError,
+    LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
 
 from train_func.errors import InvalidInput
 from train_func.worker.inputs.locate import HubId
+from train_func.worker.inputs.model_folder import LOADED, NOT_LOADED, sizes_of
 
 SECONDS = 10.0  # for one answer
 
@@ -33,12 +38,22 @@ class Unreachable:
     why: str
 
     def fault(self, wanted: HubId, held: str = "no copy of it") -> str:
-        """What is said when the machine does not hold it either; ``held``: what it does hold."""
+        """The message when this machine lacks it too; ``held``: what this machine holds."""
         return (
             f"{wanted}: the Hub ({constants.ENDPOINT}) cannot be reached from here ({self.why}), and HF_HOME "
             f"({constants.HF_HOME}) holds {held}; without the Hub work a local file or folder, "
             "package://NAME/FOLDER, a store address (file:///..., s3://...), or what was downloaded into HF_HOME before"
         )
+
+
+@dataclass(frozen=True)
+class FetchedModel:
+    """A folder with the files asked for, and the sizes in bytes of all that the commit holds, by name."""
+
+    folder: Path
+    commit: str
+    sizes: Mapping[str, int]
+    notes: tuple[str, ...]
 
 
 def look_up(wanted: HubId) -> Listing | Unreachable:
@@ -52,7 +67,7 @@ def look_up(wanted: HubId) -> Listing | Unreachable:
         info = hub.repo_info(
             wanted.name, repo_type=wanted.kind, revision=wanted.revision, timeout=SECONDS, files_metadata=True
         )
-        if info.gated:  # such a repository shows its listing to everybody, and hands out files to some
+        if info.gated:  # such a repository shows its listing to all accounts, and its files to some
             hub.auth_check(wanted.name, repo_type=wanted.kind)
     except (HTTPError, OSError, HFValidationError) as error:
         return no_answer(wanted, error)
@@ -102,3 +117,52 @@ def _reason(error: Exception) -> str:
         return f"HTTP {error.response.status_code}"
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:120]}" if text else type(error).__name__
+
+
+def fetch_model(wanted: HubId, patterns: Sequence[str]) -> FetchedModel:
+    """The files of the repository that match ``patterns``.
+
+    Raises:
+        InvalidInput: not found, gated, or neither reachable nor in HF_HOME.
+    """
+    answer = look_up(wanted)
+    if isinstance(answer, Unreachable):
+        folder = _cached(wanted, answer)
+        note = f"{wanted}: the Hub cannot be reached ({answer.why}); the copy in HF_HOME is used"
+        return FetchedModel(folder, folder.name, sizes_of(folder), (note,))
+    folder = _downloaded(wanted, answer, patterns)
+    return FetchedModel(
+        folder, answer.commit, {name: size for name, size in answer.files.items() if "/" not in name}, ()
+    )
+
+
+def _downloaded(wanted: HubId, listing: Listing, patterns: Sequence[str]) -> Path:
+    if "config.json" not in listing.files:
+        raise InvalidInput(f"{wanted}: no config.json, so no model: {page(wanted)}/tree/main", cause="model")
+    try:
+        # By its own revision, so that HF_HOME knows which commit a branch was when the Hub is away later.
+        folder = Path(_snapshot(wanted, patterns, local_files_only=False))
+    except (HTTPError, LocalEntryNotFoundError) as error:
+        raise InvalidInput(no_answer(wanted, error).fault(wanted), cause="model") from error
+    if folder.name != listing.commit:
+        raise InvalidInput(f"{wanted}: changed on the Hub while it was downloaded; start again", cause="model")
+    return folder
+
+
+def _cached(wanted: HubId, answer: Unreachable) -> Path:
+    try:
+        return Path(_snapshot(wanted, LOADED, local_files_only=True))
+    except LocalEntryNotFoundError as error:
+        held = "a part of it only" if isinstance(error, IncompleteSnapshotError) else "no copy of it"
+        raise InvalidInput(answer.fault(wanted, held), cause="model") from None
+
+
+def _snapshot(wanted: HubId, patterns: Sequence[str], *, local_files_only: bool) -> str:
+    folder: str = snapshot_download(
+        wanted.name,
+        revision=wanted.revision,
+        allow_patterns=list(patterns),
+        ignore_patterns=list(NOT_LOADED),
+        local_files_only=local_files_only,
+    )
+    return folder

@@ -14,6 +14,8 @@ from train_func.worker.inputs.locate import LocalFiles
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from train_func.worker.inputs.model import FoundModel
+
 Found = TypeVar("Found")
 
 
@@ -58,6 +60,16 @@ class Findings:
         except StorageFailed as error:
             self.faults.append((error.cause, str(error)))
         return None
+
+    def add_model(self, model: "FoundModel") -> None:
+        """What is known of the model in the fields ``model`` and ``model_revision``."""
+        self.notes += model.notes
+        self.fingerprints["model"] = model.fingerprint
+        self.num_model_bytes = model.facts.num_bytes
+        if model.local:
+            self.inputs["model"] = model.local
+        if model.commit:
+            self.commits["model_revision"] = model.commit
 
 
 class Metric(Protocol):

@@ -8,10 +8,11 @@ import numpy as np
 
 from train_func.storage import Store
 from train_func.tasks import TextClassification
+from train_func.worker.inputs.model import FoundModel, find_model
+from train_func.worker.inputs.model_folder import ModelUse
 from train_func.worker.tasks.accuracy import Accuracy
-from train_func.worker.tasks.lengths import length_notes
-from train_func.worker.tasks.model_source import FoundModel, find_model
 from train_func.worker.tasks.protocol import Findings, Metric, Rows
+from train_func.worker.tasks.texts import length_notes
 from train_func.worker.tasks.train_eval_split import TrainEvalSplit, split_rows
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ class TextClassifier:
     def check(self) -> Findings:
         found = Findings()
         data = found.tried(lambda: split_rows(self._task, self._seed, self._store, self._cache))
-        model = found.tried(lambda: find_model(self._task, self._store, self._cache, weights=False))
+        model = found.tried(lambda: find_text_model(self._task, self._store, self._cache, weights=False))
         if model is not None:
-            _add_model(found, model)
+            found.add_model(model)
         if data is not None:
             _add_data(found, data)
         if data is not None and model is not None:
@@ -47,14 +48,12 @@ class TextClassifier:
         return Rows(train, held_out, split.fingerprints, split.labels, split.notes)
 
     def fetch(self) -> Mapping[str, str]:
-        self._found = find_model(self._task, self._store, self._cache)
+        self._found = find_text_model(self._task, self._store, self._cache)
         return {"model": self._found.fingerprint}
 
     def load(self, labels: tuple[str, ...]) -> tuple[Any, Any]:
-        from train_func.worker.tasks.model_loading import load_model, load_tokenizer
-
         assert self._found is not None
-        return load_model(self._found, labels, self._seed), load_tokenizer(self._found)
+        return load_classifier(self._found, labels, self._seed)
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
         from train_func.worker.tasks.tokens import tokenise
@@ -78,14 +77,35 @@ class TextClassifier:
         return f"---\npipeline_tag: text-classification\n---\n\nA text classifier, with the classes\n\n{of}\n"
 
 
-def _add_model(found: Findings, model: FoundModel) -> None:
-    found.notes += model.notes
-    found.fingerprints["model"] = model.fingerprint
-    found.num_model_bytes = model.facts.num_bytes
-    if model.local:
-        found.inputs["model"] = model.local
-    if model.commit:
-        found.commits["model_revision"] = model.commit
+def find_text_model(task: TextClassification, store: Store | None, cache: Path, *, weights: bool = True) -> FoundModel:
+    """The task's model on this machine; raises InvalidInput and StorageFailed as ``find_model`` does."""
+    use = ModelUse(
+        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+        "text classifier",
+        "take a text encoder such as bert, roberta, distilbert or deberta-v2",
+        task.max_length,
+    )
+    return find_model(task.model, task.model_revision, use, store, cache, weights=weights)
+
+
+def load_classifier(found: FoundModel, labels: tuple[str, ...], seed: int) -> tuple[Any, Any]:
+    """The model with one output per label, and its tokenizer; raises InvalidInput as ``load_model`` does."""
+    from transformers import AutoModelForSequenceClassification
+
+    from train_func.worker.inputs.model_loading import load_model, load_tokenizer
+
+    tokenizer = load_tokenizer(found)
+    model = load_model(
+        found,
+        AutoModelForSequenceClassification,
+        tokenizer,
+        seed,
+        num_labels=len(labels),
+        id2label=dict(enumerate(labels)),
+        label2id={name: index for index, name in enumerate(labels)},
+        problem_type="single_label_classification",
+    )
+    return model, tokenizer
 
 
 def _add_data(found: Findings, data: TrainEvalSplit) -> None:

@@ -1,14 +1,20 @@
-"""Judges the texts: nulls, emptiness, repetition between training and held-out rows, contradictions."""
+"""Judges the texts: nulls, emptiness, lengths, repetition between training and held-out rows, contradictions."""
+
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from tokenizers import Tokenizer
 
+from train_func.worker.inputs.model_folder import TOKENIZER
 from train_func.worker.tasks.columns import is_text, text_columns
 
 MAX_SHOWN = 5
 MOST_EMPTY = 0.05  # share of empty texts above which the column cannot be the right one
 MOST_SHARED = 0.10  # share of held-out rows whose text is also trained on, above which the metric means little
+SAMPLE = 1000  # texts whose lengths are measured; the share of cut ones is then known to some 3 %
+MOST_CUT = 0.10  # share of cut texts above which a note says so
 
 
 def text_faults(table: pa.Table, column: str, part: str) -> tuple[list[str], list[str]]:
@@ -62,6 +68,24 @@ def contradictions(texts: pa.ChunkedArray, codes: np.ndarray, names: tuple[str, 
     found = np.unique(codes[pc.equal(texts, example).to_numpy()])
     labels = " and ".join(names[code] for code in found)
     return [f"{len(torn)} training text(s) stand there with different labels, such as {example[:60]!r} with {labels}"]
+
+
+def length_notes(texts: pa.ChunkedArray, folder: Path, max_length: int) -> list[str]:
+    """A note with the lengths in tokens when many texts are cut; none where the tokenizer is no single file."""
+    path = folder / TOKENIZER
+    if not path.is_file():
+        return []
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    rows = np.unique(np.linspace(0, len(texts) - 1, SAMPLE).astype(np.int64))
+    lengths = np.array([len(one.ids) for one in tokenizer.encode_batch(texts.take(pa.array(rows)).to_pylist())])
+    share = float((lengths > max_length).mean())
+    if share <= MOST_CUT:
+        return []
+    middle, most, longest = (int(np.percentile(lengths, percent)) for percent in (50, 90, 100))
+    spread = f"half have at most {middle} tokens, 90 % at most {most}, the longest {longest}"
+    return [f"max_length={max_length} cuts {share:.0%} of the texts: {spread}; max_length={most} would cut 10 %"]
 
 
 def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:

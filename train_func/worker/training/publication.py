@@ -11,9 +11,9 @@ import transformers
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.records import RunRecord
 from train_func.storage import Store
+from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.pod.publish import take_source
 from train_func.worker.setup import versions
-from train_func.worker.tasks.model_loading import without_progress_bars
 
 
 def write_publication(

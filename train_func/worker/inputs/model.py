@@ -1,4 +1,4 @@
-"""Brings a model's folder to this machine, from wherever the task names it, and refuses one that cannot be loaded."""
+"""Brings the folder of a task's model to this machine, and refuses one that cannot be loaded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,10 +6,9 @@ from pathlib import Path
 
 from train_func.errors import InvalidInput
 from train_func.storage import Store
-from train_func.tasks import TextClassification
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.locate import HubId, LocalFiles, Wanted, locate
-from train_func.worker.tasks.model_folder import DESCRIBED, LOADED, ModelFacts, is_loaded, judge, sizes_of
+from train_func.worker.inputs.model_folder import DESCRIBED, LOADED, ModelFacts, ModelUse, is_loaded, judge, sizes_of
 
 
 @dataclass(frozen=True)
@@ -27,42 +26,46 @@ class FoundModel:
     """Of the Hub."""
 
 
-def find_model(task: TextClassification, store: Store | None, cache: Path, *, weights: bool = True) -> FoundModel:
-    """The folder of the task's model; without ``weights`` those of a Hub model are not downloaded.
+def find_model(
+    address: str, revision: str, use: ModelUse, store: Store | None, cache: Path, *, weights: bool = True
+) -> FoundModel:
+    """The model that a task names in its fields ``model`` and ``model_revision``, brought to this machine.
+
+    Without ``weights`` those of a Hub model are not downloaded.
 
     Raises:
         InvalidInput: not found, gated, unreachable, or a folder that cannot be loaded, with all that is wrong in it.
         StorageFailed: the store is away or denies.
     """
-    wanted = Wanted("model", task.model, "model", task.model_revision)
+    wanted = Wanted("model", address, "model", revision)
     place = locate(wanted, store, cache, is_loaded)
     if isinstance(place, HubId):
-        return _on_hub(place, task.max_length, weights=weights)
-    if task.model_revision != "main":
+        return _on_hub(place, use, weights=weights)
+    if revision != "main":
         raise InvalidInput(
-            f"model_revision={task.model_revision!r}: only a Hub model has revisions, and {place} is none",
+            f"model_revision={revision!r}: only a Hub model has revisions, and {place} is none",
             cause="model",
         )
     if not place.is_dir():
         raise wanted.fault("is a file; the folder with config.json, tokenizer and weights is expected")
     sizes = sizes_of(place)
-    facts = _judged(place, str(place), sizes, task.max_length)
+    facts = _judged(place, str(place), sizes, use)
     loaded = [name for name in sizes if is_loaded(name)]
     parts = fingerprint.of_each(place, loaded, cache)
     sha256 = fingerprint.of_parts(parts)
     return FoundModel(place, str(place), sha256, facts, (), LocalFiles.found(wanted, place, parts, sha256))
 
 
-def _on_hub(wanted: HubId, max_length: int, *, weights: bool) -> FoundModel:
-    from train_func.worker.tasks.model_hub import fetch
+def _on_hub(wanted: HubId, use: ModelUse, *, weights: bool) -> FoundModel:
+    from train_func.worker.inputs.hub import fetch_model  # imports huggingface_hub, which takes time
 
-    fetched = fetch(wanted, LOADED if weights else DESCRIBED)
-    facts = _judged(fetched.folder, str(wanted), fetched.sizes, max_length)
+    fetched = fetch_model(wanted, LOADED if weights else DESCRIBED)
+    facts = _judged(fetched.folder, str(wanted), fetched.sizes, use)
     return FoundModel(fetched.folder, str(wanted), fetched.commit, facts, fetched.notes, commit=fetched.commit)
 
 
-def _judged(folder: Path, where: str, sizes: Mapping[str, int], max_length: int) -> ModelFacts:
-    faults, facts = judge(folder, where, sizes, max_length)
+def _judged(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> ModelFacts:
+    faults, facts = judge(folder, where, sizes, use)
     if faults:
         raise InvalidInput(faults, cause="model")
     return facts

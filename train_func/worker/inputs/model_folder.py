@@ -1,6 +1,13 @@
-"""Judges a model's folder before any of it is loaded: files, weights, vocabulary, positions; needs no torch."""
+"""Judges a model's folder before any of it is loaded: files, type, weights, vocabulary, positions; needs no torch.
 
+Importing transformers imports torch, which takes seconds; its tables of model types are literals in its source, and
+are read from there.
+"""
+
+import ast
 import fnmatch
+import functools
+import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +16,6 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
-
-from train_func.worker.tasks.model_types import classifies_text
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -27,10 +32,25 @@ _LFS = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
+class ModelUse:
+    """What a task needs of a model."""
+
+    table: str
+    """Name of the table in transformers' ``modeling_auto.py`` that lists the types of models for the task."""
+    purpose: str
+    """What these models are, for messages: "text classifier"."""
+    advice: str
+    """Which model to take instead of one of another type, for messages."""
+    max_length: int | None
+    """Tokens of the longest text that the model is given; None where it is given none, and needs no tokenizer."""
+
+
+@dataclass(frozen=True)
 class ModelFacts:
-    """What is known of a model whose folder holds what it must."""
+    """What is known of a model whose folder is complete."""
 
     max_positions: int | None
+    """Tokens of the longest text that it takes; None where it has no limit or the files do not tell."""
     num_bytes: int
     """Of the weights that are loaded."""
 
@@ -44,37 +64,39 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def judge(folder: Path, where: str, sizes: Mapping[str, int], max_length: int) -> tuple[list[str], ModelFacts]:
+def judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> tuple[list[str], ModelFacts]:
     """Faults, and what is known when there are none.
 
     Args:
-        where: how messages call it.
+        where: the name of the model in messages.
         sizes: bytes of all its files by name, also of weights that are not in ``folder`` yet.
-        max_length: tokens of the longest text the run will give it.
     """
-    faults = _missing(where, sizes)
-    config, wrong = _config(folder, where) if CONFIG in sizes else ({}, [])
+    faults = _missing(where, sizes, needs_tokenizer=use.max_length is not None)
+    config, wrong = _config(folder, where, use) if CONFIG in sizes else ({}, [])
     faults += wrong
     faults += _wrong_shards(folder, where, sizes) if INDEX in sizes else []
     faults += [fault for name in sizes if name.endswith(".safetensors") and (fault := _wrong_weights(folder / name))]
-    max_positions = _max_positions(config, _json(folder / "tokenizer_config.json"))
-    if max_positions is not None and max_length > max_positions:
-        faults.append(
-            f"max_length={max_length}: {where} takes {max_positions} tokens at most; "
-            f"give max_length={max_positions} or less"
-        )
-    if TOKENIZER in sizes:
-        faults += _wrong_vocabulary(folder / TOKENIZER, where, config.get("vocab_size"))
+    max_positions = None
+    if use.max_length is not None:
+        max_positions = _max_positions(config, _json(folder / "tokenizer_config.json"))
+        if max_positions is not None and use.max_length > max_positions:
+            faults.append(
+                f"max_length={use.max_length}: {where} takes {max_positions} tokens at most; "
+                f"give max_length={max_positions} or less"
+            )
+        if TOKENIZER in sizes:
+            faults += _wrong_vocabulary(folder / TOKENIZER, where, config.get("vocab_size"))
     return faults, ModelFacts(max_positions, _weight_bytes(folder, sizes))
 
 
-def _missing(where: str, sizes: Mapping[str, int]) -> list[str]:
+def _missing(where: str, sizes: Mapping[str, int], *, needs_tokenizer: bool) -> list[str]:
     if not sizes:
-        return [f"{where}: the folder is empty; config.json, a tokenizer and model.safetensors are expected"]
+        tokenizer = ", a tokenizer" if needs_tokenizer else ""
+        return [f"{where}: the folder is empty; config.json{tokenizer} and model.safetensors are expected"]
     faults = []
     if CONFIG not in sizes:
         faults.append(f"{where}: no {CONFIG}: it says what kind of model this is; save the model with save_pretrained")
-    if not {TOKENIZER, *VOCABULARIES} & set(sizes):
+    if needs_tokenizer and not {TOKENIZER, *VOCABULARIES} & set(sizes):
         faults.append(
             f"{where}: no tokenizer: {TOKENIZER} is expected (or {', '.join(VOCABULARIES)}); "
             "save the model's tokenizer beside it with tokenizer.save_pretrained"
@@ -97,20 +119,44 @@ def _no_weights(where: str, sizes: Mapping[str, int]) -> str:
     return f"{where}: no weights: {WHOLE} (or {INDEX} and the files it names) is expected{found}"
 
 
-def _config(folder: Path, where: str) -> tuple[dict[str, Any], list[str]]:
+def _config(folder: Path, where: str, use: ModelUse) -> tuple[dict[str, Any], list[str]]:
     config = _json(folder / CONFIG)
     if not config:
         return {}, [f"{where}: {CONFIG} is no JSON object; copy the model again"]
     kind = config.get("model_type")
     if kind is None:
         return config, [f"{where}: {CONFIG} has no model_type; save the model with transformers' save_pretrained"]
-    if "auto_map" in config and classifies_text(kind) is not True:
+    is_supported = supports(use.table, kind)
+    if "auto_map" in config and is_supported is not True:
         own = "needs Python code of its own from the model's folder, which is not run here"
         return config, [f"{where}: model_type {kind!r} {own}; take a model whose type transformers knows"]
-    if classifies_text(kind) is False:
-        advice = "take a text encoder such as bert, roberta, distilbert or deberta-v2"
-        return config, [f"{where}: the installed transformers classifies no texts with model_type {kind!r}; {advice}"]
+    if is_supported is False:
+        missing = f"the installed transformers has no {use.purpose} of model_type {kind!r}"
+        return config, [f"{where}: {missing}; {use.advice}"]
     return config, []
+
+
+def supports(table: str, model_type: str) -> bool | None:
+    """Whether ``table`` of transformers lists the type; None when the table cannot be read."""
+    types = _types_in(table)
+    return model_type in types if types else None
+
+
+@functools.cache
+def _types_in(table: str) -> frozenset[str]:
+    spec = importlib.util.find_spec("transformers")
+    if spec is None or spec.origin is None:
+        return frozenset()
+    source = Path(spec.origin).parent / "models/auto/modeling_auto.py"
+    if not source.is_file():
+        return frozenset()
+    for node in ast.parse(source.read_bytes()).body:
+        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == table for to in node.targets):
+            texts = (pair.elts[0] for pair in ast.walk(node.value) if isinstance(pair, ast.Tuple) and pair.elts)
+            return frozenset(
+                text.value for text in texts if isinstance(text, ast.Constant) and isinstance(text.value, str)
+            )
+    return frozenset()
 
 
 def _weight_bytes(folder: Path, sizes: Mapping[str, int]) -> int:

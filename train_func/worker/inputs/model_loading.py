@@ -1,15 +1,15 @@
-"""Loads the tokenizer and the model of a run, with a new head whose weights only the seed decides."""
+"""Loads a tokenizer and a model with transformers; a new head has weights that only the seed decides."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from train_func.errors import InvalidInput
-from train_func.worker.tasks.model_source import FoundModel
+from train_func.worker.inputs.model import FoundModel
 
 
 def load_tokenizer(found: FoundModel) -> Any:
@@ -33,32 +33,29 @@ def load_tokenizer(found: FoundModel) -> Any:
     return tokenizer
 
 
-def load_model(found: FoundModel, labels: tuple[str, ...], seed: int) -> Any:
-    """The model in float32 with one output per label: the same weights for the same seed, on every rank.
+def load_model(found: FoundModel, auto_class: Any, tokenizer: Any, seed: int, **settings: Any) -> Any:
+    """The model in float32: the same weights for the same seed, on every rank.
 
-    A classifier that came with the weights stays when it has as many outputs; otherwise, or when none came, it is new.
+    A head that came with the weights stays when its size is the expected one; otherwise, or when none came, it is new.
+
+    Args:
+        auto_class: of transformers, such as AutoModelForSequenceClassification.
+        tokenizer: its padding token becomes that of the model; None for a model without one.
+        settings: fields of the model's configuration.
 
     Raises:
         InvalidInput: it cannot be loaded, or its weights are not those of the model in config.json.
     """
-    tokenizer = load_tokenizer(found)
     try:
-        config = AutoConfig.from_pretrained(
-            found.folder,
-            num_labels=len(labels),
-            id2label=dict(enumerate(labels)),
-            label2id={name: index for index, name in enumerate(labels)},
-            problem_type="single_label_classification",
-            local_files_only=True,
-            trust_remote_code=False,
-        )
-        config.pad_token_id = tokenizer.pad_token_id
+        config = AutoConfig.from_pretrained(found.folder, local_files_only=True, trust_remote_code=False, **settings)
+        if tokenizer is not None:
+            config.pad_token_id = tokenizer.pad_token_id
         with torch.random.fork_rng(devices=[]), _quiet():
             torch.manual_seed(seed)
-            model, report = AutoModelForSequenceClassification.from_pretrained(
+            model, report = auto_class.from_pretrained(
                 found.folder,
                 config=config,
-                dtype=torch.float32,  # training keeps its own copy exact, whatever the weights were saved in
+                dtype=torch.float32,  # training keeps an exact copy, also of weights saved in another type
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,  # a head of another size; all else is refused below
                 output_loading_info=True,
@@ -73,7 +70,7 @@ def load_model(found: FoundModel, labels: tuple[str, ...], seed: int) -> Any:
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """transformers' bars are drawn over and over; in a log they are noise."""
+    """Hides transformers' progress bars, which fill a log with repeated lines."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -85,7 +82,7 @@ def without_progress_bars() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the progress bar and the report of new weights: which may be new is decided below."""
+    """Hides the progress bar and the report of new weights: _refuse_random_parts decides which may be new."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
@@ -96,7 +93,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _refuse_random_parts(found: FoundModel, model: Any, report: dict[str, Any]) -> None:
-    """Only the head, and a pooler before it, may be new: anything else left random would train from nothing."""
+    """Only the head, and a pooler before it, may be new: the other weights must be pretrained."""
     encoder = f"{model.base_model_prefix}."
     changed = [entry[0] for entry in report["mismatched_keys"]]
     new = sorted(
