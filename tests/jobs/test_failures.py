@@ -169,7 +169,10 @@ def test_an_interrupt_ends_the_watching_and_not_the_job(home, a_run, tmp_path, c
         assert job.watch() == "Running"
     finally:
         signal.signal(signal.SIGINT, before)
-    assert f"it goes on: attach('{job.name}').watch() shows it again, .cancel() stops it" in capsys.readouterr().out
+    assert (
+        f"the job keeps running: attach('{job.name}').watch() shows it again, .cancel() stops it"
+        in capsys.readouterr().out
+    )
     file.touch()
     assert job.wait(LIMIT) == "Succeeded"
 

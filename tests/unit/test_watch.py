@@ -164,7 +164,11 @@ def test_an_interrupt_before_anything_is_shown_ends_the_watching_too(capsys, lin
     stop = threading.Event()
     watch.watch(Interrupted(), lines, newest, JobMonitor(a_record(), RecordedJob("evicted")), stop, str)
     assert stop.is_set()
-    assert capsys.readouterr().out.splitlines()[-1].startswith("a-run: no longer watched; it goes on: attach(...)")
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .startswith("a-run: stopped watching; the job keeps running: attach(...)")
+    )
 
 
 def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_nobody_behind_who_follows(capsys):
@@ -180,7 +184,9 @@ def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_nobody_behi
     assert over.wait(10)
     first, last = capsys.readouterr().out.splitlines()
     assert first.endswith("a-run: Running")
-    assert last == "a-run: no longer watched; it goes on: attach(...).watch() shows it again, .cancel() stops it"
+    assert (
+        last == "a-run: stopped watching; the job keeps running: attach(...).watch() shows it again, .cancel() stops it"
+    )
 
 
 def test_only_what_says_that_it_is_older_belongs_to_an_earlier_submission(capsys):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 REPR_SECONDS, LONGEST_WAIT = 3.0, 60.0  # for a job's repr; between two looks where the backend tells of every change
 WAY = {
     **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
-    "Suspended": "it goes on when its queue, or the user who suspended it, resumes it",
+    "Suspended": "it continues when its queue, or the user who suspended it, resumes it",
     **dict.fromkeys(("Cancelled", "Interrupted", "Absent"), "submit the same again: it starts from the beginning"),
     "Failed": "result() tells why",
     "Succeeded": "its function called no session.publish(trainer), and files in its pods go with the job",
@@ -188,7 +188,9 @@ class Job:
         try:
             state = self.wait(timeout)
         except KeyboardInterrupt:
-            self._note(f"no longer waited for; it goes on: {self.attach_expression} finds it again, .cancel() stops it")
+            self._note(
+                f"stopped waiting; the job keeps running: {self.attach_expression} finds it again, .cancel() stops it"
+            )
             raise
         if state != "Succeeded":
             raise explain(self.record, self._job, self._store)

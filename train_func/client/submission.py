@@ -16,7 +16,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class SubmissionRecord:
-    """Written before the job is created; of an earlier submission of the run it is replaced."""
+    """Written before the job is created; replaces that of an earlier submission of the run."""
 
     backend: str
     """Its registered name."""
@@ -29,7 +29,7 @@ class SubmissionRecord:
 
     @classmethod
     def of(cls, backend: Backend, submission: Submission) -> Self:
-        """What is kept of a submission."""
+        """The record of a submission to ``backend``."""
         return cls(
             backend=registry.name_of(backend),
             place=backend.place,
@@ -53,6 +53,6 @@ class SubmissionRecord:
         store.put(record.keys.submission, json.dumps(asdict(self), indent=1).encode())
 
     def differing(self, now: Mapping[str, Any]) -> list[str]:
-        """The options that ``now`` are others, each as it was then, such as ``cpu='2'``."""
+        """The options that differ from ``now``, each as it was then, such as ``cpu='2'``."""
         was = self.options
         return [f"{name}={was.get(name)!r}" for name in {**was, **now} if was.get(name) != now.get(name)]

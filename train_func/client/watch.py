@@ -28,7 +28,7 @@ LOADING = "the group is complete; its ranks load their libraries"
 
 
 class Watched(Protocol):
-    """What a display asks of the handle on a job."""
+    """What a display needs of the handle on a job."""
 
     @property
     def name(self) -> str: ...
@@ -57,12 +57,12 @@ def watch(
     Args:
         lines: asks the backend for what the workers say, followed.
         submitted: asks the store for the time of the newest submission; what belongs to an earlier one is only counted.
-        monitor: tells what hinders the job.
-        stop: is set in the end, and ends the following of ``lines``.
-        amiss: what a job that has succeeded has to be told of all the same, in words; mostly nothing.
+        monitor: diagnoses what hinders the job.
+        stop: is set at the end, and stops ``lines``.
+        amiss: a warning about a job that has succeeded, in words; mostly empty.
 
     Returns:
-        The state; after an interrupt the one that was shown last, because whoever interrupts waits for no answer.
+        The state; after an interrupt the one that was shown last, so that no request delays the return.
     """
     display = Display()
     try:
@@ -75,10 +75,8 @@ def watch(
         state = job.state if monitor.failure() else job.wait()
         display.finish(job.name, state, amiss() if state == "Succeeded" else "")
     except KeyboardInterrupt:
-        name = job.name
-        print(
-            f"{name}: no longer watched; it goes on: {job.attach_expression}.watch() shows it again, .cancel() stops it"
-        )
+        again = f"{job.attach_expression}.watch() shows it again, .cancel() stops it"
+        print(f"{job.name}: stopped watching; the job keeps running: {again}")
         return display.shown
     finally:
         stop.set()
@@ -86,7 +84,7 @@ def watch(
 
 
 class Display:
-    """Lines behind the seconds since the watching began; of the progress only some, and the last."""
+    """Prints lines after the seconds since the watching began; of the progress only some, and the last."""
 
     def __init__(
         self, progress_interval: float = PROGRESS_SECONDS, clock: Callable[[], float] = time.monotonic
@@ -100,7 +98,7 @@ class Display:
         self._passed: list[int] = []
         self._attempt: Attempt | None = None
         self._ends: set[object] = set()  # ends of workers of this attempt that were shown
-        self._next = STARTING  # what is said when nobody says anything
+        self._next = STARTING  # what is shown while no event comes
         self._last = ""
         self._heartbeat = WaitingNotice(clock)
 
@@ -110,13 +108,13 @@ class Display:
         return self._state or "Created"
 
     def state(self, name: str, state: str) -> None:
-        """The state, when it is another one."""
+        """Shows the state when it has changed."""
         if state != self._state:
             self._state = state
             self._say(f"{name}: {state}")
 
     def diagnoses(self, found: list[Diagnosis]) -> None:
-        """What hinders the job, or befell a worker."""
+        """Shows what hinders the job, or happened to a worker."""
         for diagnosis in found:
             if diagnosis.permanent and diagnosis.headline in self._shown:
                 self._say(f"waiting does not help: {diagnosis.remedy}")
@@ -125,7 +123,7 @@ class Display:
                 self._say(str(diagnosis))
 
     def finish(self, name: str, state: str, amiss: str = "") -> None:
-        """What was still held back, the last state, and what is amiss in spite of it."""
+        """Shows the last progress, the last state, and the warning about a job that has succeeded."""
         self._tell_earlier()
         if self._held:
             self._say(str(self._held))
@@ -134,12 +132,12 @@ class Display:
             self._say(f"{name}: {amiss}")
 
     def pass_over(self, attempt: Attempt) -> None:
-        """Its lines are not shown here."""
+        """Counts an attempt whose lines are not shown here."""
         if attempt.number not in self._passed:
             self._passed.append(attempt.number)
 
     def tell(self, line: AttemptLine) -> None:
-        """Shows a line if a person wants to see it here."""
+        """Shows a line if it belongs in the display."""
         if line.attempt is not self._attempt and not line.late:
             self._begin(line.attempt)
         match line.event:
@@ -148,7 +146,7 @@ class Display:
             case WaitsForStore(purpose=""):
                 return  # the monitor tells which workers do
             case WaitsForStore() | WaitsForPeers() if line.worker != 0:
-                return  # what keeps one waiting keeps all
+                return  # what one waits for, all wait for
             case WorkerEnds() as end if self._was_shown(end):
                 return
             case StepProgress() as progress:
@@ -158,7 +156,7 @@ class Display:
         self._say(str(line.event))
 
     def idle(self) -> None:
-        """Nobody has said anything for a while."""
+        """Shows what is due when no event has come for a while."""
         if self._held and self._clock() - self._progress >= self._progress_interval:
             self._tell_progress(self._held)
         if self._next and self._state in ("Created", "Running", "Restarting"):

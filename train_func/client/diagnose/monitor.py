@@ -129,7 +129,11 @@ class JobMonitor:
         self, status: JobStatus, pods: Sequence[Pod], events: Sequence[Event], now: float
     ) -> list[Diagnosis]:
         if status.condition("Suspended"):
-            return [Diagnosis("quota", "the job is suspended, by its queue or by a user", "it goes on once resumed")]
+            return [
+                Diagnosis(
+                    "quota", "the job is suspended, by its queue or by a user", "the job continues once it is resumed"
+                )
+            ]
         found = [*refusals(pods, events, self._record.run.workers), *waits(pods, events)]
         found = [self._with_report(each, now) if each.cause == "scheduling" else each for each in found]
         found += self._store_waits.look(pods, failed_before_first_attempt(pods, events))
@@ -186,13 +190,13 @@ class ApiOutage:
 
 def _outage(error: InvalidInput) -> Diagnosis:
     what = f"no news of the job: {error}"
-    return Diagnosis(error.cause, what, "the job keeps running; this goes on as soon as the cluster answers")
+    return Diagnosis(error.cause, what, "the job keeps running; news of it comes as soon as the cluster answers")
 
 
 def _silent(operator: Operator, *, permanent: bool) -> Diagnosis:
     return Diagnosis(
         "cluster",
-        f"the {operator.name} has not picked up this job: it does not run, or does not look after this namespace",
-        f"have the administrator of the cluster look: {operator.look}; the job starts once the operator runs",
+        f"the {operator.name} has not picked up this job: it does not run, or does not handle this namespace",
+        f"ask the administrator of the cluster to check it: {operator.look}; the job starts once the operator runs",
         permanent=permanent,
     )
