@@ -188,14 +188,14 @@ def test_texts_longer_than_the_models_positions_are_refused_with_both_numbers(fo
     change(folder / "config.json", max_position_embeddings=64)
     said = refusal(folder, tmp_path, max_length=65)
     assert said == f"max_length=65: {folder} takes 64 tokens at most; give max_length=64 or less"
-    assert find_text_model(a_task(folder, max_length=64), None, tmp_path).facts.max_positions == 64
+    assert find_text_model(a_task(folder, max_length=64), None, tmp_path).folder == folder
 
 
 def test_positions_behind_the_paddings_own_are_counted(folder, tmp_path):
     change(folder / "config.json", model_type="roberta", max_position_embeddings=514, pad_token_id=1)
     assert "takes 512 tokens at most" in refusal(folder, tmp_path, max_length=513)
     change(folder / "config.json", model_type="t5")
-    assert find_text_model(a_task(folder, max_length=5000), None, tmp_path).facts.max_positions is None
+    assert find_text_model(a_task(folder, max_length=5000), None, tmp_path).folder == folder
 
 
 def test_everything_that_is_missing_is_named_at_once(folder, tmp_path):
@@ -260,7 +260,7 @@ def test_the_size_of_a_model_is_that_of_the_weights_that_are_loaded(folder, tmp_
     assert (len(sizes) > 1) == divided
     save_file({"x": torch.zeros(1000)}, folder / "model.fp16.safetensors")
     (folder / "pytorch_model.bin").write_bytes(b"x" * 1000)
-    assert find_text_model(a_task(folder), None, tmp_path).facts.num_bytes == sum(sizes)
+    assert find_text_model(a_task(folder), None, tmp_path).num_bytes == sum(sizes)
 
 
 @pytest.mark.parametrize(

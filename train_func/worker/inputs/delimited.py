@@ -81,7 +81,7 @@ def _read(path: Path, delimiter: str, *, quoted: bool) -> pa.Table:
 def _separator(path: Path, wanted: frozenset[str]) -> str:
     """The separator whose header holds the wanted columns; of several the one under which all rows are whole.
 
-    A header that holds them under none is cut where it has most columns: whoever looks for a column names them.
+    Where no header holds them, the one with most columns: the error that follows lists its columns.
     """
     headers = {separator: next(_rows(path, separator), []) for separator in SEPARATORS}
     fits = [separator for separator, header in headers.items() if wanted and wanted <= set(header)]

@@ -77,7 +77,7 @@ def _table(path: Path, rows: list[tuple[int, Any]], unit: str) -> pa.Table:
 
 
 def _mixed(rows: list[tuple[int, Any]], name: str, unit: str) -> str | None:
-    """What is said when the values of a column are of several kinds."""
+    """The message when the values of a column are of several kinds."""
     first: dict[str, str] = {}
     for number, row in rows:
         if (value := row.get(name)) is not None:

@@ -8,7 +8,7 @@ from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.locate import HubId, LocalFiles, Wanted, locate
-from train_func.worker.inputs.model_folder import DESCRIBED, LOADED, ModelFacts, ModelUse, is_loaded, judge, sizes_of
+from train_func.worker.inputs.model_folder import DESCRIBED, LOADED, ModelUse, is_loaded, judge, sizes_of
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class FoundModel:
     folder: Path
     where: str
     fingerprint: str
-    facts: ModelFacts
+    num_bytes: int
+    """Of the weights that are loaded."""
     notes: tuple[str, ...]
     local: LocalFiles | None = None
     """What it lies in, unless that is a store or the Hub."""
@@ -49,23 +50,23 @@ def find_model(
     if not place.is_dir():
         raise wanted.fault("is a file; the folder with config.json, tokenizer and weights is expected")
     sizes = sizes_of(place)
-    facts = _judged(place, str(place), sizes, use)
+    num_bytes = _judged(place, str(place), sizes, use)
     loaded = [name for name in sizes if is_loaded(name)]
     parts = fingerprint.of_each(place, loaded, cache)
     sha256 = fingerprint.of_parts(parts)
-    return FoundModel(place, str(place), sha256, facts, (), LocalFiles.found(wanted, place, parts, sha256))
+    return FoundModel(place, str(place), sha256, num_bytes, (), LocalFiles.found(wanted, place, parts, sha256))
 
 
 def _on_hub(wanted: HubId, use: ModelUse, *, weights: bool) -> FoundModel:
     from train_func.worker.inputs.hub import fetch_model  # imports huggingface_hub, which takes time
 
     fetched = fetch_model(wanted, LOADED if weights else DESCRIBED)
-    facts = _judged(fetched.folder, str(wanted), fetched.sizes, use)
-    return FoundModel(fetched.folder, str(wanted), fetched.commit, facts, fetched.notes, commit=fetched.commit)
+    num_bytes = _judged(fetched.folder, str(wanted), fetched.sizes, use)
+    return FoundModel(fetched.folder, str(wanted), fetched.commit, num_bytes, fetched.notes, commit=fetched.commit)
 
 
-def _judged(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> ModelFacts:
-    faults, facts = judge(folder, where, sizes, use)
+def _judged(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> int:
+    faults, num_bytes = judge(folder, where, sizes, use)
     if faults:
         raise InvalidInput(faults, cause="model")
-    return facts
+    return num_bytes

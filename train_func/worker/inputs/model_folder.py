@@ -45,16 +45,6 @@ class ModelUse:
     """Tokens of the longest text that the model is given; None where it is given none, and needs no tokenizer."""
 
 
-@dataclass(frozen=True)
-class ModelFacts:
-    """What is known of a model whose folder is complete."""
-
-    max_positions: int | None
-    """Tokens of the longest text that it takes; None where it has no limit or the files do not tell."""
-    num_bytes: int
-    """Of the weights that are loaded."""
-
-
 def is_loaded(name: str) -> bool:
     """Whether a file of a model's folder is one that loading it reads."""
     return _matches(name, LOADED) and not _matches(name, NOT_LOADED)
@@ -64,8 +54,8 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> tuple[list[str], ModelFacts]:
-    """Faults, and what is known when there are none.
+def judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> tuple[list[str], int]:
+    """Faults, and the bytes of the weights that are loaded.
 
     Args:
         where: the name of the model in messages.
@@ -76,7 +66,6 @@ def judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> 
     faults += wrong
     faults += _wrong_shards(folder, where, sizes) if INDEX in sizes else []
     faults += [fault for name in sizes if name.endswith(".safetensors") and (fault := _wrong_weights(folder / name))]
-    max_positions = None
     if use.max_length is not None:
         max_positions = _max_positions(config, _json(folder / "tokenizer_config.json"))
         if max_positions is not None and use.max_length > max_positions:
@@ -86,7 +75,7 @@ def judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> 
             )
         if TOKENIZER in sizes:
             faults += _wrong_vocabulary(folder / TOKENIZER, where, config.get("vocab_size"))
-    return faults, ModelFacts(max_positions, _weight_bytes(folder, sizes))
+    return faults, _weight_bytes(folder, sizes)
 
 
 def _missing(where: str, sizes: Mapping[str, int], *, needs_tokenizer: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""Reads a data set, whatever it is kept in, into one table per split."""
+"""Reads a data set, in any of its formats, into one table per split."""
 
 import json
 import os

@@ -10,10 +10,7 @@ class Accuracy:
     """Counted batch by batch."""
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
-        """``logits`` of shape (rows, classes), ``labels`` of shape (rows,); anything else has no accuracy.
-
-        None then: there is none that everybody would count alike.
-        """
+        """``logits`` of shape (rows, classes), ``labels`` of shape (rows,); anything else has no accuracy: None."""
         import torch
 
         if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):

@@ -18,7 +18,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def missing_column(table: pa.Table, where: str, field: str, wanted: str) -> str | None:
-    """What is said when ``table`` lacks the column that Run's ``field`` (text or label) names; None when it has it."""
+    """The fault of a ``table`` without the column that the task names in ``field`` (text or label), if it lacks it."""
     names = table.column_names
     if wanted in names:
         return None

@@ -184,7 +184,7 @@ def _of_numbers(
 
 
 def _marks(found: list[int], column: str, *, named: bool) -> str | None:
-    """What is said of integers that stand for "no label"."""
+    """The fault of integers that stand for "no label"."""
     if IGNORED in found:
         every = "every label is" if found == [IGNORED] else "some labels are"
         return f"column {column!r}: {every} {IGNORED}, which the loss ignores: nothing to learn from these rows"

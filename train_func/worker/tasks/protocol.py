@@ -65,7 +65,7 @@ class Findings:
         """What is known of the model in the fields ``model`` and ``model_revision``."""
         self.notes += model.notes
         self.fingerprints["model"] = model.fingerprint
-        self.num_model_bytes = model.facts.num_bytes
+        self.num_model_bytes = model.num_bytes
         if model.local:
             self.inputs["model"] = model.local
         if model.commit:

@@ -1,6 +1,16 @@
-"""Draws rows so that every class keeps its share; the same seed draws the same rows on every machine, forever."""
+"""Chooses the rows to train on and to hold out, so that every class keeps its share.
+
+The same seed chooses the same rows on every machine, with every version of numpy.
+"""
+
+import math
 
 import numpy as np
+
+from train_func.errors import InvalidInput
+from train_func.tasks import TextClassification
+
+_SAMPLE, _HOLD_OUT = 1, 2  # streams of the run's seed
 
 
 def stratified_sample(codes: np.ndarray, num: int, *, seed: int, stream: int, leave: int = 0) -> np.ndarray:
@@ -40,3 +50,77 @@ def allocate(counts: np.ndarray, num: int, *, leave: int = 0) -> np.ndarray:
         gap = np.where(movable, (quota - share) * step, -np.inf)
         share[int(np.argmax(gap))] += step
     return share
+
+
+def choose_rows(
+    task: TextClassification, seed: int, codes: np.ndarray, held_out: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the rows to train on among ``codes``, and of those held out among ``held_out``, else ``codes``.
+
+    Args:
+        codes: class of every training row, 0, 1, ...
+        held_out: the same of held-out rows that are a split of their own; None to hold out a share of the training
+            rows.
+
+    Raises:
+        InvalidInput: there are too few rows for one of each class on both sides.
+    """
+    if held_out is not None:
+        return _sampled(task.samples, seed, codes, held_out)
+    assert not isinstance(task.held_out, str)
+    used = np.arange(len(codes))
+    if task.samples is not None:
+        used = stratified_sample(codes, task.samples, seed=seed, stream=_SAMPLE)
+    num_held = round(len(used) * task.held_out)
+    num_classes = len(np.unique(codes))
+    if len(used) < 2 * num_classes:
+        rows = f"samples={task.samples}" if len(used) < len(codes) else f"dataset={task.dataset!r}: {len(codes)} rows"
+        raise InvalidInput(
+            f"{rows}: for {num_classes} classes at least {2 * num_classes} rows are expected, one of each class to "
+            "train and one held out",
+            cause="data",
+        )
+    if not num_classes <= num_held <= len(used) - num_classes:
+        raise InvalidInput(
+            f"held_out={task.held_out}: {num_held} of {len(used)} rows held out, {len(used) - num_held} to train on; "
+            f"one row of each of the {num_classes} classes is expected on both sides: "
+            f"{_remedy(task.held_out, num_classes, len(used), len(codes))}",
+            cause="data",
+        )
+    held = stratified_sample(codes[used], num_held, seed=seed, stream=_HOLD_OUT, leave=1)
+    return np.delete(used, held), used[held]
+
+
+def _remedy(share: float, num_classes: int, num_used: int, num_rows: int) -> str:
+    """The shares that hold out and leave enough rows; where hardly one does, the rows that ``share`` needs."""
+    low = math.ceil(num_classes / num_used * 1000) / 1000
+    high = math.floor((1 - num_classes / num_used) * 1000) / 1000
+    if low < high:
+        return f"give a share from {low} to {high}"
+    wanted = max(2 * num_classes, int((num_classes - 1) / min(share, 1 - share)))
+    while not num_classes <= round(wanted * share) <= wanted - num_classes:
+        wanted += 1
+    if wanted <= num_rows:
+        return f"give samples={wanted} or more"
+    return f"with this share {wanted} rows or more are expected, and there are {num_rows}"
+
+
+def _sampled(samples: int | None, seed: int, train: np.ndarray, held_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All rows of two parts, or ``samples`` of both together."""
+    total = len(train) + len(held_out)
+    if samples is None or samples >= total:
+        return np.arange(len(train)), np.arange(len(held_out))
+    num_held = round(samples * len(held_out) / total)
+    num_classes = len(np.unique(train))
+    if min(num_held, samples - num_held) < num_classes:
+        wanted = math.ceil(num_classes * total / min(len(train), len(held_out)))
+        raise InvalidInput(
+            f"samples={samples}: divided as the two splits are, {len(train)} to {len(held_out)}, that is "
+            f"{samples - num_held} rows to train on and {num_held} held out; one of each of the {num_classes} "
+            f"classes is expected on both sides: give samples={wanted} or more",
+            cause="data",
+        )
+    return (
+        stratified_sample(train, samples - num_held, seed=seed, stream=_SAMPLE),
+        stratified_sample(held_out, num_held, seed=seed, stream=_SAMPLE),
+    )

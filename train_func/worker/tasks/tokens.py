@@ -1,4 +1,4 @@
-"""Tokenises a data set once per machine: kept in the cache by content, and memory-mapped by whoever needs it.
+"""Tokenises a data set once per machine: kept in the cache by content, and memory-mapped by every process.
 
 Ids are stored as they are, without padding, cut at the run's length; padding belongs to the batch they end up in.
 """
@@ -30,7 +30,7 @@ def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> 
     """``text`` as token ids, beside ``label`` and ``row_id``; of the processes of a machine one works, the others wait.
 
     Args:
-        dataset: columns text, label, row_id, as ``split.prepare`` makes them.
+        dataset: columns text, label, row_id, as ``split_rows`` makes them.
         tokenizer: of transformers.
         max_length: tokens after which a text is cut, special ones included.
 

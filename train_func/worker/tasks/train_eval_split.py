@@ -1,6 +1,5 @@
-"""Divides the checked rows of a run into training and held-out ones, as Arrow tables."""
+"""Reads the rows of a run, checks them, and divides them into training and held-out ones, as Arrow tables."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from train_func.counted import counted
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.tasks import TextClassification
-from train_func.worker.inputs.locate import LocalFiles
-from train_func.worker.inputs.reader import class_names
+from train_func.worker.inputs.locate import LocalFiles, Wanted, looks_like_path
+from train_func.worker.inputs.reader import Source, class_names, read_source
 from train_func.worker.tasks.columns import missing_column
 from train_func.worker.tasks.labels import Labels, encode
-from train_func.worker.tasks.sources import HELD_OUT, TRAINING, find_sources
-from train_func.worker.tasks.stratified_sample import stratified_sample
+from train_func.worker.tasks.stratified_sample import choose_rows
 from train_func.worker.tasks.texts import contradictions, overlap, plain, text_faults
 
-_SAMPLE, _HOLD_OUT = 1, 2  # streams of the run's seed
+TRAINING, HELD_OUT = "training", "held-out"
 
 
 @dataclass(frozen=True)
@@ -39,16 +38,30 @@ class TrainEvalSplit:
     """Of the Hub's data set."""
 
 
+@dataclass(frozen=True)
+class _Sources:
+    """Tables under TRAINING and, unless a share of the training rows is to be held out, under HELD_OUT."""
+
+    tables: Mapping[str, pa.Table]
+    fingerprints: Mapping[str, str]
+    """Of what was read, by the field of the task that names it."""
+    notes: tuple[str, ...]
+    local: Mapping[str, LocalFiles]
+    """Files of this machine that were read, by the field of the task that names them."""
+    commit: str | None = None
+    """Of the Hub's data set."""
+
+
 def split_rows(task: TextClassification, seed: int, store: Store | None, cache: Path) -> TrainEvalSplit:
-    """What ``split.prepare`` hands out, without the seconds that importing `datasets` takes.
+    """Reads, checks and divides the rows of a task, without the seconds that importing `datasets` takes.
 
     Raises:
         InvalidInput: with every fault of the data at once.
         StorageFailed: the store is away or denies.
     """
-    parts = find_sources(task, store, cache)
+    parts = _find_sources(task, store, cache)
     texts, labels, notes = _checked(task, parts.tables)
-    train_rows, held_rows = _chosen(task, seed, labels)
+    train_rows, held_rows = choose_rows(task, seed, labels.codes[TRAINING], labels.codes.get(HELD_OUT))
     held_part = HELD_OUT if HELD_OUT in labels.codes else TRAINING
     train = _side(texts[TRAINING], labels.codes[TRAINING], train_rows, first_id=0)
     first_id = len(texts[TRAINING]) if held_part == HELD_OUT else 0
@@ -64,6 +77,53 @@ def split_rows(task: TextClassification, seed: int, store: Store | None, cache: 
         said.append(f"samples={task.samples}: there are {num_rows} rows, and all are used")
     said = [*parts.notes, *notes, *said]
     return TrainEvalSplit(train, held_out, labels.names, said, parts.fingerprints, num_rows, parts.local, parts.commit)
+
+
+def _find_sources(task: TextClassification, store: Store | None, cache: Path) -> _Sources:
+    """Reads what ``task.dataset`` and ``task.held_out`` name.
+
+    Raises:
+        InvalidInput: not found, unreadable, no such split.
+        StorageFailed: the store is away or denies.
+    """
+    columns = (task.text, task.label)
+    wanted = Wanted("dataset", task.dataset, "dataset", task.dataset_revision, columns)
+    source = read_source(wanted, task.subset, store, cache)
+    training = source.training()
+    others = [name for name in source.splits if name != training]
+    tables = {TRAINING: source.splits[training]}
+    local = {"dataset": source.local} if source.local else {}
+    found = {"dataset": source.fingerprint}
+    if not isinstance(task.held_out, str):
+        notes = (*source.notes, *_unused(source, training, others))
+        return _Sources(tables, found, notes, local, source.commit)
+    if task.held_out in others:
+        tables[HELD_OUT] = source.splits[task.held_out]
+        return _Sources(tables, found, source.notes, local, source.commit)
+    if task.held_out != training and (looks_like_path(task.held_out) or Path(task.held_out).exists()):
+        other = read_source(Wanted("held_out", task.held_out, "dataset", columns=columns), None, store, cache)
+        both = {**local, **({"held_out": other.local} if other.local else {})}
+        tables[HELD_OUT] = other.splits[other.training()]
+        return _Sources(
+            tables, {**found, "held_out": other.fingerprint}, source.notes + other.notes, both, source.commit
+        )
+    raise InvalidInput(_no_split(task, source, training, others), cause="data")
+
+
+def _unused(source: Source, training: str, others: list[str]) -> list[str]:
+    if not others:
+        return []
+    shown = ", ".join(f"{name!r} ({counted(source.splits[name].num_rows, 'row')})" for name in others)
+    return [f"of {source.where} only the split {training!r} is used; held_out= may name another one: {shown}"]
+
+
+def _no_split(task: TextClassification, source: Source, training: str, others: list[str]) -> str:
+    if task.held_out == training:
+        problem = "that is the split to train on"
+    else:
+        problem = f"{source.where} has no such split, and no such file is here"
+    there = f"one of its splits {', '.join(map(repr, others))}, " if others else ""
+    return f"held_out={task.held_out!r}: {problem}; give {there}a file, or a share such as 0.2"
 
 
 def _checked(
@@ -98,70 +158,6 @@ def _checked(
 
 def _kept(tables: Mapping[str, pa.Table], column: str) -> tuple[str, ...]:
     return next((names for table in tables.values() if (names := class_names(table, column))), ())
-
-
-def _chosen(task: TextClassification, seed: int, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the training rows in their part, and of the held-out rows in theirs."""
-    codes = labels.codes[TRAINING]
-    if HELD_OUT in labels.codes:
-        return _sampled(task.samples, seed, codes, labels.codes[HELD_OUT])
-    assert not isinstance(task.held_out, str)
-    used = np.arange(len(codes))
-    if task.samples is not None:
-        used = stratified_sample(codes, task.samples, seed=seed, stream=_SAMPLE)
-    num_held = round(len(used) * task.held_out)
-    num_classes = len(np.unique(codes))
-    if len(used) < 2 * num_classes:
-        rows = f"samples={task.samples}" if len(used) < len(codes) else f"dataset={task.dataset!r}: {len(codes)} rows"
-        raise InvalidInput(
-            f"{rows}: for {num_classes} classes at least {2 * num_classes} rows are expected, one of each class to "
-            "train and one held out",
-            cause="data",
-        )
-    if not num_classes <= num_held <= len(used) - num_classes:
-        raise InvalidInput(
-            f"held_out={task.held_out}: {num_held} of {len(used)} rows held out, {len(used) - num_held} to train on; "
-            f"one row of each of the {num_classes} classes is expected on both sides: "
-            f"{_remedy(task.held_out, num_classes, len(used), len(codes))}",
-            cause="data",
-        )
-    held = stratified_sample(codes[used], num_held, seed=seed, stream=_HOLD_OUT, leave=1)
-    return np.delete(used, held), used[held]
-
-
-def _remedy(share: float, num_classes: int, num_used: int, num_rows: int) -> str:
-    """The shares that hold out and leave enough rows; where hardly one does, the rows that ``share`` needs."""
-    low = math.ceil(num_classes / num_used * 1000) / 1000
-    high = math.floor((1 - num_classes / num_used) * 1000) / 1000
-    if low < high:
-        return f"give a share from {low} to {high}"
-    wanted = max(2 * num_classes, int((num_classes - 1) / min(share, 1 - share)))
-    while not num_classes <= round(wanted * share) <= wanted - num_classes:
-        wanted += 1
-    if wanted <= num_rows:
-        return f"give samples={wanted} or more"
-    return f"with this share {wanted} rows or more are expected, and there are {num_rows}"
-
-
-def _sampled(samples: int | None, seed: int, train: np.ndarray, held_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All rows of two parts, or ``samples`` of both together."""
-    total = len(train) + len(held_out)
-    if samples is None or samples >= total:
-        return np.arange(len(train)), np.arange(len(held_out))
-    num_held = round(samples * len(held_out) / total)
-    num_classes = len(np.unique(train))
-    if min(num_held, samples - num_held) < num_classes:
-        wanted = math.ceil(num_classes * total / min(len(train), len(held_out)))
-        raise InvalidInput(
-            f"samples={samples}: divided as the two splits are, {len(train)} to {len(held_out)}, that is "
-            f"{samples - num_held} rows to train on and {num_held} held out; one of each of the {num_classes} "
-            f"classes is expected on both sides: give samples={wanted} or more",
-            cause="data",
-        )
-    return (
-        stratified_sample(train, samples - num_held, seed=seed, stream=_SAMPLE),
-        stratified_sample(held_out, num_held, seed=seed, stream=_SAMPLE),
-    )
 
 
 def _side(texts: pa.ChunkedArray, codes: np.ndarray, rows: np.ndarray, *, first_id: int) -> pa.Table:

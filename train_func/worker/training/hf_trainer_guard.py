@@ -24,11 +24,9 @@ class Watch:
     function written for transformers creates the Trainer itself.
     """
 
-    def __init__(
-        self, check: Callable[[transformers.Trainer], None], held_out: Callable[[], Dataset | None] = lambda: None
-    ) -> None:
+    def __init__(self, check: Callable[[transformers.Trainer], None], held_out: Callable[[], Dataset | None]) -> None:
         """``check`` is called before a training, which does not start when it raises. ``held_out`` returns the rows
-        whose evaluation counts, whatever eval_dataset a Trainer has."""
+        whose evaluation counts, also where a Trainer has another eval_dataset."""
         self._check = check
         self._held_out = held_out
         self._ended: list[transformers.Trainer] = []

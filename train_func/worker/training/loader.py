@@ -76,7 +76,7 @@ class _Collate:
         seed_for("collate", self.seed, entry["step"], entry["micro"])
         row_ids = take_row_ids(entry["features"])
         place = Place(entry["step"], entry["micro"], entry["batch_rows"], row_ids if entry["rows"] else ())
-        batch = copy(self.collator(entry["features"]))  # of whatever class the collator makes
+        batch = copy(self.collator(entry["features"]))  # of any class that the collator makes
         batch[PLACE] = place
         return batch
 

@@ -60,7 +60,7 @@ def lengths_of(rows: Dataset) -> Ints:
 
 
 def row_ids_of(rows: Dataset) -> npt.NDArray[Any]:
-    """The row ids, in the order of the rows, whatever format the data set has."""
+    """The row ids, in the order of the rows, in any format of the data set."""
     return np.asarray(rows.with_format("arrow").select_columns([ROW_ID])[:][ROW_ID])
 
 

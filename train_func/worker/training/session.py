@@ -110,7 +110,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._open:  # closes it whatever happens, and waits for no other rank, which may have failed
+        with self._open:  # closes it in any case, and waits for no other rank, which may have failed
             if self.rank == 0 and self._trainers:
                 seconds = TRACKING_SECONDS if error is None or isinstance(error, Exception) else STOPPED_SECONDS
                 if line := tracking.keep(self._work, self._trainers, self.store, self.record, self.attempt, seconds):
@@ -228,7 +228,7 @@ class Session:
             )
 
         for note in world.on_rank_zero(rehearse):
-            world.note(f"{note}")
+            world.note(note)
         if isinstance(trainer, Trainer):
             rehearsal.Rehearsal(trainer, report.rows_measured(trainer, self._held_out))
 
@@ -262,7 +262,7 @@ class Session:
             pending.seal(self.attempt, whole, seconds)
             pending.upload(self.store, self.record, Stop())
 
-        world.on_rank_zero(keep)  # first, so that whatever happens while the model is measured does not cost it
+        world.on_rank_zero(keep)  # first, so that an end while the model is measured does not lose it
         whole = report.measured(begun, trainer, self._held_out, self._watch.metrics_of)
         world.on_rank_zero(upload)
         sessions.here.published = True
