@@ -37,7 +37,6 @@ from train_func.worker.training import (
     hf_trainer_guard,
     publication,
     rehearsal,
-    report,
     tracking,
     weights,
     world,
@@ -230,7 +229,7 @@ class Session:
         for note in world.on_rank_zero(rehearse):
             world.note(note)
         if isinstance(trainer, Trainer):
-            rehearsal.Rehearsal(trainer, report.rows_measured(trainer, self._held_out))
+            rehearsal.Rehearsal(trainer, publication.rows_measured(trainer, self._held_out))
 
     def _tokenizer_of(self, trainer: transformers.Trainer) -> Any:
         return trainer.processing_class or self._loading.processor
@@ -250,20 +249,20 @@ class Session:
         weights.agree(trainer)  # what is published is what every rank has trained
         pending = Pending(Path(world.environment().get("TRAIN_FUNC_WORK_DIR") or self._work))
         seconds = min(PUBLISH_SECONDS, self.run.deadline)
-        begun = report.unmeasured(trainer, self._stock_coverage)
+        begun = publication.report_unmeasured(trainer, self._stock_coverage)
 
         def keep() -> None:
             pending.begin()
             tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
             publication.write_publication(pending.folder, trainer, tokenizer, self.record, use)
-            pending.seal(self.attempt, {**begun, "note": report.INTERRUPTED}, seconds)
+            pending.seal(self.attempt, {**begun, "note": publication.INTERRUPTED}, seconds)
 
         def upload() -> None:
             pending.seal(self.attempt, whole, seconds)
             pending.upload(self.store, self.record, Stop())
 
         world.on_rank_zero(keep)  # first, so that an end while the model is measured does not lose it
-        whole = report.measured(begun, trainer, self._held_out, self._watch.metrics_of)
+        whole = publication.report_measured(begun, trainer, self._held_out, self._watch.metrics_of)
         world.on_rank_zero(upload)
         sessions.here.published = True
         at = f"{self.store.address}/{self.record.keys.model}"
