@@ -18,14 +18,12 @@ from train_func.worker.tasks.columns import is_text
 
 MAX_SHOWN = 5
 MAX_CLASSES = 1000
-FEW_CLASSES = (
-    20  # up to here any repetition will do; above 2 rows a class are expected on average, or it is rather a key
-)
-MANY_CLASSES = 100  # above, more
-ROWS_PER_CLASS = 10
-STRAY_SHARE = 0.2  # up to here, labels that are no numbers among numbers are faults
+# Up to FEW_CLASSES one repeated label is enough; above, more than 2 rows of each class are expected on average, and
+# above MANY_CLASSES more than ROWS_PER_CLASS: with fewer the column is rather a key.
+FEW_CLASSES, MANY_CLASSES, ROWS_PER_CLASS = 20, 100, 10
+STRAY_SHARE = 0.2  # up to this share, labels that are no numbers among numbers are faults
 IGNORED = -100  # torch's loss leaves such rows out
-UNLABELLED = -1  # how public test splits mark rows whose label is kept secret
+UNLABELLED = -1  # marks rows of public test splits whose label is secret
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ def _plain(values: pa.ChunkedArray, column: str) -> pa.ChunkedArray:
 
 
 def _distinct(values: Mapping[str, pa.ChunkedArray]) -> pa.Array:
-    """Every label that is there, once, over all parts."""
+    """Every label once, over all parts."""
     chunks = [chunk for array in values.values() for chunk in array.chunks]
     distinct = pc.unique(pa.chunked_array(chunks, type=next(iter(values.values())).type)).drop_null()
     return distinct.filter(pc.not_equal(pc.utf8_trim_whitespace(distinct), "")) if is_text(distinct.type) else distinct
