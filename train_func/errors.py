@@ -29,7 +29,7 @@ Cause = Literal[
     "storage",
     "preemption",
     "peer",  # another worker was lost
-    "killed",  # a process of the worker was killed by a signal nobody here sent
+    "killed",  # a process of the worker was killed by a signal that this program did not send
     "deadline",
     "cancelled",
     "interrupted",  # the job's controller, or its machine, died

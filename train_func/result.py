@@ -28,7 +28,7 @@ class Result:
     """SHA-256 (hex) by name."""
     metrics: Mapping[str, Any]
     note: str
-    """What whoever takes the result has to know beside it; mostly empty."""
+    """What a user of the result has to know beside it; mostly empty."""
     data: bytes
     """The manifest as it lies in the store."""
 

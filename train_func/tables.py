@@ -1,7 +1,7 @@
 """Saves a table that a notebook holds, once and by content, so that a Run names it like any other file.
 
 The same rows, in the same order and of the same types, give the same file: ``inputs/<SHA-256>/table.parquet`` below
-TRAIN_FUNC_HOME. Neither pandas nor datasets is imported: whoever holds one of their tables has imported them.
+TRAIN_FUNC_HOME. Neither pandas nor datasets is imported: a user who holds one of their tables has imported them.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ def _kept(pieces: "Iterator[pa.Table]", inputs: Path) -> Path:
         _write(part, pieces)
         target = inputs / _sha256(part) / NAME
         target.parent.mkdir(exist_ok=True)
-        part.replace(target)  # also when it is there: it is then the same, unless somebody has changed it
+        part.replace(target)  # also when it is there: it is then the same, unless a user has changed it
     return target
 
 

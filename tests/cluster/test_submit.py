@@ -260,7 +260,7 @@ def test_whoever_is_overtaken_by_the_same_submission_attaches_to_its_job(run, jo
 
     first: list[str] = []
     job = submit(waits, run, on=Overtaken(**SMALL, grace_seconds=1))
-    assert "somebody else submitted the same at the same moment" in capsys.readouterr().out
+    assert "already submitted by another client" in capsys.readouterr().out
     assert job.name == jobs[-1].name
     assert first == [uid_of(notebook, job)]
     jobs[-1].delete()

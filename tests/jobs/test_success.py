@@ -80,7 +80,7 @@ def test_whoever_is_overtaken_by_the_same_submission_attaches_to_its_job(home, a
     other = []
     setattr(Overtaken, moment, overtaken)
     job = submit(only_meets, a_run(workers=1), on=Overtaken())
-    assert "somebody else submitted the same at the same moment" in capsys.readouterr().out
+    assert "already submitted by another client" in capsys.readouterr().out
     assert job.record == attach(other[0].name).record
     assert job.wait(LIMIT) == "Succeeded"
     assert [pod.name for pod in Local().job(job.record.job_name).pods()] == [f"{job.record.job_name}-worker-0"]

@@ -26,7 +26,7 @@ from train_func.storage import Store, open_store
 from train_func.terminal import shown
 
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
-OTHER_SECONDS = 60.0  # longest wait for the job of somebody who submitted the same at the same moment
+OTHER_SECONDS = 60.0  # longest wait for the job of another client that submits the same run
 LOOK_SECONDS = 0.2
 SIMILAR = 5  # names that are shown of those that a store holds
 
@@ -105,7 +105,7 @@ def _leaving(job: Job, backend: Backend) -> bool:
 
 
 def _refuse_beside(earlier: Job, backend: Backend) -> None:
-    """A handle finds one generation by name: of two that train at once nobody could stop the older one."""
+    """A handle finds one generation by name: of two that train at once the older one could not be stopped."""
     if (state := earlier.state) not in (*FINISHED, "Absent") and not _leaving(earlier, backend):
         raise InvalidInput(
             f"fresh=True: generation {earlier.record.generation} of {earlier.name} is {state}; wait for it, or stop it "
@@ -164,7 +164,7 @@ def _backend(on: Backend | None) -> Backend:
 
 
 def _start(record: RunRecord, source: Source, backend: Backend, store: Store, seen: str | None) -> bool:
-    """Whether the job was started; False when somebody else is about to, who submitted the same at this moment."""
+    """Whether the job was started; False when another client, which submits the same run, is about to."""
     record = replace(record, submitted=datetime.now(UTC).isoformat(timespec="milliseconds"))
     files = _files(record, source)
     try:
@@ -193,18 +193,18 @@ def _start(record: RunRecord, source: Source, backend: Backend, store: Store, se
 
 
 def _of_other(job: Job) -> Job:
-    """The handle on the job of whoever was quicker, as soon as there is one.
+    """The handle on the job of the client that was quicker, as soon as there is one.
 
     Raises:
         JobNotFound: there is none after a while.
     """
-    print(f"{job.name}: somebody else submits the same at this moment; their job is waited for, {OTHER_SECONDS:.0f} s")
+    print(f"{job.name}: another client submits the same run; waiting up to {OTHER_SECONDS:.0f} s for its job")
     end = time.monotonic() + OTHER_SECONDS
     while (state := job.state) in ("Absent", *FINISHED[1:]) and time.monotonic() < end:
         time.sleep(LOOK_SECONDS)
     if state == "Absent":
-        raise JobNotFound(f"{job.name}: whoever submitted the same started no job of it; submit it again")
-    print(f"{job.name}: somebody else submitted the same at the same moment, it is {state}; attached to it")
+        raise JobNotFound(f"{job.name}: the other client that submitted the run started no job; submit it again")
+    print(f"{job.name}: already submitted by another client and {state}; attached to it")
     return job
 
 

@@ -219,7 +219,7 @@ class FolderStore(Scheme):
         return folder
 
     def _sweep(self) -> None:
-        """Removes what crashed writers left; whoever still writes to a file has touched it since."""
+        """Removes what crashed writers left; a process that still writes to a file has touched it since."""
         oldest = time.time() - STALE_SECONDS
         with contextlib.suppress(OSError):
             for path in (self._root / RESERVED / "unfinished").iterdir():

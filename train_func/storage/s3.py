@@ -143,7 +143,7 @@ class S3Store(Scheme):
         with contextlib.suppress(Exception):  # the probe meets it again, and has words for it
             retry.call_with_timeout(
                 LIMIT_SECONDS, self._server.client
-            )  # boto3 takes seconds on a busy machine: nobody is silent then
+            )  # boto3 takes seconds on a busy machine: the server is not silent then
         retry.probe(S3Store(self._server.hurried(PROBE_TRY_SECONDS)), prefix, self._server.place)
 
     def _pages(self, prefix: str, **options: str) -> Iterator[dict[str, Any]]:

@@ -38,7 +38,7 @@ class Server:
         self._connecting = threading.Lock()
 
     def hurried(self, try_seconds: float) -> Self:
-        """The same server for somebody who cannot wait long."""
+        """The same server for a caller that cannot wait long."""
         other = copy.copy(self)
         other._try_seconds = try_seconds
         return other
@@ -102,7 +102,7 @@ class Server:
             return self._client
 
     def _connect(self) -> Any:
-        import boto3  # 0.4 s: only whoever talks to a server pays for it
+        import boto3  # 0.4 s: only a process that talks to a server pays for it
         from botocore.config import Config
 
         session = boto3.session.Session()

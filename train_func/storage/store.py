@@ -31,7 +31,7 @@ class Object:
 
 
 def ignore(num_bytes: int) -> None:
-    """For whoever does not want to hear of progress."""
+    """For a caller that needs no progress."""
 
 
 class Store(Protocol):
@@ -75,7 +75,7 @@ class Store(Protocol):
         """All objects whose key begins with ``prefix`` ("" for all), sorted by key."""
 
     def checksum(self, key: str) -> str | None:
-        """SHA-256 (hex) of the object, without sending it: as recorded when it was stored, None when nobody did.
+        """SHA-256 (hex) of the object, without sending it: as recorded when it was stored, None when none was recorded.
 
         Of an empty object it need not be known.
         """

@@ -12,7 +12,7 @@ from train_func.client.source.statements import Definition, Statement
 
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _STORES = frozenset({"STORE_GLOBAL", "STORE_NAME"})
-_LAZY = frozenset({"__annotate__"})  # annotations of Python 3.14, evaluated when somebody asks for them
+_LAZY = frozenset({"__annotate__"})  # annotations of Python 3.14, evaluated when they are asked for
 _AT_ONCE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<generic parameters of ")
 _FORGIVING = frozenset({"NameError", "Exception", "BaseException"})
 

@@ -1,6 +1,6 @@
 """The attempts of a run in the store: who claims the next number, how they ended, and when there are enough.
 
-An attempt is charged unless somebody stopped it from outside or its group never formed. Numbers go on as long as the
+An attempt is charged unless it was stopped from outside or its group never formed. Numbers go on as long as the
 generation lasts; the count begins anew with each submission.
 """
 
@@ -37,7 +37,7 @@ class Account:
 
     @property
     def at_most(self) -> int:
-        """So many attempts this submission may have in all when nobody stops any from now on."""
+        """Attempts that this submission may have in all if none is stopped from outside from now on."""
         return self.num_started + self.max_attempts - self.num_charged
 
     def verdict(self, worker: int, own: Verdict | None = None) -> Verdict:
@@ -165,7 +165,7 @@ class Attempts:
         return next((end for end in ends if end.root_cause and end.exit_code != 0), None)
 
     def is_published(self) -> bool:
-        """Whether the run has a result; whoever starts again has nothing left to do then."""
+        """Whether the run has a result; a worker that starts again then has nothing left to do."""
         return bool(self._store.list(self._record.keys.result))
 
     def write_end(self, lease: Lease, verdict: Verdict, ends: list[RankEnd]) -> None:

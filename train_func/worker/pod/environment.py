@@ -19,7 +19,7 @@ class Environment:
     worker: int
     pod: str
     pod_uid: str
-    """Of this incarnation of the pod; empty where nobody says it."""
+    """Of this incarnation of the pod; empty where it is not told."""
     num_cpus: int
     grace: float
     """Seconds between SIGTERM and SIGKILL."""

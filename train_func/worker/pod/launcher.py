@@ -129,7 +129,7 @@ class Launcher(LocalElasticAgent):
         super()._shutdown(signal.SIGKILL, timeout=1)
 
     def _construct_event(self, state: str, source: EventSource, *args: Any, **kwargs: Any) -> Event:
-        """Nobody takes torch's events, and making one looks this host's name up, which may take long."""
+        """Nothing reads torch's events, and making one resolves the name of this host, which may take long."""
         return Event(name=state, source=source)
 
     def _processes(self) -> dict[int, "subprocess.Popen[bytes]"]:

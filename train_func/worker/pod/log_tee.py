@@ -83,7 +83,7 @@ class _Stream(threading.Thread):
     def end(self, seconds: float) -> None:
         """Returns when everything was passed on, or after ``seconds``."""
         os.set_blocking(self.write, False)
-        with contextlib.suppress(BlockingIOError):  # full, because nobody reads the real stdout
+        with contextlib.suppress(BlockingIOError):  # full, because nothing reads the real stdout
             os.write(self.write, END)
         self.join(seconds)
 
@@ -177,7 +177,7 @@ class LogTee:
     def _emit(self, line: bytes) -> None:
         with self._lock:
             self._log.add(line)
-            with contextlib.suppress(OSError):  # nobody reads the real output any more: the store still has it
+            with contextlib.suppress(OSError):  # nothing reads the real output any more: the store still has it
                 self._real.write(line)
                 self._real.flush()
 
@@ -187,7 +187,7 @@ class LogTee:
 
 
 class _Upload(threading.Thread):
-    """Puts the log whenever it has changed, in a thread of its own: a store that is away blocks nobody."""
+    """Puts the log whenever it has changed, in a thread of its own: a store that is away blocks nothing else."""
 
     def __init__(self, render: Callable[[], bytes], put: Put, interval: float) -> None:
         super().__init__(name="log upload", daemon=True)

@@ -1,4 +1,4 @@
-"""What was trained and is not yet published, kept in the pod: whoever of it is left only has to upload.
+"""What was trained and is not yet published, kept in the pod: the process that is left only has to upload.
 
 Publishing waits for a store that is away, and the rank or the supervisor that waits may die meanwhile. Loads no torch.
 """

@@ -38,7 +38,7 @@ def signal_group(group: int, number: signal.Signals) -> None:
 
 
 def reap_orphans(own: Collection[int]) -> None:
-    """Buries dead children except ``own``, whose exit codes somebody still asks for."""
+    """Reaps child processes that have ended, except ``own``, whose exit codes are still asked for."""
     with contextlib.suppress(ChildProcessError):
         while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid not in own:
             os.waitpid(dead.si_pid, os.WNOHANG)

@@ -1,7 +1,7 @@
 """Publishing: of all attempts of a run one wins, and its model becomes the model of the run.
 
 Files first under the attempt, then ``result.json``, which only one attempt can create, then the copy to the model
-folder, whose manifest comes last. Whoever finds the copy unfinished finishes it. Loads no torch.
+folder, whose manifest comes last. A worker that finds the copy unfinished finishes it. Loads no torch.
 """
 
 import tempfile

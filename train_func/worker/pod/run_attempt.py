@@ -97,7 +97,7 @@ class Attempt:
     def _watch(self, attempts: Attempts, known: set[str]) -> None:
         while self.lease is None and self.over is None:
             time.sleep(WATCH_SECONDS)
-            with contextlib.suppress(StorageFailed):  # whoever needs the store will say that it is away
+            with contextlib.suppress(StorageFailed):  # the next call that needs the store says that it is away
                 self.over = attempts.final_end(known)
 
     def open(self, peers: Peers) -> int:
