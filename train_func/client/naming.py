@@ -57,7 +57,7 @@ def stored(store: Store, name: str, generation: int) -> RunRecord:
 
 
 def version_of(store: Store, record: RunRecord) -> str | None:
-    """The version of the run's record in the store; None when there is none. The client that replaces it may start the job."""
+    """The version of the stored record, None when there is none; the client that replaces it may start the job."""
     try:
         return store.get(record.keys.run).version
     except StorageFailed as failure:
