@@ -130,6 +130,7 @@ def name_of(run: Run, *, function: str, source_sha256: str, fingerprints: Mappin
     decides = {
         "result_version": RESULT_VERSION,
         "source": source_sha256,
+        "function": function,
         "task": run.task and run.task.identity(fingerprints),
         "inputs": dict(fingerprints),
         "seed": run.seed,

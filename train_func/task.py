@@ -5,6 +5,7 @@ import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import PurePath
 from typing import Any, ClassVar, Self
 
 from train_func.errors import InvalidInput
@@ -75,7 +76,9 @@ class Task(NamedFields):
         by_content = {*fingerprints, *(f"{name}_revision" for name in fingerprints)}
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in by_content}
         default = {f.name: f.default for f in fields(self)}
-        return {KIND: self.kind, **{name: value for name, value in own.items() if value != default[name]}}
+        # The ending of a file decides how its bytes are read.
+        endings = {f"{name} ends in": PurePath(str(getattr(self, name, ""))).suffix.lower() for name in fingerprints}
+        return {KIND: self.kind, **endings, **{name: value for name, value in own.items() if value != default[name]}}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; ``from_dict`` is its inverse."""

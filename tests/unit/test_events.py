@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from train_func import events
-from train_func.events import Event
+from train_func.events import Evaluated, Event
 from train_func.worker.pod import reporting
 
 TOLD = [
@@ -112,3 +112,18 @@ def test_a_rank_whose_supervisor_does_not_read_is_not_kept_waiting(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="is no pipe"):
         reporting.report_through(str(tmp_path / "file"))
+
+
+def test_all_metrics_of_an_evaluation_reach_the_supervisor_however_many(tmp_path, monkeypatch):
+    pipe = tmp_path / "events"
+    os.mkfifo(pipe)
+    read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    monkeypatch.setattr(reporting, "_sink", [print])
+    reporting.report_through(str(pipe))
+    metrics = {**{f"f1_of_class_{number}": number / 300 for number in range(300)}, "loss": 0.25}
+    reporting.say(Evaluated(step=7, epoch=1.0, metrics=metrics))
+    reporting.say(Evaluated(step=8, epoch=1.0, metrics={"a_list": [0.5] * 100_000}))  # cannot be cut, and fails nothing
+    (line,) = os.read(read, 2**17).decode().splitlines()
+    os.close(read)
+    assert events.parse(line).metrics == metrics
+    assert len(events.line(events.parse(line)).encode()) <= events.LONGEST

@@ -14,7 +14,7 @@ from train_func.client.preflight import Facts
 from train_func.client.source import Source
 from train_func.errors import InvalidInput
 from train_func.records import Numerics
-from train_func.run import NAME, Run
+from train_func.run import NAME, Run, name_of
 from train_func.storage import open_store
 from train_func.worker.check import check
 from train_func.worker.training.numerics import recorded
@@ -106,6 +106,19 @@ def test_inputs_are_known_by_their_content_wherever_they_lie(record, folder):
     assert of_task(dataset=Path(folder / "rows.csv")).name == name
     assert of_task(dataset=str(folder / "changed" / "rows.csv")).name != name
     assert of_task(model=str(folder / "other" / "tiny")).name != name
+
+
+def test_the_ending_that_decides_how_a_file_is_read_makes_another_run(record, folder):
+    tabs = "\t".join(["text", "label"]) + "".join(f"\nrow {number}\t{number % 2}" for number in range(40))
+    for ending in ("csv", "tsv"):
+        (folder / f"tabs.{ending}").write_text(tabs)
+    names = {record["with a task"](dataset=str(folder / f"tabs.{ending}")).name for ending in ("csv", "tsv")}
+    assert len(names) == 2
+
+
+def test_two_functions_of_one_text_are_two_runs(record):
+    names = [name_of(Run(), function=name, source_sha256="same", fingerprints={}) for name in ("first", "second")]
+    assert len({name.rpartition("-")[2] for name in names}) == 2
 
 
 def test_every_field_of_the_task_that_is_no_input_makes_another_run(record, folder):

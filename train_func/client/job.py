@@ -270,8 +270,9 @@ class Job:
         """
         there = self._job.status() is not None
         self._job.delete()
+        gone = self._other_backend() or "there is no job any more"
         self._note(
-            f"{'the job is deleted, with its pods and their files' if there else 'there is no job any more'}; the run "
+            f"{'the job is deleted, with its pods and their files' if there else gone}; the run "
             f"stays in {self._store.address}/{self.name}/, where logs(), attach() and submit() find it, result() and "
             "fetch() what it has published: remove that folder to remove the run too"
         )
@@ -294,7 +295,6 @@ class Job:
     def _other_backend(self) -> str:
         """Where the job was submitted to, in words, when that was another backend than this handle's."""
         kept = SubmissionRecord.read(self._store, self.record)
-        if kept is None or (kept.backend, kept.place) == (registry.name_of(self._backend), self._backend.place):
+        if kept is None or kept.is_at(self._backend):
             return ""
-        on = registry.expression(kept.backend, kept.found_by) or f"on={kept.backend}()"
-        return f"{self.name} was submitted to another backend: attach({self.name!r}, {on})"
+        return f"{self.name} was submitted to another backend: attach({self.name!r}, {kept.expression})"

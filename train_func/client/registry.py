@@ -18,7 +18,12 @@ def register(name: str, module: str) -> None:
 
 def default() -> "Backend":
     """The backend of a submission that names none."""
-    backend: Backend = getattr(importlib.import_module(BACKENDS[DEFAULT]), DEFAULT)()
+    return make(DEFAULT, {})
+
+
+def make(name: str, options: Mapping[str, Any]) -> "Backend":
+    """The backend of that name with these options; raises KeyError when none is registered under it."""
+    backend: Backend = getattr(importlib.import_module(BACKENDS[name]), name)(**options)
     return backend
 
 

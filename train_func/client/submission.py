@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from train_func.client import registry
-from train_func.client.backend import Backend, Submission
+from train_func.client.backend import Backend, BoundJob, Submission
 from train_func.errors import StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import Store
@@ -47,6 +47,19 @@ class SubmissionRecord:
                 raise
             return None
         return cls(**plain) if plain.get("format") == FORMAT else None
+
+    def is_at(self, backend: Backend) -> bool:
+        """Whether it was submitted to where the jobs of ``backend`` are."""
+        return (self.backend, self.place) == (registry.name_of(backend), backend.place)
+
+    @property
+    def expression(self) -> str:
+        """The argument of ``attach`` that leads to the job."""
+        return registry.expression(self.backend, self.found_by) or f"on={self.backend}()"
+
+    def job(self, name: str) -> BoundJob:
+        """The job of that name where it was submitted to; raises KeyError when that backend is not registered here."""
+        return registry.make(self.backend, self.found_by).job(name)
 
     def write(self, store: Store, record: RunRecord) -> None:
         """Replaces the record of an earlier submission."""

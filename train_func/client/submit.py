@@ -18,7 +18,7 @@ from train_func.client.source import Source, pack
 from train_func.client.stored_run import FINISHED
 from train_func.client.submission import SubmissionRecord
 from train_func.counted import counted
-from train_func.errors import InvalidInput, JobNotFound, StorageFailed
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.layout import PROBES
 from train_func.records import RunRecord
 from train_func.run import NAME, Run
@@ -64,6 +64,9 @@ def submit(
     if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
         there = Job(stored(store, record.name, record.generation), backend, store)
         return _attached(there, state, backend, store, record)
+    _refuse_elsewhere(
+        replace(record, generation=record.generation - 1) if fresh and earlier else record, backend, store
+    )
     say_what_stays(store, record)
     prepared = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
     if not fresh and state != "Absent":
@@ -110,6 +113,28 @@ def _refuse_beside(earlier: Job, backend: Backend) -> None:
         raise InvalidInput(
             f"fresh=True: generation {earlier.record.generation} of {earlier.name} is {state}; wait for it, or stop it "
             f"first: {earlier.attach_expression}.cancel()"
+        )
+
+
+def _refuse_elsewhere(record: RunRecord, backend: Backend, store: Store) -> None:
+    """Of two jobs of one run, on two backends, only one could publish, and each would replace the other's records."""
+    kept = SubmissionRecord.read(store, record)
+    if kept is None or kept.is_at(backend):
+        return
+    try:
+        status = kept.job(record.job_name).status()
+    except (TrainFuncError, KeyError, TypeError) as error:  # another machine's backend may have other options
+        print(
+            shown(
+                f"note: {record.name} was submitted to {kept.place} before; whether it runs there is unknown: {error}"
+            )
+        )
+        return
+    if status is not None and not (status.finished or status.interrupted or status.deleting):
+        back = f"attach({record.name!r}, {kept.expression})"
+        raise InvalidInput(
+            f"{record.name} runs in {kept.place}, where it was submitted before: {back} is its handle. To run it here, "
+            f"stop it there first: {back}.cancel()"
         )
 
 
@@ -167,12 +192,14 @@ def _start(record: RunRecord, source: Source, backend: Backend, store: Store, se
     """Whether the job was started; False when another client, which submits the same run, is about to."""
     record = replace(record, submitted=datetime.now(UTC).isoformat(timespec="milliseconds"))
     files = _files(record, source)
+    run_before = _content(store, record.keys.run) if seen is not None else None
     try:
         store.put(record.keys.run, files["run.json"], if_absent=seen is None, if_version=seen)
     except StorageFailed as failure:
         if failure.reason != "conflict":
             raise
         return False
+    before = {key: _content(store, key) for key in (record.keys.submission, record.keys.manifest) if seen is not None}
     store.put(record.keys.source, source.text.encode())
     store.put(record.keys.cells, files["cells.json"])
     if sum(map(len, files.values())) > LARGEST_CONFIG_MAP:
@@ -185,11 +212,25 @@ def _start(record: RunRecord, source: Source, backend: Backend, store: Store, se
         backend.submit(submission, files)
     except RunsAlready:
         return False
+    except InvalidInput:  # the records of the submission before still tell of the job that there is
+        for key, content in {record.keys.run: run_before, **before}.items():
+            if content is not None:
+                store.put(key, content)
+        raise
     except KeyboardInterrupt:
         back = Job(record, backend, store).attach_expression
         print(f"{record.name}: interrupted while it was submitted; if it is there it goes on: {back}.cancel() stops it")
         raise
     return True
+
+
+def _content(store: Store, key: str) -> bytes | None:
+    try:
+        return store.get(key).data
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+        return None
 
 
 def _of_other(job: Job) -> Job:

@@ -43,8 +43,10 @@ class History(threading.Thread):
 
     def hear(self, event: Event) -> None:
         """Takes what belongs to the history; returns at once."""
-        if row := row_of(event):
-            self._new.append(row)
+        with contextlib.suppress(Exception):  # a value that no file can hold costs its own row alone
+            if row := row_of(event):
+                tensorboard.encode(row)
+                self._new.append(row)
 
     def run(self) -> None:
         while True:

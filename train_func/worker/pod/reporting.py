@@ -2,13 +2,14 @@
 
 import contextlib
 import os
-import select
 import stat
+import threading
 from collections.abc import Callable
 
 from train_func import events
 from train_func.events import Event
 
+LONGEST = 60_000  # bytes of an event on its way to the supervisor, which reads lines of up to 64 KiB
 Say = Callable[[Event], object]
 
 
@@ -41,9 +42,14 @@ def report_through(path: str) -> None:
         raise OSError(f"{path} is no pipe")
     os.set_blocking(pipe, True)
 
+    lock = threading.Lock()
+
     def send(event: Event) -> None:
-        # One write of at most PIPE_BUF bytes is never mixed with another's, whichever thread or child makes it.
-        with contextlib.suppress(OSError):  # no supervisor reads any more: it ends the rank, and no event does
-            os.write(pipe, events.line(event, select.PIPE_BUF - 1).encode() + b"\n")
+        # The supervisor cuts what its log cannot hold; the history has all. No event ends a rank: where no supervisor
+        # reads any more, it is the supervisor's end that does.
+        with lock, contextlib.suppress(Exception):
+            data = events.line(event, LONGEST).encode() + b"\n"
+            while data:
+                data = data[os.write(pipe, data) :]
 
     report_to(send)

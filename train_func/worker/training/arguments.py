@@ -20,7 +20,7 @@ DECIDED = {
     "gradient_accumulation_steps": "it follows from batch_size and micro_batch_size",
     "num_train_epochs": "the Run and its plan have that number: set epochs of the Run, and pass "
     "TrainingArguments(**session.arguments()), which carries it",
-    "max_steps": "the plan has whole epochs: set epochs, or samples, of the Run",
+    "max_steps": "the plan has whole epochs: set epochs of the Run, or samples of its task",
     "dataloader_drop_last": "every row is used",
     "auto_find_batch_size": "the plan fixes the batches: set micro_batch_size of the Run",
     "train_sampling_strategy": "the plan fixes the order",

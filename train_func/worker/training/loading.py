@@ -67,8 +67,9 @@ class Loading:
 
 def _check_unchanged(record: RunRecord, found: Mapping[str, str], cause: Cause) -> None:
     """Raises InvalidInput when an input, by its field, has another fingerprint than at the submission."""
+    task = record.run.task and record.run.task.load()
     faults = [
-        f"{getattr(record.run.task, field)} has changed since {record.name} was submitted: its fingerprint was "
+        f"{getattr(task, field)} has changed since {record.name} was submitted: its fingerprint was "
         f"{record.fingerprints[field]} and is {sha256}; submit again, as a new run"
         for field, sha256 in found.items()
         if record.fingerprints.get(field, sha256) != sha256

@@ -129,8 +129,13 @@ class Session:
         return Attempts(self.store, self.record, worker=0, pod=socket.gethostname()).claim().attempt
 
     def _numerics(self) -> Numerics:
-        # As many ranks as the run asked for: what it has at the moment must not decide how a batch is cut.
-        num_ranks = self.run.workers * self.world.local_size
+        if self.world_size > self.run.batch_size:
+            raise InvalidInput(
+                f"{self.world_size} ranks: a global batch has batch_size={self.run.batch_size} rows, at least one for "
+                "each rank is expected: raise batch_size of the Run, or use fewer workers or GPUs"
+            )
+        # As many ranks as the run asked for, or as another launcher has started at first; later attempts keep the cut.
+        num_ranks = max(self.run.workers * self.world.local_size, self.world_size)
         cut = num_micro_batches(self.run.batch_size, self.run.micro_batch_size, num_ranks)
         measure = partial(measure_numerics, cut, self.run.micro_batch_size)
         found = recorded(self.store, self.record.keys.numerics, measure)
