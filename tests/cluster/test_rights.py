@@ -1,6 +1,7 @@
 """What a notebook's account can do, by trying: enough for jobs, and neither Secrets nor programs in pods nor rights."""
 
 import json
+import re
 
 import pytest
 
@@ -9,6 +10,8 @@ from tests.cluster.kubectl import Kubectl
 ALLOWED = {
     "pytorchjobs.kubeflow.org": ("get", "list", "watch", "create", "delete", "patch"),
     "pytorchjobs.kubeflow.org/status": ("get",),
+    "trainjobs.trainer.kubeflow.org": ("get", "list", "watch", "create", "delete", "patch"),
+    "trainjobs.trainer.kubeflow.org/status": ("get",),
     "configmaps": ("get", "list", "create", "delete", "patch"),
     "pods": ("get", "list", "watch"),
     "pods/log": ("get",),
@@ -38,7 +41,7 @@ def test_the_account_may_do_what_jobs_need_and_nothing_else(notebook):
         for rule in rules(notebook)
         for group in rule["apiGroups"]
         for name in rule["resources"]
-        for resource in [name.replace("pytorchjobs", f"pytorchjobs.{group}")]
+        for resource in [re.sub("^(pytorchjobs|trainjobs)", rf"\1.{group}", name)]
         for verb in rule["verbs"]
         if name.split(".")[0] not in OF_EVERYBODY
     }

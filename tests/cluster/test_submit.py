@@ -163,7 +163,7 @@ def test_an_object_of_that_name_that_is_not_ours_is_refused_and_left_alone(run, 
         foreign |= {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": manifest["spec"]}
     admin.apply(foreign)
     try:
-        with pytest.raises(InvalidInput, match=f"{kind} {name} in namespace {namespace} .* is not of train_func"):
+        with pytest.raises(InvalidInput, match=f"(?i:{kind}) {name} in namespace {namespace} .* is not of train_func"):
             submit(says_good_bye, run, on=Cluster(**SMALL), fresh=True)
         assert Kubectl(admin.kubeconfig, namespace).json("get", kind, name)["metadata"]["labels"] == {
             "of": "somebody-else"
@@ -190,7 +190,7 @@ def config_maps(notebook):
 def test_a_client_that_dies_halfway_leaves_nothing_that_runs_or_stands_in_the_way(run, jobs, objects_of, notebook):
     root = str(Path(__file__).parents[2])
     before = config_maps(notebook)
-    given = json.dumps({"model": run.model, "dataset": run.dataset, "workers": 1})
+    given = json.dumps(run.to_dict())
     command = [sys.executable, "-c", DIES_AFTER_THE_CONFIG_MAP, root, given]
     assert subprocess.run(command, cwd=root, check=False, capture_output=True, timeout=120).returncode == 9
     (left,) = config_maps(notebook) - before
