@@ -5,6 +5,7 @@ import threading
 from collections import defaultdict
 
 from train_func.client.job import Job
+from train_func.events import readable
 from train_func.storage import open_store
 
 COUNT = "count "
@@ -63,7 +64,7 @@ def assert_whole(job: Job, lines: list[str]) -> None:
         if entry.key.endswith(".log"):
             *_, attempt, name = entry.key.split("/")
             place = int(attempt), int(name.removeprefix("worker-").removesuffix(".log"))
-            kept = store.get(entry.key).data.decode().splitlines()
+            kept = [readable(line) for line in store.get(entry.key).data.decode().splitlines()]
             assert seen.get(place, [])[: len(kept)] == kept, place
     for place, texts in seen.items():
         numbers = [int(text.split()[-1]) for text in texts if COUNT in text]
