@@ -12,6 +12,7 @@ import pytest
 
 from tests.cluster import accounts, in_cluster_minio, inside, restricted_pod, training_operator
 from tests.cluster.kubectl import Kubectl
+from tests.twin_jobs import until
 from train_func import Cluster
 
 OURS = ("train-func/run", "training.kubeflow.org/job-name")
@@ -115,4 +116,4 @@ def nothing_left(as_notebook: None, notebook: Kubectl, left_behind: Callable[[],
     yield
     for job in notebook.json("get", "pytorchjobs")["items"]:
         Cluster().job(job["metadata"]["name"]).delete()
-    assert left_behind() == []
+    until(lambda: left_behind() == [], "nothing of the jobs is left")  # pods end within their grace period
