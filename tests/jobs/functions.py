@@ -187,6 +187,24 @@ def trains_alone(parameters):
     assert torch.ones(1).sum() == 1
 
 
+def lets_groups_go(parameters):
+    """Leaves one group after another right after a collective, and then lets the last model go that knew it."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    for step in range(parameters["groups"]):
+        group = dist.new_group()
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2), process_group=group)
+        model(torch.ones(1, 2)).sum().backward()
+        gathered = [torch.zeros(1) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, torch.full((1,), float(step)), group=group)
+        dist.destroy_process_group(group)
+        del gathered, group
+        del model
+    print(f"let {step + 1} groups go", flush=True)
+
+
 def prints_events(parameters):
     """Prints these lines in every way there is, and raises an error that quotes them."""
     import os

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.functions import trains_alone, trains_without_a_session
+from tests.jobs.functions import lets_groups_go, trains_alone, trains_without_a_session
 from train_func import Local, attach, submit
 
 LIMIT = 180
@@ -38,6 +38,12 @@ def test_a_group_that_was_left_before_the_end_is_remembered(home, a_run, capsys)
     job.result(LIMIT)
     assert SEPARATE not in capsys.readouterr().out
     assert separate(job) == [False, False]
+
+
+def test_a_group_that_goes_with_its_last_model_holds_no_rank_up(home, a_run):
+    job = submit(lets_groups_go, a_run(parameters={"groups": 40}), on=Local())
+    job.result(LIMIT)
+    assert sum("let 40 groups go" in line for line in job.logs()) == 2
 
 
 def separate(job) -> list[bool]:

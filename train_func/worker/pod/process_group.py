@@ -1,7 +1,9 @@
-"""Whether this rank ever was in one process group with all the others: remembered when a group is made.
+"""The process groups that this rank makes: each is noted when torch registers it, and kept until the process ends.
 
-A rank may leave its group before it ends, and then torch knows nothing of it any more. Loads no torch: it waits until
-train_func does.
+Noted, because a rank may leave its group before it ends, and then torch knows nothing of it any more. Kept, because
+the destructor of a gloo group waits for its threads while it holds the interpreter's lock, and a thread that frees a
+tensor waits for that lock: a DDP model that goes out of scope after destroy_process_group() hangs its rank for ever
+(https://github.com/pytorch/pytorch/issues/56297). Loads no torch: it waits until train_func does.
 """
 
 import importlib.abc
@@ -12,17 +14,17 @@ from types import ModuleType
 from typing import Any
 
 _MODULE = "torch.distributed.distributed_c10d"
-_largest = [0]
+_groups: list[Any] = []
 
 
 def observe() -> None:
-    """Remembers from now on every process group that this process makes with others."""
+    """Notes and keeps from now on every process group that this process makes."""
     sys.meta_path.insert(0, _Finder())
 
 
 def separate(world_size: int) -> bool:
-    """Whether this rank of several has imported torch and yet never was in one default group with all the others."""
-    return "torch" in sys.modules and _largest[0] < world_size > 1
+    """Whether this rank of several has imported torch and yet never was in one group with all the others."""
+    return "torch" in sys.modules and max((group.size() for group in _groups), default=0) < world_size > 1
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -46,12 +48,11 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _listen(c10d: Any) -> None:
-    """Every way to a default group, of whatever library, ends in this function of torch."""
-    update = c10d._update_default_pg
+    """Every group, of whatever library, goes through this function of torch."""
+    register = c10d._register_process_group
 
-    def remember(group: Any) -> None:
-        update(group)
-        if group is not None and group != c10d.GroupMember.NON_GROUP_MEMBER:
-            _largest[0] = max(_largest[0], group.size())
+    def keep(name: Any, group: Any) -> None:
+        _groups.append(group)
+        register(name, group)
 
-    c10d._update_default_pg = remember
+    c10d._register_process_group = keep
