@@ -30,7 +30,8 @@ def test_ranks_that_train_each_by_itself_succeed_and_are_told_of_everywhere(home
     assert SEPARATE in shown
     assert "init_process_group" in shown
     assert separate(job) == [True, True]
-    assert any(SEPARATE in line for line in job.logs(worker=0))
+    lines = list(job.logs(worker=0))
+    assert any(SEPARATE in line for line in lines), lines
 
 
 def test_a_group_that_was_left_before_the_end_is_remembered(home, a_run, capsys):
