@@ -100,7 +100,7 @@ class Event:
     worker: int = 0
     """The number of that worker."""
     creation: Literal["", "refused", "made"] = ""
-    """Of the pod, by the operator."""
+    """Of the pod, by the operator; ``refused`` without ``pod`` where the cluster's words name none."""
     end: ContainerEnd | None = None
     """Of the pod's container, by the operator."""
 

@@ -30,8 +30,8 @@ def refusals(pods: Sequence[Pod], events: Iterable[Event], num_workers: int) -> 
     there = {pod.worker for pod in pods if not pod.deleted}
     last: dict[int, Event] = {}
     for event in sorted(events, key=lambda event: event.time):
-        if event.creation:
-            last[event.worker] = event
+        if event.creation:  # a refusal that names no pod is one of every worker that has none
+            last.update(dict.fromkeys([event.worker] if event.pod else range(num_workers), event))
     found: dict[Diagnosis, list[int]] = {}
     for worker, event in last.items():
         if event.creation == "made" or worker in there or any(sign in event.message for sign in _PASSING):

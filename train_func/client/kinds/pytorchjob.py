@@ -7,7 +7,7 @@ namespace of pod security level restricted would reject.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from train_func.client.kinds import pod, reading
 from train_func.client.kinds.kind import Json, Operator, Workers
@@ -19,8 +19,7 @@ CONTAINER = "pytorch"  # the name the operator asks for
 JOB_LABEL = "training.kubeflow.org/job-name"
 WORKER_LABEL = "training.kubeflow.org/replica-index"
 _DEADLINE = "longer than specified deadline"  # in the message of the condition; its reason does not tell
-_CREATION: dict[str, Literal["refused", "made"]] = {"FailedCreatePod": "refused", "SuccessfulCreatePod": "made"}
-_REFUSED = re.compile(r'pods? "(?P<name>[^"]+)"')
+_CREATIONS: reading.Creations = {"FailedCreatePod": "refused", "SuccessfulCreatePod": "made"}
 # The operator's copy of a termination message, when a container has ended with something else than 0.
 _ENDED = re.compile(
     r"Error pod (?P<pod>\S+) container \S+ exitCode: (?P<code>\d+) terminated message: (?P<message>.*)", re.DOTALL
@@ -115,24 +114,18 @@ class PyTorchJob:
 
     def understood(self, event: Event) -> Event:
         """The operator tells of pods in events about the job."""
-        kind, _, name = event.object.partition("/")
-        if kind == "Pod":
-            return _of_pod(event, name)
-        if creation := _CREATION.get(event.reason):
-            refused = _REFUSED.search(event.message)
-            name = event.message.rpartition(": ")[2] if creation == "made" else refused["name"] if refused else ""
-            return replace(_of_pod(event, name), creation=creation) if name else event
         if ended := _ENDED.match(event.message):
-            return replace(_of_pod(event, ended["pod"]), end=ContainerEnd(int(ended["code"]), ended["message"]))
-        return event
+            end = ContainerEnd(int(ended["code"]), ended["message"])
+            return replace(event, pod=ended["pod"], worker=_worker_of(ended["pod"]), end=end)
+        return reading.told_of_pod(event, _CREATIONS, _worker_of)
 
 
 PYTORCHJOB = PyTorchJob()
 
 
-def _of_pod(event: Event, name: str) -> Event:
-    number = name.rpartition("-")[2]
-    return replace(event, pod=name, worker=int(number) if number.isdecimal() else 0)
+def _worker_of(pod_name: str) -> int:
+    number = pod_name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def _elastic_policy(record: RunRecord) -> dict[str, Any]:

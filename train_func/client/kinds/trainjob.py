@@ -8,7 +8,7 @@ once. The token of the service account is mounted unless that account says other
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from train_func.client.kinds import pod, reading
 from train_func.client.kinds.kind import Json, Operator, Workers
@@ -24,8 +24,7 @@ WORKER_LABEL = "batch.kubernetes.io/job-completion-index"
 _NOT_PATCHED = ("automountServiceAccountToken", "enableServiceLinks", "priorityClassName", "containers")
 _OF_TRAINER = ("image", "command", "env")
 _POD = re.compile(rf"-{NODE}-0-(?P<worker>\d+)(?:-\w+)?")
-_CREATION: dict[str, Literal["refused", "made"]] = {"FailedCreate": "refused", "SuccessfulCreate": "made"}
-_NAMED = re.compile(r'pods? "(?P<refused>[^"]+)"|Created pod: (?P<made>\S+)')
+_CREATIONS: reading.Creations = {"FailedCreate": "refused", "SuccessfulCreate": "made"}
 _STATES = {"Complete": "Succeeded"}
 
 
@@ -136,18 +135,12 @@ class TrainJob:
 
     def understood(self, event: Event) -> Event:
         """Pods are told of in events about themselves and about their Job; none tells how a container ended."""
-        kind, _, name = event.object.partition("/")
-        if kind == "Pod":
-            return _of_pod(event, name)
-        creation, named = _CREATION.get(event.reason), _NAMED.search(event.message)
-        if creation and named and (pod_name := named["refused"] or named["made"]):
-            return replace(_of_pod(event, pod_name), creation=creation)
-        return event
+        return reading.told_of_pod(event, _CREATIONS, _worker_of)
 
 
 TRAINJOB = TrainJob()
 
 
-def _of_pod(event: Event, name: str) -> Event:
-    found = _POD.search(name)
-    return replace(event, pod=name, worker=int(found["worker"]) if found else 0)
+def _worker_of(pod_name: str) -> int:
+    found = _POD.search(pod_name)
+    return int(found["worker"]) if found else 0
