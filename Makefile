@@ -33,23 +33,11 @@ KNOWN := WHERE MODEL DATASET TEXT LABEL LABELS HELD_OUT SAMPLES WORKERS EPOCHS B
 	TRAIN_FUNC_TEST_MINIO_IMAGE TRAIN_FUNC_TEST_CHARTS TRAIN_FUNC_TESTBED
 GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 
-define CANCEL
-import sys
-import train_func
-place, name = sys.argv[1:]
-try:
-    train_func.attach(name, on=getattr(train_func, place)()).cancel()
-except train_func.TrainFuncError as error:
-    sys.exit(f"{type(error).__name__}: {error}")
-print(f"{name}: cancelled")
-endef
-export CANCEL
-
 run: known setup
 	infra/notebook.sh
 
 cancel: known setup
-	$(BIN)/python -c "$$CANCEL" "$(or $(WHERE),Local)" "$${JOB:?is expected: the name of a job}"
+	$(BIN)/python -m train_func cancel --on "$(or $(WHERE),Local)" -- "$${JOB:?is expected: the name of a job}"
 
 # A misspelt parameter would otherwise train something else without a word.
 known:

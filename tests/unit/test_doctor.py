@@ -20,12 +20,6 @@ def test_everything_that_is_missing_is_told_at_once_with_its_remedy(tmp_path):
     assert done.stderr == ""
 
 
-def test_anything_but_its_command_shows_how_it_is_called():
-    assert doctor().returncode == 2
-    assert "usage: python -m train_func doctor" in doctor("docter").stderr
-    assert doctor("--help").returncode == 0
-
-
 def test_what_it_quotes_is_shown_and_not_obeyed(tmp_path):
     kubeconfig = tmp_path / "config\x1b[2J"
     kubeconfig.write_text("contexts: []")

@@ -1,0 +1,77 @@
+"""The commands on one run, found by its name: what a Job does in a notebook, from a terminal."""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+
+from train_func.client import registry
+from train_func.client.cli import FAILED, Command
+from train_func.client.job import Job
+from train_func.client.submit import attach
+
+
+def _watch(given: argparse.Namespace) -> int:
+    return os.EX_OK if _job(given).watch() == "Succeeded" else FAILED
+
+
+def _logs(given: argparse.Namespace) -> int:
+    for line in _job(given).logs(follow=given.follow, worker=given.worker, attempt=given.attempt):
+        print(line, flush=given.follow)
+    return os.EX_OK
+
+
+def _result(given: argparse.Namespace) -> int:
+    with contextlib.redirect_stdout(sys.stderr):  # what the wait has to tell is no part of the JSON
+        result = _job(given).result()
+    print(json.dumps(result, indent=2))
+    return os.EX_OK
+
+
+def _fetch(given: argparse.Namespace) -> int:
+    print(_job(given).fetch(to=given.to))
+    return os.EX_OK
+
+
+def _cancel(given: argparse.Namespace) -> int:
+    _job(given).cancel()
+    print(f"{given.name}: cancelled")
+    return os.EX_OK
+
+
+def _delete(given: argparse.Namespace) -> int:
+    _job(given).delete()
+    return os.EX_OK
+
+
+def _job(given: argparse.Namespace) -> Job:
+    return attach(given.name, on=registry.make(given.on, {"store": given.store} if given.store else {}))
+
+
+def _of_a_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the name of the run")
+    parser.add_argument(
+        "--on", choices=registry.BACKENDS, default=registry.DEFAULT, help="its backend (default: %(default)s)"
+    )
+    parser.add_argument("--store", metavar="ADDRESS", help="its store, such as s3://bucket/runs")
+
+
+def _of_logs(parser: argparse.ArgumentParser) -> None:
+    _of_a_run(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job has finished")
+    parser.add_argument("--worker", type=int, metavar="N", help="only of this worker")
+    parser.add_argument("--attempt", type=int, metavar="N", help="only of this attempt")
+
+
+def _of_fetch(parser: argparse.ArgumentParser) -> None:
+    _of_a_run(parser)
+    parser.add_argument("--to", metavar="FOLDER", help="where the model is put")
+
+
+WATCH = Command("show the progress of a run until it has finished", _watch, _of_a_run)
+LOGS = Command("print what the workers of a run wrote", _logs, _of_logs)
+RESULT = Command("wait for the end of a run and print its metrics as JSON", _result, _of_a_run)
+FETCH = Command("download and verify the model of a run, and print its folder", _fetch, _of_fetch)
+CANCEL = Command("stop the workers of a run", _cancel, _of_a_run)
+DELETE = Command("remove the job of a run from its backend; the run stays in its store", _delete, _of_a_run)
