@@ -102,6 +102,15 @@ class Run(NamedFields):
         """The Run with other values in fields of its task."""
         return dataclasses.replace(self, task=self.task and self.task.with_fields(changes))
 
+    def ranks_fault(self, num_ranks: int) -> str | None:
+        """What is wrong with so many ranks of all workers together."""
+        if num_ranks <= self.batch_size:
+            return None
+        return (
+            f"{num_ranks} ranks: a global batch has batch_size={self.batch_size} rows, at least one for each rank is "
+            "expected: raise batch_size of the Run, or use fewer workers or GPUs"
+        )
+
     def budget(self) -> dict[str, int]:
         """What may be asked for otherwise another time, and is the same run."""
         return {name: getattr(self, name) for name in BUDGET if self.task or name != "workers"}

@@ -33,7 +33,7 @@ def take_away(store):
 
 def submitted_to(job, backend, place, **found_by):
     kept = SubmissionRecord(backend=backend, place=place, found_by=found_by, options={})
-    kept.write(job._store, job.record)
+    job._store.put(job.record.keys.submission, kept.to_json())
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import pytest
 
 from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
+from train_func import Local
 from train_func import run as run_module
-from train_func.client.naming import differing, record_of, say_what_stays
+from train_func.client.naming import check_ranks, differing, placed, record_of
 from train_func.client.preflight import Facts
 from train_func.client.source import Source
 from train_func.errors import InvalidInput
@@ -108,6 +109,34 @@ def test_inputs_are_known_by_their_content_wherever_they_lie(record, folder):
     assert of_task(model=str(folder / "other" / "tiny")).name != name
 
 
+def test_a_folder_gives_one_name_however_its_path_is_written(record, folder, monkeypatch):
+    (folder / "tiny.v1").mkdir()
+    write_tiny_model(folder / "tiny.v1")
+    (folder / "newest").symlink_to(folder / "tiny.v1")
+    (folder / "tiny.v1" / "below").mkdir()
+    of_task = record["with a task"]
+    name = of_task(model=str(folder / "tiny.v1")).name
+    assert name.startswith("tiny-rows-")
+    for inside, written in (
+        (".", "tiny.v1"),
+        (".", "./tiny.v1/"),
+        (".", "moved/../tiny.v1"),
+        (".", "newest"),
+        ("tiny.v1", "."),
+        ("tiny.v1/below", ".."),
+    ):
+        monkeypatch.chdir(folder / inside)
+        assert of_task(model=written).name == name, written
+
+
+def test_a_file_reached_by_a_link_keeps_the_ending_that_decides_how_it_is_read(folder):
+    (folder / "blob").write_text(ROWS)
+    (folder / "linked.csv").symlink_to(folder / "blob")
+    (folder / "again.csv").symlink_to(folder / "rows.csv")
+    addresses = {name: placed(a_run(dataset=str(folder / name))).task.dataset for name in ("linked.csv", "again.csv")}
+    assert addresses == {"linked.csv": str(folder / "linked.csv"), "again.csv": str(folder / "rows.csv")}
+
+
 def test_the_ending_that_decides_how_a_file_is_read_makes_another_run(record, folder):
     tabs = "\t".join(["text", "label"]) + "".join(f"\nrow {number}\t{number % 2}" for number in range(40))
     for ending in ("csv", "tsv"):
@@ -145,18 +174,49 @@ def test_a_moved_branch_of_the_hub_is_another_run_and_its_name_no_part(record, f
     assert name(run, commits) != name(run, {**commits, "model": "0ff"})
 
 
-def test_of_a_run_that_goes_on_the_cut_stays_and_more_workers_than_it_has_parts_are_refused(record, tmp_path, capsys):
+@pytest.fixture
+def cut_in_two(record, tmp_path):
+    """A store whose run with a task has cut its batches of 16 rows into 2 micro-batches."""
     store = open_store((tmp_path / "store").as_uri())
-    asked = record["with a task"](workers=3, micro_batch_size=4)
-    say_what_stays(store, asked)  # nothing was cut yet
     cut = Numerics(precision="fp32", num_micro_batches=2, micro_batch_size=8, device="x")
-    recorded(store, asked.keys.numerics, lambda: cut)
-    with pytest.raises(InvalidInput, match="3 ranks: .* cut into 2 micro-batches .* fresh=True"):
-        say_what_stays(store, asked)
+    recorded(store, record["with a task"]().keys.numerics, lambda: cut)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "told"), [(3, 1, "3 ranks"), (1, 3, "workers=1 with 3 GPUs each: 3 ranks")]
+)
+def test_more_ranks_than_the_batches_of_a_run_have_parts_are_refused(record, cut_in_two, workers, gpus, told):
+    asked = record["with a task"](workers=workers)
+    with pytest.raises(InvalidInput, match=f"{told}: .* cut into 2 micro-batches .* fresh=True"):
+        check_ranks(cut_in_two, asked, gpus)
+    check_ranks(cut_in_two, dataclasses.replace(asked, generation=2), gpus)  # which has cut nothing yet
+
+
+def test_more_ranks_than_a_batch_has_rows_are_refused_where_fresh_does_not_help(record, cut_in_two):
+    for asked in (record["with a task"](), record["with a task"](epochs=7)):
+        with pytest.raises(InvalidInput, match="workers=2 with 9 GPUs each: 18 ranks: .* batch_size=16") as refused:
+            check_ranks(cut_in_two, asked, 9)
+        assert "fresh" not in str(refused.value)
+
+
+def test_of_a_run_that_goes_on_the_cut_stays(record, cut_in_two, capsys):
+    check_ranks(cut_in_two, record["with a task"](workers=2), 1)
     assert capsys.readouterr().out == ""
-    say_what_stays(store, record["with a task"](workers=2, micro_batch_size=4))
+    check_ranks(cut_in_two, record["with a task"](workers=1, micro_batch_size=4), 2)
     assert "micro_batch_size=8 stays" in capsys.readouterr().out
-    say_what_stays(store, dataclasses.replace(asked, generation=2))
+
+
+def test_a_submission_says_how_many_ranks_run_in_each_worker(record):
+    asked = record["with a task"]()
+    assert [Local(gpu=gpus).submission(asked, ()).ranks_per_worker for gpus in (0, 1, 3)] == [1, 1, 3]
+
+
+def test_fresh_is_named_only_to_those_who_have_called_submit():
+    cut = Numerics(precision="fp32", num_micro_batches=2, micro_batch_size=8, device="x")
+    assert "fresh=True" in cut.idle_ranks_fault(3, is_submitted=True)
+    assert "fresh" not in cut.idle_ranks_fault(3, is_submitted=False)
+    assert cut.idle_ranks_fault(2, is_submitted=True) is None
 
 
 def test_the_manual_has_the_table():

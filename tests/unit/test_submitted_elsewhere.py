@@ -11,6 +11,7 @@ import pytest
 from train_func import InvalidInput, Local, Run
 from train_func.client import registry, submit
 from train_func.client.backend import Submission, provisional
+from train_func.client.claim import Claim
 from train_func.client.source import pack
 from train_func.client.status import Condition, JobStatus
 from train_func.client.submission import SubmissionRecord
@@ -59,7 +60,8 @@ def store(tmp_path):
 @pytest.fixture
 def record(store, elsewhere):
     record = provisional(Run(), store.address)
-    SubmissionRecord.of(elsewhere(), elsewhere().submission(record, ())).write(store, record)
+    kept = SubmissionRecord.of(elsewhere(), elsewhere().submission(record, ()))
+    store.put(record.keys.submission, kept.to_json())
     return record
 
 
@@ -93,5 +95,5 @@ def test_a_refused_submission_leaves_the_records_of_the_one_before(store, record
     keys = (record.keys.run, record.keys.submission, record.keys.manifest)
     before = [store.get(key).data for key in keys]
     with pytest.raises(InvalidInput, match="closed"):
-        submit._start(record, pack(train_func), elsewhere(), store, store.get(record.keys.run).version)
+        submit._start(record, pack(train_func), elsewhere(), store, Claim(store, record.keys))
     assert [store.get(key).data for key in keys] == before

@@ -41,6 +41,7 @@ class Submission:
     """By name, as plain JSON values."""
     found_by: Mapping[str, Any]
     """As the backend's own, and what it would take from its surroundings."""
+    ranks_per_worker: int = 1
 
 
 def provisional(run: Run, store: str) -> RunRecord:

@@ -24,7 +24,7 @@ from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.records import RunRecord
 from train_func.result import Result
-from train_func.storage import Store
+from train_func.storage import Store, find
 from train_func.storage.retry import call_with_timeout
 from train_func.terminal import shown
 
@@ -279,12 +279,8 @@ class Job:
 
     def _final_manifest(self) -> Result | None:
         key = self.record.keys.result
-        try:
-            return Result.read(self._store.get(key).data, f"{key} in {self._store.address}")
-        except StorageFailed as failure:
-            if failure.reason != "absent":
-                raise
-            return None
+        found = find(self._store, key)
+        return Result.read(found.data, f"{key} in {self._store.address}") if found else None
 
     def _published(self) -> bool:
         return bool(self._store.list(self.record.keys.result))

@@ -7,14 +7,16 @@ from typing import Any
 
 from train_func.client.preflight import Facts
 from train_func.client.source import Source
-from train_func.errors import InvalidInput, StorageFailed
+from train_func.counted import counted
+from train_func.errors import InvalidInput
 from train_func.layout import RunKeys
 from train_func.records import Numerics, RunRecord
 from train_func.run import Run, name_of
-from train_func.storage import Store
+from train_func.storage import Store, find
 
 
 def record_of(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bool) -> RunRecord:
+    run = placed(run)
     made_of: dict[str, Any] = {
         "function": source.function,
         "source_sha256": source.sha256,
@@ -24,7 +26,7 @@ def record_of(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bo
     newest = newest_generation(store, name)
     generation = newest + 1 if fresh or newest == 0 else newest
     return RunRecord(
-        run=placed(run),
+        run=run,
         name=name,
         generation=generation,
         store=store.address,
@@ -33,14 +35,18 @@ def record_of(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bo
 
 
 def placed(run: Run) -> Run:
-    """The run with its local files named from the root: workers have a working folder of their own."""
+    """The run with its local files named from the root, each by one path, however it was written."""
     named = {name: getattr(run.task, name) for name in run.task.inputs} if run.task else {}
     return run.with_task({name: _absolute(address) for name, address in named.items() if isinstance(address, str)})
 
 
 def _absolute(address: str) -> str:
     path = Path(address).expanduser()
-    return str(path.absolute()) if path.exists() else address
+    if not path.exists():
+        return address
+    real = path.resolve()
+    # The ending of a file decides how it is read; a link in the Hub's cache leads to a file without one.
+    return str(real if real.is_dir() or real.suffix == path.suffix else path.absolute())
 
 
 def newest_generation(store: Store, name: str) -> int:
@@ -56,16 +62,6 @@ def stored(store: Store, name: str, generation: int) -> RunRecord:
     return RunRecord.read(json.loads(store.get(RunKeys(name, generation).run).data))
 
 
-def version_of(store: Store, record: RunRecord) -> str | None:
-    """The version of the stored record, None when there is none; the client that replaces it may start the job."""
-    try:
-        return store.get(record.keys.run).version
-    except StorageFailed as failure:
-        if failure.reason != "absent":
-            raise
-        return None
-
-
 def differing(before: RunRecord, asked: RunRecord) -> dict[str, tuple[object, object]]:
     """What two submissions of one run ask for differently: before and now, by name."""
     was, now = before.run.budget(), asked.run.budget()
@@ -75,21 +71,23 @@ def differing(before: RunRecord, asked: RunRecord) -> dict[str, tuple[object, ob
     return found
 
 
-def say_what_stays(store: Store, record: RunRecord) -> None:
-    """Of a run that goes on: how its batches were cut stays.
+def check_ranks(store: Store, record: RunRecord, ranks_per_worker: int) -> None:
+    """Says of a run that goes on that its batches stay cut as they were.
 
     Raises:
-        InvalidInput: more workers than micro-batches.
+        InvalidInput: there are more ranks than rows, or micro-batches, of a global batch.
     """
-    try:
-        numerics = Numerics.from_json(store.get(record.keys.numerics).data)
-    except StorageFailed as failure:
-        if failure.reason != "absent":
-            raise
-        return
-    if fault := numerics.idle_ranks_fault(record.run.workers):
-        raise InvalidInput(fault)
-    if numerics.micro_batch_size != record.run.micro_batch_size:
+    workers = record.run.workers
+    num_ranks = workers * ranks_per_worker
+    kept = find(store, record.keys.numerics)
+    numerics = Numerics.from_json(kept.data) if kept else None
+    fault = record.run.ranks_fault(num_ranks) if record.run.task else None
+    if numerics:
+        fault = fault or numerics.idle_ranks_fault(num_ranks, is_submitted=True)
+    if fault:
+        gpus = f"workers={workers} with {counted(ranks_per_worker, 'GPU')} each: " if ranks_per_worker > 1 else ""
+        raise InvalidInput(f"{gpus}{fault}")
+    if numerics and numerics.micro_batch_size != record.run.micro_batch_size:
         print(
             f"note: micro_batch_size={numerics.micro_batch_size} stays, as its first attempt has cut the batches; "
             "fresh=True cuts anew"

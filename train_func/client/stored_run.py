@@ -12,19 +12,15 @@ from train_func.errors import StorageFailed
 from train_func.exits import retryable
 from train_func.metrics import Row, from_csv
 from train_func.records import RunRecord
-from train_func.storage import Store
+from train_func.storage import Store, find
 
 FINISHED = ("Succeeded", "Failed", "Cancelled", "Interrupted")
 
 
 def submitted(store: Store, record: RunRecord) -> str:
     """Time of the newest submission, ISO; empty where the store has no record of the run."""
-    try:
-        return str(json.loads(store.get(record.keys.run).data).get("submitted", ""))
-    except StorageFailed as failure:
-        if failure.reason != "absent":
-            raise
-        return ""
+    found = find(store, record.keys.run)
+    return str(json.loads(found.data).get("submitted", "")) if found else ""
 
 
 def all_ends(store: Store, record: RunRecord) -> list[EndRecord]:
@@ -103,12 +99,8 @@ def attempt_numbers(store: Store, record: RunRecord) -> list[int]:
 
 
 def _has_formed(store: Store, lease: str) -> bool:
-    try:
-        return Lease.from_json(store.get(lease).data, f"{store.address}/{lease}").formed
-    except StorageFailed as failure:
-        if failure.reason != "absent":
-            raise
-        return False
+    found = find(store, lease)
+    return found is not None and Lease.from_json(found.data, f"{store.address}/{lease}").formed
 
 
 def history(store: Store, record: RunRecord) -> list[dict[str, Any]]:

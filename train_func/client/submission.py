@@ -7,16 +7,15 @@ from typing import Any, Self
 
 from train_func.client import registry
 from train_func.client.backend import Backend, BoundJob, Submission
-from train_func.errors import StorageFailed
 from train_func.records import RunRecord
-from train_func.storage import Store
+from train_func.storage import Store, find
 
 FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubmissionRecord:
-    """Written before the job is created; replaces that of an earlier submission of the run."""
+    """Written before the job is created."""
 
     backend: str
     """Its registered name."""
@@ -40,12 +39,8 @@ class SubmissionRecord:
     @classmethod
     def read(cls, store: Store, record: RunRecord) -> Self | None:
         """The newest submission of a run; None where there is no record of it, or one of another format."""
-        try:
-            plain = json.loads(store.get(record.keys.submission).data)
-        except StorageFailed as failure:
-            if failure.reason != "absent":
-                raise
-            return None
+        found = find(store, record.keys.submission)
+        plain = json.loads(found.data) if found else {}
         return cls(**plain) if plain.get("format") == FORMAT else None
 
     def is_at(self, backend: Backend) -> bool:
@@ -61,9 +56,9 @@ class SubmissionRecord:
         """The job of that name where it was submitted to; raises KeyError when that backend is not registered here."""
         return registry.make(self.backend, self.found_by).job(name)
 
-    def write(self, store: Store, record: RunRecord) -> None:
-        """Replaces the record of an earlier submission."""
-        store.put(record.keys.submission, json.dumps(asdict(self), indent=1).encode())
+    def to_json(self) -> bytes:
+        """The content of ``submission.json``."""
+        return json.dumps(asdict(self), indent=1).encode()
 
     def differing(self, now: Mapping[str, Any]) -> list[str]:
         """The options that differ from ``now``, each as it was then, such as ``cpu='2'``."""

@@ -11,15 +11,16 @@ from typing import Any
 
 from train_func.client import registry
 from train_func.client.backend import Backend, RunsAlready
+from train_func.client.claim import Claim
 from train_func.client.job import Job
-from train_func.client.naming import differing, newest_generation, placed, record_of, say_what_stays, stored, version_of
+from train_func.client.naming import check_ranks, differing, newest_generation, placed, record_of, stored
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
 from train_func.client.stored_run import FINISHED
 from train_func.client.submission import SubmissionRecord
 from train_func.counted import counted
-from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
-from train_func.layout import PROBES
+from train_func.errors import InvalidInput, JobNotFound, TrainFuncError
+from train_func.layout import CELLS, PROBES, RUN, SOURCE
 from train_func.records import RunRecord
 from train_func.run import NAME, Run
 from train_func.storage import Store, open_store
@@ -53,21 +54,20 @@ def submit(
     source = pack(function, run.task.modules if run.task else ())
     store, facts = _checked(backend, run)
     record = record_of(run, source, facts, store, fresh=fresh)
-    seen = version_of(store, record)
+    claim = Claim(store, record.keys)
     job = Job(record, backend, store)
     earlier = Job(replace(record, generation=record.generation - 1), backend, store) if record.generation > 1 else None
     if fresh and earlier:
         _refuse_beside(earlier, backend)
     state = "Deleted" if _leaving(job, backend) else job.state
-    if seen is None and state in FINISHED:
+    if claim.is_first and state in FINISHED:
         state = "Absent"  # its run was removed from the store, or is a new generation: nothing is left to attach to
     if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
-        there = Job(stored(store, record.name, record.generation), backend, store)
-        return _attached(there, state, backend, store, record)
+        return _attached(record, backend, store, state)
     _refuse_elsewhere(
         replace(record, generation=record.generation - 1) if fresh and earlier else record, backend, store
     )
-    say_what_stays(store, record)
+    check_ranks(store, record, backend.submission(record, ()).ranks_per_worker)
     prepared = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
     if not fresh and state != "Absent":
         print(f"{job.name}: the same was submitted before and is {state}; it is tried again")
@@ -75,8 +75,8 @@ def submit(
         print(shown(f"note: {note}"))
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
     record = replace(record, run=prepared.with_task(facts.commits))
-    if not _start(record, source, backend, store, seen):
-        return _of_other(Job(stored(store, record.name, record.generation), backend, store))
+    if not _start(record, source, backend, store, claim):
+        return _of_other(record, backend, store)
     again = f"submitted, generation {record.generation}" if earlier else "submitted"
     print(shown(f"{record.name}: {again}, {counted(run.workers, 'worker')}{facts.summary and f', {facts.summary}'}"))
     if fresh and earlier:
@@ -84,11 +84,12 @@ def submit(
     return Job(record, backend, store)
 
 
-def _attached(job: Job, state: str, backend: Backend, store: Store, asked: RunRecord) -> Job:
+def _attached(asked: RunRecord, backend: Backend, store: Store, state: str, by: str = "") -> Job:
     """The job that was submitted before; what it was not submitted with, of run and backend, is told of."""
+    job = Job(stored(store, asked.name, asked.generation), backend, store)
     folder = f"{job.record.store}/{job.record.keys.prefix}"
     done = f"it was already done, and its run is kept in {folder}" if state == "Succeeded" else f"it is {state}"
-    print(f"{job.name}: {done}; attached to it (fresh=True trains again)")
+    print(f"{job.name}: {by or done}; attached to it (fresh=True trains again)")
     if other := differing(job.record, asked):
         was, now = (", ".join(f"{name}={values[place]}" for name, values in other.items()) for place in (0, 1))
         print(shown(f"note: submitted with {was}; you asked for {now}"))
@@ -188,73 +189,52 @@ def _backend(on: Backend | None) -> Backend:
     return on if on is not None else registry.default()
 
 
-def _start(record: RunRecord, source: Source, backend: Backend, store: Store, seen: str | None) -> bool:
+def _start(record: RunRecord, source: Source, backend: Backend, store: Store, claim: Claim) -> bool:
     """Whether the job was started; False when another client, which submits the same run, is about to."""
     record = replace(record, submitted=datetime.now(UTC).isoformat(timespec="milliseconds"))
-    files = _files(record, source)
-    run_before = _content(store, record.keys.run) if seen is not None else None
-    try:
-        store.put(record.keys.run, files["run.json"], if_absent=seen is None, if_version=seen)
-    except StorageFailed as failure:
-        if failure.reason != "conflict":
-            raise
-        return False
-    before = {key: _content(store, key) for key in (record.keys.submission, record.keys.manifest) if seen is not None}
-    store.put(record.keys.source, source.text.encode())
-    store.put(record.keys.cells, files["cells.json"])
+    files = {RUN: _dump(record.to_dict()), CELLS: _dump(source.cells), SOURCE: source.text.encode()}
+    store.put(record.keys.source, files[SOURCE])  # the same bytes from every client that submits the run
     if sum(map(len, files.values())) > LARGEST_CONFIG_MAP:
-        del files["source.py"]
-    submission = backend.submission(record, list(files))
-    SubmissionRecord.of(backend, submission).write(store, record)
-    store.put(record.keys.manifest, _dump(submission.manifest))
-    store.delete(record.keys.cancelled)
+        del files[SOURCE]
+    keys, submission = record.keys, backend.submission(record, list(files))
+    records = {
+        keys.run: files[RUN],
+        keys.submission: SubmissionRecord.of(backend, submission).to_json(),
+        keys.manifest: _dump(submission.manifest),
+        keys.cells: files[CELLS],
+    }
+    if not claim.write(records):
+        return False
+    store.delete(keys.cancelled)
     try:
         backend.submit(submission, files)
-    except RunsAlready:
-        return False
-    except InvalidInput:  # the records of the submission before still tell of the job that there is
-        for key, content in {record.keys.run: run_before, **before}.items():
-            if content is not None:
-                store.put(key, content)
+    except InvalidInput as refused:  # the records of the submission before still tell of the job that there is
+        claim.undo()
+        if isinstance(refused, RunsAlready):
+            return False
         raise
     except KeyboardInterrupt:
         back = Job(record, backend, store).attach_expression
         print(f"{record.name}: interrupted while it was submitted; if it is there it goes on: {back}.cancel() stops it")
         raise
+    claim.confirm()
     return True
 
 
-def _content(store: Store, key: str) -> bytes | None:
-    try:
-        return store.get(key).data
-    except StorageFailed as failure:
-        if failure.reason != "absent":
-            raise
-        return None
-
-
-def _of_other(job: Job) -> Job:
+def _of_other(asked: RunRecord, backend: Backend, store: Store) -> Job:
     """The handle on the job of the client that was quicker, as soon as there is one.
 
     Raises:
         JobNotFound: there is none after a while.
     """
+    job = Job(asked, backend, store)
     print(f"{job.name}: another client submits the same run; waiting up to {OTHER_SECONDS:.0f} s for its job")
     end = time.monotonic() + OTHER_SECONDS
     while (state := job.state) in ("Absent", *FINISHED[1:]) and time.monotonic() < end:
         time.sleep(LOOK_SECONDS)
     if state == "Absent":
         raise JobNotFound(f"{job.name}: the other client that submitted the run started no job; submit it again")
-    print(f"{job.name}: already submitted by another client and {state}; attached to it")
-    return job
-
-
-def _files(record: RunRecord, source: Source) -> dict[str, bytes]:
-    return {
-        "run.json": _dump(record.to_dict()),
-        "cells.json": _dump(source.cells),
-        "source.py": source.text.encode(),
-    }
+    return _attached(asked, backend, store, state, by=f"already submitted by another client and {state}")
 
 
 def _dump(value: Mapping[str, Any]) -> bytes:

@@ -9,9 +9,20 @@ import importlib
 from pathlib import Path
 from typing import cast
 
-from train_func.storage.store import Entry, FromSecret, Object, Scheme, Store, refused
+from train_func.storage.store import Entry, FromSecret, Object, Scheme, Store, find, refused
 
-__all__ = ["Entry", "FromSecret", "Object", "Scheme", "Store", "is_address", "open_store", "scheme_of", "schemes"]
+__all__ = [
+    "Entry",
+    "FromSecret",
+    "Object",
+    "Scheme",
+    "Store",
+    "find",
+    "is_address",
+    "open_store",
+    "scheme_of",
+    "schemes",
+]
 
 ENTRY_POINTS = "train_func.stores"
 _BUILT_IN = {

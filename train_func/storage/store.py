@@ -89,6 +89,16 @@ class Store(Protocol):
         """
 
 
+def find(store: Store, key: str) -> Object | None:
+    """The object under ``key``; None where there is none."""
+    try:
+        return store.get(key)
+    except StorageFailed as failure:
+        if failure.reason != "absent":
+            raise
+        return None
+
+
 @dataclass(frozen=True)
 class FromSecret:
     """A variable of the workers whose value is this key of the store's Secret."""

@@ -159,7 +159,7 @@ class Cluster:
         placement = self._placement(self._image() or UNNAMED, namespace)
         found_by = {**self.found_by, "namespace": namespace}
         options = {"kind": self._kind.name, **placement.options, "s3_endpoint": self._endpoint()[1]}
-        return Submission(self._kind.render(record, placement, files), options, found_by)
+        return Submission(self._kind.render(record, placement, files), options, found_by, placement.ranks)
 
     def submit(self, submission: Submission, files: Mapping[str, bytes]) -> BoundJob:
         """Creates the job; a finished one of that name is removed first.

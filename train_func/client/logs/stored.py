@@ -13,7 +13,7 @@ from train_func.errors import StorageFailed
 from train_func.events import LogGap
 from train_func.layout import AttemptFile
 from train_func.records import RunRecord
-from train_func.storage import Store
+from train_func.storage import Store, find
 
 NUM_AT_ONCE = 16  # requests to the store
 NUM_COMPARED = 64  # last lines that were shown, by which the place in the log is found
@@ -83,12 +83,8 @@ class StoredLogs:
             return ""
 
     def _texts(self, key: str) -> list[str]:
-        try:
-            text = self._store.get(key).data.decode(errors="replace")
-        except StorageFailed as failure:
-            if failure.reason != "absent":  # deleted since it was listed
-                raise
-            return []
+        found = find(self._store, key)  # none when it was deleted since it was listed
+        text = found.data.decode(errors="replace") if found else ""
         return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 

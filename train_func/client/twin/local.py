@@ -121,7 +121,8 @@ class Local:
             gpu=self._gpus_of_each(machine, workers),
             store_settings=scheme_of(record.store).worker_settings(os.environ),
         )
-        return Submission(PYTORCHJOB.render(record, placement, files), placement.options, self.found_by)
+        manifest = PYTORCHJOB.render(record, placement, files)
+        return Submission(manifest, placement.options, self.found_by, placement.ranks)
 
     def submit(self, submission: Submission, files: Mapping[str, bytes]) -> BoundJob:
         """Starts a job; one of that name that has ended is replaced, its logs stay readable.

@@ -97,7 +97,7 @@ class Session:
         self.attempt: int = world.on_rank_zero(lambda: self._attempt(environment.get("TRAIN_FUNC_ATTEMPT")))
         self._loading = Loading(self.record, self.store, cache)
         self.numerics: Numerics = world.on_rank_zero(self._numerics)
-        if fault := self.numerics.idle_ranks_fault(self.world_size):
+        if fault := self.numerics.idle_ranks_fault(self.world_size, is_submitted=bool(self.record.submitted)):
             raise InvalidInput(fault)
         Trainer.task = world.on_all_ranks(self._loading.task_or_none)
         opening.callback(setattr, Trainer, "task", None)
@@ -129,11 +129,8 @@ class Session:
         return Attempts(self.store, self.record, worker=0, pod=socket.gethostname()).claim().attempt
 
     def _numerics(self) -> Numerics:
-        if self.world_size > self.run.batch_size:
-            raise InvalidInput(
-                f"{self.world_size} ranks: a global batch has batch_size={self.run.batch_size} rows, at least one for "
-                "each rank is expected: raise batch_size of the Run, or use fewer workers or GPUs"
-            )
+        if fault := self.run.ranks_fault(self.world_size):
+            raise InvalidInput(fault)
         # As many ranks as the run asked for, or as another launcher has started at first; later attempts keep the cut.
         num_ranks = max(self.run.workers * self.world.local_size, self.world_size)
         cut = num_micro_batches(self.run.batch_size, self.run.micro_batch_size, num_ranks)

@@ -1,0 +1,154 @@
+"""Of clients that submit one run at the same moment the records are those of the job there is; the others attach."""
+
+import json
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+from train_func import Run
+from train_func.client import submit as submitting
+from train_func.client.backend import RunsAlready, Submission
+from train_func.client.claim import Claim
+from train_func.client.status import Condition, JobStatus
+from train_func.client.submit import submit
+from train_func.errors import InvalidInput
+from train_func.layout import RunKeys
+from train_func.storage import open_store
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+RUNNING = JobStatus((Condition("Running", "True", "", "", NOW),), NOW, None, interrupted=False)
+
+
+def train_func(parameters):
+    return parameters
+
+
+class Room:
+    """A backend that keeps jobs in a dict; what a test gives as ``meanwhile`` happens before a job is created."""
+
+    place, found_by = "room", {}
+
+    def __init__(self, store, jobs, colour, *, meanwhile=lambda submission: None, before=lambda: None):
+        self.store, self.jobs_there, self.colour = store, jobs, colour
+        self.meanwhile, self.before = meanwhile, before
+
+    def store_address(self):
+        return self.store.address
+
+    def check(self, run):
+        pass
+
+    def prepare(self, record, inputs, num_model_bytes, store):
+        self.before()
+        return record.run
+
+    def job(self, name):
+        return SimpleNamespace(status=lambda: RUNNING if name in self.jobs_there else None)
+
+    def submission(self, record, files):
+        return Submission({"name": record.job_name, "colour": self.colour}, {"colour": self.colour}, self.found_by)
+
+    def submit(self, submission, files):
+        self.meanwhile(submission)
+        self.create(submission)
+
+    def create(self, submission):
+        if submission.manifest["name"] in self.jobs_there:
+            raise RunsAlready("it is there")
+        self.jobs_there[submission.manifest["name"]] = submission
+
+
+@pytest.fixture
+def room(tmp_path, monkeypatch):
+    """Makes backends with the same jobs and the same store."""
+    monkeypatch.setattr(submitting, "OTHER_SECONDS", 1.0)
+    store, jobs = open_store((tmp_path / "store").as_uri()), {}
+    return lambda colour, **options: Room(store, jobs, colour, **options)
+
+
+def records(room):
+    """What the store holds of the only run: its deadline, and the colours that manifest and submission were given."""
+    store = room("any").store
+    (name,) = {entry.key.partition("/")[0] for entry in store.list("")}
+    run, manifest, submission = (
+        json.loads(store.get(f"{name}/{file}.json").data) for file in ("run", "manifest", "submission")
+    )
+    return run["run"]["deadline"], manifest["colour"], submission["options"]["colour"]
+
+
+def test_one_that_comes_while_a_job_is_created_attaches_and_changes_no_record(room, capsys):
+    """Both have seen that there is no job; the one that came first creates it."""
+
+    def second(submission):
+        def first_is_quicker(_):
+            first.create(submission)
+
+        submit(train_func, Run(deadline=60), on=room("blue", meanwhile=first_is_quicker))
+        first.jobs_there.clear()  # it is created once more, by the first itself
+
+    first = room("red", meanwhile=second)
+    job = submit(train_func, Run(deadline=70), on=first)
+    assert records(room) == (70, "red", "red")
+    assert job.record.run.deadline == 70
+    told = capsys.readouterr().out
+    assert "submitted with deadline=70; you asked for deadline=60" in told
+    assert "colour='red'" in told
+
+
+def test_the_records_are_those_of_the_second_when_its_job_came_first(room, capsys):
+    first = room("red", meanwhile=lambda _: submit(train_func, Run(deadline=60), on=room("blue")))
+    job = submit(train_func, Run(deadline=70), on=first)
+    assert records(room) == (60, "blue", "blue")
+    assert job.record.run.deadline == 60
+    assert "submitted with deadline=60; you asked for deadline=70" in capsys.readouterr().out
+
+
+def test_one_that_was_overtaken_before_it_wrote_anything_is_told_what_differs(room, capsys):
+    late = room("red", before=lambda: submit(train_func, Run(deadline=60), on=room("blue")))
+    assert submit(train_func, Run(deadline=70), on=late).record.run.deadline == 60
+    assert records(room) == (60, "blue", "blue")
+    assert "submitted with deadline=60; you asked for deadline=70" in capsys.readouterr().out
+
+
+def test_of_three_at_once_the_records_are_those_of_the_one_whose_job_was_created(room):
+    """Each replaces the records of the one before; the first one's job is created while the last is about to."""
+
+    def third(submission):
+        def job_of_the_first(_):
+            first.create(firsts[0])
+
+        submit(train_func, Run(deadline=50), on=room("green", meanwhile=job_of_the_first))
+
+    def second(submission):
+        firsts.append(submission)
+        submit(train_func, Run(deadline=60), on=room("blue", meanwhile=third))
+        first.jobs_there.clear()
+
+    firsts = []
+    first = room("red", meanwhile=second)
+    submit(train_func, Run(deadline=70), on=first)
+    assert records(room) == (70, "red", "red")
+
+
+def test_one_that_is_refused_after_another_has_replaced_its_records_leaves_those(room):
+    def second(_):
+        submit(train_func, Run(deadline=60), on=room("blue"))
+        raise InvalidInput("the first is refused")
+
+    with pytest.raises(InvalidInput, match="the first is refused"):
+        submit(train_func, Run(deadline=70), on=room("red", meanwhile=second))
+    assert records(room) == (60, "blue", "blue")
+
+
+def test_the_client_whose_job_was_created_writes_its_records_again_where_others_have_replaced_them(tmp_path):
+    store, keys = open_store((tmp_path / "store").as_uri()), RunKeys("run-0123")
+    claims = []
+    for number in range(3):
+        claims.append(Claim(store, keys))
+        assert claims[-1].write({keys.run: b"run %d" % number, keys.manifest: b"manifest %d" % number})
+    for loser in claims[1:]:
+        loser.undo()  # not in the opposite order: what the last one replaced was the second one's
+    assert store.get(keys.run).data == b"run 1"
+    claims[0].confirm()
+    assert [store.get(key).data for key in (keys.run, keys.manifest)] == [b"run 0", b"manifest 0"]
