@@ -10,6 +10,7 @@ from train_func import JobNotFound, Local, attach, submit
 from train_func.client import registry
 
 MODULE = """
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -80,6 +81,9 @@ class Instant:
     def check(self, run):
         pass
 
+    def adapted(self, run):
+        return replace(run, max_attempts=1)
+
     def prepare(self, record, inputs, num_model_bytes, store):
         return record.run
 
@@ -119,6 +123,16 @@ def test_a_job_on_it_is_submitted_ends_and_is_found_again(own, a_run, capsys):
     assert job.attach_expression == f"attach({job.name!r}, on=Instant(room='a', store={own().store!r}))"
     again = eval(job.attach_expression, {"attach": attach, "Instant": train_func.Instant})
     assert (again.name, again.state) == (job.name, "Succeeded")
+
+
+def test_what_a_backend_changes_of_a_run_is_no_difference_when_it_is_submitted_again(own, a_run, capsys):
+    job = submit(only_meets, a_run(workers=1), on=own())
+    assert job.record.run.max_attempts == 1
+    capsys.readouterr()
+    assert submit(only_meets, a_run(workers=1), on=own()).name == job.name
+    assert "submitted with" not in capsys.readouterr().out
+    submit(only_meets, a_run(workers=1, deadline=77), on=own())
+    assert "submitted with deadline=" in capsys.readouterr().out
 
 
 def test_a_handle_on_another_backend_names_it_with_the_options_that_lead_there(own, a_run):

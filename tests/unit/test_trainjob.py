@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.unit.test_manifest import CASES, FILES, GOLDEN
-from train_func import Cluster
+from train_func import Cluster, Run
 from train_func.client.kinds import reading
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.kinds.trainjob import TRAINJOB
@@ -52,6 +52,14 @@ def test_what_it_does_not_have_is_refused_by_name():
     with pytest.raises(InvalidInput, match=r"priority_class='low': a TrainJob cannot set it"):
         Cluster(image="i:1", kind="TrainJob", priority_class="low")
     assert Cluster(image="i:1", priority_class="low").kind is None
+
+
+def test_a_run_has_as_many_attempts_as_its_kind_of_job(capsys):
+    assert Cluster(kind="TrainJob").adapted(Run(max_attempts=3)).max_attempts == 1
+    assert "max_attempts=1" in capsys.readouterr().out
+    assert Cluster(kind="TrainJob").adapted(Run(max_attempts=1)) == Run(max_attempts=1)
+    assert Cluster().adapted(Run(max_attempts=3)) == Run(max_attempts=3)
+    assert capsys.readouterr().out == ""
 
 
 def test_an_unknown_kind_is_refused_by_the_name_of_its_setting(monkeypatch):

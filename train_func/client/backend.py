@@ -138,6 +138,10 @@ class Backend(Protocol):
         """Raises InvalidInput with everything that would keep the run from starting here; creates nothing."""
         ...
 
+    def adapted(self, run: Run) -> Run:
+        """The run as a job of this backend can execute it, which is told where that differs."""
+        ...
+
     def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
         """Brings the run's local files to where its workers read them; returns the run with their addresses there.
 

@@ -51,6 +51,7 @@ def submit(
     backend = _backend(on)
     if not isinstance(run, Run):
         raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(task=...) is expected")
+    run = backend.adapted(run)
     source = pack(function, run.task.modules if run.task else ())
     store, facts = _checked(backend, run)
     record = record_of(run, source, facts, store, fresh=fresh)

@@ -142,14 +142,17 @@ class Cluster:
         except InvalidInput as found:
             raise InvalidInput([self._by_setting(fault) for fault in found.faults], cause=found.cause) from None
 
-    def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
-        """Brings the run's local files to the store, by content; returns the run with their addresses there."""
-        run = carrying.upload_inputs(record.run, inputs, store)
+    def adapted(self, run: Run) -> Run:
+        """The run with as many attempts as a job of the kind can have."""
         most = self._kind.most_attempts
         if most is None or run.max_attempts <= most:
             return run
         print(f"note: a {self._kind.name} is not started again when it fails: max_attempts={most}")
         return replace(run, max_attempts=most)
+
+    def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
+        """Brings the run's local files to the store, by content; returns the run with their addresses there."""
+        return carrying.upload_inputs(record.run, inputs, store)
 
     def submission(self, record: RunRecord, files: Sequence[str]) -> Submission:
         """The job of a run for this cluster; ``files`` are the names in its ConfigMap."""

@@ -89,6 +89,10 @@ class Local:
         if self.gpu is None and 0 < gpus < run.workers:
             print(f"note: {counted(gpus, 'GPU')} for {run.workers} workers: none is used; workers={gpus} would use all")
 
+    def adapted(self, run: Run) -> Run:
+        """The run as it is."""
+        return run
+
     def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
         """The run as it is: the workers read this machine's files where they lie.
 
