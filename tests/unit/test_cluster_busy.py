@@ -42,7 +42,7 @@ def observed():
 
 
 def follow(access, observed, stop=None):
-    return list(logs._Following(access, observed, None, print).lines(stop or threading.Event()))
+    return list(logs.Following(access, lambda: observed, None, print).lines(stop or threading.Event()))
 
 
 def test_a_log_is_followed_when_the_server_has_had_the_time_that_it_asked_for(server, access, observed):
@@ -101,5 +101,5 @@ def test_the_reader_of_a_log_that_is_stopped_does_not_wait_for_a_busy_server(ser
             return pod
 
     put = []
-    assert stopped(Tail(access, Knows(), pod, put.append), server)
+    assert stopped(Tail(access, Knows, pod, put.append), server)
     assert put == [LogCut(0, "uid-0"), pod]

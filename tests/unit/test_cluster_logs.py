@@ -118,12 +118,18 @@ def test_of_a_pod_with_other_containers_the_state_of_the_worker_is_read():
 class Observed:
     """A job as an observer knows it."""
 
-    failure = outage = error = None
+    alive, failure, outage, error = True, None, None, None
 
     def __init__(self, pod, *conditions):
         self._pod = pod
         self._status = JobStatus(tuple(Condition(kind, "True", "", "", NOW) for kind in conditions), NOW, NOW, False)
         self.logs = LogAccess(0.2)
+
+    def __call__(self):
+        return self
+
+    def ask(self):
+        pass
 
     def ready(self, seconds):
         return True
@@ -144,7 +150,7 @@ def readers():
 
 def test_a_following_that_is_stopped_leaves_no_thread_and_no_connection_behind(access, server):
     stop, read = threading.Event(), []
-    lines = logs._Following(access, Observed(RUNS, "Running"), None, print).lines(stop)
+    lines = logs.Following(access, Observed(RUNS, "Running"), None, print).lines(stop)
     following = threading.Thread(target=lambda: read.extend(lines), daemon=True)
     following.start()
     until(lambda: len(read) > 3 and readers(), "lines come")
@@ -157,7 +163,7 @@ def test_a_following_that_is_stopped_leaves_no_thread_and_no_connection_behind(a
 @pytest.mark.parametrize("pod", [ENDED, RUNS], ids=["ended", "seems to run"])
 def test_a_log_that_the_cluster_does_not_hand_out_is_cut_and_that_is_said(access, server, pod):
     server.hangs, said = True, []
-    following = logs._Following(access, Observed(pod, "Succeeded"), None, said.append)
+    following = logs.Following(access, Observed(pod, "Succeeded"), None, said.append)
     assert list(following.lines(threading.Event())) == [LogCut(0, "uid-0")]
     assert said == [logs.CUT]
 
@@ -171,10 +177,10 @@ def test_a_log_that_is_there_as_a_whole_is_not_waited_for_as_long_as_a_silent_wo
 def test_credentials_that_expire_cut_the_log_of_a_pod_that_has_ended(access, server):
     server.expired, observed = True, Observed(ENDED, "Succeeded")
     observed.logs.allowed()
-    assert list(logs._Following(access, observed, None, print).lines(threading.Event())) == [LogCut(0, "uid-0")]
+    assert list(logs.Following(access, observed, None, print).lines(threading.Event())) == [LogCut(0, "uid-0")]
 
 
 def test_credentials_that_were_never_accepted_are_named_at_once(access, server):
     server.expired = True
     with pytest.raises(InvalidInput, match="kubectl create token"):
-        list(logs._Following(access, Observed(RUNS, "Running"), None, print).lines(threading.Event()))
+        list(logs.Following(access, Observed(RUNS, "Running"), None, print).lines(threading.Event()))

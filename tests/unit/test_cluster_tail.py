@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from train_func.client.cluster.logs import MOST_FOLLOWED, _Following
+from train_func.client.cluster.logs import MOST_FOLLOWED, Following
 from train_func.client.cluster.tail import Resumed, ended, started
 from train_func.client.status import Pod
 
@@ -82,7 +82,7 @@ def test_a_pod_has_a_log_when_its_container_has_started():
 
 
 def chosen(pods, tails=(), failed=(), large=True):
-    following = _Following(None, None, None, print)
+    following = Following(None, None, None, print)
     following._tails = dict.fromkeys(tails)
     following._failed = set(failed)
     return [found.uid for found in following._chosen(pods, large)]
@@ -112,10 +112,16 @@ def test_a_small_job_is_followed_whole_and_each_worker_one_pod_after_the_other()
 class Observed:
     """So many workers, none of which has begun to write."""
 
-    failure = outage = None
+    alive, failure, outage = True, None, None
 
     def __init__(self, num_workers):
         self._pods = [pod(worker, phase="Pending") for worker in range(num_workers)]
+
+    def __call__(self):
+        return self
+
+    def ask(self):
+        pass
 
     def pods(self):
         return self._pods
@@ -124,7 +130,7 @@ class Observed:
 def test_that_most_of_a_large_job_is_left_out_is_said_once_with_how_to_ask_for_one():
     said = []
     for observed in (Observed(MOST_FOLLOWED), Observed(MOST_FOLLOWED + 1)):
-        following = _Following(None, observed, None, said.append)
+        following = Following(None, observed, None, said.append)
         following._start()
         following._start()
     assert len(said) == 1
@@ -134,7 +140,7 @@ def test_that_most_of_a_large_job_is_left_out_is_said_once_with_how_to_ask_for_o
 
 def test_that_no_line_can_come_is_said_once_each_time():
     said, observed = [], Observed(1)
-    following = _Following(None, observed, None, said.append)
+    following = Following(None, observed, None, said.append)
     for observed.outage in [None, "away", "away", None, "away again"]:
         following._tell_silence()
     assert [words.partition(";")[0] for words in said] == ["away", "away again"]
@@ -144,4 +150,4 @@ def test_a_watch_that_has_given_up_ends_the_following():
     observed = Observed(1)
     observed.failure = RuntimeError("a fault of this program")
     with pytest.raises(RuntimeError, match="a fault of this program"):
-        _Following(None, observed, None, print)._tell_silence()
+        Following(None, observed, None, print)._tell_silence()

@@ -55,7 +55,7 @@ class ClusterJob:
             stop: ends the following when it is set.
         """
         if follow:
-            return logs.followed(self._access(), self._observe(), worker, note, stop)
+            return logs.Following(self._access(), self._observe, worker, note).lines(stop)
         return logs.there_now(self._access(), [pod for pod in self.pods() if worker in (None, pod.worker)])
 
     def last_lines(self, pods: Sequence[Pod]) -> Mapping[str, str]:
@@ -109,13 +109,18 @@ class ClusterJob:
         return observer
 
     def _observe(self) -> Observer:
-        """The observer that runs, or a new one."""
+        """The observer that runs, or a new one that knows what the one before has seen."""
         access = self._access()
         with self._lock:
-            if self._observer is None or not self._is_current(self._observer):
-                self._observer = Observer(access, self.name)
-            self._observer.ask()
-            return self._observer
+            observer = self._observer
+            if observer is None or not self._is_current(observer):
+                same = observer and (observer.access.where, observer.access.namespace) == (
+                    access.where,
+                    access.namespace,
+                )
+                observer = self._observer = Observer(access, self.name, observer if same else None)
+            observer.ask()
+            return observer
 
     def _is_current(self, observer: Observer) -> bool:
         return observer.alive and observer.access is self._access()

@@ -39,7 +39,14 @@ class Watched(Generic[T]):
 class Informer(threading.Thread, Generic[T]):
     """One list and one watch after the other, in a thread of its own, until it is stopped or refused."""
 
-    def __init__(self, access: Access, watched: Watched[T], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        access: Access,
+        watched: Watched[T],
+        changed: Callable[[], None],
+        before: "Informer[T] | None" = None,
+    ) -> None:
+        """``before``: one that has ended, of the same; what it had seen is kept."""
         super().__init__(name=f"watch {watched.resource}", daemon=True)
         self._access = access
         self._watched = watched
@@ -50,9 +57,9 @@ class Informer(threading.Thread, Generic[T]):
         self._waits = Waits(self._stopped)
         self._pause = access.timings.watch_pause
         self._since: float | None = None  # when that began that nothing is heard
-        self.items: dict[str, T] = {}
+        self.items: dict[str, T] = before.items if before else {}
         """By uid, in the order in which they were first seen; replaced, never changed."""
-        self.gone: dict[str, T] = {}
+        self.gone: dict[str, T] = before.gone if before else {}
         """Those that were there before, as they were last."""
         self.synced = False
         """Whether everything is known; stays so while the server is away."""

@@ -4,7 +4,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from train_func.client.backend import Note
@@ -30,21 +30,6 @@ FEW = (
 CUT = "the cluster does not hand out the whole log of the job; what is missing is told as far as the store has it"
 
 _Come = LogLine | LogCut | Pod | Exception
-
-
-def followed(
-    access: Access, observer: Observer, worker: int | None, note: Note, stop: threading.Event
-) -> Iterator[LogLine | LogCut]:
-    """Every line of every pod from its first until the job has ended, and a cut where a pod is gone.
-
-    Args:
-        access: the cluster of the job.
-        observer: of the job.
-        worker: only of this one; without it, of more than 16 workers only worker 0 and those that fail.
-        note: is told in words what is left out, and that nothing comes because the cluster is away.
-        stop: ends the following when it is set.
-    """
-    return _Following(access, observer, worker, note).lines(stop)
 
 
 def last_lines(access: Access, pods: Sequence[Pod]) -> dict[str, str]:
@@ -89,12 +74,21 @@ def _line(pod: Pod, line: bytes) -> LogLine:
     return LogLine(pod.worker, pod.uid, readable(line.partition(b" ")[2]))
 
 
-class _Following:
+class Following:
     """Reads the logs of chosen pods side by side; those of one worker one after the other."""
 
-    def __init__(self, access: Access, observer: Observer, worker: int | None, note: Note) -> None:
+    def __init__(self, access: Access, observe: Callable[[], Observer], worker: int | None, note: Note) -> None:
+        """Reads nothing yet.
+
+        Args:
+            access: the cluster of the job.
+            observe: gives the observer of the job that runs, or a new one.
+            worker: only of this one; without it, of more than 16 workers only worker 0 and those that fail.
+            note: is told in words what is left out, and that nothing comes because the cluster is away.
+        """
         self._access = access
-        self._observer = observer
+        self._observe = observe
+        self._held: Observer | None = None
         self._worker = worker
         self._come: queue.Queue[_Come] = queue.Queue(WAITING_LINES)
         self._tails: dict[int, Tail] = {}
@@ -107,7 +101,11 @@ class _Following:
         self._noted: set[str] = set()
 
     def lines(self, stop: threading.Event) -> Iterator[LogLine | LogCut]:
-        _await_first_listing(self._access, self._observer, stop)
+        """Every line of every pod from its first until the job has ended, and a cut where a pod is gone.
+
+        ``stop`` ends the following when it is set.
+        """
+        self._await_first_listing(stop)
         try:
             while not stop.is_set():
                 self._tell_silence()
@@ -123,6 +121,27 @@ class _Following:
         finally:
             self._closed = True
             self._stop()
+
+    def _observer(self) -> Observer:
+        """The one that runs: it ends when nothing asks it, such as while the reader of the lines pauses."""
+        if self._held is None or not (self._held.alive or self._held.failure):
+            self._held = self._observe()
+        self._held.ask()
+        return self._held
+
+    def _await_first_listing(self, stop: threading.Event) -> None:
+        """The limit of time is for a silent server: what a busy one asks for, and credentials, come on top."""
+        timings, observer = self._access.timings, self._observer()
+        begun = end = time.monotonic()
+        while time.monotonic() < end + timings.first_listing and not observer.failure:
+            if observer.ready(LOOK_SECONDS) or stop.is_set():
+                return
+            observer = self._observer()
+            end = max(begun, min(observer.busy_until, begun + timings.busy))
+        if error := observer.failure or observer.error:
+            raise _refused(self._access, error)
+        where, seconds = self._access.where, f"{timings.first_listing:.0f} s"
+        raise InvalidInput(f"{where} has not answered within {seconds}; try again", cause="cluster")
 
     def _come_so_far(self) -> Iterator[LogLine | LogCut]:
         """Waits for a line, and returns when there is none or it is time to look for other pods."""
@@ -143,9 +162,10 @@ class _Following:
 
     def _tell_silence(self) -> None:
         """Says once that nothing can come, and forgets that when it is over; raises when nothing ever will."""
-        if self._observer.failure:
-            raise _refused(self._access, self._observer.failure)
-        if outage := self._observer.outage:
+        observer = self._observer()
+        if observer.failure:
+            raise _refused(self._access, observer.failure)
+        if outage := observer.outage:
             self._note_once("away", f"{outage}; the log goes on as soon as the cluster lets it")
         else:
             self._noted.discard("away")
@@ -164,7 +184,7 @@ class _Following:
 
     def _seconds_finished(self) -> float | None:
         """How long the job has been over; what still runs is stopped being read after a while."""
-        status = self._observer.status()
+        status = self._observer().status()
         if status is not None and not status.finished:
             self._finished = None
             return None
@@ -187,7 +207,7 @@ class _Following:
 
     def _start(self) -> int:
         """Begins to read the pods that are next; returns how many there are that were not read."""
-        pods = [pod for pod in self._observer.pods() if self._worker in (None, pod.worker)]
+        pods = [pod for pod in self._observer().pods() if self._worker in (None, pod.worker)]
         unread = [pod for pod in pods if pod.uid not in self._read]
         self._failed.update(pod.worker for pod in pods if pod.phase == "Failed" or pod.exit_code)
         if large := len({pod.worker for pod in pods}) > MOST_FOLLOWED:
@@ -210,20 +230,6 @@ class _Following:
             living = LIVING - len(self._tails)
             ready = [pod for backend, pod in enumerate(ready) if backend < living or ended(pod) or pod.deleted]
         return ready[: MOST_FOLLOWED - len(self._tails)]
-
-
-def _await_first_listing(access: Access, observer: Observer, stop: threading.Event) -> None:
-    """The limit of time is for a silent server: what a busy one asks for, and credentials, come on top, with limits."""
-    begun = end = time.monotonic()
-    while time.monotonic() < end + access.timings.first_listing and not observer.failure:
-        if observer.ready(LOOK_SECONDS) or stop.is_set():
-            return
-        observer.ask()
-        end = max(begun, min(observer.busy_until, begun + access.timings.busy))
-    if error := observer.failure or observer.error:
-        raise _refused(access, error)
-    seconds = f"{access.timings.first_listing:.0f} s"
-    raise InvalidInput(f"{access.where} has not answered within {seconds}; try again", cause="cluster")
 
 
 def _refused(access: Access, error: BaseException) -> BaseException:

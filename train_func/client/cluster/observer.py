@@ -51,17 +51,24 @@ class LogAccess:
 class Observer:
     """What the API has of one job, kept up to date."""
 
-    def __init__(self, access: Access, job_name: str) -> None:
+    def __init__(self, access: Access, job_name: str, before: "Observer | None" = None) -> None:
+        """``before``: one that has ended, of the same job; what it had seen is kept."""
         self.access = access
-        self.logs = LogAccess(access.timings.outage)
+        self.logs: LogAccess = before.logs if before else LogAccess(access.timings.outage)
         self._changed = threading.Condition()
         self._generation = 0
         self._answered: dict[int, int] = {}  # by thread: the generation when it was told of a change
         self._asked = time.monotonic()
         self._stopped = False
-        self._job = Informer(access, _watched_job(access, job_name), self._change)
-        self._pods: Informer[_Born] = Informer(access, _watched_pods(access, job_name), self._change)
-        self._events = Informer(access, _watched_events(access, job_name), self._change)
+        self._job: Informer[JobStatus] = Informer(
+            access, _watched_job(access, job_name), self._change, before._job if before else None
+        )
+        self._pods: Informer[_Born] = Informer(
+            access, _watched_pods(access, job_name), self._change, before._pods if before else None
+        )
+        self._events: Informer[Event] = Informer(
+            access, _watched_events(access, job_name), self._change, before._events if before else None
+        )
         self._all: tuple[Informer[JobStatus] | Informer[_Born] | Informer[Event], ...]
         self._all = (self._job, self._pods, self._events)
         for one in self._all:

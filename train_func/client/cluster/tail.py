@@ -80,14 +80,21 @@ class Tail(threading.Thread):
     def __init__(
         self,
         access: Access,
-        observer: Observer,
+        observe: Callable[[], Observer],
         pod: Pod,
         put: Callable[[LogLine | LogCut | Pod | Exception], None],
     ) -> None:
-        """``put`` takes the lines as they come, what is no matter of patience, and at the end the pod."""
+        """Begins with ``start``.
+
+        Args:
+            access: the cluster of the pod.
+            observe: gives the observer of its job that runs.
+            pod: whose log is read.
+            put: takes the lines as they come, what ends the following, and at the end the pod.
+        """
         super().__init__(name=f"log of {pod.name}", daemon=True)
         self._access = access
-        self._observer = observer
+        self._observe = observe
         self.pod = pod
         self._put = put
         self._stopped = threading.Event()
@@ -117,17 +124,18 @@ class Tail(threading.Thread):
 
     def _over(self) -> bool:
         """Reads as far as it goes now; whether that was the end."""
-        pod = self._observer.pod(self.pod.uid)
+        observer = self._observe()
+        pod = observer.pod(self.pod.uid)
         if pod is None or (self._tries > MOST_TRIES and ended(pod)):
             self._put(LogCut(self.pod.worker, self.pod.uid))
             return True
         try:
-            whole = self._read(follow=not ended(pod))
+            whole = self._read(observer, follow=not ended(pod))
         except Exception as error:
             if faults.forbidden(error) or faults.status_of(error) == NO_CREDENTIALS:
-                if not self._observer.logs.refused(error):
+                if not observer.logs.refused(error):
                     raise faults.failed(error, "get", "pods/log", self._access) from None
-                if ended(pod) and self._observer.logs.outage:  # the store has the rest of it
+                if ended(pod) and observer.logs.outage:  # the store has the rest of it
                     self._put(LogCut(self.pod.worker, self.pod.uid))
                     return True
                 self._tries = min(self._tries + 1, MOST_TRIES)  # not counted: nothing speaks against the pod
@@ -139,14 +147,14 @@ class Tail(threading.Thread):
         self._tries = 0
         return whole and ended(pod)
 
-    def _read(self, *, follow: bool) -> bool:
+    def _read(self, observer: Observer, *, follow: bool) -> bool:
         """Whether the answer ended in good order, and held nothing but the container's lines."""
         self._resumed.begin()
         stream = self._stream = open_log(self._access, self.pod, follow=follow, since=self._resumed.since)
         if self._stopped.is_set() or not is_there(self._access, self.pod):
             stream.close()
             return False
-        self._observer.logs.allowed()
+        observer.logs.allowed()
         whole = True
         for line in stream.lines():
             whole = self._take(line) and whole

@@ -1,0 +1,112 @@
+"""A followed job is followed to its end, however long its reader takes before the first line or between two."""
+
+import threading
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
+from tests.twin_jobs import until
+from train_func import Cluster
+from train_func.client.cluster.timings import Timings
+from train_func.client.status import LogCut, LogLine
+
+NAME, TIME = "run-1", "2026-11-21T14:00:00Z"
+LINES = [f"2026-11-21T14:00:0{second}.5Z line {second}\n" for second in range(3)]
+
+
+class Api:
+    """Has one job with one worker, which has written its first line; its watches tell nothing and end at once."""
+
+    def __init__(self):
+        self.ended, self.gone = threading.Event(), False
+
+    def __call__(self, asked):
+        path, query = urlsplit(asked.path).path, parse_qs(urlsplit(asked.path).query)
+        if path.endswith("/log"):
+            if "sinceTime" in query:
+                self.ended.wait(60)
+            return Answer(body="".join(LINES if self.ended.is_set() else LINES[:1]).encode())
+        if path.endswith(f"/pods/{NAME}-worker-0"):
+            return Answer(404) if self.gone else Answer(body=self.pod())
+        items = {"pytorchjobs": [self.job()], "pods": [] if self.gone else [self.pod()]}
+        listed = [] if "watch" in query else items.get(path.rpartition("/")[2], [])
+        return Answer(body={"metadata": {"resourceVersion": "1"}, "items": listed})
+
+    def job(self):
+        kind = "Succeeded" if self.ended.is_set() else "Running"
+        condition = {"type": kind, "status": "True", "lastTransitionTime": TIME}
+        return {"metadata": {"name": NAME, "uid": "uid-job"}, "status": {"conditions": [condition]}}
+
+    def pod(self):
+        done = {"terminated": {"exitCode": 0, "startedAt": TIME, "finishedAt": TIME}}
+        state = done if self.ended.is_set() else {"running": {"startedAt": TIME}}
+        return {
+            "metadata": {"name": f"{NAME}-worker-0", "uid": "uid-0", "creationTimestamp": TIME, "labels": {}},
+            "status": {"phase": "Running", "containerStatuses": [{"name": "pytorch", "state": state}]},
+        }
+
+
+@pytest.fixture
+def api(tmp_path, monkeypatch):
+    with running(server := ApiServer()):
+        server.answer = api = Api()
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", {"server": server.url})))
+        yield api
+        api.ended.set()
+
+
+@pytest.fixture
+def job():
+    return Cluster(namespace="here", timings=Timings(idle=0.5, first_listing=5.0)).job(NAME)
+
+
+@pytest.fixture
+def lines(job):
+    stop = threading.Event()
+    yield job.logs(follow=True, note=print, stop=stop)
+    stop.set()
+
+
+def nothing_observes():
+    return not [thread for thread in threading.enumerate() if thread.name == f"observer of {NAME}"]
+
+
+def rest_of(lines):
+    """What comes until the following ends, which it does within seconds."""
+    read: list[LogLine | LogCut] = []
+    reader = threading.Thread(target=lambda: read.extend(lines), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert not reader.is_alive()
+    return read
+
+
+def test_a_reader_that_pauses_for_longer_than_a_job_is_observed_still_comes_to_its_end(api, lines):
+    assert next(lines).text == "line 0"
+    until(nothing_observes, "the job is not observed any more")
+    api.ended.set()
+    assert [line.text for line in rest_of(lines)] == ["line 1", "line 2"]
+
+
+def test_of_a_pod_that_went_while_the_reader_paused_the_log_is_cut(api, lines):
+    assert next(lines).text == "line 0"
+    until(nothing_observes, "the job is not observed any more")
+    api.gone = True
+    api.ended.set()
+    assert rest_of(lines)[-1] == LogCut(0, "uid-0")
+
+
+def test_a_following_that_is_read_late_begins_with_the_first_line(api, job, lines):
+    job.wait_for_change(0)
+    until(nothing_observes, "the job is not observed any more")
+    api.ended.set()
+    assert [line.text for line in rest_of(lines)] == ["line 0", "line 1", "line 2"]
+
+
+def test_what_was_seen_of_a_job_is_kept_while_nothing_observes_it(api, job):
+    job.wait_for_change(0.5)
+    until(nothing_observes, "the job is not observed any more")
+    api.gone = True
+    job.wait_for_change(0.5)
+    assert [pod.deleted for pod in job.pods()] == [True]
