@@ -1,6 +1,6 @@
 # The worker and notebook image: make image [IMAGE=registry/name:tag] [REQUIREMENTS=requirements.txt]
 #
-# It runs as user 1000 with a read-only root filesystem and without any capability: whoever runs it names the command
+# It runs as user 1000 with a read-only root filesystem and without any capability: its user names the command
 # and mounts what is written to (HOME, TMPDIR, HF_HOME), as the manifest of a job does. It holds no secret.
 # What changes rarely comes first: a change of train_func builds and moves the last layer alone.
 FROM docker.io/library/python:3.11-slim

@@ -18,7 +18,7 @@
 #   s3           the store: Service myminio:9000 and Secret myminio in the namespace kubeflow, bucket kubeflow-examples
 #   operator     the Training Operator 1.9.4
 #   jobs         namespace train-func: where jobs run, who may submit them, a key for that bucket alone
-#   jupyterhub   notebooks with the image and the environment that train_func wants: release my-jupyter in the namespace
+#   jupyterhub   notebooks with the image and the environment that train_func expects: release my-jupyter in the namespace
 #                train-func-hub. One hub is one circle of trust: its users share one account, namespace, Role and key
 #
 # Options
@@ -26,15 +26,15 @@
 #   --only A,B   --skip A,B                  components to work on; what is left out stays so until --only names it
 #   --storage auto|openebs|existing:CLASS|none
 #                                            auto: the default class if there is one, else OpenEBS; none: nothing lasts
-#   --s3 seaweedfs|minio|versitygw|external  seaweedfs. Nobody publishes MinIO's images any more: S3_IMAGE= names one.
+#   --s3 seaweedfs|minio|versitygw|external  seaweedfs. No public registry has MinIO's images: S3_IMAGE= names one.
 #                                            Of eight writers at once, seaweedfs (1,700 rounds) and minio (200) let one
 #                                            win a conditional put. versitygw let several win in 57 of 200: two jobs of
 #                                            one run are not kept apart; fine for one at a time.
 #                                            external: AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 #                                            AWS_REGION; jobs get the same key
-#   --bundle DIR   take charts and manifests from there (made by: install.sh bundle --bundle DIR, which wants git, helm
+#   --bundle DIR   take charts and manifests from there (made by: install.sh bundle --bundle DIR, which needs git, helm
 #                  and skopeo and says what to do next)
-#   --context NAME   wanted when the kubeconfig has several
+#   --context NAME   required when the kubeconfig has several
 #   --timeout 10m    longest wait for each component
 #   --dry-run        say what would be done to which objects (render prints them whole)
 #   --yes            do not ask
@@ -43,7 +43,7 @@
 #
 # Environment
 #   TRAIN_FUNC_IMAGE   image of notebooks and workers, which the nodes can pull: make image
-#   S3_IMAGE           image of the store's engine, instead of the one in infra/versions.env; wanted for --s3 minio
+#   S3_IMAGE           image of the store's engine, instead of the one in infra/versions.env; required for --s3 minio
 #   IMAGE_REGISTRY     where the nodes pull all other images from, instead of the hosts that infra/versions.env names
 #   NOTEBOOK_EGRESS    internet: notebooks reach more than the API server, the store and DNS, as the Hugging Face Hub
 #   KUBECONFIG         as for kubectl

@@ -72,7 +72,7 @@ main() {
     parameters
     trap interrupted INT
     echo "notebook $NAME runs"
-    # By a pipe: papermill would begin the file anew that somebody sends all of this to.
+    # Through a pipe: papermill would truncate the file that a user redirects this script's output to.
     if ! .venv/bin/papermill "notebooks/$NAME.ipynb" "$EXECUTED" --cwd notebooks --kernel python3 --no-progress-bar \
         --stdout-file /dev/stdout "${GIVEN[@]}" 2>"$LOG" | cat; then
         explain

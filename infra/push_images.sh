@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Pushes the images of a bundle to a registry that the nodes pull from: infra/push_images.sh REGISTRY [SKOPEO_OPTIONS]
 # Names keep their path, and the registry takes the place of the host: docker.io/path/name:tag becomes
-# REGISTRY/path/name:tag. A login (skopeo login REGISTRY) or --dest-tls-verify=false may be wanted.
+# REGISTRY/path/name:tag. A login (skopeo login REGISTRY) or --dest-tls-verify=false may be needed.
 set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Passes the tests that need a cluster, on the one that KUBECONFIG names: infra/test_cluster.sh [--all] [TESTS]
 # --all passes the long proofs too, which show at length what the others show in short.
-# Whoever KUBECONFIG names must be its admin, and sets up: a namespace enforcing pod security restricted, MinIO in it,
+# The user of KUBECONFIG must be its admin, and sets up: a namespace enforcing pod security restricted, MinIO in it,
 # and the account of infra/rbac.yaml, which the tests act as. All of it is removed at the end.
 #   IMAGE=registry/name:tag         the workers' image, which the cluster can pull
 #   BUILDER=program                 without IMAGE: builds it here, and makes sure that the cluster can pull it (image.sh)
-#   TRAIN_FUNC_TEST_MINIO_IMAGE=... an image whose entry point is MinIO, as nobody publishes one
+#   TRAIN_FUNC_TEST_MINIO_IMAGE=... an image whose entry point is MinIO: no public registry has one
 set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -50,7 +50,7 @@ main() {
         return
     fi
     local failed=0
-    passes --durations=5 -m "$tier" tests/install # wants the cluster bare, and leaves it so
+    passes --durations=5 -m "$tier" tests/install # needs a bare cluster, and leaves it so
     # Jobs wait more than they work: two processes share the files of tests, each with a namespace and a store of its own.
     passes --durations=15 -m "($tier) and not alone" -n 2 --dist loadfile tests/cluster
     passes --durations=5 -m "($tier) and alone" tests/cluster

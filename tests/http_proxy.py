@@ -10,12 +10,12 @@ CHUNK = 1 << 16
 
 
 class HttpProxy(ThreadingHTTPServer):
-    """Leads every tunnel to ``port`` of this machine: what the client wants stands in ``tunnels``."""
+    """Leads every tunnel to ``port`` of this machine: the target of each stands in ``tunnels``."""
 
     daemon_threads = True
 
     def __init__(self, port: int, user: str | None = None) -> None:
-        """``user``: the name:password that it wants."""
+        """``user``: the name:password that it requires."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target = port
         self.user = user

@@ -14,7 +14,7 @@ _IN_NAMESPACE = ("unshare", "--mount", "--map-root-user", "sh", "-c")
 needs_mount = pytest.mark.skipif(
     shutil.which("unshare") is None
     or subprocess.run([*_IN_NAMESPACE, "mount -t tmpfs tmpfs /mnt"], capture_output=True).returncode != 0,
-    reason="this machine lets nobody mount a tmpfs in a namespace of his own (unshare --mount --map-root-user)",
+    reason="this machine lets no user mount a tmpfs in a namespace of their own (unshare --mount --map-root-user)",
 )
 
 
@@ -32,7 +32,7 @@ def run_on_disk(code: str, folder: Path, size: str, *arguments: str) -> list[str
     return done.stdout.splitlines()
 
 
-# Mounts a file system over a folder whose program takes no request: whoever looks there waits, as on a hung network.
+# Mounts a file system over a folder whose program takes no request: a process that looks there hangs.
 _FALL_SILENT = """
 import ctypes, os, sys
 
@@ -69,5 +69,5 @@ def _can_fall_silent() -> bool:
 
 
 needs_silent_mount = pytest.mark.skipif(
-    not _can_fall_silent(), reason="this machine lets nobody mount a file system of his own (/dev/fuse)"
+    not _can_fall_silent(), reason="this machine lets no user mount a file system of their own (/dev/fuse)"
 )

@@ -38,7 +38,7 @@ def _write(address: str, number: int, num_rounds: int, barrier: Barrier, answers
     creates, replaces = [], []
     for round_ in range(num_rounds):
         same_for_all = round_ % 2 == 0  # equal bytes must not make two winners
-        lease = b"anybody" if same_for_all else f"writer {number}".encode()
+        lease = b"the same" if same_for_all else f"writer {number}".encode()
         barrier.wait()
         if _won(store, f"lease/{round_}", lease, if_absent=True):
             creates.append(round_)

@@ -87,7 +87,7 @@ def needed(name: str) -> Path:
 def s3_server(kind: str, folder: Path, bucket: str = "kubeflow-examples") -> Iterator[S3Server]:
     """A running server of ``kind`` that keeps its data under ``folder``; skips the test without the binary."""
     program = needed(PROGRAMS[kind])
-    for last in (False, False, True):  # between choosing the port and listening somebody else may take it
+    for last in (False, False, True):  # between choosing the port and listening another process may take it
         server = S3Server(kind, free_port(), secrets.token_hex(8), secrets.token_hex(20), bucket, folder)
         process = _start(program, server)
         try:
@@ -170,7 +170,7 @@ def poll(condition: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on now."""
+    """A port of the loopback interface that no process listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The testbed's folder, as TRAIN_FUNC_TESTBED names it: .ci/run does; without it, what wants it is skipped or fails."""
+"""The testbed's folder, as TRAIN_FUNC_TESTBED names it: .ci/run does; without it, what needs it is skipped or fails."""
 
 import os
 from pathlib import Path

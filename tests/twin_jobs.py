@@ -51,7 +51,7 @@ def links_into(folder: Path) -> list[Path]:
     """Short names of the twin for folders below this one; those of other jobs come and go meanwhile."""
     found = []
     for link in Path("/tmp").glob("train-func-*"):
-        with contextlib.suppress(OSError):  # gone by now, or a folder of somebody else
+        with contextlib.suppress(OSError):  # gone by now, or a folder of another user
             if link.readlink().is_relative_to(folder):
                 found.append(link)
     return found

@@ -27,7 +27,7 @@ bundle_prerequisites() {
     done
     [[ -n ${TRAIN_FUNC_IMAGE:-} ]] || missing+=("TRAIN_FUNC_IMAGE is not set: the image of notebooks and workers, \
 in a registry that this machine reaches")
-    [[ $S3 != minio || -n ${S3_IMAGE:-} ]] || missing+=("--s3 minio: S3_IMAGE is not set, and nobody publishes one")
+    [[ $S3 != minio || -n ${S3_IMAGE:-} ]] || missing+=("--s3 minio: S3_IMAGE is not set, and no public registry has one")
     [[ ${#missing[@]} -eq 0 ]] || die "$PREREQUISITE" "nothing was collected: $(printf '%s\n' "${missing[@]}")"
 }
 

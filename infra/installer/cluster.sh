@@ -44,14 +44,14 @@ user_of_context() {
     kubectl config view --minify --context "$CONTEXT" --output 'jsonpath={.contexts[0].context.user}'
 }
 
-# confirm WHAT: goes on only when somebody agrees to do that to this cluster
+# confirm WHAT: goes on only when the user agrees to do that to this cluster
 confirm() {
     local answer
     say "$1 on context $CONTEXT, server $(server_of_context), user $(user_of_context)"
     if [[ $YES == true || $DRY_RUN == true ]]; then
         return
     fi
-    [[ -t 0 ]] || die "$USAGE" "nobody is there to agree; --yes does"
+    [[ -t 0 ]] || die "$USAGE" "there is no terminal to ask for agreement; --yes agrees"
     read -rp "go on? [y/N] " answer
     [[ $answer == [yY]* ]] || die "$USAGE" "not agreed; nothing was changed"
 }
@@ -76,7 +76,7 @@ ours() {
     [[ -n $found ]]
 }
 
-# foreign KIND NAME [NAMESPACE]: whether it is there and somebody else's
+# foreign KIND NAME [NAMESPACE]: whether it exists and is not managed by install.sh
 foreign() {
     local found
     found=$(asked "$1" "$2" ${3:+--namespace "$3"} --ignore-not-found --output \

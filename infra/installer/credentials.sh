@@ -73,7 +73,7 @@ secret_value() {
     asked secret "$2" --namespace "$1" --ignore-not-found --output "jsonpath={.data.$3}" | base64 --decode
 }
 
-# How to read them, for whoever may.
+# How to read them, for a user who may.
 tell_credentials() {
     choose_cluster
     settle true

@@ -22,13 +22,13 @@ doctor() {
     fi
 }
 
-# Whether what was installed is well.
+# Whether what was installed is ready.
 check_components() {
     local component said
     for component in "${COMPONENTS[@]}"; do
         not_wanted "$component" >/dev/null && continue
         if said=$("verify_$component" 2>&1); then
-            finding ok "$component" "is well"
+            finding ok "$component" "is ready"
         else
             finding FAIL "$component" "$(tail -n 1 <<<"$said")" \
                 "install.sh install brings back what is missing; kubectl --context $CONTEXT get pods,events -n $(namespace_of "$component") tells more"
@@ -219,7 +219,7 @@ names_of() {
     printf '%s' "${found:-none}"
 }
 
-# Rules that nobody enforces keep nobody out.
+# A network policy without an enforcing CNI keeps no client out.
 check_policies() {
     local found
     [[ $NETWORK_POLICIES == true ]] || return 0

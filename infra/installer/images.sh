@@ -43,7 +43,7 @@ registry_of() {
     esac
 }
 
-# The status of its manifest, 000 when nobody answers; of images that want a login only the nodes know more.
+# The HTTP status of its manifest, 000 without an answer. Of images that need a login only the nodes know more.
 asked_for() { # asked_for REGISTRY IMAGE
     local path tag answer scheme
     path=${2#docker.io/}

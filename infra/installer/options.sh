@@ -19,7 +19,7 @@ read_options() {
     while [[ $# -gt 0 ]]; do
         case $1 in
             --profile | --storage | --s3 | --bundle | --context | --timeout | --only | --skip)
-                [[ $# -gt 1 ]] || die "$USAGE" "$1 wants a value; see install.sh --help"
+                [[ $# -gt 1 ]] || die "$USAGE" "$1 expects a value; see install.sh --help"
                 read_value "$1" "$2"
                 shift 2
                 ;;

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# What somebody else has on the cluster and is in the way, or would be in danger.
+# Objects on the cluster that install.sh did not make and that would conflict, or be in danger.
 
 # One operator a cluster: two would both work on every job.
 check_operator() {
@@ -23,7 +23,7 @@ check_operator() {
     fi
 }
 
-# Whoever may make a job where privileged pods are allowed has the node.
+# A user who may create a job where privileged pods are allowed has the node.
 check_namespaces() {
     local name level
     while read -r name; do
@@ -32,14 +32,14 @@ check_namespaces() {
         [[ $name != kubeflow ]] || continue
         level=$(asked namespace "$name" --output 'jsonpath={.metadata.labels.pod-security\.kubernetes\.io/enforce}') || exit
         [[ $level =~ ^(baseline|restricted)$ ]] ||
-            finding FAIL namespaces "$name allows privileged pods, to whoever may make one there: with jobs to every notebook" \
+            finding FAIL namespaces "$name allows privileged pods to every user who may create pods there: with jobs, to every notebook" \
                 "kubectl --context $CONTEXT label namespace $name pod-security.kubernetes.io/enforce=restricted"
     done < <(wanted_namespaces)
 }
 
 check_store() {
     local held
-    not_wanted s3 >/dev/null || check_nobody_elses_store
+    not_wanted s3 >/dev/null || check_foreign_store
     case $S3 in
         external)
             if [[ -z ${AWS_ACCESS_KEY_ID:-} || -z ${AWS_SECRET_ACCESS_KEY:-} ]] && ! exists secret myminio-jobs kubeflow; then
@@ -59,8 +59,8 @@ kubectl --context $CONTEXT --namespace kubeflow delete persistentvolumeclaim dat
     fi
 }
 
-# Taken over, a store of somebody else would be cut off from those who use it.
-check_nobody_elses_store() {
+# Taken over, a store of another owner would be cut off from its users.
+check_foreign_store() {
     local found=""
     [[ $S3 == external ]] || found=$(others_named myminio kubeflow statefulsets,deployments,services,secrets) || exit
     found+=$(others_named myminio train-func secrets) || exit
@@ -69,7 +69,7 @@ check_nobody_elses_store() {
         "--s3 external goes on with a store that is there; or remove these"
 }
 
-# others_named NAME NAMESPACE KINDS: "kind name namespace, " of each that is somebody else's
+# others_named NAME NAMESPACE KINDS: "kind name namespace, " of each that install.sh did not make
 others_named() {
     local found
     found=$(asked "$3" --namespace "$2" --field-selector "metadata.name=$1" --selector "${MANAGED/=/!=}" --output \

@@ -35,7 +35,7 @@ release() {
 upgrade_release() { # upgrade_release NAME NAMESPACE CHART MADE_OF VALUES...
     local name=$1 namespace=$2 chart=$3 made_of=$4 said FORCE=()
     shift 4
-    # Helm 4 applies server-side: what somebody changed by hand would be a conflict forever.
+    # Helm 4 applies server-side: a change by hand would be a conflict forever.
     [[ $(helm version --template '{{.Version}}') != v4* ]] || FORCE=(--force-conflicts)
     # No hooks: those of the charts here only pull images or run programs that nothing needs.
     if ! said=$(h upgrade "$name" "$chart" --install --namespace "$namespace" --no-hooks --wait --timeout "$TIMEOUT" \
@@ -57,7 +57,7 @@ release_field() {
     sort -n <<<"$found" | tail -n 1 | cut -d' ' -f2
 }
 
-# deployed NAME NAMESPACE MADE_OF: whether that is what runs, and nobody has changed or removed any of it
+# deployed NAME NAMESPACE MADE_OF: whether that is what runs, with no object changed or removed since
 deployed() {
     local status made_of
     status=$(release_field "$1" "$2" status) || exit

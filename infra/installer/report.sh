@@ -30,7 +30,7 @@ end_work() {
 failed_at() {
     local code=$?
     [[ $BASH_SUBSHELL -eq 0 ]] || return "$code"
-    [[ ! -e $WORK/told ]] || exit "$code" # whoever failed has said why
+    [[ ! -e $WORK/told ]] || exit "$code" # the command that failed has said why
     say "install.sh: FAILED${STEP:+ in the step $STEP} (line $1: $2)"
     say "  next: fix what is said above, then run the same command again: it goes on where it is needed"
     exit "$FAILED"

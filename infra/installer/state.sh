@@ -145,7 +145,7 @@ remember() {
     apply "what was decided" "$WORK/state.yaml"
 }
 
-# Whoever leaves a component out leaves it out for later too, until --only names it.
+# A component that is left out stays so for later calls, until --only names it.
 recorded_and_wanted() {
     local component found=() was
     was=" $(recorded components) "

@@ -50,7 +50,7 @@ install_namespaces() {
     fi
 }
 
-# Those that are not there already as somebody else's.
+# Those that do not exist yet, or that install.sh made.
 render_namespaces() {
     local name
     while read -r name; do
@@ -76,7 +76,7 @@ verify() {
             how=await_$component
             declare -F "$how" >/dev/null || how=verify_$component
             "$how" >&2
-            say "  $component is well"
+            say "  $component is ready"
         fi
     done
 }
@@ -116,7 +116,7 @@ something_installed() {
     [[ -n $RECORD ]] || die "$PREREQUISITE" "nothing is installed on context $CONTEXT; install.sh install does that"
 }
 
-# What a submission from this machine wants to know.
+# What a submission from this machine needs to know.
 tell_submission() {
     local here=http://127.0.0.1:9000
     [[ $S3 != external ]] || here=$(store_endpoint)

@@ -115,7 +115,7 @@ remove_rest() {
     remove_namespaces "${NAMESPACES[@]}"
 }
 
-# remove_namespaces NAME...: those of ours in which nothing is left that somebody may want
+# remove_namespaces NAME...: those of ours that hold no object worth keeping
 remove_namespaces() {
     local name left="" going=()
     for name in "$@"; do

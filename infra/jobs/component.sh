@@ -12,7 +12,7 @@ render_jobs() {
     if [[ $NETWORK_POLICIES == true ]]; then
         sed -i '$a\  - policy.yaml' "$WORK/jobs/kustomization.yaml"
     fi
-    # The store may be anybody's: then its name is not ours to give.
+    # An external store has an address of its own: no Service of ours names it.
     if [[ $S3 == external ]]; then
         sed -i '/store.yaml/d' "$WORK/jobs/kustomization.yaml"
     fi

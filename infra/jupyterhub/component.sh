@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Notebooks in the cluster: the chart of JupyterHub with our image, an account without rights, and a login.
 readonly JUPYTER=my-jupyter
-readonly ONE_CIRCLE="one circle of trust: its users share one account, namespace, Role and key, whoever logs them in"
+readonly ONE_CIRCLE="one circle of trust: its users share one account, namespace, Role and key, with every kind of login"
 
 images_of_jupyterhub() {
     printf '%s\n' "$JUPYTERHUB_HUB_IMAGE" "$JUPYTERHUB_PROXY_IMAGE" "${TRAIN_FUNC_IMAGE:-registry/train-func:1}"
@@ -73,7 +73,7 @@ YAML
     [[ -z $SPOT_KEY ]] || gpu_on_spot_nodes
 }
 
-# GPUs are the ones worth the risk of a node that is taken away; homes stay.
+# Nodes with GPUs are the ones worth the risk of an eviction; homes stay.
 gpu_on_spot_nodes() {
     cat <<YAML
   extraConfig:
@@ -141,7 +141,7 @@ egress_to_address() { # egress_to_address ADDRESS PORT
     printf '      - {to: [{ipBlock: {cidr: "%s/%s"}}], ports: [{port: %s, protocol: TCP}]}\n' "$1" "$width" "$2"
 }
 
-# Without a cluster to ask: an address that documentation uses and nobody has (RFC 5737).
+# Without a cluster to ask: an address reserved for documentation (RFC 5737).
 api_addresses_or_placeholder() {
     if [[ $COMMAND == render ]]; then
         printf '192.0.2.1 6443\n'
@@ -192,7 +192,7 @@ install_jupyterhub() {
     [[ $HUB_NAMESPACE != kubeflow ]] || tell_move
 }
 
-# What whoever runs the cluster does by hand, because it ends every user's server: volumes stay in their namespace.
+# What the admin of the cluster does by hand, because it ends every user's server: volumes stay in their namespace.
 tell_move() {
     local of="-n kubeflow --context $CONTEXT --selector app=jupyterhub,release=$JUPYTER"
     cat >&2 <<TEXT

@@ -90,7 +90,7 @@ status_of_openebs() {
     printf '%s\n' "${why:-$(rollout_of "$OPENEBS_NAMESPACE" deployment/openebs-localpv-provisioner)}"
 }
 
-# Whoever still has a volume needs the provisioner, to be rid of it again.
+# A volume that is left needs the provisioner to be deleted.
 remove_openebs() {
     local left
     ours_or_none openebs "$OPENEBS_NAMESPACE" || return 0

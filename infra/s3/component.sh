@@ -31,7 +31,7 @@ region() { printf '%s\n' "${AWS_REGION:-us-east-1}"; }
 # The engine with its volume, and the Job that makes the bucket and the key of jobs.
 render_s3() {
     [[ $S3 != minio || -n ${S3_IMAGE:-} ]] || die "$PREREQUISITE" \
-        "--s3 minio: S3_IMAGE=registry/minio:tag is expected, as nobody publishes one; or take --s3 seaweedfs"
+        "--s3 minio: S3_IMAGE=registry/minio:tag is expected: no public registry has one; or take --s3 seaweedfs"
     cp -r "$ROOT/infra/s3" "$WORK/"
     name_hub_namespace "$WORK/s3/policy.yaml"
     s3_resources >"$WORK/s3/kustomization.yaml"

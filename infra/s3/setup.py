@@ -33,7 +33,7 @@ def end(what: str, remedy: str) -> NoReturn:
 
 
 def client(key: tuple[str, str]) -> Any:
-    """Of the store, for whoever has that key."""
+    """Of the store, as the holder of that key."""
     config = Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1}, connect_timeout=5, read_timeout=20)
     return boto3.client(
         "s3",
@@ -60,7 +60,7 @@ def bucket_is_there(store: Any) -> bool:
 
 
 def wait_for_store() -> bool:
-    """Until it answers whoever has the root key; says whether the bucket is there."""
+    """Until it answers the root key; returns whether the bucket is there."""
     started, told = time.monotonic(), ""
     while True:
         try:
@@ -79,7 +79,7 @@ def wait_for_store() -> bool:
 
 
 def make_bucket(store: Any) -> None:
-    """In the region that is named, as AWS wants it."""
+    """In the region that is named, as AWS expects it."""
     elsewhere = {} if REGION == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": REGION}}
     try:
         store.create_bucket(Bucket=BUCKET, **elsewhere)

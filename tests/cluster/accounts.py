@@ -28,7 +28,7 @@ class NoCluster(Exception):
 
 
 def admin_of_the_cluster(folder: Path) -> Kubectl:
-    """Whoever the current context of KUBECONFIG names, in a file of its own; raises NoCluster."""
+    """The user of the current context of KUBECONFIG, in a file of its own; raises NoCluster."""
     command = ["kubectl", "config", "view", "--minify", "--flatten", "--raw", "--output=json"]
     try:
         view = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)

@@ -35,7 +35,7 @@ def losing_the_answer(to: str, kubeconfig: Path, folder: Path) -> Iterator[Path]
     to_lose = [to]
     with _in_front(kubeconfig, folder, to_lose=to_lose) as path:
         yield path
-    assert not to_lose, f"nobody asked for {to}"
+    assert not to_lose, f"no request for {to}"
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ class Stage(Protocol):
 
     pace: float
     """Seconds."""
-    patience: float
+    timeout: float
     """Seconds until something that has to happen has happened."""
     namespace: str
 
@@ -150,7 +150,7 @@ class Play:
         for worker in workers:
             self.until(lambda worker=worker: bool(self._running(worker)), f"worker {worker} runs")
             pod = self._running(worker)[-1]
-            end = time.monotonic() + self.stage.patience
+            end = time.monotonic() + self.stage.timeout
             while "ready" not in self.stage.text(self.job, pod).splitlines():
                 assert time.monotonic() < end, f"worker {worker} of {self.job} is never ready"
                 time.sleep(0.1)
@@ -183,7 +183,7 @@ class Play:
         time.sleep(paces * self.stage.pace)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        self.record.until(condition, f"{self.job}: {what}", self.stage.patience)
+        self.record.until(condition, f"{self.job}: {what}", self.stage.timeout)
 
     def holds(self, kind: str) -> bool:
         now = self.record.conditions[-1] if self.record.conditions else []

@@ -27,7 +27,7 @@ class OperatorStage:
 
     def __init__(self, user: Path, admin: Path, namespace: str, pace: float = 3.0) -> None:
         self.pace = pace
-        self.patience = 150.0
+        self.timeout = 150.0
         self.namespace = namespace
         api = kubernetes.config.new_client_from_config(str(user))
         self.core = kubernetes.client.CoreV1Api(api)

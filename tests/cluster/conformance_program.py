@@ -66,7 +66,7 @@ def ask(word: str, worker: int) -> int:
                 return int(connection.makefile().readline())
         except (OSError, ValueError):
             time.sleep(0.1)
-    raise TimeoutError(f"nobody at {HOST}:{PORT}")
+    raise TimeoutError(f"no peer at {HOST}:{PORT}")
 
 
 def end(exit_code: str) -> NoReturn:

@@ -20,7 +20,7 @@ class Trace:
     completed: bool
     """Whether it has a completion time."""
     gone: bool
-    """Whether the job was gone before anybody took it away."""
+    """Whether the job was gone before the test deleted it."""
     environments: dict[str, dict[str, str]]
     """By worker, of its last incarnation."""
     left: list[str] = field(default_factory=list)

@@ -22,7 +22,7 @@ class TwinStage:
 
     def __init__(self, home: Path, pace: float = 0.5) -> None:
         self.pace = pace
-        self.patience = 120.0
+        self.timeout = 120.0
         self.home = home
         self.namespace = "default"
         self.backend = Local()

@@ -74,7 +74,7 @@ def running(admin: Kubectl) -> Iterator[ObjectStore]:
 
 
 def image() -> str:
-    """Nobody publishes MinIO any more: the testbed's own build, or one that the cluster can pull."""
+    """No public registry has MinIO: the testbed's own build, or one that the cluster can pull."""
     if given := os.environ.get("TRAIN_FUNC_TEST_MINIO_IMAGE"):
         return given
     versions = TESTBED / "versions.env"

@@ -15,7 +15,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Kubectl:
-    """Whoever ``kubeconfig`` says; in ``namespace`` unless an argument names another."""
+    """Acts as the user of ``kubeconfig``; in ``namespace`` unless an argument names another."""
 
     kubeconfig: Path
     namespace: str | None = None

@@ -212,7 +212,7 @@ DIFFERENCES = [
         ["Failed 143 Error, deleted", "Succeeded 0 Completed"],
         ["Failed 137 Error, deleted", "Succeeded 0 Completed"],
         "a stop signal that comes before the first process of a pod listens is lost, and its grace period with it; "
-        "the twin delivers it late, for the sake of whoever cancels a job right after its start",
+        "the twin delivers it late, so that a job can be cancelled right after its start",
     ),
     Difference(
         "backoff-limit-in-place",

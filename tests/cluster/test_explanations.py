@@ -19,7 +19,7 @@ from train_func.client.job import Job
 NAMED_SECONDS = 120.0  # until a diagnosis is told; a quarter of it where nothing else runs, as the tables show
 LIMIT_SECONDS = 180.0
 SMALL = {"cpu": "200m", "memory": "1Gi"}
-# Below 0, so that nobody else's pod can be pushed aside; for the first there is a quota.
+# Below 0, so that no other pod can be preempted; for the first there is a quota.
 LOW, LOWEST, HIGHER = "train-func-tests-low", "train-func-tests-lowest", "train-func-tests-higher"
 
 
@@ -43,7 +43,7 @@ def no_such_program(job, pod, container):
     container["command"] = ["no-such-program"]
 
 
-def nobody_looks_after_it(job, pod, container):
+def no_operator_picks_it_up(job, pod, container):
     job["spec"]["runPolicy"]["managedBy"] = "kueue.x-k8s.io/multikueue"  # the operator leaves such a job alone
 
 
@@ -60,12 +60,16 @@ HOPELESS: dict[str, tuple[dict[str, Any], str, str]] = {
     "secret-without-key": ({"store_secret": "half"}, "permission", "couldn't find key rootPassword in Secret"),
     "config-map-missing": ({"edit": no_config_map}, "permission", 'configmap "no-such-map" not found'),
     "pod-security": ({"edit": unsafe}, "permission", 'violates PodSecurity "restricted'),
-    "account-missing": ({"service_account": "nobody"}, "permission", 'serviceaccount "nobody" not found'),
+    "account-missing": (
+        {"service_account": "missing-account"},
+        "permission",
+        'serviceaccount "missing-account" not found',
+    ),
     "priority-missing": ({"priority_class": "no-such-class"}, "input", "no PriorityClass with name no-such-class"),
     "quota": ({"priority_class": LOW}, "quota", "quota 'tests' is exceeded (limits.memory: 64Mi asked for"),
     "program-missing": ({"edit": no_such_program}, "image", "its image cannot run the workers' program"),
     "out-of-memory": ({"edit": runs(EATS)}, "memory", "needed more than its memory limit and was killed"),
-    "no-operator": ({"edit": nobody_looks_after_it}, "cluster", "the Training Operator has not picked up this job"),
+    "no-operator": ({"edit": no_operator_picks_it_up}, "cluster", "the Training Operator has not picked up this job"),
 }
 # These are told and waited for.
 PASSING: dict[str, tuple[dict[str, Any], str]] = {
@@ -243,7 +247,7 @@ def failing(run: Run, title: str, function: Any, asked: dict[str, Any], options:
 def failures(run: Run, admin: Kubectl, namespace: str) -> Iterator[dict[str, BaseException]]:
     """How each of them ended, all waited for at once."""
     wrong = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "wrong", "namespace": namespace}}
-    admin.apply({**wrong, "stringData": {"rootUser": "nobody", "rootPassword": "wrong"}})
+    admin.apply({**wrong, "stringData": {"rootUser": "stranger", "rootPassword": "wrong"}})
     jobs = {title: failing(run, title, *how) for title, how in FAILING.items()}
     try:
         yield {title: end_of(job) for title, job in jobs.items()}

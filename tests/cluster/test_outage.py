@@ -1,4 +1,4 @@
-"""Whoever waits is told when a cluster grants or answers no more, and goes on waiting until it does again."""
+"""A waiting client is told when a cluster refuses or stops answering, and waits on until it answers again."""
 
 import contextlib
 import io
@@ -31,7 +31,7 @@ LOST = (("pods", "watch"), ("pytorchjobs", "get"), ("pytorchjobs", "list"), ("py
 
 
 class Waiting:
-    """Somebody waits for a job and somebody watches it, at the same time, from now on."""
+    """One client waits for a job and another watches it, at the same time, from now on."""
 
     def __init__(self, job: Job) -> None:
         self.ended: list[str | BaseException] = []

@@ -64,7 +64,7 @@ def as_who(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, notebook: Kubectl) -
 @pytest.fixture(scope="module", autouse=True)
 def kubernetes_is_loaded(as_notebook: None) -> None:
     """Importing its client takes a second or more, once for each process, before anything is asked."""
-    Cluster(**SMALL).job("nobody").pods()
+    Cluster(**SMALL).job("no-such-job").pods()
 
 
 def server(url: str, **more: str) -> Callable[[dict[str, Any]], object]:
@@ -230,13 +230,17 @@ def test_a_limit_range_that_a_worker_exceeds(refused, admin, namespace):
 def test_secrets_accounts_and_classes_that_are_missing_are_told_at_once(refused, admin, namespace, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(admin.kubeconfig))
     error = refused(
-        namespace=namespace, store_secret="nowhere", service_account="nobody", priority_class="none", queue="none"
+        namespace=namespace,
+        store_secret="nowhere",
+        service_account="missing-account",
+        priority_class="none",
+        queue="none",
     )
     told = str(error)
     assert len(error.faults) == 4
     assert "Secret 'nowhere' is not in namespace" in told
     assert "--from-env-file=/dev/stdin" in told
-    assert "service_account='nobody': " in told
+    assert "service_account='missing-account': " in told
     assert "priority_class='none': " in told
     assert "has no Kueue" in told
 

@@ -45,7 +45,7 @@ def jobs() -> Iterator[list[Hanging]]:
 
 @contextlib.contextmanager
 def waited_for(jobs: list[Hanging]) -> Iterator[None]:
-    """Somebody waits for them until all was seen that was to be seen; then they are deleted."""
+    """A client waits for them until everything expected was seen; then they are deleted."""
     waiting = threading.Thread(target=wait_for_all, args=(dict.fromkeys(jobs, LIMIT_SECONDS),))
     waiting.start()
     try:
@@ -81,7 +81,7 @@ def evicted_at(found: Hanging) -> datetime | None:
 
 @contextlib.contextmanager
 def denying(admin: Kubectl, namespace: str, group: str, kind: dict[str, Any], resource: str) -> Iterator[None]:
-    """A policy of the API server that lets nobody create that ``kind`` in the namespace."""
+    """A policy of the API server that refuses every ``kind`` that is created in the namespace."""
     name = f"{namespace}-{resource}"
     rules = [{"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE"], "resources": [resource]}]
     about: dict[str, Any] = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
@@ -122,7 +122,7 @@ def test_a_policy_that_denies_the_pods_of_a_job_that_is_there_is_raised(jobs, ad
     jobs.append(found)
     until(lambda: found.job.state == "Running", "the job runs")
     of_the_job = f"--selector=training.kubeflow.org/job-name={found.job.record.job_name}"
-    with denying(admin, namespace, "", restricted_pod.pod("none", "nobody", "true"), "pods"):
+    with denying(admin, namespace, "", restricted_pod.pod("none", "denied", "true"), "pods"):
         admin("delete", "pods", f"--namespace={namespace}", of_the_job, "--wait=false")
         wait_for_all({found: NAMED_SECONDS})
     assert found.failure is not None, found.told
@@ -133,7 +133,7 @@ def test_a_policy_that_denies_the_pods_of_a_job_that_is_there_is_raised(jobs, ad
 
 @pytest.fixture
 def out_of_reach(admin: Kubectl, namespace: str) -> dict[str, str]:
-    """Addresses at which pods find no store: nobody has the first, and no pod stands behind the second."""
+    """Addresses at which pods find no store: no machine has the first, and no pod stands behind the second."""
     pod = admin.json("get", "pods", f"--namespace={namespace}", "--field-selector=status.phase=Running")["items"][0]
     pods = ipaddress.ip_network(f"{pod['status']['podIP']}/24", strict=False)
     metadata = {"name": "no-store", "namespace": namespace}

@@ -90,6 +90,6 @@ def test_nodes_are_seen_where_the_admin_says_so(notebook, nodes_visible):
         assert "forbidden" in notebook.run("get", other, "--all-namespaces").stderr
 
 
-def test_a_training_pod_has_no_token_and_is_nobody_to_the_api(inside_a_worker):
+def test_a_training_pod_has_no_token_and_is_anonymous_to_the_api(inside_a_worker):
     assert inside_a_worker["tokens"] == []
     assert inside_a_worker["answer_of_the_api"] in (401, 403)

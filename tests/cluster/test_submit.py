@@ -156,7 +156,7 @@ def test_an_object_of_that_name_that_is_not_ours_is_refused_and_left_alone(run, 
     manifest = job.manifest
     job.cancel()  # beside a job that still trains a fresh one is refused
     name = f"{job.name}-g{job.record.generation + 1}"
-    foreign = {"metadata": {"name": name, "namespace": namespace, "labels": {"of": "somebody-else"}}}
+    foreign = {"metadata": {"name": name, "namespace": namespace, "labels": {"of": "another-user"}}}
     if kind == "configmap":
         foreign |= {"apiVersion": "v1", "kind": "ConfigMap", "data": {"theirs": "1"}}
     else:
@@ -166,7 +166,7 @@ def test_an_object_of_that_name_that_is_not_ours_is_refused_and_left_alone(run, 
         with pytest.raises(InvalidInput, match=f"(?i:{kind}) {name} in namespace {namespace} .* is not of train_func"):
             submit(says_good_bye, run, on=Cluster(**SMALL), fresh=True)
         assert Kubectl(admin.kubeconfig, namespace).json("get", kind, name)["metadata"]["labels"] == {
-            "of": "somebody-else"
+            "of": "another-user"
         }
     finally:
         admin("delete", kind, name, f"--namespace={namespace}")
@@ -251,7 +251,7 @@ def secret(namespace: str, name: str, values: dict[str, str]) -> dict:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values}
 
 
-def test_whoever_is_overtaken_by_the_same_submission_attaches_to_its_job(run, jobs, objects_of, notebook, capsys):
+def test_a_client_overtaken_by_the_same_submission_attaches_to_its_job(run, jobs, objects_of, notebook, capsys):
     class Overtaken(Cluster):
         def submit(self, *arguments):
             jobs.append(submit(waits, run, on=Cluster(**SMALL, grace_seconds=1)))

@@ -36,7 +36,7 @@ def test_a_job_that_is_being_deleted_is_waited_for_and_submitted_anew(run, jobs,
     assert "is Deleted; it is tried again" in capsys.readouterr().out
 
 
-def test_whoever_attaches_with_other_options_is_told_what_the_job_has(run, jobs, namespace, capsys):
+def test_attaching_with_other_options_says_what_the_job_has(run, jobs, namespace, capsys):
     job = submit(waits, run, on=Cluster(**SMALL, grace_seconds=1))
     jobs.append(job)
     submit(waits, run, on=Cluster(**SMALL, grace_seconds=1))

@@ -1,4 +1,4 @@
-"""Whoever follows a job sees every line once, whatever befalls pods, the operator, the API server or the kernel."""
+"""A client that follows a job sees every line once, whatever happens to pods, operator, API server or kernel."""
 
 import os
 import signal

@@ -91,7 +91,7 @@ MORE_THAN_ONE = {
     ("client/twin/admission.py", "cores"): "more than this machine has",
     ("client/twin/local.py", "run.workers"): "more than this machine has cores, or GPUs",
     ("client/twin/room.py", "WORKERS_PER_CORE"): "a constant",
-    ("worker/pod/rendezvous.py", "self._environment.num_workers"): "one worker meets nobody",
+    ("worker/pod/rendezvous.py", "self._environment.num_workers"): "one worker has no peer",
     ("worker/pod/environment.py", "num_workers"): "a worker is one of several",
 }
 

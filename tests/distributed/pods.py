@@ -131,7 +131,7 @@ class Pod:
 
 
 def seconds_until_gone(processes):
-    """How long the processes still ran; a dead one that nobody has buried yet is gone."""
+    """How long the processes still ran; a dead one that is not reaped yet is gone."""
     start = time.monotonic()
     while any(_runs(process) for process in processes):
         assert time.monotonic() - start < LIMIT

@@ -1,4 +1,4 @@
-"""A Session on two ranks: both succeed or both are told why not, and nobody waits for a rank that has failed."""
+"""A Session on two ranks: both succeed or both are told why not, and no rank waits for one that has failed."""
 
 import json
 
@@ -161,7 +161,7 @@ def test_a_fault_of_one_rank_is_told_to_the_other(ranks):
     assert ranks[0]["fails_on_one_rank"]["step"] == ["BrokenBarrierError", "rank 1 failed with KeyError: 'here'"]
 
 
-def test_nobody_waits_for_a_rank_that_has_gone(ranks):
+def test_no_rank_waits_for_one_that_has_gone(ranks):
     assert ranks[1]["dies_on_one_rank"]["error"] == "ValueError"
     assert ranks[0]["dies_on_one_rank"]["error"] == "RuntimeError"
     assert ranks[0]["dies_on_one_rank"]["seconds"] < 60

@@ -12,7 +12,7 @@ from tests.distributed.worlds import WORLD_SIZES
 pytestmark = pytest.mark.timeout(HANG)
 SEVERAL = (2, 3)
 RIGHT = ["split once", "sharded once", "blocks by hand", "another rank's block", "rows", "some rows"]
-RIGHT_ROWS = ["whole", "iterable", "the same part everywhere", "split, dealt by nobody"]
+RIGHT_ROWS = ["whole", "iterable", "the same part everywhere", "split, but not dealt out"]
 BLOCKS_TWICE = "split twice, into blocks and again into blocks .split_dataset_by_node, shard or select"
 NAMED = {
     "split twice": BLOCKS_TWICE,
@@ -40,7 +40,7 @@ NAMED_ROWS = {
     "sharded with strides": "before that they were split: every n-th for each rank",
     "selected": "split by hand, select or filter",
     "split twice": "before that they were split: split twice, into blocks",
-    "dealt by nobody": "its loader does not, so every rank would train on every row",
+    "not dealt out": "its loader does not, so every rank would train on every row",
     "iterable, split": "an iterable data set was split by split_dataset_by_node",
     "without use_cpu": "transformers.Trainer sees 1 of",
     "drop last": "dataloader_drop_last=True leaves out",

@@ -112,7 +112,7 @@ def train_func(parameters):
     assert "[rank 1] NameError: name 'mistyped' is not defined\n" in made.log(1, 1)
 
 
-def test_a_peer_that_waits_for_nobody_is_told_that_the_other_failed(job):
+def test_a_peer_that_waits_in_vain_is_told_that_the_other_failed(job):
     source = """
 import os, sys, time
 
@@ -250,7 +250,7 @@ def train_func(parameters):
     assert "2 of 2 attempts" in record["message"]
     assert "rank 0 was killed by SIGKILL" in record["message"]
 
-    assert made.start().exit_codes() == [147]  # after a final end somebody has submitted anew
+    assert made.start().exit_codes() == [147]  # after a final end the user has submitted anew
     made.pods[0].says(r"^attempt 3 \(1 of at most 2 since it was submitted again\)")
 
 
@@ -290,13 +290,13 @@ def train_func(parameters):
     assert made.pods[0].says("the store was no help at the end of this attempt")
 
 
-def test_a_store_that_is_away_is_waited_for_until_somebody_stops_it(job):
+def test_a_store_that_is_away_is_waited_for_until_the_worker_is_stopped(job):
     made = job(
         "raise SystemExit('this must not run')",
         store="s3://a-bucket/runs",
         environment={
             "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9",
-            "AWS_ACCESS_KEY_ID": "somebody",
+            "AWS_ACCESS_KEY_ID": "stranger",
             "AWS_SECRET_ACCESS_KEY": "something",
         },
     ).start()

@@ -51,7 +51,7 @@ def ran(*command, code=0, **settings):
 def repository(folder):
     """A git repository with the operator's manifests: its address and commit."""
     shutil.copytree(published(), folder / "manifests")
-    name = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+    name = ["-c", "user.name=tester", "-c", "user.email=tester@example.org"]
     for words in (["init", "--quiet"], ["add", "."], [*name, "commit", "--quiet", "-m", "published"]):
         ran("git", *words, cwd=folder)
     return f"file://{folder}", ran("git", "rev-parse", "HEAD", cwd=folder).strip()
@@ -168,10 +168,10 @@ def test_what_is_collected_already_is_kept(site):
 
 
 def test_an_image_that_cannot_be_had_ends_it_by_name_and_without_half_an_archive(site):
-    site.set(OPERATOR_IMAGE=f"{site.registry}/nobody/has:this")
+    site.set(OPERATOR_IMAGE=f"{site.registry}/missing/image:1")
     said = site.collect(code=4)
-    assert f"{site.registry}/nobody/has:this cannot be had" in said
-    assert not [path for path in (site.bundle / "images").iterdir() if "nobody" in path.name]
+    assert f"{site.registry}/missing/image:1 cannot be had" in said
+    assert not [path for path in (site.bundle / "images").iterdir() if "missing" in path.name]
     assert not (site.bundle / "SHA256SUMS").exists()
 
 

@@ -1,6 +1,6 @@
 """What install.sh gives to the charts of JupyterHub and OpenEBS, by profile: golden files, and what must hold in them.
 
-The charts are nobody's but their makers', so a helm that only prints its values files stands in for them here; with
+The charts are not part of this repository, so a helm that only prints its values files stands in for them here; with
 TRAIN_FUNC_TEST_CHARTS=DIR (see tests/install/charts.py) the real helm renders the real charts too.
 """
 

@@ -53,7 +53,7 @@ def test_the_secret_holds_the_keys_that_were_typed(bash):
     assert held == {"rootUser": ACCESS_KEY, "rootPassword": SECRET_KEY}
 
 
-def test_the_account_is_used_with_the_token_in_its_file_that_nobody_else_reads(bash, tmp_path, monkeypatch):
+def test_the_account_is_used_with_the_token_in_its_file_that_its_owner_alone_reads(bash, tmp_path, monkeypatch):
     config = tmp_path / ".kube/config"
     with running(server := ApiServer()):
         server.answer = lambda asked: Answer(body={"token": asked.token})

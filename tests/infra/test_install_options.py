@@ -14,7 +14,7 @@ USAGE, PREREQUISITE = 2, 3
 
 
 def install(*arguments, **environment):
-    """Runs it beside the kubeconfig that is named, if any; nobody is there to answer questions."""
+    """Runs it beside the kubeconfig that is named, if any, without a terminal to ask."""
     given = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": "/nonexistent", **environment}
     return subprocess.run(
         [ROOT / "install.sh", *arguments], env=given, capture_output=True, text=True, timeout=300, check=False, input=""
@@ -28,8 +28,8 @@ def kubeconfig(folder: Path, *contexts: str) -> str:
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "away", "cluster": {"server": "http://127.0.0.1:1"}}],
-        "users": [{"name": "somebody", "user": {}}],
-        "contexts": [{"name": name, "context": {"cluster": "away", "user": "somebody"}} for name in contexts],
+        "users": [{"name": "tester", "user": {}}],
+        "contexts": [{"name": name, "context": {"cluster": "away", "user": "tester"}} for name in contexts],
     }
     path.write_text(json.dumps(config))
     return str(path)
@@ -44,7 +44,7 @@ def kubectl():
 WRONG = {
     "command": (["instal"], "command instal: one of install upgrade status doctor render"),
     "option": (["install", "--profil", "kind"], "--profil is no option"),
-    "value": (["install", "--profile"], "--profile wants a value"),
+    "value": (["install", "--profile"], "--profile expects a value"),
     "profile": (["install", "--profile", "eks"], "--profile eks: one of generic kind aks hpk testbed is expected"),
     "engine": (["install", "--s3", "ceph"], "--s3 ceph: one of seaweedfs minio versitygw external is expected"),
     "storage": (["install", "--storage", "existing:"], "--storage existing:: auto, openebs, existing:CLASS or none"),

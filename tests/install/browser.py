@@ -20,7 +20,7 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key under which the proto
 CONTROL = "\ue009"
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-proxy-server", "--window-size=1300,1000")
 LOOK_SECONDS = 0.5
-# With the token that Jupyter's own pages send, as nobody but them can read it.
+# With the token that Jupyter's own pages send, which no other page can read.
 FETCH = """
 const token = document.cookie.match(/(?:^|; )_xsrf=([^;]*)/);
 const asked = fetch(arguments[0], {method: arguments[1], headers: token ? {"X-XSRFToken": token[1]} : {}});

@@ -1,4 +1,4 @@
-"""Charts that somebody has fetched: install.sh with them, and with images built of the packages that they are made of.
+"""Charts fetched before: install.sh with them, and with images built of the packages that they are made of.
 
 TRAIN_FUNC_TEST_CHARTS names a folder with jupyterhub-VERSION.tgz and openebs-VERSION.tgz, as `helm package` makes them
 of their sources, and with the binary provisioner-localpv built of its own. None of it is committed.
@@ -36,7 +36,7 @@ def folder_with(name: str, *others: str) -> Path:
 
 
 def version_of(name: str) -> str:
-    """That of the chart, as install.sh wants it."""
+    """That of the chart, as install.sh expects it."""
     found = re.search(rf"^{name.upper()}_CHART=(\S+)$", (ROOT / "infra/versions.env").read_text(), re.M)
     assert found
     return found[1]
@@ -72,11 +72,11 @@ def installer_with(admin: Kubectl, charts: Path, folder: Path, **images: str) ->
         os.environ["TRAIN_FUNC_IMAGE"],
         in_cluster_minio.image(),
         script=checkout / "install.sh",
-        without=somebody_elses(admin),
+        without=foreign_components(admin),
     )
 
 
-def somebody_elses(admin: Kubectl) -> tuple[str, ...]:
+def foreign_components(admin: Kubectl) -> tuple[str, ...]:
     """Components that are there already and not ours to install; skips when install.sh was here before."""
     if admin.run("get", "configmap", "train-func-install", "--namespace=kubeflow").returncode == 0:
         pytest.skip("NOT TESTED with charts: something is installed on this cluster already")

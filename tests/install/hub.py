@@ -29,7 +29,7 @@ LOGIN_PAGE = "/hub/login"
 WAITING = "//div[contains(@class, 'jp-InputPrompt') and contains(., '*')]"
 
 
-def reaches_nobody_else(admin: Kubectl, others: list[str]) -> None:
+def has_rights_in_its_namespace_alone(admin: Kubectl, others: list[str]) -> None:
     """The account that the hub has may do in its own namespace what RULES say, and in ``others`` nothing of it."""
 
     def may(namespace: str, *what: str) -> str:

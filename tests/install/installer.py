@@ -1,4 +1,4 @@
-"""install.sh as somebody would call it, with kubectl and helm in front that write down every argument."""
+"""install.sh as a user would call it, with kubectl and helm in front that write down every argument."""
 
 import copy
 import os
@@ -41,7 +41,7 @@ class Installer:
         self._context = yaml.safe_load(kubeconfig.read_text())["current-context"]
         self.said = ""
         self.in_place = False
-        """Whether its last installation ended well and nobody has uninstalled since."""
+        """Whether its last installation ended well and none has uninstalled it since."""
         for name in ("kubectl", "helm"):
             if real := shutil.which(name):
                 (folder / name).write_text(IN_FRONT.format(name=name, real=real, folder=folder))
@@ -75,7 +75,7 @@ class Installer:
     def __call__(
         self, command: str, *options: str, agreed: bool = True, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """As it ended, well or not; ``agreed``: the name of the context is given to whoever asks for it."""
+        """As it ended, well or not; ``agreed``: the name of the context is given to every prompt for it."""
         done = subprocess.run(
             self._command(command, *options),
             env=self._environment | environment,
@@ -97,7 +97,7 @@ class Installer:
         return done.stdout + done.stderr
 
     def by_hand(self, command: str) -> None:
-        """A command line that it told somebody to give."""
+        """A command line that it told the user to give."""
         subprocess.run(
             ["bash", "-ec", command], env=self._environment, check=True, timeout=SECONDS, capture_output=True
         )

@@ -29,7 +29,7 @@ print("\\n".join(rounds[-1]))
 DENIES = {
     "apiVersion": "networking.k8s.io/v1",
     "kind": "NetworkPolicy",
-    "metadata": {"name": "nobody"},
+    "metadata": {"name": "deny-all"},
     "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
 }
 
@@ -43,7 +43,7 @@ def reached(admin: Kubectl, namespace: str, *addresses: str, labels: dict[str, s
 
 @contextmanager
 def listening(admin: Kubectl, namespace: str) -> Iterator[str]:
-    """A pod in this namespace that anybody may connect to: its address."""
+    """A pod in this namespace that every pod may connect to: its address."""
     pod = restricted_pod.pod(os.environ["TRAIN_FUNC_IMAGE"], "listens", "python", "-c", LISTENS)
     there = Kubectl(admin.kubeconfig, namespace)
     there.apply(pod)
@@ -55,7 +55,7 @@ def listening(admin: Kubectl, namespace: str) -> Iterator[str]:
 
 
 def skip_unless_enforced(admin: Kubectl) -> None:
-    """Skips, and says so, where a policy that lets nobody in lets somebody in."""
+    """Skips, and says so, where a policy that denies everything lets a connection in."""
     with accounts.namespace_of_its_own(admin) as name, listening(admin, name) as address:
         until(lambda: reached(admin, name, address) or None, "the pod that listens is reached")
         Kubectl(admin.kubeconfig, name).apply(DENIES)

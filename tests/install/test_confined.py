@@ -1,4 +1,4 @@
-"""What install.sh made is open to those who need it, and to nobody else."""
+"""What install.sh made is open to those who need it, and to no other account."""
 
 import json
 import os
@@ -33,17 +33,17 @@ def test_the_key_of_jobs_opens_its_bucket_and_nothing_else(installed, admin):
     root = client(admin, key_of(admin, "kubeflow", "myminio"))
     jobs = client(admin, key_of(admin, "train-func", "myminio"))
     jobs.put_object(Bucket="kubeflow-examples", Key="mine", Body=b"")
-    root.create_bucket(Bucket="of-somebody-else")
+    root.create_bucket(Bucket="of-another-user")
     try:
         with pytest.raises(ClientError, match="AccessDenied"):
-            jobs.put_object(Bucket="of-somebody-else", Key="mine", Body=b"")
+            jobs.put_object(Bucket="of-another-user", Key="mine", Body=b"")
         with pytest.raises(ClientError, match="AccessDenied"):
-            jobs.list_objects_v2(Bucket="of-somebody-else")
+            jobs.list_objects_v2(Bucket="of-another-user")
     finally:
-        root.delete_bucket(Bucket="of-somebody-else")
+        root.delete_bucket(Bucket="of-another-user")
 
 
-def test_nobody_but_an_admin_reads_secrets_or_runs_programs_in_pods(installed, admin, notebook):
+def test_only_an_admin_reads_secrets_or_runs_programs_in_pods(installed, admin, notebook):
     for verb in ("get", "list", "watch"):
         assert notebook.run("auth", "can-i", verb, "secrets", "--all-namespaces").stdout.strip() == "no"
     for account in ("train-func:notebook", "train-func:default", "kubeflow:default", "train-func-hub:notebook"):
@@ -88,7 +88,7 @@ def as_the_hub(installed: Installer, admin: Kubectl) -> Iterator[None]:
 
 def test_a_hub_in_its_namespace_reads_no_secret_and_makes_no_pod_where_the_others_are(as_the_hub, admin):
     """With the chart at hand test_jupyterhub asks the same of the hub itself."""
-    hub.reaches_nobody_else(admin, [name for name in NAMESPACES if name != hub.NAMESPACE])
+    hub.has_rights_in_its_namespace_alone(admin, [name for name in NAMESPACES if name != hub.NAMESPACE])
 
 
 def test_no_secret_is_in_an_argument_or_in_what_was_said(installed, admin):

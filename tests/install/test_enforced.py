@@ -15,7 +15,7 @@ def enforced(installed, admin):
     skip_unless_enforced(admin)
 
 
-def test_the_store_is_reached_by_jobs_and_by_nobody_else(admin):
+def test_the_store_is_reached_by_jobs_and_by_no_other_pod(admin):
     assert reached(admin, "train-func", STORE) == {STORE}
     with accounts.namespace_of_its_own(admin) as name:
         assert reached(admin, name, STORE) == set()

@@ -81,7 +81,7 @@ def test_the_doctor_names_what_is_not_well_and_finds_all_well_once_install_has_b
     assert "minio missing" in status.stdout
     assert "install.sh install brings it back" in status.stderr
     assert 'FAIL  s3               Error from server (NotFound): statefulsets.apps "myminio" not found' in done.stdout
-    assert "ok    operator         is well" in done.stdout
+    assert "ok    operator         is ready" in done.stdout
 
     # An image that is no store.
     done = installed("install", "--only", "s3", "--timeout", "10s", S3_IMAGE=os.environ["TRAIN_FUNC_IMAGE"])
@@ -99,7 +99,7 @@ def test_the_doctor_names_what_is_not_well_and_finds_all_well_once_install_has_b
     assert admin("get", "crd", "tfjobs.kubeflow.org", f"--output={columns}") == before
     said = installed.must("doctor")
     assert "FAIL" not in said
-    assert said.count("is well") >= 3
+    assert said.count("is ready") >= 3
 
 
 def test_the_status_tells_what_runs_and_how_to_reach_it(installed):

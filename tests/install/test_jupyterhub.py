@@ -73,7 +73,7 @@ def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def window(shots: Path) -> Iterator[Browser]:
-    """A browser that knows nobody; skips, and says so, where there is none."""
+    """A browser without a session; skips, and says so, where there is none."""
     try:
         with browser.opened(shots) as found:
             yield found
@@ -98,7 +98,7 @@ def test_a_second_run_changes_nothing(installed, admin):
     assert objects(admin) == first
 
 
-def test_what_somebody_changed_by_hand_is_put_right(installed, admin):
+def test_a_change_by_hand_is_put_right(installed, admin):
     admin("patch", "service", "proxy-public", HERE, '--patch={"spec": {"type": "NodePort"}}')
     assert "changed: jupyterhub" in installed.must("install")
     assert admin("get", "service", "proxy-public", HERE, "--output=jsonpath={.spec.type}") == "ClusterIP"
@@ -111,7 +111,7 @@ def test_an_upgrade_that_was_killed_goes_on(installed, admin):
     assert "nothing was changed" in installed.must("install")
 
 
-def test_a_release_of_somebody_else_is_refused_before_anything_is_changed(installed, admin):
+def test_a_release_of_another_owner_is_refused_before_anything_is_changed(installed, admin):
     newest = admin("get", "secrets", HERE, RELEASE, "--output=name").split()[-1]
     admin("label", newest, HERE, "made-by-")
     try:
@@ -124,7 +124,7 @@ def test_a_release_of_somebody_else_is_refused_before_anything_is_changed(instal
 
 
 @pytest.mark.parametrize(("user", "whose"), [("alice", "admin"), ("admin", "user"), ("No name!", "user")])
-def test_nobody_logs_in_with_the_wrong_name_or_password(url, admin, window, user, whose):
+def test_no_user_logs_in_with_the_wrong_name_or_password(url, admin, window, user, whose):
     hub.log_in(window, url, user, hub.password(admin, whose))
     window.wait_for(".login_error")
     assert hub.LOGIN_PAGE in window.address
@@ -153,7 +153,7 @@ def test_a_notebook_reads_no_secret_and_starts_nothing(installed, admin):
 
 
 def test_the_hub_reads_no_secret_and_makes_no_pod_where_store_operator_and_jobs_are(installed, admin):
-    hub.reaches_nobody_else(admin, [name for name in NAMESPACES if name != hub.NAMESPACE])
+    hub.has_rights_in_its_namespace_alone(admin, [name for name in NAMESPACES if name != hub.NAMESPACE])
     assert admin.json("get", "role", "hub", HERE)["rules"] == hub.RULES  # for the tests that have no chart
 
 
@@ -213,7 +213,7 @@ def test_uninstalling_keeps_homes_and_installing_again_finds_them(installed, adm
     assert "nothing was changed" in installed.must("install")
 
 
-def test_one_that_is_beside_the_store_already_stays_with_its_homes_until_somebody_moves_it(installed, admin):
+def test_one_that_is_beside_the_store_already_stays_with_its_homes_until_the_admin_moves_it(installed, admin):
     installed.must("uninstall")
     admin("delete", "pvc", "--all", HERE, "--timeout=120s", seconds=130)
     home = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "claim-bob", "labels": LABELS}}
@@ -234,7 +234,7 @@ def test_one_that_is_beside_the_store_already_stays_with_its_homes_until_somebod
     assert not admin("get", "deployments", BEFORE, SELECTOR, "--output=name")
     assert admin("get", "pvc", "claim-bob", BEFORE, "--output=name")
     assert f"{hub.NAMESPACE} port-forward svc/proxy-public" in installed.must("status")
-    # Homes in a namespace that install.sh did not make stay, also after --purge: whoever moved the hub removes them.
+    # Homes in a namespace that install.sh did not make stay, also after --purge: the admin removes them.
     admin("delete", "pvc", BEFORE, "--selector=app=jupyterhub", "--timeout=120s", seconds=130)
 
 

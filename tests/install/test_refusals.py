@@ -20,7 +20,7 @@ spec:
   selector: {matchLabels: {app: other}}
   template:
     metadata: {labels: {app: other}}
-    spec: {containers: [{name: manager, image: "somebody/training-operator:v1.7.0"}]}
+    spec: {containers: [{name: manager, image: "other/training-operator:v1.7.0"}]}
 """
 
 
@@ -42,7 +42,7 @@ def refused(done) -> str:
 def wrongly_asked(installer: Installer, admin: Kubectl) -> str:
     """The report on options and variables that this cluster cannot follow: all in one."""
     before = everything(admin)
-    images = {"TRAIN_FUNC_IMAGE": "localhost:5000/nobody/has:this", "S3_IMAGE": "registry.invalid/minio:1"}
+    images = {"TRAIN_FUNC_IMAGE": "localhost:5000/missing/image:1", "S3_IMAGE": "registry.invalid/minio:1"}
     said = refused(installer("install", "--storage", "existing:fast", **images))
     assert everything(admin) == before
     return said
@@ -54,7 +54,7 @@ def test_a_class_that_is_not_there(wrongly_asked):
 
 
 def test_an_image_that_its_registry_does_not_have(wrongly_asked):
-    found = "FAIL  image            localhost:5000/nobody/has:this is not in localhost:5000, which answers"
+    found = "FAIL  image            localhost:5000/missing/image:1 is not in localhost:5000, which answers"
     assert found in wrongly_asked
     assert "next: push it, or fix its name" in wrongly_asked
 
@@ -106,13 +106,13 @@ def test_an_image_of_workers_that_is_not_named(beside_others):
     assert "TRAIN_FUNC_IMAGE is not set" in beside_others[0]
 
 
-def test_an_operator_of_somebody_else(beside_others):
+def test_an_operator_of_another_owner(beside_others):
     said, namespace = beside_others
-    assert f"somebody/training-operator:v1.7.0 in namespace {namespace}" in said
+    assert f"other/training-operator:v1.7.0 in namespace {namespace}" in said
     assert "--skip operator to go on with it" in said
 
 
-def test_a_store_of_somebody_else(beside_others):
+def test_a_store_of_another_owner(beside_others):
     assert "not made by install.sh, and in its way: service myminio kubeflow" in beside_others[0]
     assert "--s3 external goes on with a store that is there" in beside_others[0]
 

@@ -76,7 +76,7 @@ def misspells(parameters):
 def imports_what_is_missing(parameters):
     import importlib
 
-    importlib.import_module("a_package_nobody_has")
+    importlib.import_module("a_missing_package")
 
 
 def kills_itself(parameters):

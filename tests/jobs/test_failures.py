@@ -47,7 +47,7 @@ def test_a_missing_import_fails_once_and_is_named(home, a_run):
     job = submit(functions.imports_what_is_missing, a_run(workers=1), on=Local())
     error = failure(job)
     assert error.cause == "code"
-    assert "No module named 'a_package_nobody_has'" in str(error)
+    assert "No module named 'a_missing_package'" in str(error)
 
 
 def test_a_worker_killed_once_is_replaced_and_the_job_succeeds(home, a_run, tmp_path):
@@ -220,6 +220,6 @@ def test_the_death_of_the_kernel_does_not_touch_the_job(home, tiny_model, rows, 
     assert sum("the file is there" in line for line in logs) == 2
 
 
-def test_a_name_nobody_submitted_is_refused_with_those_that_are_there(home):
+def test_a_name_that_was_never_submitted_is_refused_with_those_that_are_there(home):
     with pytest.raises(JobNotFound, match="holds no run 'bert-reviews-0'"):
         attach("bert-reviews-0")

@@ -65,13 +65,13 @@ def refused(run, store: str) -> StorageFailed:
 
 def test_a_server_that_is_away_is_told_before_anything_starts(home, a_run, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "stranger")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "something")
     assert refused(a_run(), "s3://kubeflow-examples").reason == "unreachable"
 
 
 def test_a_wrong_key_is_told_from_a_missing_bucket_and_a_denied_prefix(server, home, a_run, monkeypatch):
-    assert refused(a_run(), "s3://nobodys-bucket").reason == "bucket"
+    assert refused(a_run(), "s3://missing-bucket").reason == "bucket"
     key, secret = add_minio_user(server, prefix="mine", actions=("s3:PutObject", "s3:GetObject", "s3:DeleteObject"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)

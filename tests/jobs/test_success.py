@@ -69,7 +69,7 @@ def a_damaged_file_is_never_handed_over(job, folder):
 
 
 @pytest.mark.parametrize("moment", ["prepare", "submit"])  # before it is decided whose job it is, and after
-def test_whoever_is_overtaken_by_the_same_submission_attaches_to_its_job(home, a_run, moment, capsys):
+def test_a_client_overtaken_by_the_same_submission_attaches_to_its_job(home, a_run, moment, capsys):
     class Overtaken(Local):
         pass
 

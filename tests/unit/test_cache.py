@@ -86,14 +86,14 @@ def large(tmp_path):
 
 
 def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, large, monkeypatch):
-    monkeypatch.setattr(fingerprint, "SETTLED", -1.0)  # the time of its last change can be set by nobody
+    monkeypatch.setattr(fingerprint, "SETTLED", -1.0)  # no user can set the time of its last change
     first = fingerprint.of_file(large, tmp_path / "cache")
     with monkeypatch.context() as unread:
         unread.setattr(fingerprint, "_hash", None)
         assert fingerprint.of_file(large, tmp_path / "cache") == first
     status = large.stat()
     large.write_bytes(bytes(status.st_size))
-    os.utime(large, ns=(status.st_atime_ns, status.st_mtime_ns))  # as whoever plants a file would do
+    os.utime(large, ns=(status.st_atime_ns, status.st_mtime_ns))  # as an attacker who plants a file would do
     assert fingerprint.of_file(large, tmp_path / "cache") != first
 
 

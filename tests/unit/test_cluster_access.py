@@ -1,4 +1,4 @@
-"""A request to the API that finds its connection closed is sent once more, and nobody is warned of that."""
+"""A request to the API that finds its connection closed is sent once more, without a warning."""
 
 import json
 import threading

@@ -267,7 +267,7 @@ def test_a_plugin_that_waits_for_a_person_hangs_no_thread_and_its_answer_is_take
     assert plugin.num_runs == 2
 
 
-def test_a_plugin_that_nobody_answers_is_ended_and_asked_again(server, connected, hanging):
+def test_a_plugin_whose_question_stays_unanswered_is_ended_and_asked_again(server, connected, hanging):
     plugin = hanging()
     access = connected(plugin.user, replace(IMPATIENT, login=0.0))
     ran = []
@@ -353,7 +353,7 @@ def test_time_that_a_plugin_did_not_need_is_not_given_to_a_silent_server():
     assert [type(outcome) for outcome in outcomes] == [TimeoutError]
 
 
-def test_whoever_waits_for_a_watch_knows_that_a_plugin_takes_its_time(server, connected, hanging):
+def test_a_user_who_waits_for_a_watch_is_told_that_a_plugin_takes_its_time(server, connected, hanging):
     server.answer = lambda asked: (
         Answer(body={"metadata": {"resourceVersion": "1"}, "items": []}) if asked.token == "token-2" else unauthorized()
     )

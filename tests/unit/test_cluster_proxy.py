@@ -65,7 +65,7 @@ def test_the_proxy_of_the_environment_is_used(connected, server, through, variab
     assert f"through the proxy http://{through.address}" in access.where
 
 
-def test_whoever_may_not_use_it_learns_which_proxy_refuses_and_reads_no_password(connected, server):
+def test_a_refused_user_is_told_which_proxy_refuses_without_its_password(connected, server):
     with running(strict := HttpProxy(server.port, "me:right")):
         access = connected(environment={"HTTPS_PROXY": f"http://me:wr0ng@{strict.address}"})
         with pytest.raises(InvalidInput) as caught, access.asking("get", "apis"):

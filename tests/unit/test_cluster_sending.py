@@ -1,4 +1,4 @@
-"""A busy API server is asked again when it wants to be, for a stated time, in few words; nothing is done twice."""
+"""A busy API server is asked again when it says so, for a stated time, in few words; nothing is done twice."""
 
 import json
 import re
@@ -81,7 +81,7 @@ def test_one_line_says_for_how_long_whatever_number_of_requests_waits(server, ac
     assert {"429", f"{Timings().busy:.0f}"} <= set(re.findall(r"\d+", line))
 
 
-def test_whoever_would_have_to_wait_too_long_is_told_at_once(server, access):
+def test_a_wait_longer_than_the_limit_is_refused_at_once(server, access):
     server.answer = lambda asked: busy(Retry_After="3600")
     with pytest.raises(InvalidInput, match="429.*3600 s") as caught, access.asking("get", "things"):
         send(access, "GET")

@@ -131,7 +131,7 @@ def test_an_exception_on_record_comes_before_everything_else(store, ended):
 
 
 @pytest.mark.parametrize("is_published", [True, False])
-def test_whoever_fails_after_publishing_is_told_that_the_model_is_there(store, ended, is_published):
+def test_a_failure_after_publishing_says_that_the_model_is_there(store, ended, is_published):
     ended(cause="code", message="rank 1: ValueError: too late")
     if is_published:
         store.put(a_record().keys.result, b"{}")

@@ -231,7 +231,7 @@ def test_a_worker_that_was_killed_is_told_by_the_signal_and_not_by_the_end_of_it
     assert told[0].cause == "killed"
 
 
-def test_a_job_that_nobody_looks_after_means_that_the_operator_does_not_run():
+def test_a_job_that_the_operator_has_not_picked_up_means_that_it_does_not_run():
     job = RecordedJob("pod_security").without(pods=True, events=True, conditions=True)
     told, monitor, given_up = looked(job)
     assert "the Training Operator has not picked up this job" in str(told[0])

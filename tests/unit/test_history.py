@@ -109,7 +109,7 @@ def test_a_store_that_is_away_fails_nothing_and_has_all_of_it_later(store):
     assert [row["step"] for row in history(store, a_record())] == list(range(1, 41))
 
 
-def test_a_store_that_never_answers_keeps_nobody_waiting():
+def test_a_store_that_never_answers_keeps_no_reader_waiting():
     hangs = threading.Event()
     made = History(KEYS, lambda key, data: hangs.wait(), interval=0.01)
     made.start()

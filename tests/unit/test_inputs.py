@@ -199,7 +199,7 @@ def refuses_what_is_planted(server, key, run, store, folder):
         assert refused.value.cause == ("data" if key.endswith(".csv") else "model")
 
 
-def test_a_check_that_nobody_waits_for_any_more_ends(tmp_path):
+def test_a_check_whose_caller_has_stopped_waiting_ends(tmp_path):
     (tmp_path / "rows.csv").write_text(ROWS)
     with Check(
         Run(task=TextClassification(model=str(tmp_path), dataset=str(tmp_path / "rows.csv"))), "file:///tmp"

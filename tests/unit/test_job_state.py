@@ -99,7 +99,7 @@ def unformed(number: int, **codes: int) -> dict[str, bytes]:
         (attempt(9, w0=143) | attempt(10, w0=70), "Failed"),
         (attempt(1, w0=0, w1=0), "Succeeded"),
         (attempt(1, w1=0), "Absent"),
-        (attempt(1, w0=0, w1=143) | attempt(2, w1=146), "Succeeded"),  # worker 1 began again, and found nobody
+        (attempt(1, w0=0, w1=143) | attempt(2, w1=146), "Succeeded"),  # worker 1 began again, and found no peer
         (attempt(1, w0=0, w1=143) | attempt(2, w1=146) | attempt(3, w1=71), "Succeeded"),
         (attempt(1, w0=0, w1=70), "Failed"),
         (formed(1, w0=0, w1=145) | unformed(2, w1=146), "Succeeded"),

@@ -91,7 +91,7 @@ def test_everything_goes_to_stdout_at_once_and_to_the_store_when_it_is_there():
     assert last.splitlines() == [*lines, end]
 
 
-def test_a_store_that_never_answers_blocks_nobody():
+def test_a_store_that_never_answers_blocks_no_writer():
     program = """
 import threading, time
 from train_func.events import Note

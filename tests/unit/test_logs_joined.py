@@ -90,7 +90,7 @@ def test_a_pod_deleted_in_mid_stream_is_completed_from_the_store(store, kept):
     assert found == [(1, 0, "one"), (1, 0, "two"), (1, 0, "three"), (1, 0, "four"), (2, 0, "five")]
 
 
-def test_a_cut_of_a_pod_that_nobody_knows_adds_nothing(store, kept):
+def test_a_cut_of_an_unknown_pod_adds_nothing(store, kept):
     assert told(kept, [pod("1-0")], [*lines(0, "1-0", "one"), LogCut(0, "1-0")]) == [(1, 0, "one")]
 
 

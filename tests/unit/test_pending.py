@@ -1,4 +1,4 @@
-"""What was trained is published by whoever is left; where it cannot be, why the work has ended stays known."""
+"""What was trained is published by the next attempt; where it cannot be, why the work has ended stays known."""
 
 import json
 import signal

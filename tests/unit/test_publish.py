@@ -1,4 +1,4 @@
-"""One attempt of a run wins; its model folder is whole or is none; whoever finds it unfinished finishes it."""
+"""One attempt of a run wins; its model folder is whole or is none; the next attempt finishes an unfinished one."""
 
 import json
 import subprocess

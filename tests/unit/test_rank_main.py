@@ -65,9 +65,9 @@ def test_a_function_without_parameters(end):
     ("body", "code", "cause"),
     [
         ("mistyped", 70, "code"),
-        ("import a_package_nobody_has", 70, "code"),
+        ("import a_missing_package", 70, "code"),
         ("raise MemoryError", 70, "memory"),
-        ("open('/proc/1/environ-of-nobody/x', 'w')", 70, "code"),
+        ("open('/proc/1/no-such-entry/x', 'w')", 70, "code"),
         ("import sys; sys.exit(3)", 3, "code"),
         ("import sys; sys.exit(255)", 255, "code"),
         ("import sys; sys.exit(256)", 70, "code"),

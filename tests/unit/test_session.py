@@ -307,7 +307,7 @@ def columns_of_the_model(rows):
 
 
 @pytest.mark.parametrize("change, prefix", [(lambda rows: rows, "eval"), (columns_of_the_model, "test")])
-def test_transformers_own_evaluation_of_the_held_out_rows_is_published_whoever_gives_them(
+def test_transformers_own_evaluation_of_the_held_out_rows_is_published_with_either_source_of_rows(
     a_record, store, change, prefix
 ):
     """As an argument of evaluate, without eval_dataset; measured again when the weights have changed since."""
@@ -371,9 +371,9 @@ def test_arguments_are_a_mapping_and_take_others_when_called(a_record):
         assert {**session.arguments, **of_run, "save_strategy": "epoch"} == called
         assert not session.arguments.keys() & of_run  # they may stand beside the mapping
         assert session.arguments(learning_rate=0.5)["learning_rate"] == 0.5
-        for nobody in ({}, {"report_to": "none"}, {"report_to": []}):
-            assert "logging_steps" not in session.arguments(**nobody)
-        for tracker in ("tensorboard", ["mlflow"]):  # which nobody has to have installed to be asked for
+        for no_tracker in ({}, {"report_to": "none"}, {"report_to": []}):
+            assert "logging_steps" not in session.arguments(**no_tracker)
+        for tracker in ("tensorboard", ["mlflow"]):  # need not be installed to be asked for
             tracked = session.arguments(report_to=tracker)
             assert (tracked["logging_strategy"], tracked["logging_steps"]) == ("steps", 0.01)
         assert plain.seed == 42
@@ -400,7 +400,7 @@ def test_a_trainer_without_arguments_is_refused_before_transformers_makes_its_ow
 
 @pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
 def test_epochs_other_than_the_runs_are_refused_with_the_remedy(a_record, kind):
-    """As TrainingArguments has them of itself, when nobody names them."""
+    """As TrainingArguments has them of itself, when the user names none."""
     with Session(a_record(epochs=1).parameters()) as session:
         own = TrainingArguments(**session.arguments)
         trainer = trainer_of(session, {"epochs": own.num_train_epochs, "learning_rate": 1e-3}, kind)

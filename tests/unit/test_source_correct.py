@@ -167,30 +167,30 @@ CORRECT = {
     """,
     "import that may fail": """
         try:
-            import tomllib_that_nobody_has as toml
+            import a_missing_tomllib as toml
         except ImportError:
             import tomllib as toml
         try:
-            from nobody_has_this import thing
+            from a_missing_module import thing
         except ModuleNotFoundError:
             thing = None
         def train_func(p):
             try:
-                import nobody_has_that
+                import another_missing_module
             except ImportError:
-                nobody_has_that = None
-            return toml.loads("a = 1"), thing, nobody_has_that
+                another_missing_module = None
+            return toml.loads("a = 1"), thing, another_missing_module
     """,
     "import that may not be reached": """
         import contextlib
         from typing import TYPE_CHECKING
         if TYPE_CHECKING:
-            from nobody_has_this import Thing
+            from a_missing_module import Thing
         def train_func(p, x: "Thing | None" = None):
             if p.get("wandb"):
-                import nobody_has_this
+                import a_missing_module
             with contextlib.suppress(ImportError):
-                import nobody_has_that
+                import another_missing_module
             return x
     """,
     "conditional definitions": """
@@ -400,10 +400,10 @@ CORRECT = {
     "value that a block may leave in place": """
         import os
         LEVEL = 1
-        if os.environ.get("NOBODY_SETS_THIS"):
+        if os.environ.get("AN_UNSET_VARIABLE"):
             LEVEL = 2
         try:
-            import nobody_has_this
+            import a_missing_module
             FAST = True
         except ImportError:
             print("slow")
@@ -420,7 +420,7 @@ CORRECT = {
     "conditional import that did not happen": """
         HAVE_IT = False
         if HAVE_IT:
-            from nobody_has_this import Thing
+            from a_missing_module import Thing
         def train_func(p): return isinstance(p, Thing) if HAVE_IT else "without"
     """,
     "functions of packages as values": """

@@ -189,17 +189,17 @@ def test_faults_of_a_local_module_are_found(project, text, words):
 def test_a_missing_module_of_a_local_one_is_found(project):
     files = {
         "main_part.py": "def train_func(p):\n    import own_part\n",
-        "own_part.py": "import nobody_has_this\n",
+        "own_part.py": "import a_missing_module\n",
     }
-    with pytest.raises(SourceRefused, match="own_part.py, line 1: .*'nobody_has_this', which this interpreter"):
+    with pytest.raises(SourceRefused, match="own_part.py, line 1: .*'a_missing_module', which this interpreter"):
         pack(project(files))
 
 
 def test_what_a_local_module_may_lack_is_not_accused(project):
     files = {
         "main_part.py": "import own_part\ndef train_func(p): return own_part\n",
-        "own_part.py": "def plot():\n    import nobody_has_this\ntry:\n    import nobody_has_that\n"
-        "except ImportError:\n    nobody_has_that = None\n",
+        "own_part.py": "def plot():\n    import a_missing_module\ntry:\n    import another_missing_module\n"
+        "except ImportError:\n    another_missing_module = None\n",
     }
     assert pack(project(files)).imports == ()
 

@@ -39,16 +39,16 @@ REFUSED = {
     ),
     "magic": ("def train_func(p):\n    get_ipython().system('ls')\n", 2, "belongs to IPython"),
     "display": ("def train_func(p):\n    display(3)\n", 2, "belongs to IPython"),
-    "missing module": ("def train_func(p):\n    import nobody_has_this\n", 2, "code imports 'nobody_has_this'"),
+    "missing module": ("def train_func(p):\n    import a_missing_module\n", 2, "code imports 'a_missing_module'"),
     "missing module in a helper": (
-        "def helper():\n    from nobody_has.that import it\ndef train_func(p): return helper()\n",
+        "def helper():\n    from a_missing_package.part import it\ndef train_func(p): return helper()\n",
         2,
-        "code imports 'nobody_has'",
+        "code imports 'a_missing_package'",
     ),
     "missing module, uncaught": (
-        "def train_func(p):\n    try:\n        import nobody_has_this\n    except ValueError: pass\n",
+        "def train_func(p):\n    try:\n        import a_missing_module\n    except ValueError: pass\n",
         3,
-        "code imports 'nobody_has_this'",
+        "code imports 'a_missing_module'",
     ),
     "async": ("async def train_func(p): pass\n", 1, "write `def`"),
     "generator": ("def train_func(p):\n    yield 1\n", 1, "the generator function"),
@@ -211,7 +211,7 @@ def test_all_faults_are_reported_at_once(tmp_path):
         TOKENS = []
         TOKENS.append(1)
         def helper():
-            import nobody_has_this
+            import a_missing_module
             return nope
         def train_func(p):
             token = "{KEY}"

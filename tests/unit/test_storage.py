@@ -282,7 +282,7 @@ def test_an_address_that_is_none_is_refused_with_the_remedy(address, remedy):
 
 
 def test_a_password_in_an_address_is_refused_and_not_repeated():
-    failed = refusal(lambda: open_store("s3://somebody:hunter2hunter2@bucket/prefix"))
+    failed = refusal(lambda: open_store("s3://user:hunter2hunter2@bucket/prefix"))
     assert failed.reason == "address"
     assert "AWS_SECRET_ACCESS_KEY" in str(failed)
     assert "hunter2" not in str(failed)

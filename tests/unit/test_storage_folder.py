@@ -21,7 +21,7 @@ from train_func.errors import StorageFailed
 from train_func.storage import folder as folder_store
 from train_func.storage import open_store, retry
 
-NOBODY = 65534
+OTHER_UID = 65534
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_what_crashed_writers_left_is_removed_after_a_day(store, tmp_path):
     assert [path.name for path in unfinished.iterdir()] == ["of a busy writer"]
 
 
-def test_a_killed_lock_holder_blocks_nobody(store, tmp_path):
+def test_a_killed_lock_holder_blocks_no_writer(store, tmp_path):
     store.put("run/a", b"1")
     code = (
         "import fcntl, glob, os, signal, sys\n"
@@ -168,11 +168,11 @@ def test_an_object_cannot_lie_below_another_nor_take_the_place_of_others(store):
 
 
 @contextlib.contextmanager
-def as_somebody_else():
+def as_another_user():
     if os.geteuid() != 0:
         yield
         return
-    os.seteuid(NOBODY)
+    os.seteuid(OTHER_UID)
     try:
         yield
     finally:
@@ -186,7 +186,7 @@ def test_a_folder_without_permission_is_told_apart_from_one_that_is_missing():
         store.put("run/a", b"x")
         for path in [Path(above, "store"), *Path(above, "store").rglob("*")]:
             path.chmod(0o555 if path.is_dir() else 0o444)
-        with as_somebody_else():
+        with as_another_user():
             assert store.get("run/a").data == b"x"  # reading needs nothing but permission to read
             assert [entry.key for entry in store.list("run/")] == ["run/a"]
             failures = [refusal(lambda: store.put("run/b", b"x")), refusal(lambda: store.probe("run"))]

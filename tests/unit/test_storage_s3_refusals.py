@@ -58,7 +58,7 @@ def probe_refused(address="s3://kubeflow-examples/runs"):
 
 
 def test_a_wrong_key_and_a_wrong_secret_are_told(server, environment):
-    for wrong in ({"AWS_ACCESS_KEY_ID": "nobody" * 3}, {"AWS_SECRET_ACCESS_KEY": "wrong" * 8}):
+    for wrong in ({"AWS_ACCESS_KEY_ID": "stranger" * 3}, {"AWS_SECRET_ACCESS_KEY": "wrong" * 8}):
         environment(server, **wrong)
         failed = probe_refused()
         assert failed.reason == "credentials"
@@ -111,7 +111,7 @@ def test_a_missing_permission_to_read_or_to_delete_is_told(minio, environment):
 
 
 @pytest.fixture
-def nobody(environment, tmp_path):
+def unanswered(environment, tmp_path):
     """Variables of a server that does not exist: its endpoint is still to be given."""
     gone = S3Server("none", 0, "key" * 5, "secret" * 6, "kubeflow-examples", tmp_path)
     return lambda endpoint: environment(gone, AWS_ENDPOINT_URL_S3=endpoint)
@@ -128,8 +128,8 @@ def endpoint_of(listener):
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_server_that_is_away_is_told_with_its_address_and_how_often_it_was_asked(nobody):
-    nobody(f"http://localhost:{free_port()}")
+def test_a_server_that_is_away_is_told_with_its_address_and_how_often_it_was_asked(unanswered):
+    unanswered(f"http://localhost:{free_port()}")
     failed = probe_refused()
     assert failed.reason == "unreachable"
     assert failed.retryable
@@ -139,39 +139,39 @@ def test_a_server_that_is_away_is_told_with_its_address_and_how_often_it_was_ask
     assert "AWS_ENDPOINT_URL_S3" in str(failed)
 
 
-def test_a_name_that_no_name_server_knows_is_told(nobody):
-    nobody("http://minio.invalid:9000")
+def test_a_name_that_no_name_server_knows_is_told(unanswered):
+    unanswered("http://minio.invalid:9000")
     failed = probe_refused()
     assert failed.reason == "unreachable"
     assert "minio.invalid" in str(failed)
     assert "name" in str(failed)
 
 
-def test_a_server_that_never_answers_is_told(nobody, silent):
-    nobody(endpoint_of(silent))
+def test_a_server_that_never_answers_is_told(unanswered, silent):
+    unanswered(endpoint_of(silent))
     failed = probe_refused()
     assert failed.reason == "unreachable"
     assert "no answer" in str(failed)
 
 
-def test_a_server_that_lets_nobody_connect_is_told(nobody):
+def test_a_server_that_accepts_no_connection_is_told(unanswered):
     with contextlib.ExitStack() as opened:
         full = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(4):  # more than the listener queues: the kernel drops whoever comes next
+        for _ in range(4):  # more than the listener queues: the kernel drops the next connection
             waiting = opened.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
-        nobody(endpoint_of(full))
+        unanswered(endpoint_of(full))
         failed = probe_refused()
     assert failed.reason == "unreachable"
     assert "no connection in time" in str(failed)
 
 
-def test_any_operation_on_a_server_that_never_answers_ends_within_its_limits(nobody, silent, monkeypatch, tmp_path):
+def test_any_operation_on_a_server_that_never_answers_ends_within_its_limits(unanswered, silent, monkeypatch, tmp_path):
     monkeypatch.setattr(server_module, "TRY_SECONDS", 1.0)
     monkeypatch.setattr(server_module, "READ_SECONDS", 0.5)
     (tmp_path / "file").write_bytes(bytes(9 * MIB))
-    nobody(endpoint_of(silent))
+    unanswered(endpoint_of(silent))
     store = open_store("s3://kubeflow-examples")
     for call in (
         lambda: store.put("run/a", b"x"),
@@ -194,8 +194,8 @@ def test_all_limits_together_fit_into_an_eviction_and_those_of_a_probe_into_what
     assert 0 < retry.AGAIN_SECONDS < retry.PROBE_SECONDS
 
 
-def test_something_else_than_an_s3_server_is_told(nobody, silent):
-    nobody(endpoint_of(silent))
+def test_something_else_than_an_s3_server_is_told(unanswered, silent):
+    unanswered(endpoint_of(silent))
 
     def answer():  # as an ingress without a route does
         connection, _ = silent.accept()

@@ -135,7 +135,7 @@ def test_the_held_out_rows_may_be_a_table_too(frame, tmp_path):
     assert (divided.train.num_rows, divided.held_out.num_rows) == (61, 40)
 
 
-def test_a_file_that_somebody_changed_is_made_whole_again(frame):
+def test_a_changed_file_is_written_anew(frame):
     path = Path(named(frame))
     whole = path.read_bytes()
     path.write_bytes(whole[:-7])

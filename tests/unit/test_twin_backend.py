@@ -121,7 +121,7 @@ def test_a_manifest_that_cannot_be_executed_is_refused_with_all_its_faults(jobs)
     worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
     pod = worker["template"]["spec"]
     job["spec"]["elasticPolicy"] |= {"metrics": [], "nProcPerNode": 2}
-    job["spec"]["runPolicy"]["managedBy"] = "somebody"
+    job["spec"]["runPolicy"]["managedBy"] = "another-controller"
     worker["restartPolicy"] = "Sometimes"
     pod["initContainers"] = []
     pod["volumes"].append({"name": "disk", "persistentVolumeClaim": {"claimName": "x"}})
@@ -245,7 +245,7 @@ def test_the_last_pods_of_a_failed_job_are_ended_before_there_is_found_to_be_roo
 
 
 @pytest.fixture
-def somebody_else(jobs, monkeypatch):
+def another_client(jobs, monkeypatch):
     """Has another kernel start the same job at a moment when this thread, which asks for room, leaves it open to it.
 
     These are counted: after each look at the job's status without the lock under which jobs are started, and before
@@ -281,13 +281,13 @@ def somebody_else(jobs, monkeypatch):
 
 
 @pytest.mark.parametrize("moment", [1, 2, 3])
-def test_who_asks_for_room_ends_nothing_of_the_job_that_somebody_else_has_just_started(jobs, somebody_else, moment):
+def test_who_asks_for_room_ends_nothing_of_the_job_that_another_client_has_just_started(jobs, another_client, moment):
     jobs.start(LINGERS, grace=1)
     until(lambda: jobs.backend.job("job-a").status().finished, "failure")
-    moments = somebody_else(moment)
+    moments = another_client(moment)
     Local(cpu=1, memory="1Mi").prepare(record(), {}, 0, None)
     assert len(moments) >= moment
-    until(lambda: "ready" in jobs.text(worker=0) and "ready" in jobs.text(worker=1), "the job of somebody else")
+    until(lambda: "ready" in jobs.text(worker=0) and "ready" in jobs.text(worker=1), "the job of another client")
     assert not jobs.backend.job("job-a").status().finished
     assert not jobs.backend.job("job-a").status().interrupted
     assert not JobFolder(jobs.home, "job-a").cancel.exists()

@@ -1,4 +1,4 @@
-"""A finished local job is gone after its time to live, with nobody having to stay up for that."""
+"""A finished local job is gone after its time to live, without a process that waits for it."""
 
 import json
 
@@ -28,7 +28,7 @@ def test_an_expired_job_is_absent_and_its_folder_gone(jobs):
     jobs.backend.job("job-a").delete()
 
 
-def test_a_job_that_expired_while_the_machine_was_off_is_gone_for_whoever_looks_next(jobs):
+def test_a_job_that_expired_while_the_machine_was_off_is_gone_for_the_next_reader(jobs):
     jobs.start("pass")  # with the day to live that every job has
     jobs.ended()
     assert jobs.backend.job("job-a").status().finished

@@ -1,4 +1,4 @@
-"""Lines of every pod from the first one on, whoever reads them and whenever."""
+"""Lines of every pod from the first one on, for every reader at any time."""
 
 import subprocess
 import sys

@@ -77,7 +77,7 @@ def test_the_number_that_fits_is_not_refused_and_one_more_is(start, workers):
     assert fits(memory) == workers
 
 
-def test_whoever_states_what_a_worker_takes_insists(start):
+def test_stated_requests_of_a_worker_are_binding(start):
     start(asked(64), cpu=1, memory="256Mi")
     (memory,) = refused(start, asked(64), cpu=1)
     assert "Local(memory=" in memory

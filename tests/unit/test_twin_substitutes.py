@@ -261,7 +261,7 @@ def test_only_what_is_a_service_of_the_job_is_replaced():
         assert services.local(other) == other
 
 
-def test_a_service_s_port_is_free_for_who_asks_for_it_and_for_nobody_else():
+def test_a_service_s_port_is_reserved_for_the_program_that_asks_for_it():
     services = [substitutes.Services(spec()) for _ in range(50)]
     ports = [int(service.local("job-a-worker-0:23456").split(":")[1]) for service in services]
     assert len(set(ports)) == 50

@@ -59,7 +59,7 @@ def test_a_suspended_job_can_be_cancelled(jobs):
     assert jobs.processes("job-a") == []
 
 
-def test_only_a_job_that_somebody_controls_can_be_suspended(jobs):
+def test_only_a_job_with_a_running_controller_can_be_suspended(jobs):
     with pytest.raises(JobNotFound, match="this machine has no job 'job-a'"):
         jobs.backend.job("job-a").suspend(True)
     jobs.start(FOREVER)

@@ -171,7 +171,7 @@ def test_an_interrupt_before_anything_is_shown_ends_the_watching_too(capsys, lin
     )
 
 
-def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_nobody_behind_who_follows(capsys):
+def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_no_follower_behind(capsys):
     stop, over = threading.Event(), threading.Event()
 
     def lines():

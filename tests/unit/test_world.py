@@ -14,7 +14,7 @@ def test_the_launcher_says_who_this_is():
     assert found == world.World(rank=5, size=8, local_rank=1, local_size=4, launched=True)
 
 
-def test_without_a_launcher_there_is_one_rank_that_meets_nobody():
+def test_without_a_launcher_there_is_one_rank_and_no_process_group():
     alone = world.World.from_environment({})
     assert alone == world.World(rank=0, size=1, local_rank=0, local_size=1, launched=False)
     assert alone.init_process_group() is None
