@@ -53,6 +53,7 @@
 # From a notebook: python -m train_func doctor looks at all that a notebook may see.
 set -Eeuo pipefail
 ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || { echo "install.sh: bash 4.4 or newer is expected" >&2 && exit 3; }
+shopt -s inherit_errexit # a failing line ends a $(...) too
 umask 077
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=infra/versions.env

@@ -3,6 +3,7 @@
 # Safe to run twice: does nothing when .venv already holds exactly this lock file.
 # Needs Python 3.11 or newer with venv (PYTHON=... names one), and PyPI.
 set -Eeuo pipefail
+shopt -s inherit_errexit # a failing line ends a $(...) too
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=$ROOT/.venv
 LOCK=$ROOT/requirements.lock
@@ -53,10 +54,11 @@ install() {
 }
 
 main() {
-    local wanted
+    local wanted python
     wanted=$(fingerprint)
     [[ $(cat "$VENV/.made-of" 2>/dev/null) != "$wanted" ]] || return 0
-    install "$(find_python)"
+    python=$(find_python)
+    install "$python"
     printf '%s\n' "$wanted" >"$VENV/.made-of"
     say "ready in $VENV"
 }

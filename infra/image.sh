@@ -7,6 +7,7 @@
 #                             prints the name that the cluster knows; by default the first of them that works
 # Safe to run twice: only layers that changed are built.
 set -Eeuo pipefail
+shopt -s inherit_errexit # a failing line ends a $(...) too
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 SOURCES=(Dockerfile requirements.lock pyproject.toml README.md train_func notebooks)
 

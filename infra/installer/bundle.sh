@@ -42,8 +42,9 @@ fetch_operator() { # fetch_operator FOLDER
     git -C "$WORK/operator-source" fetch --quiet --depth 1 "$OPERATOR_REPOSITORY" "$OPERATOR_COMMIT" ||
         die "$PREREQUISITE" "$OPERATOR_REPOSITORY cannot be reached from here$(bundle_hint)"
     rm -rf "$1/operator" "$1/operator.commit" "$1/manifests"
-    git -C "$WORK/operator-source" archive "$OPERATOR_COMMIT" manifests | tar -x -C "$1"
-    mv "$1/manifests" "$1/operator"
+    if ! git -C "$WORK/operator-source" archive "$OPERATOR_COMMIT" manifests | tar -x -C "$1" || ! mv "$1/manifests" "$1/operator"; then
+        die "$FAILED" "the manifests of the operator cannot be written to $1; what git or tar said stands above"
+    fi
     printf '%s\n' "$OPERATOR_COMMIT" >"$1/operator.commit"
 }
 

@@ -15,7 +15,8 @@ finding() {
 doctor() {
     choose_cluster
     settle true
-    prerequisites || exit "$PREREQUISITE"
+    prerequisites
+    [[ $NUM_FAILS -eq 0 ]] || exit "$PREREQUISITE"
     if [[ -n $RECORD ]]; then
         check_components
         [[ $NUM_FAILS -eq 0 ]] || exit "$FAILED"
@@ -45,7 +46,8 @@ namespace_of() { # namespace_of COMPONENT
     esac
 }
 
-# Prints the report; fails when something is missing.
+# Prints the report and counts in NUM_FAILS what is missing. Not to be called in a condition: errexit would be off in
+# everything below, and a component would be rendered in part without a word.
 prerequisites() {
     say "context $CONTEXT, profile $PROFILE, store $S3, volumes ${STORAGE_CLASS:-none}"
     NUM_FAILS=0
@@ -65,7 +67,6 @@ prerequisites() {
     else
         finding note "all the rest" "was not looked at"
     fi
-    [[ $NUM_FAILS -eq 0 ]]
 }
 
 # Decisions are taken from it: without an answer none is.
@@ -80,7 +81,7 @@ at_least() { # at_least WANTED FOUND
 
 check_tools() {
     local found
-    found=$(kubectl version --client --output json | sed -n 's/.*"gitVersion": *"v\([^"]*\)".*/\1/p' | head -n 1)
+    found=$(kubectl version --client --output json | sed -n 's/.*"gitVersion": *"v\([^"]*\)".*/\1/p' | head -n 1) || found=""
     if at_least "$KUBECTL_AT_LEAST" "$found"; then
         finding ok kubectl "$found"
     else
@@ -182,7 +183,7 @@ check_nodes() {
 # Certificates and signed requests to the store are refused when clocks differ.
 check_clock() {
     local beat apart
-    beat=$(k get leases --namespace kube-node-lease --output 'jsonpath={.items[*].spec.renewTime}' | tr ' ' '\n' | sort | tail -n 1)
+    beat=$(k get leases --namespace kube-node-lease --output 'jsonpath={.items[*].spec.renewTime}' | tr ' ' '\n' | sort | tail -n 1) || beat=""
     [[ -n $beat ]] || return 0
     apart=$(($(date +%s) - $(date --date "$beat" +%s)))
     if [[ ${apart#-} -le $CLOCK_SECONDS ]]; then
@@ -193,14 +194,19 @@ check_clock() {
 }
 
 check_storage() {
+    local why there
     case $STORAGE in
         none) finding note volumes "none: models and notebooks are gone with their pods" "--storage openebs or existing:CLASS" ;;
-        openebs) finding ok volumes "$(why_openebs)OpenEBS makes the class $STORAGE_CLASS" ;;
+        openebs)
+            why=$(why_openebs)
+            finding ok volumes "${why}OpenEBS makes the class $STORAGE_CLASS"
+            ;;
         existing:*)
             if exists storageclass "$STORAGE_CLASS"; then
                 finding ok volumes "class $STORAGE_CLASS is there"
             else
-                finding FAIL volumes "there is no class $STORAGE_CLASS; there are: $(names_of storageclasses)" \
+                there=$(names_of storageclasses)
+                finding FAIL volumes "there is no class $STORAGE_CLASS; there are: $there" \
                     "--storage existing:ONE OF THEM, or --storage openebs"
             fi
             ;;
@@ -237,8 +243,11 @@ check_policies() {
 check_published() {
     local component said
     for component in "${COMPONENTS[@]}"; do
-        if ! not_wanted "$component" >/dev/null && ! said=$("render_$component" 2>&1 >"$WORK/rendered-$component.yaml"); then
-            said=$(tail -n 1 <<<"$said")
+        ! not_wanted "$component" >/dev/null || continue
+        # In the background, not in the condition: errexit stays on in it.
+        "render_$component" >"$WORK/rendered-$component.yaml" 2>"$WORK/render-fault" &
+        if ! wait $!; then
+            said=$(tail -n 1 "$WORK/render-fault")
             finding FAIL "$component" "${said#install.sh: }" "or --skip $component"
         fi
     done

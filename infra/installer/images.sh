@@ -8,7 +8,7 @@ check_images() {
         finding FAIL images "TRAIN_FUNC_IMAGE is not set: the image of notebooks and workers" \
             "make image IMAGE=registry/train-func:1, push it, and set TRAIN_FUNC_IMAGE=registry/train-func:1"
     fi
-    present=$(k get nodes --output 'jsonpath={.items[*].status.images[*].names[*]}' | tr ' ' '\n')
+    present=$(k get nodes --output 'jsonpath={.items[*].status.images[*].names[*]}' | tr ' ' '\n') || present=""
     for component in "${COMPONENTS[@]}"; do
         not_wanted "$component" >/dev/null || "images_of_$component"
     done | { grep -vxE '|registry/train-func:1' || true; } | sort -u | while read -r image; do # those that are named

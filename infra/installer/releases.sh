@@ -69,7 +69,9 @@ deployed() {
 
 # Helm refuses a release whose last change was killed; what it had made is taken over by the next one.
 forget_interrupted() { # forget_interrupted NAME NAMESPACE
-    if [[ $(release_field "$1" "$2" status) == pending-* ]]; then
+    local status
+    status=$(release_field "$1" "$2" status)
+    if [[ $status == pending-* ]]; then
         say "  an earlier run was interrupted; going on"
         k delete secrets --namespace "$2" --selector "owner=helm,name=$1,status in (pending-install,pending-upgrade,pending-rollback)" >/dev/null
     fi

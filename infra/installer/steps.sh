@@ -8,7 +8,8 @@ install_all() {
     if [[ $COMMAND == upgrade && -z $RECORD$RECORD_FAULT ]]; then
         die "$USAGE" "nothing is installed on context $CONTEXT; install.sh install does that"
     fi
-    prerequisites || die "$PREREQUISITE" "nothing was changed; fix what is marked FAIL above and try again"
+    prerequisites
+    [[ $NUM_FAILS -eq 0 ]] || die "$PREREQUISITE" "nothing was changed; fix what is marked FAIL above and try again"
     confirm "$COMMAND, profile $PROFILE, store $S3, volumes ${STORAGE_CLASS:-none}"
     local number=0 component why total=$((${#COMPONENTS[@]} + 2))
     step "$((++number))/$total" namespaces

@@ -32,7 +32,7 @@ name_hub_namespace() { sed -i "s/train-func-hub/$HUB_NAMESPACE/g" "$1"; }
 render_jupyterhub() {
     local chart
     render_account
-    chart=$(chart_of jupyterhub "$JUPYTERHUB_CHART" "$JUPYTERHUB_CHARTS") || return
+    chart=$(chart_of jupyterhub "$JUPYTERHUB_CHART" "$JUPYTERHUB_CHARTS")
     jupyterhub_values
     rendered "$JUPYTER" "$HUB_NAMESPACE" "$chart" "${JUPYTERHUB_VALUES[@]}"
 }

@@ -15,11 +15,11 @@ release_of_openebs() { printf 'openebs %s\n' "$OPENEBS_NAMESPACE"; }
 render_openebs() {
     local chart
     namespace_yaml "$OPENEBS_NAMESPACE" privileged
-    chart=$(chart_of openebs "$OPENEBS_CHART" "$OPENEBS_CHARTS") || return
+    chart=$(chart_of openebs "$OPENEBS_CHART" "$OPENEBS_CHARTS")
     openebs_values >"$WORK/openebs-values.yaml"
     rendered openebs "$OPENEBS_NAMESPACE" "$chart" "$ROOT/infra/openebs/values.yaml" "$WORK/openebs-values.yaml" \
-        >"$WORK/openebs.yaml" || return
-    only_hostpath "$WORK/openebs.yaml" || return
+        >"$WORK/openebs.yaml"
+    only_hostpath "$WORK/openebs.yaml"
     cat "$WORK/openebs.yaml"
 }
 
@@ -58,13 +58,15 @@ only_hostpath() { # only_hostpath RENDERED
 }
 
 install_openebs() {
+    local chart
     render_openebs >/dev/null
     if ! foreign namespace "$OPENEBS_NAMESPACE"; then
         namespace_yaml "$OPENEBS_NAMESPACE" privileged >"$WORK/openebs-namespace.yaml"
         apply openebs "$WORK/openebs-namespace.yaml"
     fi
     make_way_for_another_version
-    release openebs openebs "$OPENEBS_NAMESPACE" "$(chart_of openebs "$OPENEBS_CHART" "$OPENEBS_CHARTS")" \
+    chart=$(chart_of openebs "$OPENEBS_CHART" "$OPENEBS_CHARTS")
+    release openebs openebs "$OPENEBS_NAMESPACE" "$chart" \
         "$ROOT/infra/openebs/values.yaml" "$WORK/openebs-values.yaml"
 }
 
@@ -84,11 +86,7 @@ verify_openebs() {
     k rollout status deployment/openebs-localpv-provisioner --namespace "$OPENEBS_NAMESPACE" --timeout 30s >/dev/null
 }
 
-status_of_openebs() {
-    local why
-    why=$(not_needed_openebs)
-    printf '%s\n' "${why:-$(rollout_of "$OPENEBS_NAMESPACE" deployment/openebs-localpv-provisioner)}"
-}
+status_of_openebs() { rollout_of "$OPENEBS_NAMESPACE" deployment/openebs-localpv-provisioner; }
 
 # A volume that is left needs the provisioner to be deleted.
 remove_openebs() {

@@ -6,8 +6,8 @@ images_of_operator() { printf '%s\n' "$OPERATOR_IMAGE"; }
 not_needed_operator() { :; }
 
 render_operator() {
-    render_definitions >"$WORK/definitions.yaml" || return
-    render_rest_of_operator >"$WORK/operator.yaml" || return
+    render_definitions >"$WORK/definitions.yaml"
+    render_rest_of_operator >"$WORK/operator.yaml"
     cat "$WORK/definitions.yaml"
     printf -- '---\n'
     cat "$WORK/operator.yaml"
@@ -16,7 +16,7 @@ render_operator() {
 # Apart from the rest: kustomize takes seconds for their 3.7 MB, and nothing of them is changed but the labels.
 render_definitions() {
     local found
-    found=$(operator_manifests) || return
+    found=$(operator_manifests)
     awk '
         FNR == 1 && NR > 1 { print "---" }
         /^---$/ { next }
@@ -29,7 +29,7 @@ render_definitions() {
 
 render_rest_of_operator() {
     local found
-    found=$(operator_manifests) || return
+    found=$(operator_manifests)
     rm -rf "$WORK/operator-published"
     cp -RL "$found" "$WORK/operator-published" # a bundle may be a link to what is not ours to change
     chmod -R u+w "$WORK/operator-published"

@@ -86,10 +86,12 @@ read_keys() {
 }
 
 setup_patch() {
+    local name
+    name=$(setup_name)
     cat <<YAML
   - target: {kind: Job, name: myminio-setup}
     patch: |
-      - {op: replace, path: /metadata/name, value: $(setup_name)}
+      - {op: replace, path: /metadata/name, value: $name}
       - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: ENGINE, value: $S3}}
       - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: ENDPOINT, value: "$(store_endpoint)"}}
       - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: BUCKET, value: $BUCKET}}
@@ -183,9 +185,11 @@ verify_s3() {
 }
 
 status_of_s3() {
+    local found
     if [[ $S3 == external ]]; then
         printf 'external: %s\n' "$(store_endpoint)"
     else
-        printf '%s %s\n' "$S3" "$(rollout_of kubeflow statefulset/myminio)"
+        found=$(rollout_of kubeflow statefulset/myminio) || return
+        printf '%s %s\n' "$S3" "$found"
     fi
 }

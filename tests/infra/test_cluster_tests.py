@@ -16,6 +16,8 @@ STUBS = {
     "checkout/.venv/bin/python": 'echo "$TRAIN_FUNC_IMAGE" "${@: -1}" >>"$TOLD"',
 }
 
+SOURCES = re.search(r"^SOURCES=\((.*)\)$", (ROOT / "infra/image.sh").read_text(), re.M)[1].split()
+
 
 @pytest.fixture
 def run(tmp_path):
@@ -28,6 +30,8 @@ def run(tmp_path):
     (tmp_path / "checkout/infra").mkdir()
     script = shutil.copy2(ROOT / "infra/test_cluster.sh", tmp_path / "checkout/infra")
     shutil.copy2(ROOT / "infra/image.sh", tmp_path / "checkout/infra")
+    for source in SOURCES:
+        (tmp_path / "checkout" / source).touch()
 
     def run(*tests, **settings):
         told = tmp_path / "told"
@@ -53,7 +57,7 @@ def test_a_part_that_fails_hides_no_other(run, tmp_path):
     assert told == ["tests/install", "tests/cluster", "tests/cluster"]
 
 
-def test_whatever_changes_the_cluster_for_everybody_runs_alone_and_after_the_others(tmp_path):
+def test_what_changes_the_whole_cluster_runs_alone_and_after_the_others(tmp_path):
     written = (ROOT / "infra/test_cluster.sh").read_text()
     beside, alone = re.findall(r'passes .*-m "\(\$tier\) and (.*?)" .*?tests/cluster$', written, re.M)
     assert (beside, alone) == ("not alone", "alone")
