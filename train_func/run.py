@@ -131,10 +131,22 @@ def _faults(run: Run) -> list[str]:
     return [*found, *parameter_faults(run.parameters, reserved)]
 
 
-def name_of(run: Run, *, function: str, source_sha256: str, fingerprints: Mapping[str, str]) -> str:
+def name_of(
+    run: Run,
+    *,
+    function: str,
+    source_sha256: str,
+    fingerprints: Mapping[str, str],
+    packages: Mapping[str, str] | None = None,
+) -> str:
     """A readable part and a hash of everything that decides the result: the same inputs give the same name.
 
-    ``fingerprints``: of the task's inputs, by field: the commit of what lies on the Hub, else of the content.
+    Args:
+        run: asks for the training.
+        function: its name.
+        source_sha256: of the text that travels.
+        fingerprints: of the task's inputs, by field: the commit of what lies on the Hub, else of the content.
+        packages: versions of those that the task comes from, by name; none for a task of this package.
     """
     decides = {
         "result_version": RESULT_VERSION,
@@ -148,6 +160,7 @@ def name_of(run: Run, *, function: str, source_sha256: str, fingerprints: Mappin
         "learning_rate": float(run.learning_rate),
         "parameters": run.parameters,
         "workers": None if run.task else run.workers,
+        **({"packages": dict(packages)} if packages else {}),
     }
     inputs = [str(getattr(run.task, name)) for name in run.task.inputs[:2]] if run.task else []
     named = inputs or [type(run.task).__name__ if run.task else function]

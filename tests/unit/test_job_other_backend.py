@@ -65,6 +65,20 @@ def test_a_job_of_another_place_is_said_to_be_there(job, ask):
         ask(job)
 
 
+def test_deleting_through_a_handle_on_another_backend_names_the_one_that_has_the_job(job, capsys):
+    submitted_to(job, "Cluster", "namespace alice", namespace="alice")
+    job.delete()
+    assert f"attach('{job.name}', on=Cluster(namespace='alice'))" in capsys.readouterr().out
+    assert job._store.get(job.record.keys.submission).data  # what it is found by stays
+
+
+@pytest.mark.parametrize("ask", [Job.wait, Job.result, Job.cancel, Job.fetch])
+def test_without_a_record_of_the_submission_the_other_backends_are_named(job, ask):
+    with pytest.raises((JobNotFound, OSError), match=rf"attach\('{job.name}', on=Cluster\(\.\.\.\)\)") as refused:
+        ask(job)
+    assert "on=Local" not in str(refused.value)
+
+
 def test_a_submission_of_another_format_says_nothing_of_its_backend(job):
     submitted_to(job, "Cluster", "namespace alice", namespace="alice")
     key = job.record.keys.submission
@@ -124,6 +138,7 @@ def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys
     jobs.ended(name)
     result = {"attempt": 1, "metrics": {"loss": 0.5}, "files": {}}
     job._store.put(job.record.keys.result, json.dumps(result).encode())
+    submitted_to(job, "Local", "this machine")
     for said in ("the job is deleted", "there is no job any more"):
         job.delete()
         (line,) = capsys.readouterr().out.splitlines()
@@ -154,6 +169,16 @@ def test_a_result_says_why_it_has_no_metrics(job, capsys):
 def test_an_attempt_that_is_no_number_is_refused(job, attempt):
     with pytest.raises(InvalidInput, match=f"attempt={attempt!r}: a whole number of at least 1 is expected"):
         job.logs(attempt=attempt)
+
+
+@pytest.mark.parametrize("worker", [4, -1, "0"])
+def test_a_worker_that_no_attempt_had_is_refused_with_those_there_were(job, worker):
+    job._store.put(job.record.keys.attempt(1).log(3), b"said by worker 3\n")
+    assert list(job.logs(worker=3))[1:] == ["[worker 3] said by worker 3"]
+    assert list(job.logs(worker=3, attempt=1)) == ["[worker 3] said by worker 3"]
+    assert list(job.logs(worker=1)) == []
+    with pytest.raises(InvalidInput, match=f"worker={worker!r}: .* workers 0, 1, 3"):
+        job.logs(worker=worker)
 
 
 @pytest.mark.parametrize("deleted", [True, False])

@@ -1,7 +1,10 @@
 """What makes another run, and what is the same run asked for differently: the table of docs/runs.md."""
 
 import dataclasses
+import importlib
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from train_func import Local
 from train_func import run as run_module
 from train_func.client.naming import check_ranks, differing, placed, record_of
 from train_func.client.preflight import Facts
-from train_func.client.source import Source
+from train_func.client.source import Source, pack
 from train_func.errors import InvalidInput
 from train_func.records import Numerics
 from train_func.run import NAME, Run, name_of
@@ -217,6 +220,42 @@ def test_fresh_is_named_only_to_those_who_have_called_submit():
     assert "fresh=True" in cut.idle_ranks_fault(3, is_submitted=True)
     assert "fresh" not in cut.idle_ranks_fault(3, is_submitted=False)
     assert cut.idle_ranks_fault(2, is_submitted=True) is None
+
+
+@pytest.fixture
+def name_with_package(tmp_path, monkeypatch):
+    """The name of a run whose task lies in a folder, beside what says of which version of a package it is."""
+
+    def name(folder, version):
+        own_task = Path(__file__).parents[1] / "own_task"
+        shutil.copytree(own_task, tmp_path / folder, dirs_exist_ok=True)
+        about = tmp_path / folder / "parity_task-1.0.dist-info"
+        about.mkdir(exist_ok=True)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: parity-task\nVersion: {version}\n")
+        (about / "top_level.txt").write_text("parity\nparity_worker\n")
+        with monkeypatch.context() as patched:
+            patched.syspath_prepend(str(tmp_path / folder))
+            run = Run(task=importlib.import_module("parity").Parity())
+            source = dataclasses.replace(pack(an_own_function, run.task.modules), sha256="same")
+            made = record_of(run, source, Facts(), open_store((tmp_path / "store").as_uri()), fresh=False)
+        for module in ("parity", "parity_worker"):
+            sys.modules.pop(module, None)
+        return made.name
+
+    return name
+
+
+def an_own_function(parameters):
+    return {"length": len(parameters)}
+
+
+def test_another_version_of_the_installed_package_of_a_task_makes_another_run(name_with_package):
+    one, same, other = (name_with_package("site-packages", version) for version in ("1.0", "1.0", "1.1"))
+    assert one == same != other
+
+
+def test_the_package_of_a_task_that_travels_as_source_is_no_part_of_the_name(name_with_package):
+    assert name_with_package("local", "1.0") == name_with_package("local", "1.1")
 
 
 def test_the_manual_has_the_table():

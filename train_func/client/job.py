@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, Any
 from train_func.client import registry
 from train_func.client.backend import Backend, Note
 from train_func.client.diagnose import JobMonitor, explain, patiently, separate
+from train_func.client.diagnose.diagnosis import workers
 from train_func.client.fetch import fetch
 from train_func.client.load import ready
-from train_func.client.logs import AttemptLine, StoredLogs, headed, joined
+from train_func.client.logs import AttemptLine, StoredLogs, headed, joined, of_attempt
 from train_func.client.placement import whole_fault
 from train_func.client.status import Event
-from train_func.client.stored_run import FINISHED, history, mark_cancelled, state_in_store, state_of, submitted
+from train_func.client.stored_run import (
+    FINISHED,
+    history,
+    mark_cancelled,
+    state_in_store,
+    state_of,
+    submitted,
+    workers_of,
+)
 from train_func.client.submission import SubmissionRecord
 from train_func.client.waiting_notice import WaitingNotice
 from train_func.client.watch import watch
@@ -128,32 +137,19 @@ class Job:
         Args:
             follow: go on until the job, or the attempt asked for, has finished; of more than 16 workers of a cluster
                 only worker 0 and those that fail, unless one is asked for.
-            worker: only of this one.
+            worker: only of this one, which any attempt may have had.
             attempt: only of this one, by the number in the line before its lines.
 
         Raises:
+            InvalidInput: no attempt had such a worker.
             JobNotFound: there is no such attempt.
         """
-        if worker is not None and worker not in range(self.record.run.workers):
-            raise InvalidInput(f"worker={worker!r}: {self.name} has the workers 0 to {self.record.run.workers - 1}")
-        if attempt is not None:
-            if fault := whole_fault("attempt", attempt, 1):
-                raise InvalidInput(fault)
-            return self._of_attempt(attempt, follow, worker)
-        return headed(self._told(follow=follow, worker=worker))
-
-    def _of_attempt(self, attempt: int, follow: bool, worker: int | None) -> Iterator[str]:
-        found = newest = 0
-        for told in self._told(follow=follow, worker=worker):
-            newest = max(newest, told.attempt.number)
-            if told.attempt.number == attempt:
-                found += 1
-                yield f"[worker {told.worker}] {told.text}"
-            elif told.attempt.number > attempt and told.attempt.formed:
-                break
-        if not found:
-            has = f"it has the attempts 1 to {newest}" if newest else "none has begun"
-            raise JobNotFound(f"{self.name} has no attempt {attempt} with a log: {has}")
+        if worker is not None and worker not in (known := workers_of(self._store, self.record)):
+            raise InvalidInput(f"worker={worker!r}: {self.name} has {workers(known)}")
+        if attempt is not None and (fault := whole_fault("attempt", attempt, 1)):
+            raise InvalidInput(fault)
+        told = self._told(follow=follow, worker=worker)
+        return headed(told) if attempt is None else of_attempt(told, attempt, self.name)
 
     def _told(
         self, *, follow: bool, worker: int | None = None, note: Note | None = None, stop: threading.Event | None = None
@@ -289,8 +285,15 @@ class Job:
         return JobNotFound(self._other_backend() or f"there is no job {self.record.job_name}; submit the run again")
 
     def _other_backend(self) -> str:
-        """Where the job was submitted to, in words, when that was another backend than this handle's."""
+        """Where else the job may be, in words; empty when it was submitted to the backend of this handle."""
         kept = SubmissionRecord.read(self._store, self.record)
-        if kept is None or kept.is_at(self._backend):
+        if kept is None:  # the first versions kept none
+            others = [name for name in registry.BACKENDS if name != registry.name_of(self._backend)]
+            tries = " or ".join(f"attach({self.name!r}, on={name}(...))" for name in others)
+            return (
+                f"there is no job {self.record.job_name} here, and no record says where the run was submitted: try "
+                f"{tries}, or submit the run again"
+            )
+        if kept.is_at(self._backend):
             return ""
         return f"{self.name} was submitted to another backend: attach({self.name!r}, {kept.expression})"

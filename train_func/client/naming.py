@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def record_of(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bo
         "source_sha256": source.sha256,
         "fingerprints": facts.fingerprints,
     }
-    name = name_of(run, **made_of)
+    name = name_of(run, **made_of, packages=_packages(run, source))
     newest = newest_generation(store, name)
     generation = newest + 1 if fresh or newest == 0 else newest
     return RunRecord(
@@ -32,6 +33,15 @@ def record_of(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bo
         store=store.address,
         **made_of,
     )
+
+
+def _packages(run: Run, source: Source) -> dict[str, str]:
+    """The versions of the installed packages that the task comes from; a local module is part of the source."""
+    modules = {module.partition(".")[0] for module in run.task.modules} if run.task else set()
+    if not (own := modules.intersection(source.imports) - {"train_func"}):
+        return {}
+    names = packages_distributions()
+    return {package: version(package) for module in own for package in names.get(module, ())}
 
 
 def placed(run: Run) -> Run:

@@ -98,6 +98,13 @@ def attempt_numbers(store: Store, record: RunRecord) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
+def workers_of(store: Store, record: RunRecord) -> list[int]:
+    """The numbers of the workers that the run has now, or that an earlier attempt has left a record or log of."""
+    files = (record.keys.attempt_file(entry.key) for entry in store.list(f"{record.keys.attempts}/"))
+    found = {file.worker for file in files if file and file.worker is not None}
+    return sorted(found.union(range(record.run.workers)))
+
+
 def _has_formed(store: Store, lease: str) -> bool:
     found = find(store, lease)
     return found is not None and Lease.from_json(found.data, f"{store.address}/{lease}").formed

@@ -1,6 +1,6 @@
 """The lines of the workers, attempt by attempt, from the backend where they run and from the store."""
 
-from train_func.client.logs.numbering import Attempt, AttemptLine, headed
+from train_func.client.logs.numbering import Attempt, AttemptLine, headed, of_attempt
 from train_func.client.logs.stored import StoredLogs, joined
 
-__all__ = ["Attempt", "AttemptLine", "StoredLogs", "headed", "joined"]
+__all__ = ["Attempt", "AttemptLine", "StoredLogs", "headed", "joined", "of_attempt"]

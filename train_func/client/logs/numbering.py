@@ -10,6 +10,7 @@ from datetime import datetime
 
 from train_func import events
 from train_func.client.status import LogLine
+from train_func.errors import JobNotFound
 from train_func.events import AttemptStarts, Event, PublishesPending, WorkerStarts
 
 
@@ -61,6 +62,21 @@ def headed(lines: Iterable[AttemptLine]) -> Iterator[str]:
             last = told.attempt
             yield last.heading
         yield str(told)
+
+
+def of_attempt(lines: Iterable[AttemptLine], number: int, name: str) -> Iterator[str]:
+    """The lines of one attempt as text; raises JobNotFound when the run ``name`` has none of it."""
+    found = newest = 0
+    for told in lines:
+        newest = max(newest, told.attempt.number)
+        if told.attempt.number == number:
+            found += 1
+            yield f"[worker {told.worker}] {told.text}"
+        elif told.attempt.number > number and told.attempt.formed:
+            break
+    if not found:
+        has = f"it has the attempts 1 to {newest}" if newest else "none has begun"
+        raise JobNotFound(f"{name} has no attempt {number} with a log: {has}")
 
 
 def uid_in(first_line: str) -> str:

@@ -55,7 +55,7 @@ class StoredLogs:
             self.logs = sorted(logs, key=lambda log: (log.attempt, log.worker))
         if (key := self._keys.attempt(self.newest).lease) in found:
             self.numbers[self._uid(Lease.from_json, key)] = self.newest
-        self.numbers.update({log.pod_uid: log.attempt for log in self.logs})
+        self.numbers.update({log.pod_uid or log.key: log.attempt for log in self.logs})
         self.numbers.pop("", None)
 
     def lines(self, log: StoredLog) -> Iterator[LogLine]:
