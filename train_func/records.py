@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from train_func.errors import InvalidInput
 from train_func.fields import field_names
 from train_func.layout import RunKeys
 from train_func.run import RECORD_KEY, Run, name_of
+from train_func.tasks import TextClassification
 from train_func.version import VERSION
 
 RUN_FORMAT = 2  # 1: before there were tasks; of those the fields of Run and of TextClassification stood side by side
@@ -74,7 +75,7 @@ class RunRecord:
         others = {name: plain[name] for name in plain if name in field_names(cls)}
         given = {name: value for name, value in plain["run"].items() if name in field_names(Run)}
         task = {name: value for name, value in plain["run"].items() if name not in given}
-        run = Run.from_dict({**given, "task": {"kind": "train_func.tasks:TextClassification", **task}})
+        run = Run.recorded({**given, "task": TextClassification(**task)})
         found = {"dataset": plain["data_fingerprint"], "model": plain["model_fingerprint"]}
         return cls(**{**others, "run": run, "fingerprints": found, "format": 1})
 
@@ -91,19 +92,22 @@ class RunRecord:
     def from_parameters(cls, parameters: Mapping[str, Any], store: str = "") -> Self:
         """The record inside what ``train_func`` was called with.
 
-        A dict of Run's fields and own values, as another launcher hands it over, gets a record of its own in ``store``.
+        A Run under RECORD_KEY, or a dict of Run's fields and own values, as another launcher hands it over, gets a
+        record of its own in ``store``.
 
         Raises:
-            InvalidInput: when ``parameters`` is neither.
+            InvalidInput: when ``parameters`` is none of these, or an own value hides a field of the Run.
         """
         if not isinstance(parameters, Mapping):
             raise InvalidInput(
                 f"Session was given {type(parameters).__name__}: "
                 "hand it the parameters that train_func was called with, unchanged"
             )
-        if RECORD_KEY in parameters:
-            return cls.from_dict(parameters[RECORD_KEY])
-        run = Run.from_dict(_sorted_out(parameters))
+        held = parameters.get(RECORD_KEY)
+        if isinstance(held, Mapping) and "run" in held:
+            return cls.from_dict(held)
+        run = Run.from_dict(_sorted_out(parameters) if held is None else held)
+        run = replace(run, task=run.task and run.task.load())  # its name is made of its own fields
         made_of: dict[str, Any] = {"function": "train_func", "source_sha256": "", "fingerprints": {}}
         return cls(run=run, name=name_of(run, **made_of), generation=1, store=store, **made_of)
 
@@ -177,4 +181,10 @@ def _sorted_out(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of Run as they are, everything else as own values."""
     own = {name: value for name, value in parameters.items() if name not in field_names(Run)}
     given = {name: parameters[name] for name in parameters if name not in own}
-    return {**given, "parameters": {**given.get("parameters", {}), **own}}
+    told = given.get("parameters", {})
+    if hidden := [name for name in field_names(Run) if name in told]:
+        raise InvalidInput(
+            f"{', '.join(hidden)}: a value of your own hides the field of Run of this name; where the function is "
+            f"called without submit, call it so: train_func({{**run.parameters, {RECORD_KEY!r}: run.to_dict()}})"
+        )
+    return {**given, "parameters": {**told, **own}}

@@ -98,6 +98,14 @@ class Run(NamedFields):
         task = given.get("task")
         return cls(**{**given, "task": Task.from_dict(task) if isinstance(task, Mapping) else task})
 
+    @classmethod
+    def recorded(cls, given: Mapping[str, Any]) -> Self:
+        """A Run that another version of this package has accepted: the rules of this one do not apply to it."""
+        run = cls.__new__(cls)
+        for name, value in given.items():
+            object.__setattr__(run, name, value)
+        return run
+
     def with_task(self, changes: Mapping[str, Any]) -> Self:
         """The Run with other values in fields of its task."""
         return dataclasses.replace(self, task=self.task and self.task.with_fields(changes))

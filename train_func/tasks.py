@@ -18,6 +18,7 @@ class TextClassification(Task):
 
     worker: ClassVar[str] = "train_func.worker.tasks.text_classification:TextClassifier"
     inputs: ClassVar[tuple[str, ...]] = ("model", "dataset", "held_out")
+    splits: ClassVar[tuple[str, ...]] = ("held_out",)
     tables: ClassVar[tuple[str, ...]] = ("dataset", "held_out")
 
     model: str

@@ -65,7 +65,10 @@ def test_the_workers_find_the_same_data_and_model_in_the_store(run, store, tmp_p
     carried = inputs.upload_inputs(run, here.inputs, store)
     assert carried.task.dataset.startswith(f"{store.address}/inputs/")
     assert carried.task.dataset.endswith("/reviews.csv")
-    assert split_rows(carried.task, carried.seed, store, cache).fingerprints["dataset"] == here.fingerprints["dataset"]
+    assert (
+        split_rows(carried.task, carried.seed, store, cache).sources.fingerprints["dataset"]
+        == here.fingerprints["dataset"]
+    )
     assert find_text_model(carried.task, store, cache).fingerprint == here.fingerprints["model"]
     assert not [entry.key for entry in store.list("inputs/") if "notes.md" in entry.key]
     assert carried.with_task({"model": run.task.model, "dataset": run.task.dataset}) == run
@@ -125,7 +128,7 @@ def test_a_package_and_a_saved_folder_and_a_held_out_file_are_carried(run, store
     assert carried.task.held_out.endswith("/test.jsonl")
     assert carried.task.model.endswith("/model")
     rows, model = (find(carried, store, tmp_path / "cache") for find in (rows_of, model_of))
-    assert {**rows.fingerprints, "model": model.fingerprint} == here.fingerprints
+    assert {**rows.sources.fingerprints, "model": model.fingerprint} == here.fingerprints
 
 
 def test_a_name_that_no_address_can_hold_is_carried_under_another(run, store, tmp_path):

@@ -91,6 +91,49 @@ def test_everything_goes_to_stdout_at_once_and_to_the_store_when_it_is_there():
     assert last.splitlines() == [*lines, end]
 
 
+def test_no_line_of_a_rank_ends_its_stream_and_everything_before_the_end_is_read():
+    """Also while a process that the rank has left behind goes on writing."""
+    program = """
+import fcntl, os, subprocess, termios
+from train_func.events import Note
+from train_func.worker.pod.log_tee import LogTee
+log_tee = LogTee()
+with open(log_tee.rank_output(0), "wb", buffering=0) as output:
+    for number in range(101):
+        output.write(b"line %d" % number + b"\\0end of output\\0")
+        while any(fcntl.ioctl(output, termios.FIONREAD, bytes(4))):
+            pass  # until it was read
+        output.write(b"\\n" * (number % 2))
+    output.write(b"\\n")
+    left = subprocess.Popen(["yes", "left behind"], stdout=output)
+    output.write(b"the last word\\n")
+log_tee.ranks_ended()
+left.kill()
+log_tee.close(Note(text="the end"), 0.5)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True, timeout=300)
+    assert [number for number in range(101) if f"line {number}\0" not in done.stdout] == []
+    assert "the last word" in done.stdout
+    assert str(events.parse(done.stdout.splitlines()[-1])) == "note: the end"
+
+
+def test_what_was_printed_before_a_flush_is_kept_by_it():
+    program = """
+import os
+from train_func.worker.pod.log_tee import LogTee
+log_tee, puts = LogTee(interval=1000.0), []
+log_tee.begin(puts.append)
+for number in range(20_000):
+    print(f"line {number}")
+log_tee.flush(60)
+os.write(log_tee._real.fileno(), puts[-1].splitlines()[-1])
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True, timeout=300)
+    assert done.stdout.endswith("line 19999\nline 19999")
+
+
 def test_a_store_that_never_answers_blocks_no_writer():
     program = """
 import threading, time

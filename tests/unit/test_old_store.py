@@ -41,6 +41,16 @@ def test_its_fields_are_told_apart_from_those_of_its_task(backend):
     assert record.fingerprints == {"dataset": "d" * 64, "model": "a" * 64}
 
 
+def test_own_values_may_have_names_that_fields_of_a_run_have_since_then(backend, tmp_path):
+    path = tmp_path / "store" / RunKeys(SUCCEEDED).run
+    plain = recorded(SUCCEEDED)
+    plain["run"]["parameters"] = {"task": "yelp", "train_func": 1}
+    path.write_text(json.dumps(plain))
+    job = attach(SUCCEEDED, on=backend)
+    assert job.record.run.parameters == {"task": "yelp", "train_func": 1}
+    assert job.result() == {"accuracy": 0.5, "loss": 0.7}
+
+
 def test_what_succeeded_gives_result_model_and_logs(backend, tmp_path):
     job = attach(SUCCEEDED, on=backend)
     assert job.state == "Succeeded"

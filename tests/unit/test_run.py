@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.own_task.parity import Parity
 from tests.runs import a_run
 from train_func.errors import InvalidInput
 from train_func.fields import field_names
@@ -268,6 +269,26 @@ def test_a_plain_dict_of_fields_and_own_values_gets_a_record_of_its_own():
     assert record.run == a_run(**VALID, epochs=2, parameters={"note": "mine"})
     assert (record.store, record.generation) == ("file:///srv/store", 1)
     assert record == RunRecord.from_parameters(given, "file:///srv/store")
+
+
+def test_a_run_beside_own_values_keeps_both_as_they_are_whatever_the_values_are_called():
+    run = Run(epochs=2, parameters={"lr": 0.1, "epochs": "as I call them", "task": 7})
+    record = RunRecord.from_parameters({**run.parameters, "train_func": run.to_dict()}, "file:///srv/store")
+    assert (record.run, record.store) == (run, "file:///srv/store")
+    assert record.parameters() == run.parameters
+
+
+def test_own_values_that_hide_fields_of_the_run_are_refused_with_the_call_that_keeps_both():
+    run = Run(epochs=2, parameters={"lr": 0.1, "epochs": 7})
+    with pytest.raises(InvalidInput, match=r"^epochs: .* call it so: train_func\({\*\*run.parameters, 'train_func'"):
+        RunRecord.from_parameters({**run.to_dict(), **run.parameters})
+
+
+def test_a_call_with_an_own_task_is_named_after_it():
+    run = Run(task=Parity(numbers=40))
+    record = RunRecord.from_parameters({**run.to_dict(), **run.parameters})
+    assert record.name == name_of(run, function="train_func", source_sha256="", fingerprints={})
+    assert record.name.startswith("parity-")
 
 
 @pytest.mark.parametrize(

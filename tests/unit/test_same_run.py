@@ -268,3 +268,14 @@ def test_the_manual_has_the_table():
     for name in OTHER_RUN:
         assert rows[name].count("another run") == 2
     assert rows["workers"].split("|")[2:4] == [" same run ", " another run "]
+
+
+def test_what_may_be_a_split_keeps_its_name_until_it_is_found_to_be_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test").mkdir()
+    (tmp_path / "rows.csv").touch()
+    run = a_run(dataset="rows.csv", held_out="test")
+    assert placed(run).task.dataset == str(tmp_path / "rows.csv")
+    assert placed(run).task.held_out == placed(run, {"dataset"}).task.held_out == "test"
+    assert placed(run, {"dataset", "held_out"}).task.held_out == str(tmp_path / "test")
+    assert placed(a_run(dataset="rows.csv", held_out="./test")).task.held_out == str(tmp_path / "test")

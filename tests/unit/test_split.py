@@ -116,6 +116,22 @@ def test_a_named_split_is_held_out_with_row_ids_of_its_own(tmp_path, prepared):
     assert found.notes == []
 
 
+def test_a_split_comes_before_a_folder_of_its_name_which_is_told(tmp_path, prepared, refusal, monkeypatch):
+    path = save_splits(tmp_path / "saved", train=40, test=7)
+    monkeypatch.chdir(tmp_path)
+    for name in ("test", "train", "validation"):
+        save_splits(tmp_path / name, all=9)
+    found = prepared(path, held_out="test")
+    assert found.held_out.num_rows == 7
+    assert set(found.fingerprints) == {"dataset"}
+    (note,) = found.notes
+    assert note.startswith(f"held_out='test': the split of {path} is used; ")
+    assert "'./test'" in note
+    assert "'./train'" in refusal(path, held_out="train")
+    assert prepared(path, held_out="./test").held_out.num_rows == 9
+    assert prepared(path, held_out="validation").held_out.num_rows == 9
+
+
 def test_with_a_share_the_other_splits_are_left_alone_and_that_is_said(tmp_path, prepared):
     found = prepared(save_splits(tmp_path / "saved", train=40, test=7))
     assert found.train.num_rows + found.held_out.num_rows == 40

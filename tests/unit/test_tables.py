@@ -125,7 +125,7 @@ def test_labels_of_every_kind_that_a_frame_keeps_are_classes(frame, kind, tmp_pa
         TextClassification(model="m", dataset=frame.assign(label=labels)), 42, None, tmp_path / "cache"
     )
     assert divided.labels == (("0", "1", "2") if kind == "int8" else tuple(sorted(CLASSES)))
-    assert divided.num_rows == 101
+    assert divided.sources.num_rows == 101
 
 
 def test_the_held_out_rows_may_be_a_table_too(frame, tmp_path):

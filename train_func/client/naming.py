@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Collection
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from train_func.records import Numerics, RunRecord
 from train_func.run import Run, name_of
 from train_func.storage import Store, find
 
+_SPLIT = re.compile(r"\w+(\.\w+)*")  # as `datasets` names them
+
 
 def record_of(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bool) -> RunRecord:
-    run = placed(run)
+    run = placed(run, facts.fingerprints)
     made_of: dict[str, Any] = {
         "function": source.function,
         "source_sha256": source.sha256,
@@ -44,10 +47,18 @@ def _packages(run: Run, source: Source) -> dict[str, str]:
     return {package: version(package) for module in own for package in names.get(module, ())}
 
 
-def placed(run: Run) -> Run:
-    """The run with its local files named from the root, each by one path, however it was written."""
+def placed(run: Run, found: Collection[str] = ()) -> Run:
+    """The run with its local files named from the root, each by one path, however it was written.
+
+    A field that may name a split keeps what can be one, unless the check has ``found`` it to be a file.
+    """
     named = {name: getattr(run.task, name) for name in run.task.inputs} if run.task else {}
-    return run.with_task({name: _absolute(address) for name, address in named.items() if isinstance(address, str)})
+    files = {name: address for name, address in named.items() if isinstance(address, str)}
+    if run.task:
+        for name in set(run.task.splits) - set(found):
+            if _SPLIT.fullmatch(files.get(name, "")):
+                del files[name]
+    return run.with_task({name: _absolute(address) for name, address in files.items()})
 
 
 def _absolute(address: str) -> str:

@@ -1,10 +1,9 @@
 """Keeps the history of an attempt in the store while it runs: CSV and TensorBoard files, a new one when one is long.
 
-In a thread of its own, with bounded memory; no failure of it is one of the run.
+With bounded memory; no failure of it is one of the run.
 """
 
 import contextlib
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from train_func.events import Event
 from train_func.layout import AttemptKeys
 from train_func.metrics import Row, row_of, to_csv
 from train_func.worker.pod import tensorboard
+from train_func.worker.pod.periodic import Periodic
 
 INTERVAL = 10.0  # seconds between two uploads of short files; longer for longer ones, as each carries all of a file
 LONGEST_FILE = 2**20  # bytes of a CSV file, or of one for TensorBoard, after which the next one begins
@@ -21,13 +21,13 @@ MOST_ROWS = 20_000  # kept while the store is away: more than a day; the oldest 
 Put = Callable[[str, bytes], object]
 
 
-class History(threading.Thread):
+class History(Periodic):
     """Of one attempt. ``put`` stores bytes under a key, and may raise; ``interval`` is in seconds."""
 
     def __init__(
         self, keys: AttemptKeys, put: Put, *, interval: float = INTERVAL, longest_file: int = LONGEST_FILE
     ) -> None:
-        super().__init__(name="history", daemon=True)
+        super().__init__("history")
         self._keys = keys
         self._put = put
         self._interval = interval
@@ -38,8 +38,6 @@ class History(threading.Thread):
         self._part = 1
         self._unkept = False
         self._length = 0
-        self._now = threading.Event()
-        self._done = threading.Event()
 
     def hear(self, event: Event) -> None:
         """Takes what belongs to the history; returns at once."""
@@ -48,21 +46,8 @@ class History(threading.Thread):
                 tensorboard.encode(row)
                 self._new.append(row)
 
-    def run(self) -> None:
-        while True:
-            at_once = self._now.wait(self._interval * (1 + 4 * self._length / self._longest_file))
-            self._now.clear()
-            with contextlib.suppress(Exception):  # the next round tries again, with all rows
-                self._keep()
-            if at_once:
-                self._done.set()
-
-    def flush(self, seconds: float) -> None:
-        """Keeps what has come so far, within ``seconds``."""
-        if self._new or self._unkept:
-            self._done.clear()
-            self._now.set()
-            self._done.wait(seconds)
+    def _pause(self) -> float:
+        return self._interval * (1 + 4 * self._length / self._longest_file)
 
     def _keep(self) -> None:
         while self._new:

@@ -1,8 +1,12 @@
 """The worker's own output: at once to the real stdout, and bounded to the store every few seconds."""
 
 import contextlib
+import fcntl
 import os
+import select
+import struct
 import sys
+import termios
 import threading
 import time
 from collections import deque
@@ -11,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from train_func import events
-from train_func.errors import StorageFailed
 from train_func.events import Event, LogGap
 from train_func.worker.pod.history import History
+from train_func.worker.pod.periodic import Periodic
 
 HEAD = 2**20  # bytes of a log's beginning that are always kept
 TAIL = 4 * 2**20  # bytes of its end
 LONGEST_LINE = 2**16
+SETTLE_SECONDS = 2.0  # longest wait for what was printed last; it lasts where nothing reads the real stdout
 INTERVAL = 3.0  # seconds between two uploads of a short log; twice that of one of a MiB, because each carries all of it
-END = b"\0end of output\0"
 
 Put = Callable[[bytes], object]
 
@@ -58,7 +62,7 @@ class BoundedLog:
 
 
 class _Stream(threading.Thread):
-    """Reads one pipe line by line until its end mark, which comes after everything that was written before.
+    """Reads one pipe line by line. Other processes may hold its end for writing open, so that it need not ever end.
 
     ``ends``: descriptors of its ends, for reading and for writing.
     """
@@ -68,24 +72,57 @@ class _Stream(threading.Thread):
         self._emit = emit
         self._rest = b""
         self._read, self.write = ends
+        self._asked, self._ask = os.pipe()
+        self._requests: deque[threading.Event | None] = deque()  # None: the last one
 
     def run(self) -> None:
-        while not self._rest.endswith(END):
-            *lines, self._rest = (self._rest + os.read(self._read, LONGEST_LINE)).split(b"\n")
+        ready = select.poll()
+        for descriptor in (self._read, self._asked):
+            ready.register(descriptor, select.POLLIN)
+        while True:
+            if self._asked not in dict(ready.poll()):
+                self._take(1)
+                continue
+            os.read(self._asked, 1)
+            self._take(_num_unread(self._read))
+            if (settled := self._requests.popleft()) is None:
+                break
+            settled.set()
+        if self._rest:
+            self._emit(self._rest)
+
+    def _take(self, num_bytes: int) -> None:
+        """Passes on at least so many bytes, which are there or will be, as far as their lines are whole."""
+        while num_bytes > 0:
+            data = os.read(self._read, LONGEST_LINE)
+            num_bytes -= len(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
             if len(self._rest) > LONGEST_LINE:
                 lines.append(self._rest)
                 self._rest = b""
             for line in lines:
                 self._emit(line)
-        if rest := self._rest.removesuffix(END):
-            self._emit(rest)
+
+    def settle(self, seconds: float) -> None:
+        """Returns when all whole lines that were written before this call were passed on, or after ``seconds``."""
+        settled = threading.Event()
+        self._request(settled)
+        settled.wait(seconds)
 
     def end(self, seconds: float) -> None:
-        """Returns when everything was passed on, or after ``seconds``."""
-        os.set_blocking(self.write, False)
-        with contextlib.suppress(BlockingIOError):  # full, because nothing reads the real stdout
-            os.write(self.write, END)
+        """The same of all that was written before; what is written later is not passed on."""
+        self._request(None)
         self.join(seconds)
+
+    def _request(self, settled: threading.Event | None) -> None:
+        self._requests.append(settled)
+        os.write(self._ask, b".")
+
+
+def _num_unread(pipe: int) -> int:
+    """Bytes that wait in it."""
+    (num,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(struct.calcsize("i"))))
+    return int(num)
 
 
 def last_state(line: bytes) -> bytes:
@@ -143,7 +180,7 @@ class LogTee:
     def ranks_ended(self) -> None:
         """Passes on the last words of the ranks; to be called when none of them lives any more."""
         while self._ranks:
-            self._ranks.pop().end(seconds=2)
+            self._ranks.pop().end(SETTLE_SECONDS)
 
     def begin(self, put: Put, history: History | None = None) -> None:
         """From now on the log, from its beginning on, is kept by ``put``, and what events say by ``history``."""
@@ -154,18 +191,18 @@ class LogTee:
         self._upload.start()
 
     def flush(self, seconds: float) -> None:
-        """Keeps log and history as they are now, within ``seconds``."""
+        """Keeps log and history as they are now, with all that was printed, within ``seconds``."""
         until = time.monotonic() + seconds
-        if self._upload is not None:
-            self._upload.flush(seconds)
-        if self._history is not None:
-            self._history.flush(max(0.0, until - time.monotonic()))
+        self._own.settle(seconds / 2)
+        for kept in (self._upload, self._history):
+            if kept is not None:
+                kept.flush(max(0.0, until - time.monotonic()))
 
     def close(self, last: Event, seconds: float) -> None:
         """Gives stdout and stderr back, says ``last`` after all that was printed, and keeps the log a last time."""
         os.dup2(self._real.fileno(), 1)
         os.dup2(self._real.fileno(), 2)
-        self._own.end(seconds=1)
+        self._own.end(SETTLE_SECONDS)
         self.say(last)
         self.flush(seconds)
 
@@ -186,31 +223,20 @@ class LogTee:
             return self._log.render()
 
 
-class _Upload(threading.Thread):
-    """Puts the log whenever it has changed, in a thread of its own: a store that is away blocks nothing else."""
+class _Upload(Periodic):
+    """Puts the log whenever it has changed."""
 
     def __init__(self, render: Callable[[], bytes], put: Put, interval: float) -> None:
-        super().__init__(name="log upload", daemon=True)
+        super().__init__("log upload")
         self._interval = interval
         self._render = render
         self._put = put
         self._last = b""
-        self._now = threading.Event()
-        self._kept = threading.Event()
 
-    def run(self) -> None:
-        while True:
-            at_once = self._now.wait(self._interval * (1 + len(self._last) / 2**20))
-            self._now.clear()
-            log = self._render()
-            if log != self._last:
-                with contextlib.suppress(StorageFailed):  # the next round tries again, with the whole log
-                    self._put(log)
-                    self._last = log
-            if at_once:
-                self._kept.set()
+    def _pause(self) -> float:
+        return self._interval * (1 + len(self._last) / 2**20)
 
-    def flush(self, seconds: float) -> None:
-        self._kept.clear()
-        self._now.set()
-        self._kept.wait(seconds)
+    def _keep(self) -> None:
+        if (log := self._render()) != self._last:
+            self._put(log)
+            self._last = log

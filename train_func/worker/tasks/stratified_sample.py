@@ -8,7 +8,6 @@ import math
 import numpy as np
 
 from train_func.errors import InvalidInput
-from train_func.tasks import TextClassification
 
 _SAMPLE, _HOLD_OUT = 1, 2  # streams of the run's seed
 
@@ -53,28 +52,29 @@ def allocate(counts: np.ndarray, num: int, *, leave: int = 0) -> np.ndarray:
 
 
 def choose_rows(
-    task: TextClassification, seed: int, codes: np.ndarray, held_out: np.ndarray | None
+    codes: np.ndarray, held_out: np.ndarray | float, *, seed: int, samples: int | None, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the rows to train on among ``codes``, and of those held out among ``held_out``, else ``codes``.
 
     Args:
         codes: class of every training row, 0, 1, ...
-        held_out: the same of held-out rows that are a split of their own; None to hold out a share of the training
-            rows.
+        held_out: the same of held-out rows that are a split of their own, or the share of the training rows to hold
+            out.
+        samples: how many rows are used, of both sides together; None: all.
+        where: how messages call the data set.
 
     Raises:
         InvalidInput: there are too few rows for one of each class on both sides.
     """
-    if held_out is not None:
-        return _sampled(task.samples, seed, codes, held_out)
-    assert not isinstance(task.held_out, str)
+    if isinstance(held_out, np.ndarray):
+        return _sampled(samples, seed, codes, held_out)
     used = np.arange(len(codes))
-    if task.samples is not None:
-        used = stratified_sample(codes, task.samples, seed=seed, stream=_SAMPLE)
-    num_held = round(len(used) * task.held_out)
+    if samples is not None:
+        used = stratified_sample(codes, samples, seed=seed, stream=_SAMPLE)
+    num_held = round(len(used) * held_out)
     num_classes = len(np.unique(codes))
     if len(used) < 2 * num_classes:
-        rows = f"samples={task.samples}" if len(used) < len(codes) else f"dataset={task.dataset!r}: {len(codes)} rows"
+        rows = f"samples={samples}" if len(used) < len(codes) else f"{where}: {len(codes)} rows"
         raise InvalidInput(
             f"{rows}: for {num_classes} classes at least {2 * num_classes} rows are expected, one of each class to "
             "train and one held out",
@@ -82,9 +82,9 @@ def choose_rows(
         )
     if not num_classes <= num_held <= len(used) - num_classes:
         raise InvalidInput(
-            f"held_out={task.held_out}: {num_held} of {len(used)} rows held out, {len(used) - num_held} to train on; "
+            f"held_out={held_out}: {num_held} of {len(used)} rows held out, {len(used) - num_held} to train on; "
             f"one row of each of the {num_classes} classes is expected on both sides: "
-            f"{_remedy(task.held_out, num_classes, len(used), len(codes))}",
+            f"{_remedy(held_out, num_classes, len(used), len(codes))}",
             cause="data",
         )
     held = stratified_sample(codes[used], num_held, seed=seed, stream=_HOLD_OUT, leave=1)

@@ -45,7 +45,7 @@ class TextClassifier:
 
         split = split_rows(self._task, self._seed, self._store, self._cache)
         train, held_out = Dataset(split.train), Dataset(split.held_out)
-        return Rows(train, held_out, split.fingerprints, split.labels, split.notes)
+        return Rows(train, held_out, split.sources.fingerprints, split.labels, split.notes)
 
     def fetch(self) -> Mapping[str, str]:
         self._found = find_text_model(self._task, self._store, self._cache)
@@ -111,12 +111,12 @@ def load_classifier(found: FoundModel, labels: tuple[str, ...], seed: int) -> tu
 def _add_data(found: Findings, data: TrainEvalSplit) -> None:
     num_train, num_held_out = data.train.num_rows, data.held_out.num_rows
     found.notes += data.notes
-    found.fingerprints |= data.fingerprints
-    found.inputs |= data.local
-    found.facts = {"num_rows": data.num_rows, "num_train": num_train, "num_held_out": num_held_out}
+    found.fingerprints |= data.sources.fingerprints
+    found.inputs |= data.sources.local
+    found.facts = {"num_rows": data.sources.num_rows, "num_train": num_train, "num_held_out": num_held_out}
     found.facts["labels"] = list(data.labels)
-    if data.commit:
-        found.commits["dataset_revision"] = data.commit
+    if data.sources.commit:
+        found.commits["dataset_revision"] = data.sources.commit
     named = [*data.labels[:MOST_CLASSES], *(["..."] if len(data.labels) > MOST_CLASSES else [])]
     found.summary = (
         f"{num_train} rows to train, {num_held_out} held out; {len(data.labels)} classes: {', '.join(named)} "

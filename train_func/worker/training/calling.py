@@ -35,7 +35,7 @@ def record_of(parameters: Mapping[str, Any], environment: Mapping[str, str]) -> 
             "session.publish needs a store, and this run has none: submit it, or set TRAIN_FUNC_STORE for every "
             "process, for example to file:///tmp/models (a folder inside a pod is gone with the pod)"
         )
-    is_call = not launched and (RECORD_KEY not in parameters or not record.store)
+    is_call = not launched and (not record.source_sha256 or not record.store)
     return (record if record.store else replace(record, store=(home(environment) / "store").as_uri())), is_call
 
 
