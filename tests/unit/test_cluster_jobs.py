@@ -99,9 +99,8 @@ def test_its_manifest_is_sent_as_it_is_with_the_owner_of_its_files(server, backe
 
     def noted(asked):
         if asked.method in ("POST", "PATCH"):
-            sent.append((asked.method, json.loads(asked.body)))
-            server.held[f"{JOBS}/run-1"] = JOB
-            return Answer(201)
+            sent.append((asked.method, body := json.loads(asked.body)))
+            return Answer(201, {**body, "metadata": {**body["metadata"], "uid": "uid-1", "resourceVersion": "1"}})
         return answer(asked)
 
     server.held.clear()

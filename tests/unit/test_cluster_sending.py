@@ -156,9 +156,9 @@ class Cluster:
             return busy(Retry_After=NOW)
         if asked.method == "POST":
             made = json.loads(asked.body)
-            made["metadata"]["uid"] = f"uid-{len(self.held)}"
-            self.held[f"{asked.path}/{made['metadata']['name']}"] = made
-            return Answer(201, made)
+            made["metadata"] |= {"uid": f"uid-{len(self.held)}", "resourceVersion": "1"}
+            there = self.held.setdefault(f"{asked.path}/{made['metadata']['name']}", made)
+            return Answer(201 if there is made else 409, made)
         if asked.path not in self.held:
             return Answer(404, {"kind": "Status", "message": f'{collection} "{name}" not found', "code": 404})
         if asked.method == "PATCH":

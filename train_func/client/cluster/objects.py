@@ -2,7 +2,8 @@
 
 The ConfigMap comes first, because pods mount it, and is given to the job as soon as that has a uid. Should the client
 die in between, a ConfigMap without an owner is left: no pod runs for it, and the next submission, cancel or delete of
-that run removes it.
+that run removes it. Of clients that submit the same run at the same moment one creates the job, and the ConfigMap that
+the job then owns is the one of that client.
 """
 
 import time
@@ -36,30 +37,101 @@ def create(access: Access, manifest: Mapping[str, Any], config_map: Mapping[str,
         _refuse(access, job, f"{access.kind.name} {name}", run)
         if not access.kind.status(job).finished and "deletionTimestamp" not in job["metadata"]:
             raise _runs(access, name)
-        remove(access, name)
-    _replace_config_map(access, config_map, run)
+        _remove(access, name, job)
+    claimed = _claim(access, config_map, run)
     try:
-        _create_job(access, manifest)
-        _give(access, name)
+        _give(access, _create_job(access, manifest), config_map, claimed)
     except BaseException as error:
         # An interrupt, or the answer was lost on its way: the server may have done what was asked.
         outage = not isinstance(error, InvalidInput) or error.cause == "cluster"
-        if not _comes(access, name, COMES_SECONDS if outage else 0.0):
-            _delete_config_map(access, name)
+        job = _comes(access, name, COMES_SECONDS if outage else 0.0)
+        if job is None:
+            _delete_config_map(access, claimed)
             raise
-        _give(access, name)  # the job is there: made by another client at the same moment, or as it was asked for
+        files = access.found("configmaps", access.core("configmaps", name))
+        if files and not _owners(files):  # its client has not come so far, or was this one
+            _own(access, job, files)
         if not (isinstance(error, InvalidInput) and outage):
             raise
 
 
-def _comes(access: Access, name: str, seconds: float) -> bool:
-    """Whether the job is there, or will be within ``seconds``: the server may be about to create it."""
-    end = time.monotonic() + seconds
-    while not read_job(access, name):
-        if time.monotonic() >= end:
-            return False
-        time.sleep(LOOK_SECONDS)
+def _claim(access: Access, config_map: Mapping[str, Any], run: str) -> Json:
+    """Creates the ConfigMap, in place of one that is left of an earlier submission; returns it as it was created.
+
+    One that is left looks like that of a client that is about to create the job: should this one be quicker to create
+    the job, that client finds it there; should it be slower, ``_give`` of that client replaces this ConfigMap.
+    """
+    name = config_map["metadata"]["name"]
+    while (created := _post(access, "configmaps", access.core("configmaps"), config_map)) is None:
+        if left := access.found("configmaps", access.core("configmaps", name)):
+            _refuse(access, left, f"configmap {name}", run)
+            if other := next((owner["kind"] for owner in _owners(left) if owner["kind"] != access.kind.name), None):
+                raise InvalidInput(
+                    f"{run} is in namespace {access.namespace} of {access.where} as a {other}: attach to it there, "
+                    f"with on=Cluster(kind={other!r}), or delete it first"
+                )
+            if read_job(access, name):
+                raise _runs(access, name)
+            _delete_config_map(access, left)
+    return created
+
+
+def _create_job(access: Access, manifest: Mapping[str, Any]) -> Json:
+    job = _post(access, access.kind.plural, access.jobs(), manifest)
+    if job is None:
+        raise _runs(access, manifest["metadata"]["name"])
+    return job
+
+
+def _give(access: Access, job: Json, config_map: Mapping[str, Any], claimed: Json) -> None:
+    """Makes the job the owner of the ConfigMap that was created with it; one of another client is replaced."""
+    if _own(access, job, claimed):
+        return
+    files = {**config_map, "metadata": {**config_map["metadata"], "ownerReferences": [_reference(job)]}}
+    while _post(access, "configmaps", access.core("configmaps"), files) is None:
+        access.removed("configmaps", access.core("configmaps", job["metadata"]["name"]))
+
+
+def _own(access: Access, job: Json, config_map: Json) -> bool:
+    """Makes the job the owner of a ConfigMap; False when that has been changed or deleted meanwhile."""
+    metadata = config_map["metadata"]
+    body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "ownerReferences": [_reference(job)]}}
+    try:
+        with access.asking("patch", "configmaps"):
+            access.patch(access.core("configmaps", metadata["name"]), body, seconds=access.timings.answer)
+    except Exception as error:
+        if faults.status_of(error) not in (404, 409):
+            raise
+        return False
     return True
+
+
+def _reference(job: Json) -> Json:
+    """Not a blocking owner: to set that, clusters that guard finalizers ask for one right more."""
+    metadata = job["metadata"]
+    return {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+
+
+def _owners(config_map: Json) -> list[Json]:
+    return config_map["metadata"].get("ownerReferences") or []
+
+
+def _post(access: Access, resource: str, path: str, body: Mapping[str, Any]) -> Json | None:
+    """What was created; None when there is something of that name."""
+    try:
+        return access.post(path, body, seconds=access.timings.answer)
+    except Exception as error:
+        if faults.status_of(error) == 409:
+            return None
+        raise faults.failed(error, "create", resource, access) if faults.known(error) else error from None
+
+
+def _comes(access: Access, name: str, seconds: float) -> Json | None:
+    """The job, if it is there or will be within ``seconds``: the server may be about to create it."""
+    end = time.monotonic() + seconds
+    while not (job := read_job(access, name)) and time.monotonic() < end:
+        time.sleep(LOOK_SECONDS)
+    return job
 
 
 def read_job(access: Access, name: str) -> Json | None:
@@ -114,51 +186,17 @@ def remove(access: Access, name: str) -> bool:
         JobFailed: it does not go away.
     """
     job = read_job(access, name)
+    _remove(access, name, job)
+    return job is not None
+
+
+def _remove(access: Access, name: str, job: Json | None) -> None:
     if job is not None:
         _delete_job(access, job)
         _await_end(access, job)
     left = access.found("configmaps", access.core("configmaps", name))
-    if left and not _other_owner(access, left):
-        _delete_config_map(access, name)
-    return job is not None
-
-
-def _create_job(access: Access, manifest: Mapping[str, Any]) -> None:
-    try:
-        with access.asking("create", access.kind.plural):
-            access.post(access.jobs(), manifest, seconds=access.timings.answer)
-    except Exception as error:
-        if faults.status_of(error) == 409:
-            raise _runs(access, manifest["metadata"]["name"]) from None
-        raise faults.failed(error, "create", access.kind.plural, access) if faults.known(error) else error from None
-
-
-def _replace_config_map(access: Access, config_map: Mapping[str, Any], run: str) -> None:
-    name = config_map["metadata"]["name"]
-    if found := access.found("configmaps", access.core("configmaps", name)):
-        _refuse(access, found, f"configmap {name}", run)
-        if other := _other_owner(access, found):
-            raise InvalidInput(
-                f"{run} is in namespace {access.namespace} of {access.where} as a {other}: attach to it there, with "
-                f"on=Cluster(kind={other!r}), or delete it first"
-            )
-        _delete_config_map(access, name)
-    with access.asking("create", "configmaps"):
-        access.post(access.core("configmaps"), config_map, seconds=access.timings.answer)
-
-
-def _give(access: Access, name: str) -> None:
-    """Makes the job the owner of its ConfigMap.
-
-    Not a blocking owner: to set that, clusters that guard finalizers ask for one right more.
-    """
-    job = read_job(access, name)
-    if job is None:
-        return
-    owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": name, "uid": job["metadata"]["uid"]}
-    with access.asking("patch", "configmaps"):
-        body = {"metadata": {"ownerReferences": [owner]}}
-        access.patch(access.core("configmaps", name), body, seconds=access.timings.answer)
+    if left and all(job and owner["uid"] == job["metadata"]["uid"] for owner in _owners(left)):
+        _delete_config_map(access, left)
 
 
 def _delete_job(access: Access, job: Mapping[str, Any]) -> None:
@@ -172,14 +210,15 @@ def _delete_job(access: Access, job: Mapping[str, Any]) -> None:
         raise
 
 
-def _other_owner(access: Access, config_map: Mapping[str, Any]) -> str:
-    """The kind of the job that the ConfigMap belongs to, when that is another kind; jobs of a run share its name."""
-    owners = config_map["metadata"].get("ownerReferences") or ()
-    return next((str(owner["kind"]) for owner in owners if owner["kind"] != access.kind.name), "")
-
-
-def _delete_config_map(access: Access, name: str) -> None:
-    access.removed("configmaps", access.core("configmaps", name))
+def _delete_config_map(access: Access, found: Json) -> None:
+    """Unless another client has changed or replaced it meanwhile."""
+    name = found["metadata"]["name"]
+    unchanged = {field: found["metadata"][field] for field in ("uid", "resourceVersion")}
+    try:
+        access.removed("configmaps", access.core("configmaps", name), {"preconditions": unchanged})
+    except Exception as error:
+        if faults.status_of(error) != 409:
+            raise
 
 
 def _await_end(access: Access, job: Mapping[str, Any]) -> None:
