@@ -15,7 +15,10 @@ from train_func.worker.pod.attempt_store import Attempts
 from train_func.worker.pod.rank_end import Outcome, RankEnd, running
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.store_wait import PatientStore, patiently
+from train_func.worker.pod.timings import Timings
 from train_func.worker.pod.verdict import following, of_ranks
+
+QUICK = Timings(store_pause=0.01)
 
 
 @pytest.fixture
@@ -302,16 +305,16 @@ class Away:
 
 
 def test_a_store_that_comes_back_is_waited_for(capsys):
-    assert patiently(Away(1), Stop(), pause=0.01) == "there"
+    assert patiently(Away(1), Stop(), QUICK) == "there"
     assert "more for the store: no answer" in capsys.readouterr().out
 
 
 def test_the_wait_for_a_store_has_an_end_and_other_faults_have_none():
     with pytest.raises(StorageFailed, match="no answer"):
-        patiently(Away(9), Stop(), seconds=1)
+        patiently(Away(9), Stop(), Timings(), seconds=1)
     denied = Away(9, reason="denied")
     with pytest.raises(StorageFailed):
-        patiently(denied, Stop())
+        patiently(denied, Stop(), Timings())
     assert denied.calls == 1
 
 
@@ -333,7 +336,7 @@ class Flaky:
 
 def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(capsys):
     flaky = Flaky(1)
-    patient = PatientStore(flaky, Stop(), 60, "publish", pause=0.01)
+    patient = PatientStore(flaky, Stop(), 60, "publish", QUICK)
     assert [patient.get("a"), patient.get("b"), patient.put("c", b"")] == ["there"] * 3
     assert (flaky.num_calls("get"), flaky.num_calls("put")) == (3, 2)
     said = capsys.readouterr().out
@@ -341,7 +344,7 @@ def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(
 
 
 def test_all_calls_of_a_patient_store_wait_together_no_longer_than_stated():
-    patient = PatientStore(Flaky(9**9), Stop(), 0.2, "publish", pause=0.01)
+    patient = PatientStore(Flaky(9**9), Stop(), 0.2, "publish", QUICK)
     begun = time.monotonic()
     for call in (lambda: patient.get("a"), lambda: patient.list(""), lambda: patient.delete("a")):
         with pytest.raises(StorageFailed, match="no answer"):

@@ -19,9 +19,10 @@ from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import Peers, PeersLost
 from train_func.worker.pod.pending import Pending
 from train_func.worker.pod.rank_end import RankEnd
-from train_func.worker.pod.run_attempt import SHORTEST_SECONDS, Attempt
+from train_func.worker.pod.run_attempt import Attempt
 from train_func.worker.pod.stop import RESERVE, Stop, Stopped
 from train_func.worker.pod.supervisor import Supervisor
+from train_func.worker.pod.timings import Timings
 from train_func.worker.pod.verdict import stopped
 
 
@@ -215,7 +216,7 @@ def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervis
     stop_asked_for(supervisor._stop, seconds=1000.0 - RESERVE)
     try:
         assert supervisor.run().exit_code == exits.STOPPED
-        assert store.left["a-run/attempts/1/worker-0.json"] > SHORTEST_SECONDS
+        assert store.left["a-run/attempts/1/worker-0.json"] > supervisor._environment.timings.shortest
     finally:
         ended.set()
 
@@ -230,3 +231,17 @@ def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_sto
         assert attempt.seconds_left() == 0  # for the log, which comes last
     finally:
         ended.set()
+
+
+def test_a_peer_that_ends_once_the_group_has_formed_does_not_end_the_wait_for_it(last_attempt):
+    """The look at the records may begin before the group has formed, and end after a quick peer is done."""
+    attempt, _ = last_attempt
+    attempt._timings = Timings(watch=0.01)
+    lease, attempt.lease = attempt.lease, None
+
+    def final_end(known):
+        attempt.lease = lease
+        return Verdict(exits.DONE, None, "all ranks ended", 1)
+
+    attempt._watch(SimpleNamespace(final_end=final_end), set())
+    assert attempt.over is None

@@ -204,8 +204,30 @@ def test_more_ranks_than_micro_batches_are_refused_with_the_remedy(a_record, sto
     store.put("tiny-reviews-0123/numerics.json", json.dumps(dataclasses.asdict(kept)).encode())
     monkeypatch.setattr(world, "size", lambda: 2)
     monkeypatch.setattr(world, "gather", lambda value: [value, value])
-    with pytest.raises(InvalidInput, match="2 ranks: .* cut into 1 micro-batches .* at most 1 ranks .* fresh=True"):
+    with pytest.raises(InvalidInput, match="2 ranks: .* cut into 1 micro-batches .* at most 1 ranks"):
         Session(a_record().parameters()).__enter__()
+
+
+def ranks_of(monkeypatch, num):
+    """As if this process were one of so many ranks that all do the same."""
+    monkeypatch.setattr(world, "size", lambda: num)
+    monkeypatch.setattr(world, "gather", lambda value: [value] * num)
+
+
+def test_more_ranks_than_rows_of_a_global_batch_are_refused_before_anything_is_recorded(a_record, store, monkeypatch):
+    ranks_of(monkeypatch, 4)
+    with pytest.raises(InvalidInput, match="^4 ranks: a global batch has batch_size=3 rows"):
+        Session(a_record(workers=2, batch_size=3).parameters()).__enter__()
+    assert store.list("tiny-reviews-0123/numerics.json") == []
+
+
+@pytest.mark.parametrize(("workers", "num_ranks", "cut"), [(1, 1, 2), (3, 1, 3), (1, 4, 4), (3, 4, 4), (4, 2, 4)])
+def test_a_batch_is_cut_for_the_ranks_asked_for_or_for_those_there_are_if_they_are_more(
+    a_record, monkeypatch, workers, num_ranks, cut
+):
+    ranks_of(monkeypatch, num_ranks)
+    with Session(a_record(workers=workers, batch_size=16, micro_batch_size=8).parameters()) as session:
+        assert session.numerics.num_micro_batches == cut
 
 
 def test_the_model_knows_the_labels_and_the_rows_have_ids(a_record):

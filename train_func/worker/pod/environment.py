@@ -2,10 +2,11 @@
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from train_func.errors import InvalidInput
+from train_func.worker.pod.timings import Timings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class Environment:
     endpoint: str
     rendezvous_id: str
     rendezvous: Mapping[str, str]
+    timings: Timings = field(default=Timings())
 
     @property
     def num_threads(self) -> int:

@@ -29,9 +29,6 @@ from train_func.worker.pod.rendezvous import Rendezvous
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.verdict import stopped
 
-LOOK_SECONDS = 0.1  # between two looks at the ranks
-PATIENCE = 2.0  # seconds for the root of a failure to show itself, and for the ranks to end when asked to
-
 Open = Callable[[Peers], int]
 Finish = Callable[[Peers, list[RankEnd]], None]
 
@@ -49,6 +46,7 @@ class Launcher(LocalElasticAgent):
     ) -> None:
         _silence()
         self._worker = environment.worker
+        self._patience = environment.timings.patience
         self._stop = stop
         self._log_tee = log_tee
         self._open_attempt = open_attempt
@@ -66,7 +64,7 @@ class Launcher(LocalElasticAgent):
             entrypoint=sys.executable,
             args=("-u", "-m", "train_func.worker", "rank"),
             max_restarts=0,
-            monitor_interval=LOOK_SECONDS,
+            monitor_interval=environment.timings.look,
         )
         super().__init__(spec, self._files)
 
@@ -152,7 +150,7 @@ class Launcher(LocalElasticAgent):
 
     def _await_root(self) -> None:
         """A rank that lost its peer may be seen dead before the peer that is still writing down why it failed."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self._patience
         while self._alive() and all(end.follows for end in self._failed_ends()) and time.monotonic() < end:
             self._stop.pause(0.05)
             self._look()
@@ -166,14 +164,14 @@ class Launcher(LocalElasticAgent):
         for process in alive.values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
-        patience = time.monotonic() + PATIENCE
+        patience = time.monotonic() + self._patience
         while self._alive() and time.monotonic() < (self._stop.work_until if self._stop.requested else patience):
             time.sleep(0.02)
         for process in self._processes().values():
             signal_group(process.pid, signal.SIGKILL)
         for process in self._processes().values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(PATIENCE)
+                process.wait(self._patience)
         self._log_tee.ranks_ended()
         self.has_ranks = False
 

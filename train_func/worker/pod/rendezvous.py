@@ -19,13 +19,6 @@ from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.peers import KeyValue, NotFormed, Peers
 from train_func.worker.pod.stop import Stop
 
-JOIN_SECONDS = 600  # torch's own default
-STORE_SECONDS = 30  # longest wait for one answer of the store, and for its host at each try
-CHECK_IN_SECONDS = 10.0  # every worker answers within this, or one of the group died while it formed
-RETRY_SECONDS = 1.0
-TELL_SECONDS = 15.0  # between two lines that say what is waited for
-LOOK_SECONDS = 0.1  # between two looks at the state of the rendezvous
-
 
 class Rendezvous:
     """A rendezvous handler for the elastic agent whose group is complete and alive, with worker i as its i-th member.
@@ -57,7 +50,7 @@ class Rendezvous:
                 self._handler = _connect(self._environment)
                 found = self._handler.next_rendezvous()
                 self.peers = self._peers(found)
-                if self.peers.check_in(CHECK_IN_SECONDS):
+                if self.peers.check_in(self._environment.timings.check_in):
                     meeting_point = found.bootstrap_store_info
                     assert meeting_point is not None
                     return RendezvousInfo(found.store, self._environment.worker, found.world_size, meeting_point)
@@ -79,7 +72,7 @@ class _Joining:
     def __init__(self, environment: Environment, stop: Stop) -> None:
         self._environment = environment
         self._stop = stop
-        self._seconds = float(environment.rendezvous.get("join_timeout", JOIN_SECONDS))
+        self._seconds = float(environment.rendezvous.get("join_timeout", environment.timings.join))
         self._until = time.monotonic() + self._seconds
         self._told = time.monotonic()
 
@@ -89,10 +82,10 @@ class _Joining:
                 f"the {self._environment.num_workers} workers did not come together at {self._environment.endpoint} "
                 f"within {self._seconds:.0f} s ({why}); see whether every pod was started and can reach the first"
             )
-        if time.monotonic() - self._told > TELL_SECONDS:
+        if time.monotonic() - self._told > self._environment.timings.tell:
             self._told = time.monotonic()
             reporting.say(WaitsForPeers(endpoint=self._environment.endpoint, why=why))
-        self._stop.pause(RETRY_SECONDS)
+        self._stop.pause(self._environment.timings.retry)
 
 
 def _connect(environment: Environment) -> DynamicRendezvousHandler:
@@ -104,18 +97,22 @@ def _connect(environment: Environment) -> DynamicRendezvousHandler:
         max_nodes=environment.num_workers,
         local_addr=own_address(environment.endpoint),
         # is_host: not guessed from names, which takes long and fails for aliases.
-        **{"read_timeout": STORE_SECONDS, **environment.rendezvous, "is_host": environment.worker == 0},
+        **{
+            "read_timeout": environment.timings.rendezvous_answer,
+            **environment.rendezvous,
+            "is_host": environment.worker == 0,
+        },
     )
     backend, store = create_backend(parameters)
-    return _prompt(create_handler(store, backend, parameters))
+    return _prompt(create_handler(store, backend, parameters), environment.timings.look)
 
 
-def _prompt(handler: DynamicRendezvousHandler) -> DynamicRendezvousHandler:
+def _prompt(handler: DynamicRendezvousHandler, look: float) -> DynamicRendezvousHandler:
     """Makes it notice at once that the group is complete; by itself it looks only once a second, which is not settable.
 
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py#L685
     """
-    dynamic_rendezvous._delay = lambda seconds: time.sleep(LOOK_SECONDS)  # type: ignore[attr-defined]
+    dynamic_rendezvous._delay = lambda seconds: time.sleep(look)  # type: ignore[attr-defined]
     handler._state_holder._cache_duration = 0  # type: ignore[attr-defined]
     return handler
 

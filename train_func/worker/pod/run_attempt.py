@@ -29,14 +29,6 @@ from train_func.worker.pod.stop import Stop, WithinGrace
 from train_func.worker.pod.store_wait import PatientStore, patiently
 from train_func.worker.pod.verdict import following, of_ranks
 
-RECORD_SECONDS = 15.0  # longest the end of a worker waits for the store
-WATCH_SECONDS = 3.0  # between two looks whether the job is over, while its group has not formed
-UNFORMED_SECONDS = 3.0  # the same when no group was formed, and little is to be told
-ROOT_SECONDS = 3.0  # longest a worker that lost its peer waits for the reason
-PUBLISHING_SECONDS = 15.0  # longest a worker waits for worker 0 to end its ranks and to say whether it publishes
-SHORTEST_SECONDS = 0.5  # for each question to the store, even when the time is up
-LINGER_SECONDS = 5.0  # longest the host of the rendezvous store stays for those who still read the reason
-
 T = TypeVar("T")
 
 
@@ -55,6 +47,7 @@ class Attempt:
         self, environment: Environment, record: RunRecord, store: Store | None, log_tee: LogTee, stop: Stop
     ) -> None:
         self._environment = environment
+        self._timings = environment.timings
         self._record = record
         self._store = store
         self._log_tee = log_tee
@@ -90,15 +83,17 @@ class Attempt:
         """Makes sure that the store can be used, and keeps an eye on it until the group forms."""
         if not (store := self._store) or not (attempts := self._attempts):
             return
-        patiently(lambda: store.probe(self._record.keys.prefix), self._stop)
-        known = patiently(attempts.end_keys, self._stop)
+        patiently(lambda: store.probe(self._record.keys.prefix), self._stop, self._timings)
+        known = patiently(attempts.end_keys, self._stop, self._timings)
         threading.Thread(target=self._watch, args=(attempts, known), name="end of the job", daemon=True).start()
 
     def _watch(self, attempts: Attempts, known: set[str]) -> None:
         while self.lease is None and self.over is None:
-            time.sleep(WATCH_SECONDS)
+            time.sleep(self._timings.watch)
             with contextlib.suppress(StorageFailed):  # the next call that needs the store says that it is away
-                self.over = attempts.final_end(known)
+                found = attempts.final_end(known)
+                if self.lease is None:  # else a peer of the group that has formed meanwhile
+                    self.over = found
 
     def open(self, peers: Peers) -> int:
         """Claims the number (worker 0) or hears it; raises Refused when the attempts are used up."""
@@ -123,8 +118,8 @@ class Attempt:
             record, pod, pod_uid = self._record, environment.pod, environment.pod_uid
             lease = Lease(attempt=1, generation=record.generation, pod=pod, pod_uid=pod_uid, submitted=record.submitted)
             return Start(lease, 0, record.run.max_attempts, None)
-        account = patiently(attempts.account, self._stop)
-        lease = patiently(attempts.claim, self._stop)
+        account = patiently(attempts.account, self._stop, self._timings)
+        lease = patiently(attempts.claim, self._stop, self._timings)
         refused = account.verdict(environment.worker) if account.spent else None
         return Start(lease, account.num_started, account.at_most, refused)
 
@@ -158,7 +153,7 @@ class Attempt:
         self._keep_done("all ranks ended", ends)
 
     def _is_complete(self, store: Store) -> bool:
-        patient = PatientStore(store, self._stop, PUBLISH_SECONDS, "see that all is published")
+        patient = PatientStore(store, self._stop, PUBLISH_SECONDS, "see that all is published", self._timings)
         return complete(patient, self._record)
 
     def publish_pending(self, ends: list[RankEnd]) -> Verdict | None:
@@ -185,7 +180,7 @@ class Attempt:
             raise
 
     def _keep_done(self, message: str, ends: list[RankEnd]) -> Verdict:
-        self._until = time.monotonic() + RECORD_SECONDS
+        self._until = time.monotonic() + self._timings.record
         done = Verdict(exits.DONE, None, message, self._environment.worker)
         self._keep(done, ends)
         return done
@@ -199,7 +194,7 @@ class Attempt:
             root: the verdict of the worker whose end came first, when that is known already.
         """
         with self._closing:
-            self._until = time.monotonic() + (RECORD_SECONDS if self.lease else UNFORMED_SECONDS)
+            self._until = time.monotonic() + (self._timings.record if self.lease else self._timings.unformed)
             if self._verdict is None:
                 self._verdict = self._close(ends, own, root)
             return self._verdict
@@ -224,7 +219,7 @@ class Attempt:
         if self._lease_for(verdict):
             self._keep(verdict, ends)
         if self._peers and not self._stop.requested:
-            self._peers.leave(LINGER_SECONDS if verdict.root_cause or root else 0.0)
+            self._peers.leave(self._timings.linger if verdict.root_cause or root else 0.0)
         return verdict
 
     def _left_when_all_was_done(self, ends: list[RankEnd]) -> bool:
@@ -236,7 +231,7 @@ class Attempt:
     def _ask_for_root(self) -> Verdict | None:
         if self._peers is None or self._stop.requested:
             return None
-        if (told := self._peers.verdict(ROOT_SECONDS)) and told.worker != self._environment.worker:
+        if (told := self._peers.verdict(self._timings.root)) and told.worker != self._environment.worker:
             return told
         attempts, lease = self._attempts, self.lease
         if attempts is None or lease is None:
@@ -260,8 +255,8 @@ class Attempt:
     def _leaves_model(self, attempts: Attempts) -> bool:
         """Whether what was trained is published, or worker 0, which alone may hold it, is publishing it."""
         if self._peers and self._environment.worker:
-            publishing = self._peers.is_publishing(PUBLISHING_SECONDS)
-            self._until = time.monotonic() + RECORD_SECONDS
+            publishing = self._peers.is_publishing(self._timings.publishing)
+            self._until = time.monotonic() + self._timings.record
             if publishing:
                 return True
         return bool(self._bounded(attempts.is_published))
@@ -286,7 +281,7 @@ class Attempt:
     def _bounded(self, call: Callable[[], T]) -> T | None:
         """The result, or None with a line in the log: at its end a worker waits for no store for long."""
         try:
-            return call_with_timeout(max(SHORTEST_SECONDS, self.seconds_left()), call)
+            return call_with_timeout(max(self._timings.shortest, self.seconds_left()), call)
         except (TimeoutError, StorageFailed) as failure:
             self._silent = self._silent or isinstance(failure, TimeoutError)
             print(f"the store was no help at the end of this attempt: {failure or 'no answer'}")
@@ -295,4 +290,4 @@ class Attempt:
     def seconds_left(self) -> float:
         """Seconds the worker may still wait for the store, which has its log last; none where it has been silent."""
         until = min(self._until, self._stop.all_until) if self._stop.requested else self._until
-        return max(0.0 if self._silent else SHORTEST_SECONDS, until - time.monotonic())
+        return max(0.0 if self._silent else self._timings.shortest, until - time.monotonic())

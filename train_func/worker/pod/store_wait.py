@@ -11,10 +11,7 @@ from train_func.storage import Entry, Object, Store
 from train_func.storage.store import ignore
 from train_func.worker.pod import reporting
 from train_func.worker.pod.stop import Stop
-
-STORE_SECONDS = 60.0
-PAUSE = 3.0  # seconds between two tries
-TELL_SECONDS = 15.0  # between two lines that say what is waited for, where the wait is long
+from train_func.worker.pod.timings import Timings
 
 T = TypeVar("T")
 Tell = Callable[[float, StorageFailed], object]
@@ -33,23 +30,23 @@ def _tell(seconds: float, failure: StorageFailed, purpose: str = "") -> None:
 
 
 def patiently(
-    call: Callable[[], T], stop: Stop, seconds: float = STORE_SECONDS, tell: Tell = _tell, pause: float = PAUSE
+    call: Callable[[], T], stop: Stop, timings: Timings, *, seconds: float | None = None, tell: Tell = _tell
 ) -> T:
-    """Repeats ``call`` while the store is unreachable, for ``seconds`` at most.
+    """Repeats ``call`` while the store is unreachable, for ``seconds`` at most, by default those before a training.
 
     Raises:
         StorageFailed: the last failure, or at once one that waiting does not heal.
         Stopped: on a signal.
     """
-    end = time.monotonic() + seconds
+    end = time.monotonic() + (timings.store if seconds is None else seconds)
     while True:
         try:
             return call()
         except StorageFailed as failure:
-            if not failure.retryable or time.monotonic() + pause > end:
+            if not failure.retryable or time.monotonic() + timings.store_pause > end:
                 raise
             tell(end - time.monotonic(), failure)
-        stop.pause(pause)
+        stop.pause(timings.store_pause)
 
 
 class PatientStore:
@@ -58,14 +55,21 @@ class PatientStore:
     Each call waits by itself, so that what has arrived is not sent again. ``purpose``: what the wait is for, in words.
     """
 
-    def __init__(self, store: Store, stop: Stop, seconds: float, purpose: str, pause: float = PAUSE) -> None:
+    def __init__(
+        self,
+        store: Store,
+        stop: Stop,
+        seconds: float,
+        purpose: str,
+        timings: Timings = Timings(),  # noqa: B008
+    ) -> None:
         self.address = store.address
         self._store = store
         self._stop = stop
         self._until = time.monotonic() + seconds
         self._purpose = purpose
-        self._pause = pause
-        self._told = -TELL_SECONDS
+        self._timings = timings
+        self._told = -timings.tell
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_version: str | None = None) -> str:
         """See Store."""
@@ -104,9 +108,10 @@ class PatientStore:
         self._patiently(lambda: self._store.probe(prefix))
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        return patiently(call, self._stop, self._until - time.monotonic(), self._tell, self._pause)
+        left = self._until - time.monotonic()
+        return patiently(call, self._stop, self._timings, seconds=left, tell=self._tell)
 
     def _tell(self, seconds: float, failure: StorageFailed) -> None:
-        if time.monotonic() - self._told >= TELL_SECONDS:
+        if time.monotonic() - self._told >= self._timings.tell:
             self._told = time.monotonic()
             _tell(seconds, failure, self._purpose)

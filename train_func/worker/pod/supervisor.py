@@ -15,7 +15,7 @@ from train_func.attempt_records import Termination, Verdict
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.events import WorkerEnds, WorkerStarts
 from train_func.records import RunRecord
-from train_func.storage import Store, open_store
+from train_func.storage import open_store
 from train_func.worker.pod import reporting
 from train_func.worker.pod.environment import Environment, read_environment
 from train_func.worker.pod.log_tee import LogTee
@@ -30,9 +30,6 @@ from train_func.worker.pod.verdict import stopped
 
 if TYPE_CHECKING:
     from train_func.worker.pod.launcher import Launcher
-
-LOOK_SECONDS = 0.1
-LATE_SECONDS = 2.0  # the ranks' end may be noticed so much later than it was due
 
 
 def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
@@ -114,26 +111,27 @@ class Supervisor:
 
     def run(self) -> Verdict:
         """Returns when the work has ended or, after a signal, when it is time; no process of it is left."""
+        late = self._environment.timings.late
         work = threading.Thread(target=self._work, name="work", daemon=True)
         work.start()
-        while work.is_alive() and not self._given_up():
-            work.join(LOOK_SECONDS)
+        while work.is_alive() and not self._given_up(late):
+            work.join(self._environment.timings.look)
             if self._agent and (own := self._agent.pids()):
                 reap_orphans(own)
-        kill_descendants(seconds=LATE_SECONDS)
+        kill_descendants(seconds=late)
         return self._verdict or self._give_up()
 
-    def _given_up(self) -> bool:
+    def _given_up(self, late: float) -> bool:
         """Whether the work has nothing left worth waiting for; it may be stuck in an import or a connection."""
         if self._attempt is None:
-            return self._stop.requested and self._stop.seconds > LATE_SECONDS
+            return self._stop.requested and self._stop.seconds > late
         if self._attempt.ending or not (self._stop.requested or self._attempt.over):
             return False
         if self._attempt.publishes:
             return WithinGrace(self._stop).requested
         if self._agent is None or self._agent.may_leave():
             return True
-        return self._stop.requested and time.monotonic() > self._stop.work_until + LATE_SECONDS
+        return self._stop.requested and time.monotonic() > self._stop.work_until + late
 
     def _give_up(self) -> Verdict:
         worker = self._environment.worker
@@ -172,18 +170,16 @@ class Supervisor:
         environment = self._environment
         environment.temporary_dir.mkdir(parents=True, exist_ok=True)
         record = _read_record(environment)
-        store = self._open_store(environment.store or record.store)
+        address = environment.store or record.store
+        store = patiently(lambda: open_store(address), self._stop, environment.timings) if address else None
         self._attempt = Attempt(environment, record, store, self._log_tee, self._stop)
         self._stop.check()
         self._attempt.prepare()  # first, because it knows within seconds why a store cannot be used
-        if store is not None and patiently(lambda: complete(store, record), self._stop):
+        if store is not None and patiently(lambda: complete(store, record), self._stop, environment.timings):
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
         if done := self._attempt.publish_pending([]):
             return done
         return self._run_ranks(self._attempt)
-
-    def _open_store(self, address: str) -> Store | None:
-        return patiently(lambda: open_store(address), self._stop) if address else None
 
     def _run_ranks(self, attempt: Attempt) -> Verdict:
         with _quiet_native_code():
