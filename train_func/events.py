@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from train_func.counted import counted
 from train_func.errors import Cause
@@ -31,10 +31,16 @@ def now() -> str:
 class Event:
     """What every event has; its text, by str(), is what a person reads."""
 
+    WORDS: ClassVar[str]
+    """The text, with its fields in braces, unless ``__str__`` makes one."""
+
     time: str = field(default_factory=now)
     """ISO, UTC."""
     rank: int | None = None
     """Which rank says it; None for the supervisor."""
+
+    def __str__(self) -> str:
+        return self.WORDS.format_map(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,15 +85,19 @@ class AttemptStarts(Event):
 class PublishesPending(Event):
     """A worker publishes what an attempt has trained; said before it does."""
 
-    attempt: int
+    WORDS = "attempt {attempt} has trained to the end and was not published: only that is left to do"
 
-    def __str__(self) -> str:
-        return f"attempt {self.attempt} has trained to the end and was not published: only that is left to do"
+    attempt: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOpened(Event):
     """The ranks have met inside train_func."""
+
+    WORDS = (
+        "session run={run} attempt={attempt} world_size={world_size} device={device} precision={precision} "
+        "threads={num_threads}"
+    )
 
     run: str
     attempt: int
@@ -95,12 +105,6 @@ class SessionOpened(Event):
     device: str
     precision: str
     num_threads: int
-
-    def __str__(self) -> str:
-        return (
-            f"session run={self.run} attempt={self.attempt} world_size={self.world_size} device={self.device} "
-            f"precision={self.precision} threads={self.num_threads}"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,21 +154,19 @@ class RowsAudited(Event):
 class Note(Event):
     """What a person should know."""
 
-    text: str
+    WORDS = "note: {text}"
 
-    def __str__(self) -> str:
-        return f"note: {self.text}"
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published(Event):
     """The result is in the store."""
 
+    WORDS = "published attempt={attempt} model={model}"
+
     attempt: int
     model: str
-
-    def __str__(self) -> str:
-        return f"published attempt={self.attempt} model={self.model}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,16 +191,17 @@ class WaitsForStore(Event):
 class WaitsForPeers(Event):
     """The group is not complete yet."""
 
+    WORDS = "waiting for the other workers at {endpoint}: {why}"
+
     endpoint: str
     why: str
-
-    def __str__(self) -> str:
-        return f"waiting for the other workers at {self.endpoint}: {self.why}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerEnds(Event):
     """The last line of a worker."""
+
+    WORDS = "worker {worker} ends with exit code {exit_code}: {message}"
 
     worker: int
     exit_code: int
@@ -206,9 +209,6 @@ class WorkerEnds(Event):
     message: str
     follows: int | None = None
     """The worker whose end it follows."""
-
-    def __str__(self) -> str:
-        return f"worker {self.worker} ends with exit code {self.exit_code}: {self.message}"
 
 
 @dataclass(frozen=True, kw_only=True)

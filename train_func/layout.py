@@ -27,29 +27,28 @@ RUN, CELLS, SOURCE = "run.json", "cells.json", "source.py"
 _OF_ATTEMPT = re.compile(r"(?P<attempt>\d+)/(?:(?P<lease>lease\.json)|worker-(?P<worker>\d+)\.(?P<kind>json|log))")
 
 
+class _Below:
+    """The key of what has this name in the folder of its owner."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, keys: "AttemptKeys | RunKeys", kind: type) -> str:
+        return f"{keys.prefix}/{self._name}"
+
+
 @dataclass(frozen=True)
 class AttemptKeys:
     """Keys of one attempt."""
 
-    folder: str
+    prefix: str
 
-    @property
-    def lease(self) -> str:
-        return f"{self.folder}/lease.json"
-
-    @property
-    def setup(self) -> str:
-        return f"{self.folder}/setup.json"
-
-    @property
-    def model(self) -> str:
-        """Folder of what the attempt publishes."""
-        return f"{self.folder}/model"
-
-    @property
-    def metrics(self) -> str:
-        """Folder of its history."""
-        return f"{self.folder}/metrics"
+    lease = _Below("lease.json")
+    setup = _Below("setup.json")
+    model = _Below("model")
+    """Folder of what the attempt publishes."""
+    metrics = _Below("metrics")
+    """Folder of its history."""
 
     def metrics_csv(self, part: int) -> str:
         """Of the files of its history, which begin with part 1, the one with this number."""
@@ -61,10 +60,10 @@ class AttemptKeys:
 
     def end(self, worker: int) -> str:
         """The end record of a worker."""
-        return f"{self.folder}/worker-{worker}.json"
+        return f"{self.prefix}/worker-{worker}.json"
 
     def log(self, worker: int) -> str:
-        return f"{self.folder}/worker-{worker}.log"
+        return f"{self.prefix}/worker-{worker}.log"
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,17 @@ class RunKeys:
     name: str
     generation: int = 1
 
+    run = _Below(RUN)
+    manifest = _Below("manifest.json")
+    submission = _Below("submission.json")
+    cancelled = _Below("cancelled.json")
+    source = _Below(f"source/{SOURCE}")
+    cells = _Below(f"source/{CELLS}")
+    numerics = _Below("numerics.json")
+    result = _Below("result.json")
+    attempts = _Below("attempts")
+    """Folder of the attempts."""
+
     @property
     def prefix(self) -> str:
         """Where this generation keeps everything but the published model."""
@@ -97,43 +107,6 @@ class RunKeys:
     def generations(self) -> str:
         """Folder of all generations but the first."""
         return f"{self.name}/generations"
-
-    @property
-    def run(self) -> str:
-        return f"{self.prefix}/{RUN}"
-
-    @property
-    def manifest(self) -> str:
-        return f"{self.prefix}/manifest.json"
-
-    @property
-    def submission(self) -> str:
-        return f"{self.prefix}/submission.json"
-
-    @property
-    def cancelled(self) -> str:
-        return f"{self.prefix}/cancelled.json"
-
-    @property
-    def source(self) -> str:
-        return f"{self.prefix}/source/{SOURCE}"
-
-    @property
-    def cells(self) -> str:
-        return f"{self.prefix}/source/{CELLS}"
-
-    @property
-    def numerics(self) -> str:
-        return f"{self.prefix}/numerics.json"
-
-    @property
-    def result(self) -> str:
-        return f"{self.prefix}/result.json"
-
-    @property
-    def attempts(self) -> str:
-        """Folder of the attempts."""
-        return f"{self.prefix}/attempts"
 
     @property
     def model(self) -> str:

@@ -14,7 +14,7 @@ from train_func.storage import open_store
 from train_func.worker.pod.attempt_store import Attempts
 from train_func.worker.pod.rank_end import Outcome, RankEnd, running
 from train_func.worker.pod.stop import Stop
-from train_func.worker.pod.store_wait import PatientStore, patiently
+from train_func.worker.pod.store_wait import patient, patiently
 from train_func.worker.pod.timings import Timings
 from train_func.worker.pod.verdict import following, of_ranks
 
@@ -336,17 +336,17 @@ class Flaky:
 
 def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(capsys):
     flaky = Flaky(1)
-    patient = PatientStore(flaky, Stop(), 60, "publish", QUICK)
-    assert [patient.get("a"), patient.get("b"), patient.put("c", b"")] == ["there"] * 3
+    waiting = patient(flaky, Stop(), 60, "publish", QUICK)
+    assert [waiting.get("a"), waiting.get("b"), waiting.put("c", b"")] == ["there"] * 3
     assert (flaky.num_calls("get"), flaky.num_calls("put")) == (3, 2)
     said = capsys.readouterr().out
     assert said.count("more for the store, to publish: no answer") == 1  # and not with every try
 
 
 def test_all_calls_of_a_patient_store_wait_together_no_longer_than_stated():
-    patient = PatientStore(Flaky(9**9), Stop(), 0.2, "publish", QUICK)
+    waiting = patient(Flaky(9**9), Stop(), 0.2, "publish", QUICK)
     begun = time.monotonic()
-    for call in (lambda: patient.get("a"), lambda: patient.list(""), lambda: patient.delete("a")):
+    for call in (lambda: waiting.get("a"), lambda: waiting.list(""), lambda: waiting.delete("a")):
         with pytest.raises(StorageFailed, match="no answer"):
             call()
     assert time.monotonic() - begun < 10

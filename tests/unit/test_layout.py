@@ -20,5 +20,5 @@ def test_a_key_of_an_attempt_is_told_from_its_text(keys):
     assert keys.attempt_file(attempt.log(0)) == AttemptFile(12, 0, is_log=True)
     assert keys.attempt_file(attempt.end(7)).is_end
     assert not keys.attempt_file(attempt.log(7)).is_end
-    for other in (f"{attempt.model}/model.safetensors", f"{attempt.folder}/worker-1.json.tmp", keys.result):
+    for other in (f"{attempt.model}/model.safetensors", f"{attempt.prefix}/worker-1.json.tmp", keys.result):
         assert keys.attempt_file(other) is None

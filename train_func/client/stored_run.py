@@ -87,7 +87,7 @@ def _newest_ends(store: Store, record: RunRecord) -> list[EndRecord]:
     """
     numbers = attempt_numbers(store, record)
     formed = next((number for number in reversed(numbers) if _has_formed(store, record.keys.attempt(number).lease)), 0)
-    folders = [record.keys.attempt(number).folder for number in numbers if number >= formed]
+    folders = [record.keys.attempt(number).prefix for number in numbers if number >= formed]
     keys = [f"{folder}/{name}" for folder in folders for name in store.names(folder)]
     return ends(store, record, keys)
 

@@ -15,7 +15,8 @@ from train_func.storage import Store
 from train_func.worker.pod import reporting
 from train_func.worker.pod.publish import publish, take_source
 from train_func.worker.pod.stop import Stop
-from train_func.worker.pod.store_wait import PatientStore
+from train_func.worker.pod.store_wait import patient
+from train_func.worker.pod.timings import Timings
 
 PUBLISH_SECONDS = 15 * 60.0  # longest wait for the store after the training; the job's deadline ends it earlier
 
@@ -62,12 +63,12 @@ class Pending:
             Stopped: on a signal.
         """
         sealed = self._read()
-        patient = PatientStore(store, stop, sealed["until"] - time.time(), "publish what was trained")
+        waiting = patient(store, stop, sealed["until"] - time.time(), "publish what was trained", Timings())
         if note := sealed["report"].get("note"):
             reporting.note(note)
         (self.folder / "metrics.json").write_text(json.dumps(sealed["report"]["metrics"], indent=1) + "\n")
-        take_source(patient, record, self.folder)
-        publish(patient, record, sealed["attempt"], self.folder, sealed["report"])
+        take_source(waiting, record, self.folder)
+        publish(waiting, record, sealed["attempt"], self.folder, sealed["report"])
         shutil.rmtree(self._root, ignore_errors=True)
 
     def _read(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from train_func.errors import StorageFailed
 from train_func.layout import CELLS, MODEL_MANIFEST, SUMS, RunKeys
 from train_func.records import RunRecord
 from train_func.result import Result, write_sums
-from train_func.storage import Store
+from train_func.storage import Store, find
 
 
 def publish(store: Store, record: RunRecord, attempt: int, folder: Path, report: Mapping[str, Any]) -> None:
@@ -32,12 +32,9 @@ def publish(store: Store, record: RunRecord, attempt: int, folder: Path, report:
 def check_unpublished(store: Store, record: RunRecord, attempt: int, done: str = "is about to train") -> None:
     """Raises StorageFailed, reason "conflict", when another attempt has published already."""
     key = record.keys.result
-    try:
-        published = Result.read(store.get(key).data, f"{store.address}/{key}")
-    except StorageFailed as failure:
-        if failure.reason != "absent":
-            raise
+    if not (found := find(store, key)):
         return
+    published = Result.read(found.data, f"{store.address}/{key}")
     raise StorageFailed(
         f"Attempt {attempt} of {record.name} {done}, but attempt {published.attempt} has published already, as "
         f"{store.address}/{key} says. Nothing of this attempt was published; fetch the model that is there",
@@ -64,25 +61,13 @@ def complete(store: Store, record: RunRecord, folder: Path | None = None) -> boo
     Raises:
         StorageFailed: reason "damaged" when what lies under the attempt is not what was published.
     """
-    try:
-        result = store.get(record.keys.result).data
-    except StorageFailed as failure:
-        if failure.reason != "absent":
-            raise
+    if not (result := find(store, record.keys.result)):
         return False
-    if not _is_complete(store, record, result) and not _has_newer(store, record):
+    there = find(store, f"{record.keys.model}/{MODEL_MANIFEST}")
+    if not (there and there.data == result.data) and not _has_newer(store, record):
         with tempfile.TemporaryDirectory() as scratch:
-            _copy(store, record, result, Path(scratch), folder)
+            _copy(store, record, result.data, Path(scratch), folder)
     return True
-
-
-def _is_complete(store: Store, record: RunRecord, result: bytes) -> bool:
-    try:
-        return store.get(f"{record.keys.model}/{MODEL_MANIFEST}").data == result
-    except StorageFailed as failure:
-        if failure.reason != "absent":
-            raise
-        return False
 
 
 def _has_newer(store: Store, record: RunRecord) -> bool:
@@ -114,15 +99,10 @@ def _copy(store: Store, record: RunRecord, result: bytes, scratch: Path, folder:
 
 def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:
     """Adds the function's source to the files that are to be published; returns notes on what there is not."""
-    named = {record.keys.source: "train_func.py", record.keys.cells: CELLS}
-    return [note for key, name in named.items() if (note := _take(store, key, folder / name))]
-
-
-def _take(store: Store, key: str, path: Path) -> str | None:
-    try:
-        path.write_bytes(store.get(key).data)
-    except StorageFailed as failure:
-        if failure.reason != "absent":
-            raise
-        return f"{path.name} is not published: the run was started without submit, so {key} is not in the store"
-    return None
+    notes = []
+    for key, name in {record.keys.source: "train_func.py", record.keys.cells: CELLS}.items():
+        if found := find(store, key):
+            (folder / name).write_bytes(found.data)
+        else:
+            notes.append(f"{name} is not published: the run was started without submit, so {key} is not in the store")
+    return notes

@@ -26,7 +26,7 @@ from train_func.worker.pod.processes import num_memory_kills
 from train_func.worker.pod.publish import complete
 from train_func.worker.pod.rank_end import RankEnd
 from train_func.worker.pod.stop import Stop, WithinGrace
-from train_func.worker.pod.store_wait import PatientStore, patiently
+from train_func.worker.pod.store_wait import patient, patiently
 from train_func.worker.pod.verdict import following, of_ranks
 
 T = TypeVar("T")
@@ -153,8 +153,8 @@ class Attempt:
         self._keep_done("all ranks ended", ends)
 
     def _is_complete(self, store: Store) -> bool:
-        patient = PatientStore(store, self._stop, PUBLISH_SECONDS, "see that all is published", self._timings)
-        return complete(patient, self._record)
+        waiting = patient(store, self._stop, PUBLISH_SECONDS, "see that all is published", self._timings)
+        return complete(waiting, self._record)
 
     def publish_pending(self, ends: list[RankEnd]) -> Verdict | None:
         """Publishes what the ranks of this pod have trained and not published before they ended; None if nothing is so.

@@ -2,13 +2,11 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from train_func.errors import StorageFailed
 from train_func.events import WaitsForStore
-from train_func.storage import Entry, Object, Store
-from train_func.storage.store import ignore
+from train_func.storage import Store
 from train_func.worker.pod import reporting
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.timings import Timings
@@ -49,20 +47,16 @@ def patiently(
         stop.pause(timings.store_pause)
 
 
-class PatientStore:
-    """A store whose calls wait for it while it is away, all of them together for ``seconds``.
+def patient(store: Store, stop: Stop, seconds: float, purpose: str, timings: Timings) -> Store:
+    """``store`` with calls that wait for it while it is away, all of them together for ``seconds``.
 
     Each call waits by itself, so that what has arrived is not sent again. ``purpose``: what the wait is for, in words.
     """
+    return cast(Store, _Patient(store, stop, seconds, purpose, timings))
 
-    def __init__(
-        self,
-        store: Store,
-        stop: Stop,
-        seconds: float,
-        purpose: str,
-        timings: Timings = Timings(),  # noqa: B008
-    ) -> None:
+
+class _Patient:
+    def __init__(self, store: Store, stop: Stop, seconds: float, purpose: str, timings: Timings) -> None:
         self.address = store.address
         self._store = store
         self._stop = stop
@@ -71,45 +65,14 @@ class PatientStore:
         self._timings = timings
         self._told = -timings.tell
 
-    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_version: str | None = None) -> str:
-        """See Store."""
-        return self._patiently(lambda: self._store.put(key, data, if_absent=if_absent, if_version=if_version))
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
 
-    def upload(self, key: str, path: Path, *, sent: Callable[[int], object] = ignore) -> str:
-        """See Store."""
-        return self._patiently(lambda: self._store.upload(key, path, sent=sent))
+        def call(*args: Any, **options: Any) -> Any:
+            left = self._until - time.monotonic()
+            return patiently(lambda: method(*args, **options), self._stop, self._timings, seconds=left, tell=self._tell)
 
-    def get(self, key: str) -> Object:
-        """See Store."""
-        return self._patiently(lambda: self._store.get(key))
-
-    def download(self, key: str, path: Path) -> str:
-        """See Store."""
-        return self._patiently(lambda: self._store.download(key, path))
-
-    def checksum(self, key: str) -> str | None:
-        """See Store."""
-        return self._patiently(lambda: self._store.checksum(key))
-
-    def names(self, folder: str) -> "list[str]":
-        """See Store."""
-        return self._patiently(lambda: self._store.names(folder))
-
-    def list(self, prefix: str) -> "list[Entry]":
-        """See Store."""
-        return self._patiently(lambda: self._store.list(prefix))
-
-    def delete(self, key: str) -> None:
-        """See Store."""
-        self._patiently(lambda: self._store.delete(key))
-
-    def probe(self, prefix: str) -> None:
-        """See Store."""
-        self._patiently(lambda: self._store.probe(prefix))
-
-    def _patiently(self, call: Callable[[], T]) -> T:
-        left = self._until - time.monotonic()
-        return patiently(call, self._stop, self._timings, seconds=left, tell=self._tell)
+        return call
 
     def _tell(self, seconds: float, failure: StorageFailed) -> None:
         if time.monotonic() - self._told >= self._timings.tell:

@@ -11,7 +11,7 @@ import torch
 
 from train_func.errors import StorageFailed
 from train_func.records import Numerics
-from train_func.storage import Store
+from train_func.storage import Store, find
 
 WORTH_IT = 1.2  # times faster bfloat16 must be; below that its rounding buys nothing
 ROWS, WIDTH = 1024, 768  # of the product that is timed, like the layers of a small BERT
@@ -68,9 +68,5 @@ def recorded(store: Store, key: str, measure: Callable[[], Numerics]) -> Numeric
 
 
 def _read(store: Store, key: str) -> Numerics | None:
-    try:
-        return Numerics.from_json(store.get(key).data)
-    except StorageFailed as failure:
-        if failure.reason != "absent":
-            raise
-    return None
+    found = find(store, key)
+    return Numerics.from_json(found.data) if found else None

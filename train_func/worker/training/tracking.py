@@ -42,7 +42,7 @@ def keep(
 
     Never raises: how a training ended does not depend on its diary. None when nothing was written.
     """
-    prefix = record.keys.attempt(attempt).folder
+    prefix = record.keys.attempt(attempt).prefix
 
     def upload() -> int:
         try:
