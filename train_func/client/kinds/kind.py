@@ -1,9 +1,11 @@
 """What the client knows of a kind of job: how it is written, read, and found in a cluster."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from train_func.client.kinds import pod, reading
 from train_func.client.placement import Placement
 from train_func.client.status import Event, JobStatus, Pod
 from train_func.records import RunRecord
@@ -45,7 +47,7 @@ class Workers:
         return container
 
 
-class Kind(Protocol):
+class Kind(ABC):
     """A kind of job; its objects hold nothing that changes."""
 
     name: str
@@ -55,44 +57,59 @@ class Kind(Protocol):
     plural: str
     container: str
     """The one in which a worker's program runs."""
-    most_attempts: int | None
+    role: str
+    """In the names of pods, and of what stands between them and their job: ``job-role-...``."""
+    job_label: str
+    """Of a pod: the name of its job."""
+    worker_label: str
+    """Of a pod: the number of its worker."""
+    most_attempts: int | None = None
     """That a job can have; None: as many as its run allows."""
     operator: Operator
 
-    def __hash__(self) -> int: ...
-
     def faults(self, placement: Placement) -> list[str]:
         """The options that jobs of this kind do not have."""
-        ...
+        return []
 
     def render(self, record: RunRecord, placement: Placement, files: Sequence[str]) -> dict[str, Any]:
         """The whole manifest of a run's job; ``files`` are the names in its ConfigMap."""
-        ...
+        container = pod.worker_container(record, placement, self.container, self.worker_label)
+        return {
+            "apiVersion": f"{self.group}/{self.version}",
+            "kind": self.name,
+            "metadata": pod.metadata(record, placement),
+            "spec": self.spec(record, placement, pod.pod_spec(record, placement, files, container)),
+        }
 
+    @abstractmethod
+    def spec(self, record: RunRecord, placement: Placement, pod_spec: dict[str, Any]) -> dict[str, Any]:
+        """That of a job, whose pods should have the spec that is given."""
+
+    @abstractmethod
     def workers(self, job: Json) -> Workers:
         """The workers of a job, by its manifest or as the API has it."""
-        ...
 
+    @abstractmethod
     def num_objects(self, num_workers: int) -> Mapping[str, int]:
         """How many objects of each resource a job comes to, by the names that quotas use."""
-        ...
 
     def pod_selector(self, job_name: str) -> str:
         """The labels that the pods of a job have, and no other pods."""
-        ...
+        return f"{self.job_label}={job_name}"
 
     def concerns(self, about: str, job_name: str) -> bool:
         """Whether an object of that name is the job, one of its pods, or stands between them."""
-        ...
+        return about == job_name or about.startswith(f"{job_name}-{self.role}-")
 
+    @abstractmethod
     def status(self, job: Json) -> JobStatus:
         """Of a job as the API has it."""
-        ...
 
     def pod(self, found: Json) -> Pod:
         """One of its pods, as the API has it."""
-        ...
+        number = found["metadata"].get("labels", {}).get(self.worker_label, 0)
+        return reading.pod(found, int(number), self.container)
 
+    @abstractmethod
     def understood(self, event: Event) -> Event:
         """The event, with what it tells of a worker's pod."""
-        ...

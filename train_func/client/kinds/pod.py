@@ -120,14 +120,14 @@ def _volumes(record: RunRecord, placement: Placement, files: Sequence[str]) -> l
     ]
 
 
-def worker_container(record: RunRecord, placement: Placement, name: str, number_field: str) -> Json:
+def worker_container(record: RunRecord, placement: Placement, name: str, number_label: str) -> Json:
     """The container of a worker.
 
     Args:
         record: of its run.
         placement: where and on what hardware it runs.
         name: that its operator asks for.
-        number_field: of the pod, such as ``metadata.labels['...']``: where its operator writes the worker's number.
+        number_label: of the pod, in which its operator writes the worker's number.
     """
     resources = _resources(placement)
     return {
@@ -137,7 +137,7 @@ def worker_container(record: RunRecord, placement: Placement, name: str, number_
         "workingDir": WORK_DIR,
         "terminationMessagePath": TERMINATION_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "env": _environment(record, placement, name, number_field),
+        "env": _environment(record, placement, name, number_label),
         "resources": {"requests": resources, "limits": dict(resources)},
         "volumeMounts": [
             {"name": "job", "mountPath": JOB_DIR, "readOnly": True},
@@ -162,7 +162,7 @@ def _resources(placement: Placement) -> dict[str, str]:
     return resources
 
 
-def _environment(record: RunRecord, placement: Placement, container: str, number_field: str) -> list[Json]:
+def _environment(record: RunRecord, placement: Placement, container: str, number_label: str) -> list[Json]:
     plain = {
         "TRAIN_FUNC_JOB_DIR": JOB_DIR,
         "TRAIN_FUNC_WORK_DIR": WORK_DIR,
@@ -177,7 +177,7 @@ def _environment(record: RunRecord, placement: Placement, container: str, number
     }
     return [
         *(_variable(name, value) for name, value in plain.items()),
-        _reference("TRAIN_FUNC_WORKER", "fieldRef", _field(number_field)),
+        _reference("TRAIN_FUNC_WORKER", "fieldRef", _field(f"metadata.labels['{number_label}']")),
         _reference("TRAIN_FUNC_POD", "fieldRef", _field("metadata.name")),
         _reference("TRAIN_FUNC_POD_UID", "fieldRef", _field("metadata.uid")),
         _reference(

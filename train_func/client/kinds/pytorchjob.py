@@ -5,19 +5,16 @@ namespace of pod security level restricted would reject.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from train_func.client.kinds import pod, reading
-from train_func.client.kinds.kind import Json, Operator, Workers
+from train_func.client.kinds.kind import Json, Kind, Operator, Workers
 from train_func.client.placement import Placement
-from train_func.client.status import ContainerEnd, Event, JobStatus, Pod
+from train_func.client.status import ContainerEnd, Event, JobStatus
 from train_func.records import RunRecord
 
-CONTAINER = "pytorch"  # the name the operator asks for
-JOB_LABEL = "training.kubeflow.org/job-name"
-WORKER_LABEL = "training.kubeflow.org/replica-index"
 _DEADLINE = "longer than specified deadline"  # in the message of the condition; its reason does not tell
 _CREATIONS: reading.Creations = {"FailedCreatePod": "refused", "SuccessfulCreatePod": "made"}
 # The operator's copy of a termination message, when a container has ended with something else than 0.
@@ -26,15 +23,17 @@ _ENDED = re.compile(
 )
 
 
-class PyTorchJob:
+class PyTorchJob(Kind):
     """See the module."""
 
     name = "PyTorchJob"
     group = "kubeflow.org"
     version = "v1"
     plural = "pytorchjobs"
-    container = CONTAINER
-    most_attempts: int | None = None
+    container = "pytorch"  # the name the operator asks for
+    role = "worker"
+    job_label = "training.kubeflow.org/job-name"
+    worker_label = "training.kubeflow.org/replica-index"
     operator = Operator(
         name="Training Operator",
         look="kubectl -n kubeflow get pods; kubectl -n kubeflow logs deploy/training-operator",
@@ -43,40 +42,37 @@ class PyTorchJob:
         webhook="validator.pytorchjob",
     )
 
-    def faults(self, placement: Placement) -> list[str]:
-        """None: it has everything."""
-        return []
-
-    def render(self, record: RunRecord, placement: Placement, files: Sequence[str]) -> dict[str, Any]:
-        """The whole PyTorchJob of ``record``; ``files`` are the names in its ConfigMap."""
-        container = pod.worker_container(record, placement, CONTAINER, f"metadata.labels['{WORKER_LABEL}']")
+    def spec(self, record: RunRecord, placement: Placement, pod_spec: dict[str, Any]) -> dict[str, Any]:
+        """Workers only."""
         # The operator looks at the job's own deadline only when a pod changes, and then leaves running pods alone
         # (cleanPodPolicy None); the pod's deadline is that change, and ends the pod.
         deadline = {"activeDeadlineSeconds": record.run.deadline}
         return {
-            "apiVersion": f"{self.group}/{self.version}",
-            "kind": self.name,
-            "metadata": pod.metadata(record, placement),
-            "spec": {
-                "nprocPerNode": str(placement.ranks),
-                "elasticPolicy": _elastic_policy(record),
-                "runPolicy": {
-                    "cleanPodPolicy": "None",
-                    # Restarts by exit code are not counted by the operator; 0 alone would end the job at the first.
-                    "backoffLimit": record.run.max_attempts,
-                    **deadline,
-                    "ttlSecondsAfterFinished": pod.TTL_SECONDS,
-                },
-                "pytorchReplicaSpecs": {
-                    "Worker": {
-                        "replicas": record.run.workers,
-                        "restartPolicy": "ExitCode",
-                        "template": {
-                            "metadata": {"labels": {**pod.labels(record), "sidecar.istio.io/inject": "false"}},
-                            "spec": {**deadline, **pod.pod_spec(record, placement, files, container)},
-                        },
-                    }
-                },
+            "nprocPerNode": str(placement.ranks),
+            "elasticPolicy": {
+                "minReplicas": record.run.workers,
+                "maxReplicas": record.run.workers,
+                "rdzvBackend": "c10d",
+                "rdzvId": record.job_name,
+                "rdzvConf": [{"key": "join_timeout", "value": str(pod.JOIN_SECONDS)}],
+                "maxRestarts": 0,  # restarts are the operator's: a lost worker is a new pod and a new attempt
+            },
+            "runPolicy": {
+                "cleanPodPolicy": "None",
+                # Restarts by exit code are not counted by the operator; 0 alone would end the job at the first.
+                "backoffLimit": record.run.max_attempts,
+                **deadline,
+                "ttlSecondsAfterFinished": pod.TTL_SECONDS,
+            },
+            "pytorchReplicaSpecs": {
+                "Worker": {
+                    "replicas": record.run.workers,
+                    "restartPolicy": "ExitCode",
+                    "template": {
+                        "metadata": {"labels": {**pod.labels(record), "sidecar.istio.io/inject": "false"}},
+                        "spec": {**deadline, **pod_spec},
+                    },
+                }
             },
         }
 
@@ -84,7 +80,7 @@ class PyTorchJob:
         """As the operator makes them; every restart is its own."""
         worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
         template = worker["template"]
-        labels = {**template.get("metadata", {}).get("labels", {}), WORKER_LABEL: "0"}
+        labels = {**template.get("metadata", {}).get("labels", {}), self.worker_label: "0"}
         metadata = {"name": f"{job['metadata']['name']}-worker-0", "labels": labels}
         spec = {**template["spec"], "restartPolicy": "Never"}
         return Workers(worker.get("replicas", 1), {"metadata": metadata, "spec": spec})
@@ -93,24 +89,11 @@ class PyTorchJob:
         """The operator makes a headless Service for every worker; the files travel in one ConfigMap."""
         return {"pods": num_workers, "services": num_workers, "configmaps": 1, f"{self.plural}.{self.group}": 1}
 
-    def pod_selector(self, job_name: str) -> str:
-        """By the operator's label."""
-        return f"{JOB_LABEL}={job_name}"
-
-    def concerns(self, about: str, job_name: str) -> bool:
-        """Whether it is the job or one of its pods."""
-        return about == job_name or about.startswith(f"{job_name}-worker-")
-
     def status(self, job: Json) -> JobStatus:
         """Its conditions are the words of this package."""
         found = [reading.condition(condition) for condition in (job.get("status") or {}).get("conditions") or ()]
         late = any(c.type == "Failed" and c.status == "True" and _DEADLINE in c.message for c in found)
         return reading.job_status(job, found, is_over_deadline=late)
-
-    def pod(self, found: Json) -> Pod:
-        """The worker's number is in a label."""
-        number = int(found["metadata"].get("labels", {}).get(WORKER_LABEL, 0))
-        return reading.pod(found, number, CONTAINER)
 
     def understood(self, event: Event) -> Event:
         """The operator tells of pods in events about the job."""
@@ -126,14 +109,3 @@ PYTORCHJOB = PyTorchJob()
 def _worker_of(pod_name: str) -> int:
     number = pod_name.rpartition("-")[2]
     return int(number) if number.isdecimal() else 0
-
-
-def _elastic_policy(record: RunRecord) -> dict[str, Any]:
-    return {
-        "minReplicas": record.run.workers,
-        "maxReplicas": record.run.workers,
-        "rdzvBackend": "c10d",
-        "rdzvId": record.job_name,
-        "rdzvConf": [{"key": "join_timeout", "value": str(pod.JOIN_SECONDS)}],
-        "maxRestarts": 0,  # restarts are the operator's: a lost worker is a new pod and a new attempt
-    }

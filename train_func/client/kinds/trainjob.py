@@ -6,21 +6,19 @@ once. The token of the service account is mounted unless that account says other
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from train_func.client.kinds import pod, reading
-from train_func.client.kinds.kind import Json, Operator, Workers
+from train_func.client.kinds.kind import Json, Kind, Operator, Workers
 from train_func.client.placement import Placement
-from train_func.client.status import Condition, Event, JobStatus, Pod
+from train_func.client.status import Condition, Event, JobStatus
 from train_func.records import RunRecord
 
 RUNTIME = "torch-distributed"
 NODE = "node"  # the replicated job of the runtime, and its container
 MANAGER = "train-func/client"  # owner of the patches
-JOB_LABEL = "jobset.sigs.k8s.io/jobset-name"
-WORKER_LABEL = "batch.kubernetes.io/job-completion-index"
 _NOT_PATCHED = ("automountServiceAccountToken", "enableServiceLinks", "priorityClassName", "containers")
 _OF_TRAINER = ("image", "command", "env")
 _POD = re.compile(rf"-{NODE}-0-(?P<worker>\d+)(?:-\w+)?")
@@ -28,15 +26,17 @@ _CREATIONS: reading.Creations = {"FailedCreate": "refused", "SuccessfulCreate": 
 _STATES = {"Complete": "Succeeded"}
 
 
-class TrainJob:
+class TrainJob(Kind):
     """See the module."""
 
     name = "TrainJob"
     group = "trainer.kubeflow.org"
     version = "v1alpha1"
     plural = "trainjobs"
-    container = NODE
-    most_attempts: int | None = 1
+    container = role = NODE
+    job_label = "jobset.sigs.k8s.io/jobset-name"  # the JobSet is named like the job
+    worker_label = "batch.kubernetes.io/job-completion-index"
+    most_attempts = 1
     operator = Operator(
         name="Kubeflow Trainer",
         look="kubectl -n kubeflow-system get pods; kubectl -n kubeflow-system logs "
@@ -53,38 +53,32 @@ class TrainJob:
         given = f"priority_class={placement.priority_class!r}"
         return [f"{given}: a TrainJob cannot set it; leave it out, or take Cluster(kind='PyTorchJob')"]
 
-    def render(self, record: RunRecord, placement: Placement, files: Sequence[str]) -> dict[str, Any]:
-        """The whole TrainJob of ``record``; ``files`` are the names in its ConfigMap."""
-        container = pod.worker_container(record, placement, NODE, f"metadata.labels['{WORKER_LABEL}']")
-        spec = pod.pod_spec(record, placement, files, container)
-        patched = {name: value for name, value in spec.items() if name not in _NOT_PATCHED}
+    def spec(self, record: RunRecord, placement: Placement, pod_spec: dict[str, Any]) -> dict[str, Any]:
+        """The runtime, and what is patched there."""
+        (container,) = pod_spec["containers"]
+        patched = {name: value for name, value in pod_spec.items() if name not in _NOT_PATCHED}
         patched["containers"] = [{name: container[name] for name in ("name", "volumeMounts", "securityContext")}]
         template = {"metadata": {"labels": pod.labels(record)}, "spec": patched}
         job = {"name": NODE, "template": {"spec": {"template": template}}}
         # Its operator has no variable for how long the workers wait for one another.
         variables = [*container["env"], {"name": "PET_RDZV_CONF", "value": f"join_timeout={pod.JOIN_SECONDS}"}]
         return {
-            "apiVersion": f"{self.group}/{self.version}",
-            "kind": self.name,
-            "metadata": pod.metadata(record, placement),
-            "spec": {
-                "runtimeRef": {"name": RUNTIME},
-                "activeDeadlineSeconds": record.run.deadline,
-                "trainer": {
-                    "numNodes": record.run.workers,
-                    "numProcPerNode": placement.ranks,  # unset it would be the number of cores
-                    "image": container["image"],
-                    "command": container["command"],
-                    "env": variables,
-                    "resourcesPerNode": container["resources"],
-                },
-                "runtimePatches": [
-                    {
-                        "manager": MANAGER,
-                        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}},
-                    }
-                ],
+            "runtimeRef": {"name": RUNTIME},
+            "activeDeadlineSeconds": record.run.deadline,
+            "trainer": {
+                "numNodes": record.run.workers,
+                "numProcPerNode": placement.ranks,  # unset it would be the number of cores
+                "image": container["image"],
+                "command": container["command"],
+                "env": variables,
+                "resourcesPerNode": container["resources"],
             },
+            "runtimePatches": [
+                {
+                    "manager": MANAGER,
+                    "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}},
+                }
+            ],
         }
 
     def workers(self, job: Json) -> Workers:
@@ -97,7 +91,7 @@ class TrainJob:
         containers = [{**template["spec"]["containers"][0], **container}]
         metadata = {
             "name": f"{job['metadata']['name']}-{NODE}-0-0",
-            "labels": {**template["metadata"]["labels"], WORKER_LABEL: "0"},
+            "labels": {**template["metadata"]["labels"], self.worker_label: "0"},
         }
         made = {**template["spec"], "containers": containers, "restartPolicy": "OnFailure"}
         return Workers(trainer["numNodes"], {"metadata": metadata, "spec": made})
@@ -106,14 +100,6 @@ class TrainJob:
         """One JobSet with one Job and one Service; the files travel in one ConfigMap."""
         one = (f"{self.plural}.{self.group}", "jobsets.jobset.x-k8s.io", "jobs.batch", "services", "configmaps")
         return {"pods": num_workers, **dict.fromkeys(one, 1)}
-
-    def pod_selector(self, job_name: str) -> str:
-        """By the label of the JobSet, which is named like the job."""
-        return f"{JOB_LABEL}={job_name}"
-
-    def concerns(self, about: str, job_name: str) -> bool:
-        """Whether it is the job, its JobSet, its Job or one of its pods."""
-        return about == job_name or about.startswith(f"{job_name}-{NODE}-")
 
     def status(self, job: Json) -> JobStatus:
         """Complete is Succeeded; it runs as soon as all its pods do, which the counts of its Jobs tell."""
@@ -128,10 +114,6 @@ class TrainJob:
         late = failed is not None and failed.reason == "DeadlineExceeded"
         done = next((c.time for c in found if (c.type, c.status) == ("Succeeded", "True")), None)
         return replace(reading.job_status(job, found, is_over_deadline=late), completion_time=done)
-
-    def pod(self, found: Json) -> Pod:
-        """The worker's number is in a label; a pod that is replaced has another name."""
-        return reading.pod(found, int(found["metadata"].get("labels", {}).get(WORKER_LABEL, 0)), NODE)
 
     def understood(self, event: Event) -> Event:
         """Pods are told of in events about themselves and about their Job; none tells how a container ended."""
