@@ -102,7 +102,7 @@ class Cluster:
     @property
     def found_by(self) -> Mapping[str, Any]:
         """What leads to the jobs and is not left to the kubeconfig."""
-        given = {"context": self.context, "namespace": self._namespace(), "store": self.store}
+        given = {"context": self.context, "namespace": self._given("namespace"), "store": self.store}
         if self._kind is not DEFAULT:
             given["kind"] = self._kind.name
         return {name: value for name, value in given.items() if value}
@@ -114,7 +114,7 @@ class Cluster:
 
     def store_address(self) -> str:
         """Address of the store that runs here use."""
-        address = self._store()
+        address: str | None = self._given("store")
         if address is None or store_faults(address):
             raise InvalidInput([self._by_setting(fault) for fault in store_faults(address)])
         return address
@@ -132,7 +132,7 @@ class Cluster:
         faults = self._faults()
         try:
             access = self._access()
-            placement = self._placement(self._image() or UNNAMED, access.namespace)
+            placement = self._placement(self._given("image") or UNNAMED, access.namespace)
         except InvalidInput as found:
             raise InvalidInput([*faults, *found.faults], cause="input" if faults else found.cause) from None
         manifest = self._kind.render(provisional(run, self._store_or_unnamed()), placement, FILES)
@@ -159,7 +159,7 @@ class Cluster:
         if faults := self._faults():
             raise InvalidInput(faults)
         namespace = self._access().namespace
-        placement = self._placement(self._image() or UNNAMED, namespace)
+        placement = self._placement(self._given("image") or UNNAMED, namespace)
         found_by = {**self.found_by, "namespace": namespace}
         options = {"kind": self._kind.name, **placement.options, "s3_endpoint": self._endpoint()[1]}
         return Submission(self._kind.render(record, placement, files), options, found_by, placement.ranks)
@@ -184,34 +184,29 @@ class Cluster:
         return [self.job(name) for name in objects.names(self._access())]
 
     def _access(self) -> Access:
-        return connect(self.context, self._namespace(), self._kind, self.timings)
+        return connect(self.context, self._given("namespace"), self._kind, self.timings)
 
     @property
     def _kind(self) -> Kind:
-        given = self.kind or os.environ.get("TRAIN_FUNC_KIND") or DEFAULT.name
+        given = self._given("kind", DEFAULT.name)
         if given not in KINDS:
             raise InvalidInput(self._by_setting(f"kind={given!r}: one of {', '.join(KINDS)} is expected"))
         return KINDS[given]
 
-    def _namespace(self) -> str | None:
-        return self.namespace or os.environ.get("TRAIN_FUNC_NAMESPACE") or None
+    def _given(self, option: str, default: Any = None) -> Any:
+        """An option, or where it is not given, what the environment says."""
+        return getattr(self, option) or os.environ.get(f"TRAIN_FUNC_{option.upper()}") or default
 
     def _faults(self) -> list[str]:
         """What is missing or cannot work of the options and the environment together."""
-        faults = [self._by_setting(fault) for fault in store_faults(self._store())]
-        if self._image() is None:
+        faults = [self._by_setting(fault) for fault in store_faults(self._given("store"))]
+        if self._given("image") is None:
             faults.append("image: none is given; give Cluster(image='registry/name:tag') or set TRAIN_FUNC_IMAGE")
         name, endpoint = self._endpoint()
         return faults + (endpoint_faults(name, endpoint) if endpoint else [])
 
-    def _image(self) -> str | None:
-        return self.image or os.environ.get("TRAIN_FUNC_IMAGE") or None
-
-    def _store(self) -> str | None:
-        return self.store or os.environ.get("TRAIN_FUNC_STORE") or None
-
     def _store_or_unnamed(self) -> str:
-        address = self._store()
+        address = self._given("store")
         return UNNAMED_STORE if address is None or store_faults(address) else address
 
     def _endpoint(self) -> tuple[str, str | None]:
@@ -228,32 +223,29 @@ class Cluster:
         return f"{variable}={rest}" if not getattr(self, option, None) and os.environ.get(variable) else fault
 
     def _placement(self, image: str, namespace: str | None) -> Placement:
+        grace_seconds = SPOT_GRACE_SECONDS if self.spot else GRACE_SECONDS
         try:
-            placement = self._placed(image, namespace)
+            placement = Placement(
+                image=image,
+                namespace=namespace,
+                cpu=self._given("cpu", CPU) if self.cpu is None else self.cpu,
+                memory=self._given("memory", MEMORY) if self.memory is None else self.memory,
+                gpu=self.gpu,
+                disk=self.disk,
+                grace_seconds=grace_seconds if self.grace_seconds is None else self.grace_seconds,
+                spot=self.spot,
+                node_selector=self.node_selector,
+                tolerations=self.tolerations,
+                queue=self.queue,
+                service_account=self.service_account,
+                priority_class=self.priority_class,
+                store_secret=self._given("store_secret", "myminio"),
+                hub_secret=self.hub_secret,
+                store_settings=scheme_of(self._store_or_unnamed()).worker_settings(os.environ, self._endpoint()[1]),
+                environment=self.environment,
+            )
         except InvalidInput as found:
             raise InvalidInput([self._by_setting(fault) for fault in found.faults]) from None
         if faults := self._kind.faults(placement):
             raise InvalidInput(faults)
         return placement
-
-    def _placed(self, image: str, namespace: str | None) -> Placement:
-        grace_seconds = SPOT_GRACE_SECONDS if self.spot else GRACE_SECONDS
-        return Placement(
-            image=image,
-            namespace=namespace,
-            cpu=os.environ.get("TRAIN_FUNC_CPU") or CPU if self.cpu is None else self.cpu,
-            memory=os.environ.get("TRAIN_FUNC_MEMORY") or MEMORY if self.memory is None else self.memory,
-            gpu=self.gpu,
-            disk=self.disk,
-            grace_seconds=grace_seconds if self.grace_seconds is None else self.grace_seconds,
-            spot=self.spot,
-            node_selector=self.node_selector,
-            tolerations=self.tolerations,
-            queue=self.queue,
-            service_account=self.service_account,
-            priority_class=self.priority_class,
-            store_secret=self.store_secret or os.environ.get("TRAIN_FUNC_STORE_SECRET") or "myminio",
-            hub_secret=self.hub_secret,
-            store_settings=scheme_of(self._store_or_unnamed()).worker_settings(os.environ, self._endpoint()[1]),
-            environment=self.environment,
-        )

@@ -87,7 +87,8 @@ class Informer(threading.Thread, Generic[T]):
                     self._list()
                 self._watch()
             except Exception as error:
-                self._note(error)
+                self.error = error
+                self._since = self._since or time.monotonic()
                 if not faults.known(error):
                     self._give_up(error)
                     raise
@@ -111,13 +112,6 @@ class Informer(threading.Thread, Generic[T]):
     def busy_until(self) -> float:
         """When the wait for a busy server, or for credentials, is over or was; as ``time.monotonic`` tells it."""
         return self._waits.until
-
-    def _note(self, error: BaseException) -> None:
-        self.error = error
-        self._since = self._since or time.monotonic()
-
-    def _hear(self) -> None:
-        self.error = self._since = None
 
     def _give_up(self, error: BaseException) -> None:
         self.failure, self.synced = error, False
@@ -144,7 +138,7 @@ class Informer(threading.Thread, Generic[T]):
         silence = self._access.timings.silence  # bookmarks come every minute
         stream = Stream(self._access, self._watched.path, [*self._watched.query, *query.items()], silence=silence)
         self._stream = stream
-        self._hear()
+        self.error = self._since = None
         if self._stopped.is_set():
             stream.close()
         opened = time.monotonic()

@@ -153,11 +153,11 @@ def pods(access: Access, name: str) -> list[Pod]:
 
 def events(access: Access, name: str) -> list[Event]:
     """Events about the job and its pods that the cluster still keeps, oldest first."""
-    found = (event(access, item, name) for item in _listed(access, "events", access.core("events")))
+    found = (event(access, name, item) for item in _listed(access, "events", access.core("events")))
     return sorted((event for event in found if event), key=lambda event: event.time)
 
 
-def event(access: Access, found: Json, name: str) -> Event | None:
+def event(access: Access, name: str, found: Json) -> Event | None:
     """One event as the API has it; None when it does not concern the job."""
     about = found["involvedObject"].get("name", "")
     return access.kind.understood(reading.event(found)) if access.kind.concerns(about, name) else None

@@ -12,6 +12,7 @@ from functools import partial
 from train_func.client.cluster import faults, objects
 from train_func.client.cluster.access import Access, Json
 from train_func.client.cluster.informer import Informer, Watched
+from train_func.client.kinds import Kind
 from train_func.client.status import Event, JobStatus, Pod
 from train_func.errors import InvalidInput
 
@@ -60,14 +61,26 @@ class Observer:
         self._answered: dict[int, int] = {}  # by thread: the generation when it was told of a change
         self._asked = time.monotonic()
         self._stopped = False
+        kind, of_job = access.kind, job_name.encode()
+        job = (("fieldSelector", f"metadata.name={job_name}"),)
+        pods = (("labelSelector", kind.pod_selector(job_name)),)
         self._job: Informer[JobStatus] = Informer(
-            access, _watched_job(access, job_name), self._change, before._job if before else None
+            access,
+            Watched(kind.plural, access.jobs(), job, of_job, kind.status),
+            self._change,
+            before._job if before else None,
         )
         self._pods: Informer[_Born] = Informer(
-            access, _watched_pods(access, job_name), self._change, before._pods if before else None
+            access,
+            Watched("pods", access.core("pods"), pods, of_job, partial(_born, kind)),
+            self._change,
+            before._pods if before else None,
         )
         self._events: Informer[Event] = Informer(
-            access, _watched_events(access, job_name), self._change, before._events if before else None
+            access,
+            Watched("events", access.core("events"), (), of_job, partial(objects.event, access, job_name)),
+            self._change,
+            before._events if before else None,
         )
         self._all: tuple[Informer[JobStatus] | Informer[_Born] | Informer[Event], ...]
         self._all = (self._job, self._pods, self._events)
@@ -176,22 +189,5 @@ class Observer:
         self.stop()
 
 
-def _watched_job(access: Access, job_name: str) -> Watched[JobStatus]:
-    query = (("fieldSelector", f"metadata.name={job_name}"),)
-    return Watched(access.kind.plural, access.jobs(), query, job_name.encode(), access.kind.status)
-
-
-def _watched_pods(access: Access, job_name: str) -> Watched[_Born]:
-    query = (("labelSelector", access.kind.pod_selector(job_name)),)
-    return Watched("pods", access.core("pods"), query, job_name.encode(), partial(_born, access))
-
-
-def _watched_events(access: Access, job_name: str) -> Watched[Event]:
-    def read(item: Json) -> Event | None:
-        return objects.event(access, item, job_name)
-
-    return Watched("events", access.core("events"), (), job_name.encode(), read)
-
-
-def _born(access: Access, item: Json) -> _Born:
-    return item["metadata"]["creationTimestamp"], access.kind.pod(item)
+def _born(kind: Kind, item: Json) -> _Born:
+    return item["metadata"]["creationTimestamp"], kind.pod(item)
