@@ -1,6 +1,6 @@
 """The single questions of the preflight: each asks the cluster one thing and says what speaks against the job."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -46,6 +46,17 @@ class Asked:
 
     manifest: Json
     workers: Workers
+    rules: Sequence[Json] = ()
+    """What may be done in the namespace, by the server's review."""
+
+
+def permissions(access: Access, job: Asked) -> Said:
+    """Whether all that is needed may be done; what the review does not show is asked for one by one."""
+    doubtful = [right for right in rights.needed(access.kind) if not rights.granted(right, job.rules)]
+    answers = run_concurrently([partial(_may, access, right) for right in doubtful], RIGHTS_SECONDS)
+    if missing := [right for right, may in zip(doubtful, answers, strict=True) if may is False]:
+        told = f"namespace {access.namespace} of {access.where}: you may not {rights.worded(missing)}"
+        yield Finding("permission", f"{told}; {rights.remedy(access.namespace)}")
 
 
 def image(access: Access, job: Asked) -> Said:
@@ -162,13 +173,6 @@ def priority(access: Access, job: Asked) -> Said:
         yield Finding(
             "input", f"priority_class={name!r}: there is none of that name; `kubectl get priorityclasses` lists them"
         )
-
-
-def missing_rights(access: Access, rules: list[Json]) -> list[rights.Right]:
-    """Those that are needed and not granted; what the review does not show is asked for one by one."""
-    doubtful = [right for right in rights.needed(access.kind) if not rights.granted(right, rules)]
-    answers = run_concurrently([partial(_may, access, right) for right in doubtful], RIGHTS_SECONDS)
-    return [right for right, may in zip(doubtful, answers, strict=True) if may is False]
 
 
 def _may(access: Access, right: rights.Right) -> bool:

@@ -152,7 +152,7 @@ class Cluster:
 
     def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
         """Brings the run's local files to the store, by content; returns the run with their addresses there."""
-        return carrying.upload_inputs(record.run, inputs, store)
+        return carrying.upload_inputs(record.run, inputs, store, self.timings)
 
     def submission(self, record: RunRecord, files: Sequence[str]) -> Submission:
         """The job of a run for this cluster; ``files`` are the names in its ConfigMap."""

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from train_func.client.backend import Input
+from train_func.client.cluster.timings import Timings
 from train_func.errors import InvalidInput
 from train_func.layout import INPUTS
 from train_func.run import Run
 from train_func.storage import Store
 
-LARGE = 32 << 20  # bytes; less is there before anybody asks
-SAY_SECONDS = 3.0
+LARGE = 32 << 20  # bytes; less is sent in no time
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _File:
     sha256: str
 
 
-def upload_inputs(run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
+def upload_inputs(run: Run, inputs: Mapping[str, Input], store: Store, timings: Timings) -> Run:
     """Uploads what the store lacks of ``inputs``, by field; returns the run with their addresses in the store.
 
     Raises:
@@ -36,7 +36,7 @@ def upload_inputs(run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
         StorageFailed: the store is away, denies, or is full.
     """
     missing = {key: file for found in inputs.values() for key, file in _missing(found, store).items()}
-    progress = _Progress(sum(file.num_bytes for file in missing.values()), store.address)
+    progress = _Progress(sum(file.num_bytes for file in missing.values()), store.address, timings)
     for key, file in missing.items():
         if store.upload(key, file.path, sent=progress.add) != file.sha256:
             store.delete(key)
@@ -66,7 +66,8 @@ def _missing(found: Input, store: Store) -> dict[str, _File]:
 class _Progress:
     """Says how far a large upload has come."""
 
-    def __init__(self, num_bytes: int, address: str) -> None:
+    def __init__(self, num_bytes: int, address: str, timings: Timings) -> None:
+        self._pause = timings.progress
         self._all = num_bytes
         self._sent = 0
         self._said = time.monotonic()
@@ -78,7 +79,7 @@ class _Progress:
         with self._lock:
             self._sent += num_bytes
             done = self._sent >= self._all
-            if self._all < LARGE or not (done or time.monotonic() - self._said >= SAY_SECONDS):
+            if self._all < LARGE or not (done or time.monotonic() - self._said >= self._pause):
                 return
             self._said = time.monotonic()
             print(f"  sent {_megabytes(self._sent)} of {_megabytes(self._all)}", flush=True)

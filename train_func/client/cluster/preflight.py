@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from train_func.client.cluster import checks, faults, rights
+from train_func.client.cluster import checks, faults
 from train_func.client.cluster.access import Access, run_concurrently
 from train_func.client.cluster.checks import Asked, Finding, Note
 from train_func.errors import InvalidInput
@@ -15,6 +15,7 @@ SECONDS = 4.5  # for everything, one slow first answer included
 REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 # In the order in which findings are told; beside each, what it asks about.
 CHECKS = (
+    (checks.permissions, "create", "selfsubjectaccessreviews"),
     (checks.operator, "get", "apis"),
     (checks.webhook, "create", "jobs"),
     (checks.namespace, "get", "namespaces"),
@@ -62,15 +63,16 @@ def check(access: Access, manifest: Json, also: Sequence[str] = ()) -> list[str]
     Raises:
         InvalidInput: with every finding at once.
     """
-    begun, job = time.monotonic(), Asked(manifest, access.kind.workers(manifest))
+    begun, workers = time.monotonic(), access.kind.workers(manifest)
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
     body = {**review, "spec": {"namespace": access.namespace}}
     (first,) = run_concurrently([lambda: access.post(REVIEW, body, seconds=REACH_SECONDS)], REACH_SECONDS)
     if isinstance(first, Exception):
-        said = [_unanswered(first, access), *checks.image(access, job)]
+        said = [_unanswered(first, access), *checks.image(access, Asked(manifest, workers))]
     else:
         taken = min(time.monotonic() - begun, REACH_SECONDS)  # it takes longer only where a busy server asked for that
-        said = _ask(access, job, first["status"].get("resourceRules") or [], SECONDS - taken)
+        job = Asked(manifest, workers, first["status"].get("resourceRules") or ())
+        said = _ask(access, job, SECONDS - taken)
     known = [Finding("input", fault) for fault in also]
     found = list(dict.fromkeys([*known, *(told for told in said if isinstance(told, Finding))]))
     if found:
@@ -78,52 +80,31 @@ def check(access: Access, manifest: Json, also: Sequence[str] = ()) -> list[str]
     return [told.text for told in said if isinstance(told, Note)]
 
 
-def _ask(access: Access, job: Asked, rules: list[Json], seconds: float) -> list[Finding | Note]:
-    calls = [partial(_said, question, access, job) for question, _, _ in CHECKS]
-    rights_answer, *answers = run_concurrently([partial(_rights, access, rules), *calls], seconds)
-    said: dict[Any, list[Finding | Note]] = {
-        _rights: _taken(rights_answer, "create", "selfsubjectaccessreviews", access)
-    }
+def _ask(access: Access, job: Asked, seconds: float) -> list[Finding | Note]:
+    answers = run_concurrently([partial(_said, question, access, job) for question, _, _ in CHECKS], seconds)
+    said: dict[Any, list[Finding | Note]] = {}
     unknown: list[str] = []
     for answer, (question, verb, resource) in zip(answers, CHECKS, strict=True):
         if isinstance(answer, Exception) and resource in UNKNOWN and faults.forbidden(answer):
             unknown.append(UNKNOWN[resource])
         else:
             said[question] = _taken(answer, verb, resource, access)
-    told = _without_echoes(said)
+    for question, cause, better in ECHOES:
+        if any(isinstance(told, Finding) for other in better for told in said.get(other, ())):
+            told = said.get(question, [])
+            said[question] = [one for one in told if isinstance(one, Note) or cause not in (None, one.cause)]
     if unknown and (known := (access.where, access.namespace, *unknown)) not in _told:
         _told.add(known)
-        told.append(
-            Note(
-                f"not known beforehand, for want of the right to look: {', '.join(unknown)} (infra/rbac-cluster.yaml "
-                "lets look at what the whole cluster shares)"
-            )
+        words = (
+            f"not known beforehand, for want of the right to look: {', '.join(unknown)} (infra/rbac-cluster.yaml lets "
+            "look at what the whole cluster shares)"
         )
-    return told
-
-
-def _without_echoes(said: Mapping[Any, list[Finding | Note]]) -> list[Finding | Note]:
-    kept = {question: list(told) for question, told in said.items()}
-    for question, cause, better in ECHOES:
-        if any(isinstance(told, Finding) for other in better for told in kept.get(other, ())):
-            kept[question] = [
-                told
-                for told in kept.get(question, [])
-                if not isinstance(told, Finding) or cause not in (None, told.cause)
-            ]
-    return [told for question in kept for told in kept[question]]
+        said["unknown"] = [Note(words)]
+    return [one for told in said.values() for one in told]
 
 
 def _said(question: Callable[[Access, Asked], checks.Said], access: Access, job: Asked) -> list[Finding | Note]:
     return list(question(access, job))
-
-
-def _rights(access: Access, rules: list[Json]) -> list[Finding | Note]:
-    missing = checks.missing_rights(access, rules)
-    if not missing:
-        return []
-    told = f"namespace {access.namespace} of {access.where}: you may not {rights.worded(missing)}"
-    return [Finding("permission", f"{told}; {rights.remedy(access.namespace)}")]
 
 
 def _taken(
