@@ -69,23 +69,19 @@ class Access(Target):
                 raise
             raise faults.failed(error, verb, resource, self) from None
 
+    def find(self, path: str, *, seconds: float = QUICK_SECONDS) -> Json | None:
+        """The object at ``path``, or None when there is none."""
+        return _unless_absent(lambda: self.get(path, seconds=seconds))
+
     def found(self, resource: str, path: str) -> Json | None:
-        """The object at ``path``, or None when there is none; errors as in ``asking``."""
-        return self._unless_absent("get", resource, lambda: self.get(path, seconds=self.timings.answer))
+        """As ``find``, with the errors of ``asking``."""
+        with self.asking("get", resource):
+            return self.find(path, seconds=self.timings.answer)
 
     def removed(self, resource: str, path: str, body: Mapping[str, Any] | None = None) -> bool:
         """Asks for the end of the object at ``path``; False when there is none; errors as in ``asking``."""
-        call = lambda: self.delete(path, body, seconds=self.timings.answer)  # noqa: E731
-        return self._unless_absent("delete", resource, call) is not None
-
-    def _unless_absent(self, verb: str, resource: str, call: Callable[[], Json]) -> Json | None:
-        try:
-            with self.asking(verb, resource):
-                return call()
-        except Exception as error:
-            if faults.status_of(error) == 404:
-                return None
-            raise
+        with self.asking("delete", resource):
+            return _unless_absent(lambda: self.delete(path, body, seconds=self.timings.answer)) is not None
 
     def _call(
         self,
@@ -181,6 +177,15 @@ def _outcome(future: "Future[T]", end: float, waits: Waits) -> T | Exception:
         return future.result(0)
     except Exception as error:
         return error
+
+
+def _unless_absent(call: Callable[[], Json]) -> Json | None:
+    try:
+        return call()
+    except Exception as error:
+        if faults.status_of(error) == 404:
+            return None
+        raise
 
 
 def _joined(path: str, name: str) -> str:

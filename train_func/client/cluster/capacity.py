@@ -70,8 +70,8 @@ def requests(pod: Json) -> dict[str, Decimal]:
     for container in pod.get("initContainers") or ():
         for name, amount in _asked(container).items():
             together[name] = max(together.get(name, Decimal(0)), amount)
-    for name, text in (pod.get("overhead") or {}).items():
-        together[name] = together.get(name, Decimal(0)) + quantity.parse(str(text))
+    for name, amount in parsed(pod.get("overhead")).items():
+        together[name] = together.get(name, Decimal(0)) + amount
     return together
 
 
@@ -114,6 +114,11 @@ def table(ask: PodRequest, found: Sequence[NodeFit]) -> str:
     return "\n".join([*lines, *([f"    ... and {more} more"] if more > 0 else [])])
 
 
+def parsed(resources: Mapping[str, Any] | None) -> dict[str, Decimal]:
+    """Resources as Kubernetes writes them."""
+    return {name: quantity.parse(str(text)) for name, text in (resources or {}).items()}
+
+
 def amounts(resources: Amounts) -> str:
     """Resources as people write them: ``2 cpu, 8Gi memory``."""
     return ", ".join(f"{worded(name, amount)} {name}" for name, amount in resources.items()) or "nothing"
@@ -129,8 +134,7 @@ def worded(name: str, amount: Decimal) -> str:
 def _asked(container: Json) -> dict[str, Decimal]:
     resources = container.get("resources") or {}
     # What has a limit and no request is requested as much.
-    wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: quantity.parse(str(text)) for name, text in wanted.items()}
+    return {**parsed(resources.get("limits")), **parsed(resources.get("requests"))}
 
 
 def _used(pods: Iterable[Json]) -> dict[str, dict[str, Decimal]]:
@@ -148,7 +152,7 @@ def _used(pods: Iterable[Json]) -> dict[str, dict[str, Decimal]]:
 
 def _room(ask: PodRequest, node: Json, used: Mapping[str, Amounts] | None) -> NodeFit:
     name, spec, status = node["metadata"]["name"], node.get("spec") or {}, node.get("status") or {}
-    whole = {kind: quantity.parse(str(text)) for kind, text in (status.get("allocatable") or {}).items()}
+    whole = parsed(status.get("allocatable"))
     free = None
     if used is not None:
         taken = used.get(name, {})

@@ -159,7 +159,7 @@ def secrets(access: Access, job: Asked) -> Said:
 def account(access: Access, job: Asked) -> Said:
     """Whether the service account that was named is there."""
     name = job.workers.spec.get("serviceAccountName")
-    if name and not _exists(access, access.core("serviceaccounts", name)):
+    if name and access.find(access.core("serviceaccounts", name)) is None:
         yield Finding(
             "input",
             f"service_account={name!r}: namespace {access.namespace} has no such account; create it, or leave it out",
@@ -169,7 +169,7 @@ def account(access: Access, job: Asked) -> Said:
 def priority(access: Access, job: Asked) -> Said:
     """Whether the priority class that was named is there."""
     name = job.workers.spec.get("priorityClassName")
-    if name and not _exists(access, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"):
+    if name and access.find(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}") is None:
         yield Finding(
             "input", f"priority_class={name!r}: there is none of that name; `kubectl get priorityclasses` lists them"
         )
@@ -211,19 +211,9 @@ def _secret(access: Access, name: str, keys: list[str]) -> Said:
 
 
 def _queue(access: Access, queue: str, version: str) -> Said:
-    if not _exists(access, f"/apis/{KUEUE}/{version}/namespaces/{access.namespace}/localqueues/{queue}"):
+    if access.find(f"/apis/{KUEUE}/{version}/namespaces/{access.namespace}/localqueues/{queue}") is None:
         yield Finding(
             "input",
             f"queue={queue!r}: namespace {access.namespace} has no such LocalQueue; "
             f"`kubectl -n {access.namespace} get localqueues` lists them",
         )
-
-
-def _exists(access: Access, path: str) -> bool:
-    try:
-        access.get(path)
-    except Exception as error:
-        if faults.status_of(error) == 404:
-            return False
-        raise
-    return True

@@ -46,14 +46,7 @@ class ClusterJob:
     def logs(
         self, *, follow: bool, worker: int | None = None, note: Note, stop: threading.Event
     ) -> Iterator[LogLine | LogCut]:
-        """Lines of every pod there is from its first; with ``follow`` until the job has ended and all was read.
-
-        Args:
-            follow: of more than 16 workers only worker 0 and those that fail, unless one is asked for.
-            worker: only of this one.
-            note: is told in words what is left out, and that nothing comes because the cluster is away.
-            stop: ends the following when it is set.
-        """
+        """As every backend; of more than 16 workers only worker 0 and those that fail are followed, or ``worker``."""
         if follow:
             return logs.Following(self._access(), self._observe, worker, note).lines(stop)
         return logs.there_now(self._access(), [pod for pod in self.pods() if worker in (None, pod.worker)])

@@ -108,17 +108,17 @@ def api_fault(error: BaseException, verb: str, resource: str, target: Target) ->
         case 400 | 403 | 422:
             return _refusal(asked, words, target)
         case 429:
-            return _busy(asked, words, retry_after(error), target.timings)
+            seconds = retry_after(error)
+            later = "" if seconds is None else f", and wants to be asked again after {seconds:.0f} s"
+            return (
+                f"{asked}: the API server has too many requests (status 429){later}: {words}. It is asked again for at "
+                f"most {target.timings.busy:.0f} s; submit again later"
+            )
+        case _ if found := _WEBHOOK.search(words):
+            why = f"its webhook {found['name']} cannot be called: {words.rpartition(': ')[2]}"
+            return silent_operator(target, why)
         case status:
-            return _broken(asked, status, words, target)
-
-
-def _busy(asked: str, words: str, seconds: float | None, timings: Timings) -> str:
-    later = "" if seconds is None else f", and wants to be asked again after {seconds:.0f} s"
-    return (
-        f"{asked}: the API server has too many requests (status 429){later}: {words}. It is asked again for at most "
-        f"{timings.busy:.0f} s; submit again later"
-    )
+            return f"{asked}: the API server failed with status {status}: {words}; submit again when it is ready"
 
 
 def _refusal(asked: str, words: str, target: Target) -> str:
@@ -164,12 +164,6 @@ def silent_operator(target: Target, why: str) -> str:
         f"the {operator.name} of {target.where} does not answer: {why}. It starts within a minute or so; otherwise "
         f"have the administrator of the cluster look: {operator.look}"
     )
-
-
-def _broken(asked: str, status: int, words: str, target: Target) -> str:
-    if found := _WEBHOOK.search(words):
-        return silent_operator(target, f"its webhook {found['name']} cannot be called: {words.rpartition(': ')[2]}")
-    return f"{asked}: the API server failed with status {status}: {words}; submit again when it is ready"
 
 
 def unreachable(error: BaseException, where: str) -> str:

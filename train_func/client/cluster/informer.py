@@ -1,6 +1,7 @@
 """Keeps in memory what the API has of one kind: listed once, then told of every change.
 
-A dropped connection goes on where it was; where the server has forgotten that backend, everything is listed anew.
+A dropped connection goes on where it was; where the server no longer knows that version, everything is
+listed anew.
 """
 
 import json

@@ -228,7 +228,7 @@ class Following:
             ready = [pod for pod in ready if pod.worker == 0 or pod.worker in self._failed]
             ready.sort(key=lambda pod: (pod.worker != 0, not (ended(pod) or pod.deleted)))
             living = LIVING - len(self._tails)
-            ready = [pod for backend, pod in enumerate(ready) if backend < living or ended(pod) or pod.deleted]
+            ready = [pod for place, pod in enumerate(ready) if place < living or ended(pod) or pod.deleted]
         return ready[: MOST_FOLLOWED - len(self._tails)]
 
 

@@ -62,13 +62,9 @@ def _asked(name: str, workers: Workers, num_objects: Mapping[str, int]) -> Decim
     if (num := num_objects.get(name.removeprefix("count/"))) is not None:
         return Decimal(num)
     kind, _, resource = name.partition(".") if name.startswith(("requests.", "limits.")) else ("requests", "", name)
-    each = capacity.requests(workers.spec) if kind == "requests" else _limits(workers)
+    limits = (workers.container.get("resources") or {}).get("limits")
+    each = capacity.requests(workers.spec) if kind == "requests" else capacity.parsed(limits)
     return each[resource] * workers.num if resource in each else None
-
-
-def _limits(workers: Workers) -> dict[str, Decimal]:
-    limits = (workers.container.get("resources") or {}).get("limits") or {}
-    return {name: quantity.parse(str(text)) for name, text in limits.items()}
 
 
 def _concerns(spec: Json, pod: Json) -> bool:

@@ -184,13 +184,8 @@ def open_log(access: Access, pod: Pod, *, follow: bool, since: str | None = None
 
 def is_there(access: Access, pod: Pod) -> bool:
     """Whether the pod of that name is still this one: what was opened before is then its log, and no successor's."""
-    try:
-        found = access.get(access.core("pods", pod.name))
-    except Exception as error:
-        if faults.status_of(error) == NOT_FOUND:
-            return False
-        raise
-    return bool(found["metadata"]["uid"] == pod.uid)
+    found = access.find(access.core("pods", pod.name))
+    return found is not None and found["metadata"]["uid"] == pod.uid
 
 
 def readable(text: bytes) -> str:

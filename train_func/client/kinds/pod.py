@@ -175,8 +175,12 @@ def _environment(record: RunRecord, placement: Placement, container: str, number
         "TMPDIR": f"{WORK_DIR}/tmp",
         "HF_HOME": f"{CACHE_DIR}/hf",
     }
+    of_store = {
+        name: SecretKey(secret=placement.store_secret, key=found.key, optional=found.optional)
+        for name, found in scheme_of(record.store).secret_variables.items()
+    }
     return [
-        *(_variable(name, value) for name, value in plain.items()),
+        *(_variable(*item) for item in plain.items()),
         _reference("TRAIN_FUNC_WORKER", "fieldRef", _field(f"metadata.labels['{number_label}']")),
         _reference("TRAIN_FUNC_POD", "fieldRef", _field("metadata.name")),
         _reference("TRAIN_FUNC_POD_UID", "fieldRef", _field("metadata.uid")),
@@ -185,19 +189,11 @@ def _environment(record: RunRecord, placement: Placement, container: str, number
             "resourceFieldRef",
             {"containerName": container, "resource": "limits.cpu", "divisor": "1"},
         ),
-        *_store_environment(record.store, placement),
+        *(_variable(*item) for item in placement.store_settings.items()),
+        *(_variable(*item) for item in of_store.items()),
         _variable("HF_TOKEN", SecretKey(secret=placement.hub_secret, key="HF_TOKEN", optional=True)),
-        *(_variable(name, value) for name, value in placement.environment.items()),
+        *(_variable(*item) for item in placement.environment.items()),
     ]
-
-
-def _store_environment(address: str, placement: Placement) -> list[Json]:
-    of_secret = {
-        name: SecretKey(secret=placement.store_secret, key=found.key, optional=found.optional)
-        for name, found in scheme_of(address).secret_variables.items()
-    }
-    plain = placement.store_settings
-    return [*(_variable(*item) for item in plain.items()), *(_variable(*item) for item in of_secret.items())]
 
 
 def _variable(name: str, value: str | SecretKey) -> Json:
