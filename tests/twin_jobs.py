@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import pytest
 
+from train_func import Local
 from train_func.client.backend import Submission
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.placement import Placement, SecretKey
 from train_func.client.status import JobStatus
-from train_func.client.twin import Local
 from train_func.client.twin.folder import JobFolder
 from train_func.records import RunRecord
 from train_func.run import Run

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from train_func import version
 
 if TYPE_CHECKING:
-    from train_func.client.cluster import Cluster
+    from train_func.client.cluster.cluster import Cluster
     from train_func.client.job import Job
     from train_func.client.placement import SecretKey
     from train_func.client.submit import attach, submit
-    from train_func.client.twin import Local
+    from train_func.client.twin.local import Local
     from train_func.errors import InvalidInput, JobFailed, JobNotFound, SourceRefused, StorageFailed, TrainFuncError
     from train_func.run import Run
     from train_func.tasks import TextClassification

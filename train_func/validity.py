@@ -11,11 +11,12 @@ MAX_SHOWN = 100  # characters of a value that is no text
 _CUT_ADDRESS = re.compile(r"(s3|package|https?):/(?!/)")
 
 
-def whole_fault(name: str, value: object, low: int, high: int) -> str | None:
-    """A whole number from ``low`` to ``high`` is expected."""
-    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+def whole_fault(name: str, value: object, low: int, high: int | None = None) -> str | None:
+    """A whole number from ``low`` to ``high``, if there is one, is expected."""
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value and (high is None or value <= high):
         return None
-    return f"{name}={shown(value)}: a whole number from {low} to {high} is expected"
+    limits = f"of at least {low}" if high is None else f"from {low} to {high}"
+    return f"{name}={shown(value)}: a whole number {limits} is expected"
 
 
 def text_fault(name: str, value: object, expected: str = "a non-empty text is expected") -> str | None:

@@ -8,9 +8,9 @@ from typing import TextIO
 
 from tests.cluster.conformance import Json, Record, SeenPod
 from tests.twin_jobs import links_into, processes
+from train_func import Local
 from train_func.client.backend import Submission
 from train_func.client.kinds.pod import CACHE_DIR, JOB_DIR, TERMINATION_FILE, WORK_DIR
-from train_func.client.twin import Local
 from train_func.client.twin.folder import JobFolder
 
 LOOK_SECONDS = 0.02

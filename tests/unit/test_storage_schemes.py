@@ -7,7 +7,7 @@ from train_func.client.backend import provisional
 from train_func.client.cluster.options import store_faults
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.placement import Placement
-from train_func.client.twin import credentials
+from train_func.client.twin import substitutes
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store, scheme_of
@@ -90,7 +90,7 @@ def test_a_variable_that_a_store_reads_is_not_the_users_to_set(shelf):
 @pytest.mark.parametrize("scheme", ADDRESSES)
 def test_the_twin_takes_for_the_stores_secret_what_this_process_has(shelf, scheme):
     here = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "SHELF_KEY": "open", "HOME": "/root"}
-    found = credentials.found(rendered(ADDRESSES[scheme], image="i", cpu=1), here)
+    found = substitutes.secrets(rendered(ADDRESSES[scheme], image="i", cpu=1), here)
     assert found == {name: here[name] for name in KEYS[scheme] if name in here}
 
 

@@ -36,6 +36,9 @@ class Room:
     def store_address(self):
         return self.store.address
 
+    def adapted(self, run):
+        return run
+
     def check(self, run):
         pass
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.twin_jobs import container_of, until, worker_manifest
-from train_func import lock
+from train_func import Local, lock
 from train_func.client.backend import Backend
-from train_func.client.twin import Local
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.machine import Machine
 from train_func.errors import InvalidInput, JobFailed, JobNotFound

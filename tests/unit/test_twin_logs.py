@@ -26,7 +26,7 @@ def test_a_process_that_comes_later_gets_everything(jobs):
     jobs.start("import os\nfor i in range(101): print(os.environ['TRAIN_FUNC_WORKER'], i)", workers=3)
     jobs.ended()
     code = (
-        "from train_func.client.twin import Local\n"
+        "from train_func import Local\n"
         "for line in Local().job('job-a').logs(follow=True): print(line.worker, line.text)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -141,7 +141,7 @@ def _download(store: Store, key: str, path: Path, wanted: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     found = store.download(key, path)
     if found != wanted:
-        raise _not_published(f"{key} in {store.address}", f"SHA-256 {found}, wanted {wanted}")
+        raise _not_published(f"{key} in {store.address}", f"SHA-256 {found}, expected {wanted}")
 
 
 def _not_published(what: str, why: str) -> StorageFailed:

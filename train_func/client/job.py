@@ -16,7 +16,6 @@ from train_func.client.diagnose.diagnosis import workers
 from train_func.client.fetch import fetch
 from train_func.client.load import ready
 from train_func.client.logs import AttemptLine, StoredLogs, headed, joined, of_attempt
-from train_func.client.placement import whole_fault
 from train_func.client.status import Event
 from train_func.client.stored_run import (
     FINISHED,
@@ -28,14 +27,14 @@ from train_func.client.stored_run import (
     workers_of,
 )
 from train_func.client.submission import SubmissionRecord
-from train_func.client.waiting_notice import WaitingNotice
-from train_func.client.watch import watch
+from train_func.client.watch import WaitingNotice, watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.records import RunRecord
 from train_func.result import Result
 from train_func.storage import Store, find
 from train_func.storage.retry import call_with_timeout
 from train_func.terminal import shown
+from train_func.validity import whole_fault
 
 if TYPE_CHECKING:
     from transformers import Pipeline

@@ -10,6 +10,7 @@ from train_func.client import quantity
 from train_func.errors import InvalidInput
 from train_func.secret import secret_under
 from train_func.storage import schemes
+from train_func.validity import whole_fault
 
 LEAST_CPU, MOST_CPU = Decimal("0.01"), 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -89,24 +90,14 @@ class Placement:
             "tolerations": [dict(one) for one in self.tolerations],
         }
         given = self.environment.items()
-        return {**options, **{f"environment[{name!r}]": _shown(value) for name, value in given}}
+        shown = {name: value if isinstance(value, str) else f"of Secret {value.secret}" for name, value in given}
+        return {**options, **{f"environment[{name!r}]": value for name, value in shown.items()}}
 
 
 _OPTIONS = (
     *("image", "cpu", "memory", "gpu", "disk", "spot", "node_selector", "tolerations", "queue", "priority_class"),
     *("service_account", "grace_seconds", "store_secret", "hub_secret"),
 )
-
-
-def _shown(value: str | SecretKey) -> str:
-    return value if isinstance(value, str) else f"of Secret {value.secret}"
-
-
-def whole_fault(name: str, value: object, low: int) -> str | None:
-    """What is wrong with a count that must be at least ``low``."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= low:
-        return None
-    return f"{name}={value!r}: a whole number of at least {low} is expected"
 
 
 def cpu_fault(value: object) -> str | None:
@@ -132,6 +123,7 @@ def memory_fault(value: object, name: str = "memory") -> str | None:
 
 
 def _faults(placement: Placement) -> list[str]:
+    optional = ("namespace", "queue", "priority_class", "service_account")
     found = [
         cpu_fault(placement.cpu),
         whole_fault("gpu", placement.gpu, 0),
@@ -140,13 +132,11 @@ def _faults(placement: Placement) -> list[str]:
         memory_fault(placement.disk, "disk") if placement.disk is not None else None,
         _image_fault(placement.image),
         *(_name_fault(name, getattr(placement, name)) for name in ("store_secret", "hub_secret")),
-        *(_name_fault(name, value) for name in _OPTIONAL if (value := getattr(placement, name)) is not None),
+        *(_name_fault(name, value) for name in optional if (value := getattr(placement, name)) is not None),
         None if isinstance(placement.spot, bool) else f"spot={placement.spot!r}: True or False is expected",
     ]
-    return [fault for fault in found if fault] + _selector_faults(placement) + _toleration_faults(placement)
-
-
-_OPTIONAL = ("namespace", "queue", "priority_class", "service_account")
+    names = [*_selector_faults(placement.node_selector), *_toleration_faults(placement.tolerations)]
+    return [*filter(None, found), *names]
 
 
 def _image_fault(image: object) -> str | None:
@@ -161,8 +151,7 @@ def _name_fault(field_name: str, value: object) -> str | None:
     return f"{field_name}={value!r}: the name of one in the cluster is expected: small letters, digits, '-' and '.'"
 
 
-def _selector_faults(placement: Placement) -> list[str]:
-    given: object = placement.node_selector
+def _selector_faults(given: object) -> list[str]:
     if not isinstance(given, Mapping):
         return [
             f"node_selector={given!r}: a dict of node labels is expected, such as {{'kubernetes.io/arch': 'amd64'}}"
@@ -178,8 +167,7 @@ def _fits(pattern: re.Pattern[str], value: object) -> bool:
     return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
-def _toleration_faults(placement: Placement) -> list[str]:
-    given: object = placement.tolerations
+def _toleration_faults(given: object) -> list[str]:
     wanted = "{'key': 'team', 'operator': 'Equal', 'value': 'ml', 'effect': 'NoSchedule'}"
     if not isinstance(given, (list, tuple)):
         return [f"tolerations={given!r}: a list of dicts is expected, such as [{wanted}]"]
@@ -199,12 +187,7 @@ def _tolerates(toleration: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_reserved(name: str) -> bool:
-    return any(pattern.fullmatch(name) for pattern in (_RESERVED, *(scheme.own_variables for scheme in schemes())))
-
-
-def _environment_faults(environment: Mapping[str, str | SecretKey]) -> list[str]:
-    given: object = environment
+def _environment_faults(given: object) -> list[str]:
     if not isinstance(given, Mapping):
         return [f"environment={given!r}: a dict of variables is expected"]
     return [fault for name, value in given.items() if (fault := _variable_fault(name, value))]
@@ -213,7 +196,7 @@ def _environment_faults(environment: Mapping[str, str | SecretKey]) -> list[str]
 def _variable_fault(name: object, value: object) -> str | None:
     if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
         return f"environment[{name!r}]: a name of letters, digits and _ is expected"
-    if _is_reserved(name):
+    if any(pattern.fullmatch(name) for pattern in (_RESERVED, *(scheme.own_variables for scheme in schemes()))):
         return f"environment[{name!r}]: set by train_func or by the operator itself; choose another name"
     if isinstance(value, SecretKey):
         return None

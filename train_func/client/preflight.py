@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from train_func.client.backend import Input
-from train_func.errors import CAUSES, Cause, InvalidInput
+from train_func.errors import InvalidInput
 from train_func.run import Run
 
 END_SECONDS = 0.4  # for a process that was killed; with the limit of a store's probe it fits into the 5 promised
@@ -76,14 +76,17 @@ class Check:
         report = self._report(self._process)
         faults = report["faults"]
         if faults:
-            raise InvalidInput([fault["message"] for fault in faults], cause=_cause(faults[0]["cause"]))
+            raise InvalidInput([fault["message"] for fault in faults], cause=faults[0]["cause"])
         facts = report["facts"]
         return Facts(
             fingerprints=facts["fingerprints"],
             num_model_bytes=facts["num_model_bytes"],
             notes=tuple(report["notes"]),
             summary=report["summary"],
-            inputs={field: _input(found) for field, found in report["inputs"].items()},
+            inputs={
+                name: Input(Path(found["path"]), found["files"], found["sha256"])
+                for name, found in report["inputs"].items()
+            },
             commits=report["commits"],
         )
 
@@ -103,11 +106,3 @@ class Check:
             raise InvalidInput(f"the check of data and model itself failed (exit code {code}):\n{evidence}")
         report: dict[str, Any] = json.loads(lines[-1])
         return report
-
-
-def _input(found: Mapping[str, Any]) -> Input:
-    return Input(Path(found["path"]), dict(found["files"]), found["sha256"])
-
-
-def _cause(name: str) -> Cause:
-    return next((cause for cause in CAUSES if cause == name), "input")

@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from train_func.client.backend import Backend
 
-BACKENDS = {"Local": "train_func.client.twin", "Cluster": "train_func.client.cluster"}  # the modules that have them
-DEFAULT = "Local"
+# The modules that have them; each is loaded when it is first used.
+BACKENDS = {"Local": "train_func.client.twin.local", "Cluster": "train_func.client.cluster.cluster"}
+DEFAULT = "Local"  # of a submission that names none
 
 
 def register(name: str, module: str) -> None:
     """Makes the class ``name`` of a module a backend that jobs are submitted to and found again on."""
     BACKENDS[name] = module
-
-
-def default() -> "Backend":
-    """The backend of a submission that names none."""
-    return make(DEFAULT, {})
 
 
 def make(name: str, options: Mapping[str, Any]) -> "Backend":

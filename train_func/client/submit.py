@@ -35,7 +35,7 @@ SIMILAR = 5  # names that are shown of those that a store holds
 def submit(
     function: Callable[[dict[str, Any]], object], run: Run, *, on: Backend | None = None, fresh: bool = False
 ) -> Job:
-    """Starts ``function`` as a job, or attaches when the same was submitted before.
+    """Starts ``function`` as a job, or attaches to that of the same run.
 
     Running or succeeded: attaches. Failed, cancelled or interrupted: a new job of the same run.
 
@@ -71,7 +71,7 @@ def submit(
     check_ranks(store, record, backend.submission(record, ()).ranks_per_worker)
     prepared = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
     if not fresh and state != "Absent":
-        print(f"{job.name}: the same was submitted before and is {state}; it is tried again")
+        print(f"{job.name}: already submitted, and it is {state}; it is tried again")
     for note in facts.notes:
         print(shown(f"note: {note}"))
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
@@ -187,7 +187,7 @@ def _backend(on: Backend | None) -> Backend:
     if given is not None and (isinstance(given, type) or not hasattr(given, "store_address")):
         names = [given.__name__] if isinstance(given, type) else registry.BACKENDS
         raise InvalidInput(f"on={given!r}: a backend is expected: on={' or '.join(f'{name}()' for name in names)}")
-    return on if on is not None else registry.default()
+    return on if on is not None else registry.make(registry.DEFAULT, {})
 
 
 def _start(record: RunRecord, source: Source, backend: Backend, store: Store, claim: Claim) -> bool:
@@ -234,6 +234,7 @@ def _of_other(asked: RunRecord, backend: Backend, store: Store) -> Job:
     while (state := job.state) in ("Absent", *FINISHED[1:]) and time.monotonic() < end:
         time.sleep(LOOK_SECONDS)
     if state == "Absent":
+        _refuse_elsewhere(asked, backend, store)
         raise JobNotFound(f"{job.name}: the other client that submitted the run started no job; submit it again")
     return _attached(asked, backend, store, state, by=f"already submitted by another client and {state}")
 

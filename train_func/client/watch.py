@@ -8,7 +8,6 @@ from typing import Protocol
 
 from train_func.client.diagnose import Diagnosis, JobMonitor, patiently
 from train_func.client.logs import Attempt, AttemptLine
-from train_func.client.waiting_notice import WaitingNotice
 from train_func.events import (
     AttemptStarts,
     LogGap,
@@ -23,6 +22,7 @@ from train_func.terminal import shown
 
 PROGRESS_SECONDS = 5.0  # between two progress lines
 LOOK_SECONDS = 0.5  # between two looks at the state while no worker says anything
+FIRST_NOTICE_SECONDS, LONGEST_NOTICE_SECONDS = 12.0, 300.0  # of silence, before the first notice and between two
 STARTING = "the workers start and meet"
 LOADING = "the group is complete; its ranks load their libraries"
 
@@ -83,15 +83,38 @@ def watch(
     return job.state
 
 
+class WaitingNotice:
+    """Says while nothing happens that it is still waited for: soon at first, then less and less often.
+
+    ``clock`` in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._heard = self._beat = self._clock()
+        self._pause = FIRST_NOTICE_SECONDS
+
+    def heard(self) -> None:
+        """Something was said."""
+        self._heard = self._beat = self._clock()
+        self._pause = FIRST_NOTICE_SECONDS
+
+    def due(self, state: str) -> str:
+        """What to say now; mostly nothing."""
+        now = self._clock()
+        if now - self._beat < self._pause:
+            return ""
+        self._beat, self._pause = now, min(2 * self._pause, LONGEST_NOTICE_SECONDS)
+        return f"still {state}, nothing new for {now - self._heard:.0f} s"
+
+
 class Display:
     """Prints lines after the seconds since the watching began; of the progress only some, and the last."""
 
-    def __init__(
-        self, progress_interval: float = PROGRESS_SECONDS, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._progress_interval, self._clock = progress_interval, clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._begun = clock()
-        self._progress = -progress_interval
+        self._progress = -PROGRESS_SECONDS
         self._held: StepProgress | None = None  # progress that came too soon after the one before it
         self._state = ""
         self._shown: set[str] = set()  # first lines of what hinders the job
@@ -100,7 +123,7 @@ class Display:
         self._ends: set[object] = set()  # ends of workers of this attempt that were shown
         self._next = STARTING  # what is shown while no event comes
         self._last = ""
-        self._heartbeat = WaitingNotice(clock)
+        self._notice = WaitingNotice(clock)
 
     @property
     def shown(self) -> str:
@@ -157,12 +180,12 @@ class Display:
 
     def idle(self) -> None:
         """Shows what is due when no event has come for a while."""
-        if self._held and self._clock() - self._progress >= self._progress_interval:
+        if self._held and self._clock() - self._progress >= PROGRESS_SECONDS:
             self._tell_progress(self._held)
         if self._next and self._state in ("Created", "Running", "Restarting"):
             self._say(self._next)
             self._next = ""
-        elif self._state and (words := self._heartbeat.due(self._state)):
+        elif self._state and (words := self._notice.due(self._state)):
             print(f"{self._clock() - self._begun:6.1f} s  {words}", flush=True)
 
     def _begin(self, attempt: Attempt) -> None:
@@ -188,7 +211,7 @@ class Display:
 
     def _tell_progress(self, progress: StepProgress) -> None:
         now = self._clock()
-        if now - self._progress < self._progress_interval and progress.step < progress.num_steps:
+        if now - self._progress < PROGRESS_SECONDS and progress.step < progress.num_steps:
             self._held = progress
             return
         self._held = None
@@ -197,7 +220,7 @@ class Display:
 
     def _say(self, text: str) -> None:
         self._last = text
-        self._heartbeat.heard()
+        self._notice.heard()
         print(f"{self._clock() - self._begun:6.1f} s  {shown(text)}", flush=True)
 
 

@@ -18,7 +18,7 @@ def doctor(given: argparse.Namespace) -> int:
 
     Nothing is created but a small object in the store, which is removed again.
     """
-    from train_func.client.cluster import Cluster
+    from train_func.client.cluster.cluster import Cluster
 
     backend = Cluster()
     asked = {

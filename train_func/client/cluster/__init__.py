@@ -2,7 +2,3 @@
 
 The kubernetes client is loaded with the first request: its import takes a second.
 """
-
-from train_func.client.cluster.cluster import Cluster
-
-__all__ = ["Cluster"]

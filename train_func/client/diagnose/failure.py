@@ -28,7 +28,7 @@ from train_func.client.status import Event, JobStatus, Pod
 from train_func.client.stored_run import all_ends
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.records import RunRecord
-from train_func.storage import Store
+from train_func.storage import Store, find
 
 FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
 KILLED = ("killed", "preemption")  # causes on record when something outside the worker ended it
@@ -81,7 +81,7 @@ def explain(record: RunRecord, job: BoundJob, store: Store) -> JobFailed:
     """The one error that says why the job of ``record`` has no result."""
     evidence = _gather(record, job, store)
     status = evidence.status
-    failed = next((c for c in status.conditions if c.type == "Failed" and c.status == "True"), None) if status else None
+    failed = status.condition("Failed") if status else None
     if status is not None and failed is None and status.interrupted:
         what = "the job's controller or its machine died while the workers ran"
         return _error(record, Diagnosis("interrupted", what), evidence)
@@ -101,7 +101,8 @@ def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
     cells: dict[str, Any] = {"pieces": []}
     is_published, away = False, None
     try:
-        attempts, cells = all_ends(store, record), _cells(record, store)
+        attempts = all_ends(store, record)
+        cells = json.loads(found.data) if (found := find(store, record.keys.cells)) else cells
         is_published = bool(store.list(record.keys.result))
     except StorageFailed as failure:
         away = failure
@@ -116,14 +117,6 @@ def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
         is_published=is_published,
         away=away,
     )
-
-
-def _cells(record: RunRecord, store: Store) -> dict[str, Any]:
-    try:
-        cells: dict[str, Any] = json.loads(store.get(record.keys.cells).data)
-    except StorageFailed:
-        return {"pieces": []}
-    return cells
 
 
 def _root(evidence: Evidence) -> Diagnosis:

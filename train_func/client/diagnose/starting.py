@@ -10,6 +10,7 @@ from train_func.client.backend import BoundJob
 from train_func.client.diagnose.diagnosis import Diagnosis, create_secret, workers
 from train_func.client.status import Event, Pod
 from train_func.counted import counted
+from train_func.errors import Cause
 from train_func.events import WaitsForStore, WorkerStarts
 
 _LEAD = re.compile(r'^Error creating: |\b(?:pods|Pod) "[^"]+" is (?:forbidden: )?')
@@ -21,6 +22,17 @@ POLICY = "a policy of this cluster refuses it: do what its words ask for, or hav
 _SECURITY = (
     "what train_func renders satisfies `restricted`: something of this cluster changes its pods, or asks for more; "
     "see the words"
+)
+# Of refusals that only a change can help: words of the cluster, the cause, and the remedy; the first that fits counts.
+_REFUSALS: tuple[tuple[str | re.Pattern[str], Cause, str], ...] = (
+    ("failed quota", "quota", "have the quota changed: it asks for what workers do not name"),
+    ("violates PodSecurity", "permission", _SECURITY),
+    ("service ?account", "permission", "create that account, or name another: service_account=..."),
+    ("PriorityClass", "input", "name one of `kubectl get priorityclasses`: priority_class=..."),
+    ("usage per", "quota", "ask for what the namespace's LimitRange allows"),
+    (DENIED, "permission", POLICY),
+    ("is invalid", "input", "fix that option of Cluster(...)"),
+    ("being terminated", "cluster", "the namespace is being deleted; take another"),
 )
 _PASSING = ("already exists", "object has been modified", "context deadline exceeded", "etcdserver")
 
@@ -49,24 +61,9 @@ def judge(words: str, num_workers: int) -> Diagnosis:
     what = _LEAD.sub("", what).strip()
     if found := _QUOTA.search(words):
         return _over_quota(found, num_workers)
-    if "failed quota" in words:
-        return Diagnosis("quota", what, "have the quota changed: it asks for what workers do not name", permanent=True)
-    if "violates PodSecurity" in words:
-        return Diagnosis("permission", what, _SECURITY, permanent=True)
-    if "service account" in words or "serviceaccount" in words:
-        remedy = "create that account, or name another: service_account=..."
-        return Diagnosis("permission", what, remedy, permanent=True)
-    if "PriorityClass" in words:
-        remedy = "name one of `kubectl get priorityclasses`: priority_class=..."
-        return Diagnosis("input", what, remedy, permanent=True)
-    if "usage per" in words:
-        return Diagnosis("quota", what, "ask for what the namespace's LimitRange allows", permanent=True)
-    if DENIED.search(words):
-        return Diagnosis("permission", what, POLICY, permanent=True)
-    if "is invalid" in words:
-        return Diagnosis("input", what, "fix that option of Cluster(...)", permanent=True)
-    if "being terminated" in words:
-        return Diagnosis("cluster", what, "the namespace is being deleted; take another", permanent=True)
+    for sign, cause, remedy in _REFUSALS:
+        if re.search(sign, words):
+            return Diagnosis(cause, what, remedy, permanent=True)
     return Diagnosis("cluster", what, "the operator tries again; see `kubectl get events`")
 
 

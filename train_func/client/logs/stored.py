@@ -58,15 +58,11 @@ class StoredLogs:
         self.numbers.update({log.pod_uid or log.key: log.attempt for log in self.logs})
         self.numbers.pop("", None)
 
-    def lines(self, log: StoredLog) -> Iterator[LogLine]:
-        """All of a log."""
-        for text in self._texts(log.key):
+    def lines(self, log: StoredLog, seen: "Seen | None" = None) -> Iterator[LogLine]:
+        """Those of a log, or only those after the ones that were ``seen``."""
+        texts = self._texts(log.key)
+        for text in after(texts, seen) if seen else texts:
             yield LogLine(log.worker, log.pod_uid or log.key, text)
-
-    def rest(self, log: StoredLog, seen: "Seen") -> Iterator[LogLine]:
-        """What the store has after the lines that were shown already."""
-        for text in after(self._texts(log.key), seen):
-            yield LogLine(log.worker, log.pod_uid, text)
 
     def _log(self, key: str, file: AttemptFile, ends: Collection[str]) -> StoredLog:
         worker = file.worker or 0
@@ -125,7 +121,7 @@ def _completed(stored: StoredLogs, live: Iterable[LogLine | LogCut]) -> Iterator
             continue
         stored.look()
         for log in (log for log in stored.logs if log.pod_uid == line.pod_uid):
-            yield from stored.rest(log, so_far)
+            yield from stored.lines(log, so_far)
 
 
 class Seen:

@@ -35,7 +35,7 @@ def _undefined(text: Text) -> Iterator[str]:
         is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
         if is_star or (isinstance(node, ast.Name) and node.id in _UNTOLD):
             return
-    found = [(statement, uses_of(statement)) for statement in text.statements]
+    found = [(statement, uses_of(statement.node)) for statement in text.statements]
     known = {*BUILTINS, *OF_A_MODULE, *(name for _, uses in found for name in uses.binds)}
     for statement, uses in found:
         for name, line in uses.needed.items():

@@ -87,7 +87,7 @@ class Gathering:
             self._size += len(statement.source.encode())
             if self._size > MAX_BYTES:
                 raise SourceRefused(too_large(statement.place()))
-            piece = Piece(statement, uses_of(statement, self.space.flags))
+            piece = Piece(statement, uses_of(statement.node, self.space.flags))
             self._pieces[id(statement)] = piece
             self._waiting.append(piece)
         return self._pieces[id(statement)]

@@ -11,7 +11,7 @@ from train_func.client.source.function import Root, find
 from train_func.client.source.gather import MAX_BYTES, Gathering, Piece, too_large
 from train_func.client.source.literals import Secret, secrets_in
 from train_func.client.source.order import ordered
-from train_func.client.source.statements import Definition, Statement, parsed
+from train_func.client.source.statements import Definition, parsed
 from train_func.errors import SourceRefused
 from train_func.packed import NUM_HEADER_LINES, fold, split_lines, unfold
 
@@ -61,7 +61,8 @@ def pack(function: object, also: Sequence[str] = ()) -> Source:
     data = packed.encode()
     _check_whole(data, packed, root)
     sha256 = hashlib.sha256(data).hexdigest()
-    cells = {"function": root.name, "sha256": sha256, "pieces": [*pieces, *_folded_pieces(packed)]}
+    pieces += [_entry(first, module.path, 1, module.text) for module, first in unfold(packed).modules]
+    cells = {"function": root.name, "sha256": sha256, "pieces": pieces}
     return Source(packed, sha256, root.name, cells, tuple(sorted(modules.installed)))
 
 
@@ -116,7 +117,8 @@ def _body(root: Root, gathering: Gathering) -> tuple[str, list[dict[str, Any]]]:
             text += _INDENTED
         first = NUM_HEADER_LINES + len(split_lines(text)) + 1
         text += source
-        entries.append(_entry(statement, first, source))
+        line = statement.text.line + statement.first - 1
+        entries.append(_entry(first, statement.text.origin, line, source))
     return text, entries
 
 
@@ -125,23 +127,9 @@ def _line_break(text: str) -> str:
     return next(end for end in ("\r\n", "\r", "\n") if text.endswith(end))
 
 
-def _entry(statement: Statement, first: int, source: str) -> dict[str, Any]:
-    origin, line = statement.text.origin, statement.text.line + statement.first - 1
-    last = first + len(split_lines(source)) - 1
-    return {"first": first, "last": last, "origin": origin, "line": line, "text": source}
-
-
-def _folded_pieces(packed: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "first": first,
-            "last": first + len(split_lines(module.text)) - 1,
-            "origin": module.path,
-            "line": 1,
-            "text": module.text,
-        }
-        for module, first in unfold(packed).modules
-    ]
+def _entry(first: int, origin: str, line: int, text: str) -> dict[str, Any]:
+    """Of the map to cells: a text from line ``first`` of the packed text on, and where it stands in its origin."""
+    return {"first": first, "last": first + len(split_lines(text)) - 1, "origin": origin, "line": line, "text": text}
 
 
 def _check_whole(data: bytes, packed: str, root: Root) -> None:

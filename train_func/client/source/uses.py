@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CodeType
 
-from train_func.client.source.statements import Definition, Statement
+from train_func.client.source.statements import Definition
 
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _STORES = frozenset({"STORE_GLOBAL", "STORE_NAME"})
@@ -43,17 +43,14 @@ def binds(node: ast.stmt, flags: int = 0) -> frozenset[str]:
         return frozenset(alias.asname or alias.name for alias in node.names if alias.name != "*")
     if isinstance(node, ast.Pass | ast.Assert | ast.Delete):
         return frozenset()
-    found = uses_of_node(node, flags)
-    return frozenset(found.binds)
+    return frozenset(uses_of(node, flags).binds)
 
 
-def uses_of(statement: Statement, flags: int = 0) -> Uses:
-    """What the statement looks up; ``flags``: the ``__future__`` features it was compiled with."""
-    return uses_of_node(statement.node, flags)
+def uses_of(node: ast.stmt, flags: int = 0) -> Uses:
+    """What one statement, compiled as if it stood at module level, looks up and binds.
 
-
-def uses_of_node(node: ast.stmt, flags: int = 0) -> Uses:
-    """What one statement, compiled as if it stood at module level, looks up and binds."""
+    ``flags``: the ``__future__`` features it was compiled with.
+    """
     uses = Uses()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

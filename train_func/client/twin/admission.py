@@ -44,13 +44,10 @@ def faults(manifest: Mapping[str, Any]) -> list[str]:
     if kind != ("kubeflow.org/v1", "PyTorchJob") or set(replicas) != {"Worker"}:
         return [*found, "the twin executes a PyTorchJob of kubeflow.org/v1 with Workers only, no Master"]
     containers = replicas["Worker"]["template"]["spec"].get("containers", [])
-    if len(containers) != 1 or containers[0].get("name") != CONTAINER or not _argv(containers[0]):
+    has_command = any(container.get("command") or container.get("args") for container in containers)
+    if len(containers) != 1 or containers[0].get("name") != CONTAINER or not has_command:
         return [*found, f"the twin executes pods of one container, named {CONTAINER}, with a command"]
     return [*found, *_unknown_fields(manifest["spec"], replicas["Worker"])]
-
-
-def _argv(container: Mapping[str, Any]) -> list[str]:
-    return [*container.get("command", ()), *container.get("args", ())]
 
 
 def _unknown_fields(spec: Mapping[str, Any], worker: Mapping[str, Any]) -> list[str]:

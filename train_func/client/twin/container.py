@@ -38,14 +38,18 @@ class Node:
         mounts = self._mounts(record)
         environment = self._environment(record, mounts)
         argv = [*container.get("command", ()), *container.get("args", ())]
+        wanted = container.get("workingDir")
+        working = Path(substitutes.rewrite(wanted, mounts)) if wanted else link / "root"
+        working.mkdir(parents=True, exist_ok=True)
+        memory = container.get("resources", {}).get("limits", {}).get("memory")
         return Launch(
             argv=substitutes.interpreter([expand(substitutes.rewrite(word, mounts), environment) for word in argv]),
             environment=environment,
-            folder=self._working_folder(container.get("workingDir"), link, mounts),
+            folder=str(working),
             log=str(self.folder.pod_log(record)),
             termination=str(mounts[_termination_file(container)]),
             message_from_log=container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
-            memory_limit=_memory_limit(container),
+            memory_limit=None if memory is None else quantity.whole(str(memory)),
             grace=float(self.spec.pod.get("terminationGracePeriodSeconds", DEFAULT_GRACE)),
         )
 
@@ -91,16 +95,6 @@ class Node:
         # Only what the manifest itself says is rewritten, never what a variable in it stands for.
         return expand(self.services.local(substitutes.rewrite(entry.get("value", ""), mounts)), known)
 
-    def _working_folder(self, wanted: str | None, pod: Path, mounts: Mapping[str, Path]) -> str:
-        folder = Path(substitutes.rewrite(wanted, mounts)) if wanted else pod / "root"
-        folder.mkdir(parents=True, exist_ok=True)
-        return str(folder)
-
 
 def _termination_file(container: Mapping[str, Any]) -> str:
     return str(container.get("terminationMessagePath", DEFAULT_TERMINATION_FILE))
-
-
-def _memory_limit(container: Mapping[str, Any]) -> int | None:
-    limit = container.get("resources", {}).get("limits", {}).get("memory")
-    return None if limit is None else quantity.whole(str(limit))

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -76,7 +77,7 @@ class Controller:
         return self._seen() != self._looked_at
 
     def _seen(self) -> tuple[str, str, Spec]:
-        records = [record.to_dict() for record in self.kubelet.records]
+        records = [asdict(record) for record in self.kubelet.records]
         return json.dumps(records), json.dumps(self.status), self.spec
 
     def _reconcile(self) -> None:
@@ -122,8 +123,8 @@ class Controller:
     def _save(self) -> None:
         """Writes what has changed: pods first, so that a reader of a finished job sees how its pods ended."""
         for record in self.kubelet.records:
-            self._tell_once(self._pods, record.uid, "pod", record.to_dict())
-        if self._changed("pods.json", [record.to_dict() for record in self.kubelet.records]):
+            self._tell_once(self._pods, record.uid, "pod", asdict(record))
+        if self._changed("pods.json", [asdict(record) for record in self.kubelet.records]):
             self.folder.write_records(self.kubelet.records)
         if self._changed("status.json", self.status):
             self.folder.write("status.json", self.status)

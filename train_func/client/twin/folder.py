@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from train_func.client.twin import rules
 from train_func.client.twin.record import PodRecord, stamp
 from train_func.client.twin.spec import Spec
 
-INTERRUPTED = "Interrupted"
 LINKS = Path("/tmp")  # the path of a socket may have 107 bytes, and multiprocessing makes sockets in TMPDIR
 
 
@@ -74,10 +74,10 @@ class JobFolder:
 
     def records(self) -> list[PodRecord]:
         """Every incarnation of every worker, oldest first."""
-        return [PodRecord.from_dict(plain) for plain in self.read("pods.json") or []]
+        return [PodRecord(**plain) for plain in self.read("pods.json") or []]
 
     def write_records(self, records: list[PodRecord]) -> None:
-        self.write("pods.json", [record.to_dict() for record in records])
+        self.write("pods.json", [asdict(record) for record in records])
 
     def add_event(self, severity: str, reason: str, message: str, about: str) -> None:
         """``severity`` is Normal or Warning, ``about`` such as Pod/name."""
@@ -129,7 +129,7 @@ class JobFolder:
                 self.clear(record)
                 record.deleted = True
                 if not record.over:
-                    record.phase, record.reason = "Failed", INTERRUPTED
+                    record.phase, record.reason = "Failed", "Interrupted"
         if records:
             self.write_records(records)
 

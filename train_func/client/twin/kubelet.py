@@ -57,7 +57,7 @@ class Kubelet:
         self._overdue_at: dict[str, float] = {}
         self._past_deadline: set[str] = set()
         self._leaving: list[PodRecord] = []
-        """Deleted pods whose container has ended: everybody has one look at how, before they are gone."""
+        """Deleted pods whose container has ended: they are reported once in that state, before they are gone."""
         self._short_lives: dict[int, int] = {}
         self.wake = shim.listen_for_signals()
 
@@ -102,7 +102,7 @@ class Kubelet:
                 self._finish(record)
 
     def wait(self, seconds: float) -> set[int]:
-        """Waits for news, at most so long, and takes them in; returns the signals this process got."""
+        """Waits at most ``seconds`` for news, and takes them in; returns the signals this process got."""
         if self._leaving:
             seconds = 0.0
             while self._leaving:
@@ -167,7 +167,7 @@ class Kubelet:
         self._event("Normal", "Started", "Started container pytorch", f"Pod/{record.name}")
 
     def _ended(self, container: _Container) -> None:
-        """The shim is gone; without a word from it, what it left is ended here."""
+        """The shim is gone; where it has reported no end, what it left is ended here."""
         os.close(container.commands)
         os.close(container.reports)
         os.waitpid(container.shim, 0)

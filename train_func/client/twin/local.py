@@ -15,7 +15,7 @@ from train_func import lock
 from train_func.client.backend import BoundJob, Input, RunsAlready, Submission, provisional
 from train_func.client.kinds.pod import FILES
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
-from train_func.client.placement import Placement, memory_fault, whole_fault
+from train_func.client.placement import Placement, memory_fault
 from train_func.client.twin import admission, room, start_and_end
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.local_job import LocalJob, folder_of
@@ -26,6 +26,7 @@ from train_func.home import home
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store, scheme_of
+from train_func.validity import whole_fault
 
 IMAGE = "train-func"  # this interpreter stands in for it
 
@@ -70,14 +71,12 @@ class Local:
         return "this machine"
 
     def store_address(self) -> str:
-        """Address of the store that runs here use."""
         if given := self.store or os.environ.get("TRAIN_FUNC_STORE"):
             return given
         home(os.environ).mkdir(parents=True, exist_ok=True)  # the folder above a store has to be there
         return (home(os.environ) / "store").as_uri()
 
     def models_folder(self) -> Path:
-        """Where fetched models go by default."""
         return home(os.environ) / "models"
 
     def check(self, run: Run) -> None:
@@ -116,7 +115,6 @@ class Local:
         return run
 
     def submission(self, record: RunRecord, files: Sequence[str]) -> Submission:
-        """The PyTorchJob of a run for this machine; ``files`` are the names in its ConfigMap."""
         machine, workers = Machine.look(os.environ), record.run.workers
         placement = Placement(
             image=IMAGE,
@@ -130,10 +128,6 @@ class Local:
 
     def submit(self, submission: Submission, files: Mapping[str, bytes]) -> BoundJob:
         """Starts a job; one of that name that has ended is replaced, its logs stay readable.
-
-        Args:
-            submission: its job.
-            files: contents of the ConfigMap that is named like the job.
 
         Raises:
             InvalidInput: the manifest cannot be executed here.
@@ -163,7 +157,6 @@ class Local:
         return LocalJob(name)
 
     def jobs(self) -> list[BoundJob]:
-        """Those that there are, by name."""
         found = (self.job(folder.name) for folder in sorted((home(os.environ) / "jobs").glob("[a-z]*")))
         return [job for job in found if job.status() is not None]
 

@@ -5,13 +5,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from train_func import lock
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.status import Event, JobStatus, LogLine, Pod, SchedulingReport
 from train_func.client.twin import admission, logs, rules, start_and_end
 from train_func.client.twin.folder import JobFolder
-from train_func.client.twin.record import moment
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.home import home
 
@@ -19,7 +19,7 @@ LOOK_SECONDS = 0.3  # between two looks at a job that is waited for
 
 
 class LocalJob:
-    """Keeps nothing: TRAIN_FUNC_HOME is read with each call."""
+    """A BoundJob. Keeps nothing: TRAIN_FUNC_HOME is read with each call."""
 
     operator = PYTORCHJOB.operator
 
@@ -43,7 +43,6 @@ class LocalJob:
         return [record.observed(controlled=controlled) for record in folder.records()]
 
     def events(self) -> list[Event]:
-        """All events, oldest first."""
         return [_event(found) for found in self._folder().events()]
 
     def logs(
@@ -54,22 +53,13 @@ class LocalJob:
         note: Callable[[str], object] = print,
         stop: threading.Event | None = None,
     ) -> Iterator[LogLine]:
-        """Lines of every incarnation from its first; with ``follow`` until the job has ended and all was read.
-
-        Args:
-            follow: as the workers write them.
-            worker: only of this one.
-            note: is never told anything: all workers of this machine are followed.
-            stop: ends the following when it is set.
-        """
+        """Of every incarnation; ``note`` is never told anything: all workers of this machine are followed."""
         return logs.lines(self._folder(), follow=follow, worker=worker, stop=stop or threading.Event())
 
     def last_lines(self, pods: Sequence[Pod]) -> Mapping[str, str]:
-        """The last line that each of these running pods has written, by its uid."""
         return logs.last_lines(self._folder(), {pod.uid for pod in pods})
 
     def wait_for_change(self, seconds: float) -> None:
-        """Returns when something about the job may have changed, or after ``seconds``."""
         time.sleep(min(seconds, LOOK_SECONDS))  # a look here costs next to nothing
 
     def outage(self) -> InvalidInput | None:
@@ -150,5 +140,5 @@ def folder_of(name: str) -> JobFolder:
 
 
 def _event(found: Mapping[str, str]) -> Event:
-    event = Event(moment(found["time"]), found["type"], found["reason"], found["message"], found["object"])
-    return PYTORCHJOB.understood(event)
+    time = datetime.fromisoformat(found["time"])
+    return PYTORCHJOB.understood(Event(time, found["type"], found["reason"], found["message"], found["object"]))

@@ -1,9 +1,8 @@
 """What the twin keeps of one pod, in memory and in pods.json."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Self
 
 from train_func.client.status import Pod
 
@@ -11,11 +10,6 @@ from train_func.client.status import Pod
 def stamp() -> str:
     """Now, as Kubernetes writes times, to the microsecond."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def moment(text: str) -> datetime:
-    """The time a stamp stands for."""
-    return datetime.fromisoformat(text)
 
 
 def new_uid() -> str:
@@ -50,15 +44,6 @@ class PodRecord:
         """It has ended and will not start again."""
         return self.phase in ("Succeeded", "Failed")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; ``from_dict`` is its inverse."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> Self:
-        """What ``to_dict`` wrote."""
-        return cls(**plain)
-
     def observed(self, *, controlled: bool) -> Pod:
         """As a backend reports it; without a controller it is unknown what became of a pod that had not ended."""
         unknown = not controlled and not self.over and not self.deleted
@@ -70,8 +55,8 @@ class PodRecord:
             exit_code=self.exit_code,
             reason=self.reason,
             message=self.message,
-            started=moment(self.started) if self.started else None,
-            ended=moment(self.ended) if self.ended else None,
+            started=datetime.fromisoformat(self.started) if self.started else None,
+            ended=datetime.fromisoformat(self.ended) if self.ended else None,
             deleted=self.deleted,
             restarts=self.restarts,
         )

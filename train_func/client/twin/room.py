@@ -21,7 +21,7 @@ def fault(
     """Why the workers would be too many, with the number that fits; None when they are not.
 
     Args:
-        run: asks for so many workers.
+        run: says how many workers it asks for.
         machine: as it is now.
         num_model_bytes: size of the weights that every worker loads.
         cpu: cores of each worker, if stated; then the cores are not counted here.

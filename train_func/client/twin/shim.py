@@ -72,7 +72,8 @@ class Shim:
         try:
             self.pid = _start(self.launch)
         except OSError as failure:
-            self._report_end(START_ERROR, "StartError", f"cannot execute {self.launch.argv[0]!r}: {failure.strerror}")
+            message = f"cannot execute {self.launch.argv[0]!r}: {failure.strerror}"
+            self._report(exit_code=START_ERROR, reason="StartError", message=message)
             return
         self._report(pid=self.pid)
         while self.exit_code is None:
@@ -80,7 +81,7 @@ class Shim:
             self._look()
         processes.kill_descendants()
         reason = "OOMKilled" if self.out_of_memory else "Error" if self.exit_code else "Completed"
-        self._report_end(self.exit_code, reason, self._message())
+        self._report(exit_code=self.exit_code, reason=reason, message=self._message())
 
     def _wait(self) -> None:
         asking = HANDLER_SECONDS if self.asking else None
@@ -138,9 +139,6 @@ class Shim:
             if written := file.read(MESSAGE_BYTES):
                 return written.decode(errors="replace")
         return _tail(Path(self.launch.log)) if self.launch.message_from_log and self.exit_code else ""
-
-    def _report_end(self, exit_code: int, reason: str, message: str) -> None:
-        self._report(exit_code=exit_code, reason=reason, message=message)
 
     def _report(self, **what: Any) -> None:
         data = json.dumps(what).encode() + b"\n"

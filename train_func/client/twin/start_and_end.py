@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from train_func import lock
-from train_func.client.twin import credentials, processes, rules, substitutes
+from train_func.client.twin import processes, rules, substitutes
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.record import stamp
 from train_func.client.twin.spec import Spec
@@ -24,7 +24,7 @@ def start(folder: JobFolder, manifest: Mapping[str, Any]) -> None:
     """Starts it in a session of its own, and returns when it has accepted the job."""
     environment = {
         **substitutes.image_environment(os.environ),
-        **credentials.found(manifest, os.environ),
+        **substitutes.secrets(manifest, os.environ),
         "TRAIN_FUNC_HOME": str(folder.home),
         "TRAIN_FUNC_JOB": folder.root.name,
     }

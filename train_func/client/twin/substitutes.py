@@ -35,6 +35,7 @@ from train_func.client import quantity
 from train_func.client.twin.machine import Machine
 from train_func.client.twin.record import PodRecord
 from train_func.client.twin.spec import Spec
+from train_func.storage import scheme_of
 
 LOOPBACK = "127.0.0.1"
 SHARED_MEMORY = "/dev/shm"
@@ -74,7 +75,7 @@ def interpreter(argv: Sequence[str]) -> list[str]:
 
 
 def volume_folder(volume: Mapping[str, Any], mount_path: str, *, pod: Path, config_maps: Path, cache: Path) -> Path:
-    """The folder that stands for a volume; raises CannotStart when a wanted file is missing."""
+    """The folder that stands for a volume; raises CannotStart when a file of its ConfigMap is missing."""
     if "configMap" in volume:
         return _config_map(volume["configMap"], config_maps)
     if mount_path == SHARED_MEMORY:
@@ -101,6 +102,15 @@ def rewrite(text: str, mounts: Mapping[str, Path]) -> str:
     longest_first = sorted(mounts, key=len, reverse=True)
     paths = "|".join(re.escape(path) for path in longest_first)
     return re.sub(rf"(?<![\w./-])(?:{paths})(?![\w.$-])", lambda found: str(mounts[found[0]]), text)
+
+
+def secrets(manifest: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """Values for the secretKeyRefs of a manifest, by variable, from ``environment`` and from where its store looks."""
+    declared = Spec.of(manifest).container.get("env", [])
+    wanted = {entry["name"] for entry in declared if "secretKeyRef" in entry.get("valueFrom", {})}
+    address = next((entry["value"] for entry in declared if entry["name"] == "TRAIN_FUNC_STORE"), None)
+    values = {**environment, **(scheme_of(address).secret_values(environment) if address else {})}
+    return {name: values[name] for name in wanted if name in values}
 
 
 def secret(name: str, reference: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
@@ -164,7 +174,7 @@ class Services:
         return self._address.sub(lambda found: f"{LOOPBACK}:{self._port(found['name'], found['port'])}", text)
 
     def _port(self, name: str, port: str) -> int:
-        """A free port; a bound socket that never listens keeps it from everybody who does not ask for it by number."""
+        """A free port; a bound socket that never listens keeps it from all that do not ask for it by number."""
         kept = self._sockets.get((name, port))
         if kept is None:
             kept = self._sockets[name, port] = socket.socket()
