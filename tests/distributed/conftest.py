@@ -1,5 +1,6 @@
 """Runs the programs of this folder under torchrun, and shows what all ranks said when one fails."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -35,15 +36,20 @@ def torchrun(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def in_worlds(torchrun):
-    """What every rank of every world found, by (world size, rank)."""
+def in_worlds(torchrun, tmp_path_factory):
+    """What every rank of every world found, by (world size, rank); one launch for all processes of a test run."""
     import torch
 
     from tests.distributed.worlds import WORLD_SIZES
 
-    folder = torchrun("tests.distributed.worlds", num_ranks=max(WORLD_SIZES))
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "in-worlds"
+    with shared.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not shared.exists():
+            shared.symlink_to(torchrun("tests.distributed.worlds", num_ranks=max(WORLD_SIZES)))
     return {
-        (size, rank): torch.load(folder / f"world-{size}-rank-{rank}.pt", weights_only=False)
+        (size, rank): torch.load(shared / f"world-{size}-rank-{rank}.pt", weights_only=False)
         for size in WORLD_SIZES
         for rank in range(size)
     }

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from tests.messages import unnamed
 from train_func.errors import InvalidInput
 from train_func.worker.tasks.labels import encode
 
@@ -68,19 +69,18 @@ def test_given_names_go_before_those_that_came_with_the_data():
 
 def test_a_name_without_rows_is_noted():
     labels = encoded(1, 0, 1, given=("bad", "good", "mixed"))
-    assert labels.notes == ("column 'stars': no row has the label 'mixed': the model cannot learn it",)
+    (note,) = labels.notes
+    assert unnamed(note, "'stars'", "'mixed'") == []
 
 
 def test_names_alike_but_for_case_and_spaces_are_noted():
     (note,) = encoded("Pos", "pos ", "neg", "neg").notes
     assert "['Pos', 'pos ']" in note
-    assert "differ only in case or spaces" in note
 
 
 def test_null_labels_are_counted_and_placed():
     said = refusal(1, None, 0, None, held_out=(0, None))
-    assert "2 of 4 labels of the training rows are null or empty, first in rows 2, 4 (the first data row is 1)" in said
-    assert "1 of 2 labels of the held-out rows are null or empty, first in rows 2" in said
+    assert unnamed(said, "2 of 4 labels", "rows 2, 4", "1 of 2 labels") == []
     assert "1 of 3 labels" in refusal("a", " ", "b")
     assert "1 of 3 labels" in refusal("a", None, "b")
     assert "1 of 3 labels" in refusal("1", None, "0")
@@ -90,20 +90,19 @@ def test_null_labels_are_counted_and_placed():
 
 def test_labels_from_1_to_5_for_five_names_look_one_based():
     said = refusal(1, 2, 3, 4, 5, 5, given=("a", "b", "c", "d", "e"))
-    assert "column 'stars': label range 1-5, expected 0-4 for the 5 names ('a', 'b', 'c', 'd', 'e')" in said
-    assert "looks 1-based: subtract 1, or leave labels out" in said
+    assert unnamed(said, "column 'stars'", "1-5", "0-4", "('a', 'b', 'c', 'd', 'e')", "1-based") == []
 
 
 @pytest.mark.parametrize("values", [(0, 1, 5), (0, 3, 1), (-2, 0, 1)])
 def test_labels_out_of_the_range_of_their_names_are_refused(values):
     said = refusal(*values, given=("bad", "good"))
-    assert f"label range {min(values)}-{max(values)}, expected 0-1 for the 2 names" in said
+    assert unnamed(said, f"range {min(values)}-{max(values)}", "0-1", "2 names") == []
     assert "1-based" not in said
 
 
 def test_texts_that_are_not_among_the_names_are_listed():
     said = refusal("good", "bad", "meh", given=("good", "bad"))
-    assert "labels 'meh' are not among labels=('good', 'bad')" in said
+    assert unnamed(said, "'meh'", "labels=('good', 'bad')") == []
 
 
 def test_several_faults_of_one_column_are_said_together():
@@ -113,65 +112,62 @@ def test_several_faults_of_one_column_are_said_together():
 
 
 def test_a_split_whose_labels_are_secret_is_named():
-    assert "every label is -1, the mark of a split whose labels are kept secret" in refusal(-1, -1, -1)
+    assert unnamed(refusal(-1, -1, -1), "every label is -1", "split") == []
 
 
 @pytest.mark.parametrize("options", [{}, {"given": ("a", "b")}, {"kept": ("a", "b")}])
 def test_rows_marked_as_unlabelled_among_others_are_refused(options):
     said = refusal(-1, 0, 1, 1, **options)
-    assert "labels -1, 0, 1: -1 marks rows without a label; remove these rows" in said
-    assert "where -1 is a class of its own, write the classes as texts" in said
+    assert unnamed(said, "labels -1, 0, 1") == []
 
 
 @pytest.mark.parametrize("values", [(-100, -100), (-100, 0, 1)])
 def test_labels_the_loss_ignores_leave_nothing_to_learn(values):
-    assert "-100, which the loss ignores: nothing to learn" in refusal(*values)
+    assert unnamed(refusal(*values), -100, "loss") == []
 
 
 def test_fractions_are_regression():
     said = refusal(0.5, 1.0, 2.25)
-    assert "labels are fractions (0.5, 2.25): that is regression, and here are classes" in said
+    assert unnamed(said, "(0.5, 2.25)", "regression") == []
 
 
 def test_one_class_leaves_nothing_to_learn():
-    assert "every label is 1: one class leaves nothing to learn" in refusal(1, 1, 1)
-    assert "every label is 'a': one class" in refusal("a", "a")
-    assert "every label is 1: one class" in refusal(1, 1, given=("bad", "good"))
+    assert unnamed(refusal(1, 1, 1), 1, "one class") == []
+    assert unnamed(refusal("a", "a"), "'a'", "one class") == []
+    assert unnamed(refusal(1, 1, given=("bad", "good")), 1, "one class") == []
 
 
 def test_a_column_with_a_value_per_row_looks_like_an_id():
     said = refusal(*range(7))
-    assert (
-        "7 different labels in 7 rows (0, 1, 2, 3, 4 and 2 more): that looks like an id or a number to predict" in said
-    )
+    assert unnamed(said, "7 different labels", "7 rows", "0, 1, 2, 3, 4 and 2 more") == []
 
 
 def test_hundreds_of_rare_values_are_no_classes_and_hundreds_of_frequent_ones_are():
-    assert "300 different labels in 900 rows" in refusal(*[i % 300 for i in range(900)])
+    assert unnamed(refusal(*[i % 300 for i in range(900)]), "300 different labels", "900 rows") == []
     assert len(encoded(*[i % 300 for i in range(3300)]).names) == 300
     assert "1001 different labels" in refusal(*[i % 1001 for i in range(20_020)])
 
 
 def test_few_classes_need_only_be_repeated_once():
     assert len(encoded(*[i % 20 for i in range(21)]).names) == 20
-    assert "21 different labels in 42 rows" in refusal(*[i % 21 for i in range(42)])
+    assert unnamed(refusal(*[i % 21 for i in range(42)]), "21 different labels", "42 rows") == []
 
 
 @pytest.mark.parametrize(("values", "kind"), [(([1], [0]), "list<"), (({"a": 1}, {"a": 0}), "struct<")])
 def test_other_types_are_refused_by_name(values, kind):
-    said = refusal(*values)
-    assert f"labels are of type {kind}" in said
-    assert "one whole number or one text per row is expected" in said
+    assert f"type {kind}" in refusal(*values)
 
 
 def test_two_parts_of_different_types_are_refused():
-    with pytest.raises(InvalidInput, match="labels are int64 in the training rows and string in the held-out rows"):
+    with pytest.raises(InvalidInput) as refused:
         encode({"training": column(1, 0), "held-out": column("1", "0")}, "stars")
+    assert unnamed(refused.value, "int64 in the training rows", "string in the held-out rows") == []
 
 
 def test_a_slip_of_the_pen_among_numbers_is_no_class():
     texts = [str(i % 5 + 1) for i in range(38)] + ["five", "4.5"]
-    with pytest.raises(InvalidInput, match="38 of 40 labels are whole numbers, 2 are not: 'five' in row 39 of the"):
+    with pytest.raises(InvalidInput) as refused:
         encode({"training": pa.chunked_array([texts])}, "stars")
+    assert unnamed(refused.value, "38 of 40", 2, "'five' in row 39") == []
     meant = encode({"training": pa.chunked_array([["1", "2", "none"] * 7])}, "stars")
     assert meant.names == ("1", "2", "none")

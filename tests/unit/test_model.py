@@ -1,6 +1,7 @@
 """Tokenizer and model load from a folder, a package or a store, with a head that only the seed decides."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from transformers import (
     ViTModel,
 )
 
+from tests.messages import unnamed
 from tests.s3_servers import s3_server
 from tests.tiny_model import VOCABULARY, write_tiny_model
 from train_func import TextClassification
@@ -86,33 +88,31 @@ def test_the_head_is_new_and_only_the_seed_decides_it(folder, tmp_path):
 
 
 PROGRAM = """
-import hashlib, sys
+import sys
 from pathlib import Path
+from safetensors.torch import save_file
 from train_func import TextClassification
 from train_func.worker.tasks.text_classification import find_text_model, load_classifier
 found = find_text_model(TextClassification(model=sys.argv[1], dataset="any"), None, Path(sys.argv[2]))
 model, _ = load_classifier(found, ("a", "b"), 42)
-digest = hashlib.sha256()
-for name, tensor in sorted(model.state_dict().items()):
-    digest.update(name.encode() + tensor.numpy().tobytes())
-print(digest.hexdigest())
+save_file(model.state_dict(), sys.argv[3])
 """
 
 
-def test_processes_with_other_hash_seeds_and_threads_load_the_same_weights(folder, tmp_path):
+def test_a_process_with_another_hash_seed_and_more_threads_loads_the_same_weights(folder, tmp_path):
     weights = load_file(folder / "model.safetensors")
     save_file({name: w for name, w in weights.items() if "pooler" not in name}, folder / "model.safetensors")
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path)],
-            env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": seed, "PYTHONPATH": "."},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(digests) == 1
+    here = loaded(folder, tmp_path, labels=("a", "b"), seed=42).state_dict()
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    threads = str(torch.get_num_threads() + 1)
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path), str(tmp_path / "other.safetensors")],
+        env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": threads, "PYTHONPATH": "."},
+        check=True,
+    )
+    there = load_file(tmp_path / "other.safetensors")
+    assert here.keys() == there.keys()
+    assert all(torch.equal(here[name], there[name]) for name in here)
 
 
 def test_the_encoder_is_exact_float32_whatever_it_was_saved_in(folder, tmp_path):
@@ -181,19 +181,19 @@ def test_a_tokenizer_without_padding_pads_with_its_end_of_text_or_is_refused(fol
     assert loaded(folder, tmp_path).config.pad_token_id == tokenizer.pad_token_id
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     said = refusal(folder, tmp_path, load=lambda *of: load_tokenizer(find_text_model(*of)))
-    assert "the tokenizer has neither a padding token nor an end-of-text token" in said
+    assert unnamed(said, "tokenizer", "padding token") == []
 
 
 def test_texts_longer_than_the_models_positions_are_refused_with_both_numbers(folder, tmp_path):
     change(folder / "config.json", max_position_embeddings=64)
     said = refusal(folder, tmp_path, max_length=65)
-    assert said == f"max_length=65: {folder} takes 64 tokens at most; give max_length=64 or less"
+    assert unnamed(said, "max_length=65", folder, "max_length=64") == []
     assert find_text_model(a_task(folder, max_length=64), None, tmp_path).folder == folder
 
 
 def test_positions_behind_the_paddings_own_are_counted(folder, tmp_path):
     change(folder / "config.json", model_type="roberta", max_position_embeddings=514, pad_token_id=1)
-    assert "takes 512 tokens at most" in refusal(folder, tmp_path, max_length=513)
+    assert unnamed(refusal(folder, tmp_path, max_length=513), 512) == []
     change(folder / "config.json", model_type="t5")
     assert find_text_model(a_task(folder, max_length=5000), None, tmp_path).folder == folder
 
@@ -201,43 +201,38 @@ def test_positions_behind_the_paddings_own_are_counted(folder, tmp_path):
 def test_everything_that_is_missing_is_named_at_once(folder, tmp_path):
     for path in folder.iterdir():
         path.unlink()
-    assert "the folder is empty; config.json, a tokenizer and model.safetensors are expected" in refusal(
-        folder, tmp_path
-    )
+    assert unnamed(refusal(folder, tmp_path), "empty", "config.json", "tokenizer", "model.safetensors") == []
     (folder / "README.md").touch()
     said = refusal(folder, tmp_path)
     assert "3 faults" in said
-    for part in ("no config.json", "no tokenizer: tokenizer.json is expected", "no weights: model.safetensors"):
-        assert f"{folder}: {part}" in said
+    assert unnamed(said, f"{folder}: no config.json", "tokenizer.json", "model.safetensors") == []
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
 def test_a_pickle_is_refused_and_never_opened(folder, tmp_path, name):
     (folder / "model.safetensors").rename(folder / name)
     said = refusal(folder, tmp_path)
-    assert "its weights are a pickle (pytorch_model.bin), which can run any program when loaded" in said
-    assert "save_pretrained(folder), or take a revision with safetensors" in said
+    assert unnamed(said, "pickle (pytorch_model.bin)", "save_pretrained(folder)") == []
 
 
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "tf_model.h5", "model.pt"])
 def test_weights_of_other_kinds_are_named(folder, tmp_path, name):
     (folder / "model.safetensors").rename(folder / name)
     said = refusal(folder, tmp_path)
-    assert "no weights: model.safetensors (or model.safetensors.index.json and the files it names) is expected" in said
-    assert f"it holds {name}" in said
+    assert unnamed(said, "model.safetensors", "model.safetensors.index.json", name) == []
 
 
 def test_weights_cut_short_are_found(folder, tmp_path):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    assert f"{path}: damaged or cut short" in refusal(folder, tmp_path)
+    assert f"{path}: damaged" in refusal(folder, tmp_path)
     path.write_bytes(b"")
-    assert f"{path}: damaged or cut short" in refusal(folder, tmp_path)
+    assert f"{path}: damaged" in refusal(folder, tmp_path)
 
 
 def test_a_git_lfs_pointer_is_recognised(folder, tmp_path):
     (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
-    assert "a Git LFS pointer and not the weights; fetch them with `git lfs pull`" in refusal(folder, tmp_path)
+    assert unnamed(refusal(folder, tmp_path), "Git LFS pointer", "`git lfs pull`") == []
 
 
 def test_missing_parts_of_divided_weights_are_named(folder, tmp_path):
@@ -247,7 +242,7 @@ def test_missing_parts_of_divided_weights_are_named(folder, tmp_path):
     assert equal(loaded(folder, tmp_path).bert, model.bert)
     lost = sorted(folder.glob("model-*.safetensors"))[1]
     lost.unlink()
-    assert f"model.safetensors.index.json names files that are not there: {lost.name}" in refusal(folder, tmp_path)
+    assert unnamed(refusal(folder, tmp_path), "model.safetensors.index.json", lost.name) == []
 
 
 @pytest.mark.parametrize("divided", [False, True])
@@ -304,26 +299,21 @@ def test_a_model_of_tokens_loads_with_a_head_for_each_token(folder, tmp_path):
 def test_a_tokenizer_of_another_model_is_refused(folder, tmp_path):
     change(folder / "config.json", vocab_size=100)
     said = refusal(folder, tmp_path)
-    assert "tokenizer and model do not belong together" in said
-    assert (
-        f"token {VOCABULARY[-1]!r} has id {len(VOCABULARY) - 1}, the model's vocab_size in config.json is 100" in said
-    )
+    assert unnamed(said, repr(VOCABULARY[-1]), len(VOCABULARY) - 1, "vocab_size", 100) == []
 
 
 def test_a_tokenizer_that_cannot_be_read_is_refused(folder, tmp_path):
     (folder / "tokenizer.json").write_text("{}")
-    assert f"{folder}/tokenizer.json: no tokenizer can be read from it" in refusal(folder, tmp_path)
+    assert f"{folder}/tokenizer.json" in refusal(folder, tmp_path)
 
 
 @pytest.mark.parametrize("config", [{"num_hidden_layers": 3}, {"intermediate_size": 96}])
 def test_weights_of_another_model_are_never_filled_up_with_random_ones(folder, tmp_path, config):
     change(folder / "config.json", **config)
-    with pytest.raises(
-        InvalidInput, match=r"the weights are not those of the model in config.json: \d+ of its tensors"
-    ):
+    with pytest.raises(InvalidInput, match=r"config.json: \d+ of its tensors"):
         loaded(folder, tmp_path)
 
 
 def test_a_file_and_a_revision_of_a_folder_are_refused(folder, tmp_path):
-    assert "is a file; the folder with config.json" in refusal(folder / "config.json", tmp_path)
-    assert "model_revision='v2': only a Hub model has revisions" in refusal(folder, tmp_path, model_revision="v2")
+    assert unnamed(refusal(folder / "config.json", tmp_path), folder / "config.json", "is a file") == []
+    assert "model_revision='v2'" in refusal(folder, tmp_path, model_revision="v2")

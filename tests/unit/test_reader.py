@@ -1,6 +1,7 @@
 """Data files are read as they are, or refused with file, place and remedy."""
 
 import json
+import re
 from pathlib import Path
 
 import datasets
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from tests.messages import unnamed
 from train_func.errors import InvalidInput
 from train_func.worker.inputs.locate import Wanted
 from train_func.worker.inputs.reader import class_names, read, read_source
@@ -89,11 +91,10 @@ def test_the_names_of_integer_classes_survive_parquet_and_saving(tmp_path):
 def test_ragged_rows_are_counted_and_the_first_five_named(tmp_path):
     rows = ["fine,1", "one, two,1", "short", *["a,b,c,d"] * 5, '"fine, too",0']
     said = refusal(path := write(tmp_path, "a.csv", "\n".join(["text,label", *rows])))
-    assert f"{path}: 7 rows have not as many fields as the header" in said
-    assert "row 3 has 3 fields, wanted 2: 'one, two,1'; row 4 has 1 field, wanted 2: 'short'; row 5 has 4" in said
-    assert said.count("wanted 2") == 5
-    assert "and 2 more (the header is row 1)" in said
-    assert 'has to stand in double quotes, a double quote in it as ""' in said
+    assert unnamed(said, f"{path}: 7 rows", "2 more", 'double quote in it as ""') == []
+    places = re.findall(r"row (\d+) has (\d+) field", said)
+    assert places == [("3", "3"), ("4", "1"), ("5", "4"), ("6", "4"), ("7", "4")]
+    assert unnamed(said, "'one, two,1'", "'short'") == []
 
 
 def test_rows_of_a_ragged_file_are_counted_as_rows_and_not_as_lines(tmp_path):
@@ -139,22 +140,20 @@ def test_a_csv_that_two_separators_fit_is_refused_with_the_remedy(tmp_path):
     with pytest.raises(InvalidInput) as caught:
         columns_of(path, "text", "label")
     assert caught.value.cause == "data"
-    assert f"{path}: it can be read with commas and with semicolons between its columns" in str(caught.value)
-    assert "write it anew with commas" in str(caught.value)
+    assert unnamed(caught.value, path, "commas", "semicolons") == []
 
 
 def test_a_separator_is_not_chosen_to_make_ragged_rows_whole(tmp_path):
     path = write(tmp_path, "a.csv", "text,label\na;b\nc;d\n")
-    with pytest.raises(InvalidInput, match="2 rows have not as many fields as the header"):
+    with pytest.raises(InvalidInput, match="2 rows .* fields"):
         columns_of(path, "text", "label")
 
 
 def test_rows_of_a_csv_with_semicolons_are_judged_by_them(tmp_path):
     said = refusal(write(tmp_path, "a.csv", 'text;label\nfine, and cheap;1\none; two;1\n"fine; too";0\n'))
-    assert "1 row has not as many fields as the header: row 3 has 3 fields, wanted 2: 'one; two;1'" in said
-    assert "a text that holds semicolons or line breaks has to stand in double quotes" in said
+    assert unnamed(said, "1 row", "row 3 has 3 fields", "'one; two;1'", "semicolons", "double quotes") == []
     said = refusal(write(tmp_path, "b.csv", 'text;label\nfine;1\n"open;0\n'))
-    assert "the double quote opened in row 3 is never closed" in said
+    assert unnamed(said, "double quote", "row 3") == []
 
 
 def test_a_separator_within_a_name_of_a_csv_is_no_fault(tmp_path):
@@ -164,13 +163,12 @@ def test_a_separator_within_a_name_of_a_csv_is_no_fault(tmp_path):
 
 def test_a_tab_within_a_text_is_a_ragged_row(tmp_path):
     said = refusal(write(tmp_path, "a.tsv", "text\tlabel\na\tb\t1\n"))
-    assert "row 2 has 3 fields, wanted 2" in said
-    assert "a tab within a text has to become a space" in said
+    assert unnamed(said, "row 2 has 3 fields", "tab") == []
 
 
 def test_a_quote_that_is_never_closed_is_named_by_its_row(tmp_path):
     said = refusal(write(tmp_path, "a.csv", 'text,label\nfine,1\n"open,0\nfine,1\n'))
-    assert "the double quote opened in row 3 is never closed" in said
+    assert unnamed(said, "double quote", "row 3") == []
 
 
 @pytest.mark.parametrize(("content", "reason"), [("", r"is empty \(0 bytes\)"), ("\n\n", "holds no row")])
@@ -181,18 +179,17 @@ def test_an_empty_file_is_refused(tmp_path, content, reason):
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
 def test_an_empty_json_file_is_refused(tmp_path, name):
-    assert "the file is empty; rows are expected" in refusal(write(tmp_path, name, " \n"))
+    assert "empty" in refusal(write(tmp_path, name, " \n"))
 
 
 def test_a_column_named_twice_is_refused(tmp_path):
     said = refusal(write(tmp_path, "a.csv", "text,label,text\na,1,b\n"))
-    assert "the header names 'text' more than once; columns: text, label, text" in said
+    assert unnamed(said, "'text'", "text, label, text") == []
 
 
 def test_bytes_that_are_not_utf8_are_placed_and_their_likely_encoding_named(tmp_path):
     said = refusal(path := write(tmp_path, "a.csv", "text,label\ngood,1\nthe café,0\n".encode("cp1252")))
-    assert f"{path}: byte 0xE9 at offset 25 (line 3) is not UTF-8" in said
-    assert "likely Windows-1252" in said
+    assert unnamed(said, path, "byte 0xE9", "offset 25", "line 3", "UTF-8", "Windows-1252") == []
     assert "the café,0" in said
     assert f"iconv -f WINDOWS-1252 -t UTF-8 {path} > a-utf8.csv" in said
 
@@ -248,13 +245,13 @@ def test_keys_missing_in_json_are_null(tmp_path):
 def test_a_folder_that_datasets_did_not_save_is_refused_with_its_files(tmp_path):
     write(tmp_path, "train.csv", "text,label\n")
     said = refusal(str(tmp_path))
-    assert "neither dataset_info.json nor dataset_dict.json; name one of its files: train.csv" in said
+    assert unnamed(said, "dataset_info.json", "dataset_dict.json", "train.csv") == []
 
 
 def test_a_saved_folder_with_a_missing_file_is_refused(tmp_path, table):
     datasets.Dataset(table).save_to_disk(tmp_path / "saved")
     next((tmp_path / "saved").glob("*.arrow")).unlink()
-    assert "is no whole saved data set" in refusal(str(tmp_path / "saved"))
+    assert unnamed(refusal(str(tmp_path / "saved")), tmp_path / "saved") == []
 
 
 def test_what_a_run_takes_is_read_in_a_cell_too(tmp_path, table):
@@ -267,14 +264,13 @@ def test_what_a_run_takes_is_read_in_a_cell_too(tmp_path, table):
 def test_splits_without_one_to_train_on_are_named(tmp_path, table):
     rows = datasets.Dataset(table)
     datasets.DatasetDict(first=rows, second=rows).save_to_disk(tmp_path / "splits")
-    assert "none of its splits is named 'train'; it has: first, second" in refusal(str(tmp_path / "splits"))
-    assert "has no split 'third'; it has: first, second" in refusal(str(tmp_path / "splits"), split="third")
+    assert unnamed(refusal(str(tmp_path / "splits")), "'train'", "first, second") == []
+    assert unnamed(refusal(str(tmp_path / "splits"), split="third"), "'third'", "first, second") == []
 
 
 def test_subset_and_revision_belong_to_the_hub(tmp_path):
     said = refusal(write(tmp_path, "a.csv", "text,label\na,1\n"), subset="en", revision="v2")
-    assert "subset='en': only a Hub data set has subsets" in said
-    assert "dataset_revision='v2': only a Hub data set has revisions" in said
+    assert unnamed(said, "2 faults", "subset='en'", "dataset_revision='v2'") == []
 
 
 def test_the_fingerprint_follows_the_bytes(tmp_path):

@@ -152,7 +152,7 @@ def test_the_same_run_gives_the_same_weights(a_record):
 def test_a_run_that_has_its_result_is_not_trained_again(a_record, store):
     train_func(a_record().parameters())
     published = store.get("tiny-reviews-0123/model/manifest.json").data
-    with pytest.raises(InvalidInput, match="tiny-reviews-0123 has a result .* already: fetch .* or .* fresh=True"):
+    with pytest.raises(InvalidInput, match="tiny-reviews-0123 .*result.*fresh=True"):
         train_func(a_record().parameters())
     assert store.get("tiny-reviews-0123/model/manifest.json").data == published
 
@@ -204,7 +204,7 @@ def test_more_ranks_than_micro_batches_are_refused_with_the_remedy(a_record, sto
     store.put("tiny-reviews-0123/numerics.json", json.dumps(dataclasses.asdict(kept)).encode())
     monkeypatch.setattr(world, "size", lambda: 2)
     monkeypatch.setattr(world, "gather", lambda value: [value, value])
-    with pytest.raises(InvalidInput, match="2 ranks: .* cut into 1 micro-batches .* at most 1 ranks"):
+    with pytest.raises(InvalidInput, match="2 ranks.* 1 micro-batches"):
         Session(a_record().parameters()).__enter__()
 
 
@@ -244,7 +244,7 @@ def test_metrics_that_are_no_dict_are_refused_before_the_first_step(a_record):
     with Session(a_record(epochs=1).parameters()) as session:
         trainer = trainer_of(session, {"epochs": 1, "learning_rate": 1e-3})
         trainer.compute_metrics = lambda prediction: [0.5, 0.7]
-        with pytest.raises(InvalidInput, match=r"compute_metrics returned \[0.5, 0.7\]: a dict"):
+        with pytest.raises(InvalidInput, match=r"compute_metrics.*\[0.5, 0.7\].*dict"):
             trainer.train()
         assert trainer.state.global_step == 0
 
@@ -370,7 +370,7 @@ def test_evaluating_nothing_is_refused(a_record):
     with Session(parameters) as session:
         trainer = trainer_of(session, parameters)
         trainer.eval_dataset = None
-        with pytest.raises(InvalidInput, match="The held-out rows are a NoneType, and a datasets.Dataset is expected"):
+        with pytest.raises(InvalidInput, match="NoneType.*datasets.Dataset"):
             trainer.evaluate()
 
 
@@ -380,7 +380,7 @@ def test_a_loss_that_is_not_finite_stops_the_training_with_step_and_rows(a_recor
         trainer = trainer_of(session, parameters)
         with torch.no_grad():
             trainer.model.classifier.bias.fill_(float("nan"))
-        with pytest.raises(InvalidInput, match=r"loss of step 1 of 4 is nan, .* row ids: \d+, .*learning_rate=0.001 "):
+        with pytest.raises(InvalidInput, match=r"step 1 of 4 .*nan.*row ids: \d+, .*learning_rate=0.001\b"):
             trainer.train()
 
 
@@ -426,7 +426,7 @@ def test_epochs_other_than_the_runs_are_refused_with_the_remedy(a_record, kind):
     with Session(a_record(epochs=1).parameters()) as session:
         own = TrainingArguments(**session.arguments)
         trainer = trainer_of(session, {"epochs": own.num_train_epochs, "learning_rate": 1e-3}, kind)
-        with pytest.raises(InvalidInput, match=r"num_train_epochs=3.0\): expected 1, .*\*\*session.arguments\(\)"):
+        with pytest.raises(InvalidInput, match=r"num_train_epochs=3.0\).* 1,.*\*\*session.arguments\(\)"):
             trainer.train()
         assert trainer.state.global_step == 0
 
@@ -487,7 +487,7 @@ def test_a_tracker_that_cannot_write_changes_no_end_of_a_training(
         if own_error:
             raise own_error
     assert store.get("tiny-reviews-0123/attempts/1/runs/events").data == b"1"
-    assert "not all kept: OSError: No space left on device" in capsys.readouterr().out
+    assert "OSError: No space left on device" in capsys.readouterr().out
     assert not list(tmp_path.glob("session-*"))
     assert transformers.Trainer.train is train
 
@@ -540,7 +540,7 @@ def test_a_best_model_by_an_unknown_metric_is_refused_before_the_first_step(a_re
     with Session(parameters) as session:
         best = {"eval_strategy": "epoch", "load_best_model_at_end": True, "metric_for_best_model": metric}
         trainer = trainer_of(session, parameters, **session.arguments(save_strategy="epoch", **best))
-        with pytest.raises(InvalidInput, match=f"'{metric}'.* the metrics are accuracy, loss, rows"):
+        with pytest.raises(InvalidInput, match=f"'{metric}'.* accuracy, loss, rows"):
             trainer.train()
         assert trainer.state.global_step == 0
 
@@ -632,7 +632,7 @@ def test_training_that_has_not_ended_is_not_published(a_record, store):
     parameters = a_record().parameters()
     with Session(parameters) as session:
         trainer = trainer_of(session, parameters)
-        with pytest.raises(InvalidInput, match="after step 0 of none.* call trainer.train"):
+        with pytest.raises(InvalidInput, match="step 0 .*trainer.train"):
             session.publish(trainer)
         trainer.add_callback(StopsAfterTwo(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -733,11 +733,11 @@ def test_what_cannot_be_published_is_not_trained(a_record, store, kind):
     with Session(parameters) as session:
         trainer = trainer_of(session, parameters, kind=kind)
         trainer.model.save_pretrained = None
-        with pytest.raises(InvalidInput, match="BertForSequenceClassification cannot be published.* save_pretrained"):
+        with pytest.raises(InvalidInput, match="BertForSequenceClassification.* save_pretrained"):
             trainer.train()
         del trainer.model.save_pretrained
         trainer.processing_class = object()
-        with pytest.raises(InvalidInput, match="cannot be published"):
+        with pytest.raises(InvalidInput, match="processing_class|save_pretrained"):
             trainer.train()
         trainer.processing_class = None
         trainer.args.enable_jit_checkpoint = True  # which makes a stopped training look like one that has ended
@@ -745,7 +745,7 @@ def test_what_cannot_be_published_is_not_trained(a_record, store, kind):
             trainer.train()
         trainer.args.enable_jit_checkpoint = False
         store.put("tiny-reviews-0123/result.json", b'{"attempt": 99, "files": {}}')
-        with pytest.raises(StorageFailed, match="attempt 99 has published already") as refused:
+        with pytest.raises(StorageFailed, match="attempt 99") as refused:
             trainer.train()
         assert refused.value.reason == "conflict"
         assert trainer.state.global_step == 0
@@ -757,7 +757,7 @@ def test_what_cannot_be_published_is_not_trained(a_record, store, kind):
 def test_ranks_and_pods_without_a_store_are_refused_before_they_train(a_record, monkeypatch, launched):
     for name, value in launched.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(InvalidInput, match="needs a store, and this run has none: submit it, or set TRAIN_FUNC_STORE"):
+    with pytest.raises(InvalidInput, match="TRAIN_FUNC_STORE"):
         Session(a_record(address="").run.to_dict())
 
 
@@ -800,9 +800,10 @@ def test_data_that_changed_after_the_submission_is_refused(a_record):
     record = dataclasses.replace(a_record(), fingerprints={"dataset": "11"})
     with (
         Session(record.parameters()) as session,
-        pytest.raises(InvalidInput, match="has changed since .* submit again"),
+        pytest.raises(InvalidInput, match=r"reviews\.csv .*\b11\b") as refused,
     ):
         session.model()
+    assert refused.value.cause == "data"
 
 
 def test_weights_that_changed_after_the_submission_are_refused_by_name(a_record, model_folder, tmp_path):

@@ -2,17 +2,18 @@
 
 import time
 
+import pytest
+
 from tests.generated_sources import generated_sources, large_source
 from tests.shipping import packed, record_of, ship
 from train_func.packed import split_lines
 from train_func.storage import open_store
 
-NUM_SOURCES = 1000
 
-
-def test_generated_sources_arrive_byte_for_byte_and_work(tmp_path):
+@pytest.mark.parametrize("num_sources", [303, pytest.param(1000, marks=pytest.mark.slow)])
+def test_generated_sources_arrive_byte_for_byte_and_work(tmp_path, num_sources):
     started = time.process_time()
-    for generated in generated_sources(7, NUM_SOURCES):
+    for generated in generated_sources(7, num_sources):
         source = packed(tmp_path, generated.data)
         assert ship(source, tmp_path)({}) == generated.returns
         assert (tmp_path / "source.py").read_bytes() == source.text.encode()

@@ -9,6 +9,7 @@ import datasets
 import numpy as np
 import pytest
 
+from tests.messages import unnamed
 from tests.runs import a_run
 from train_func.errors import InvalidInput
 from train_func.worker.tasks.text_classification import TextClassifier
@@ -135,17 +136,14 @@ def test_a_split_comes_before_a_folder_of_its_name_which_is_told(tmp_path, prepa
 def test_with_a_share_the_other_splits_are_left_alone_and_that_is_said(tmp_path, prepared):
     found = prepared(save_splits(tmp_path / "saved", train=40, test=7))
     assert found.train.num_rows + found.held_out.num_rows == 40
-    assert any(
-        "only the split 'train' is used; held_out= may name another one: 'test' (7 rows)" in n for n in found.notes
-    )
+    (note,) = (each for each in found.notes if "held_out=" in each)
+    assert unnamed(note, "'train'", "'test'", "7 rows") == []
 
 
 def test_a_split_that_is_not_there_is_refused_with_those_that_are(tmp_path, refusal):
     path = save_splits(tmp_path / "saved", train=40, test=7)
-    assert "has no such split, and no such file is here; give one of its splits 'test', a file, or a share" in refusal(
-        path, held_out="validation"
-    )
-    assert "held_out='train': that is the split to train on" in refusal(path, held_out="train")
+    assert unnamed(refusal(path, held_out="validation"), "held_out='validation'", "'test'") == []
+    assert unnamed(refusal(path, held_out="train"), "held_out='train'") == []
 
 
 def test_a_file_is_held_out(rows, prepared, refusal):
@@ -154,7 +152,7 @@ def test_a_file_is_held_out(rows, prepared, refusal):
     assert (found.train.num_rows, found.held_out.num_rows) == (40, 9)
     assert found.held_out["text"][0] == "service 0"
     assert found.fingerprints != prepared(path).fingerprints
-    assert "held_out='nowhere.csv': no such file or folder" in refusal(path, held_out="nowhere.csv")
+    assert "held_out='nowhere.csv'" in refusal(path, held_out="nowhere.csv")
 
 
 def test_held_out_rows_without_the_columns_are_named_beside_those_of_the_training_rows(rows, refusal, tmp_path):
@@ -185,34 +183,27 @@ def test_samples_of_two_splits_are_divided_as_the_splits_are(tmp_path, prepared)
 def test_more_samples_than_rows_take_all_and_say_so(rows, prepared):
     found = prepared(rows(40), samples=41)
     assert found.train.num_rows + found.held_out.num_rows == 40
-    assert "samples=41: there are 40 rows, and all are used" in found.notes
+    (note,) = (each for each in found.notes if "samples=41" in each)
+    assert unnamed(note, 40) == []
 
 
 def test_too_few_rows_for_the_classes_are_refused(rows, refusal, tmp_path):
     path = rows(101, num_classes=5)
-    assert (
-        "samples=9: for 5 classes at least 10 rows are expected, one of each class to train and one held out"
-        in refusal(path, samples=9)
-    )
+    assert unnamed(refusal(path, samples=9), "samples=9", "5 classes", "10 rows") == []
     said = refusal(path, held_out=0.01)
-    assert (
-        "held_out=0.01: 1 of 101 rows held out, 100 to train on; one row of each of the 5 classes is expected" in said
-    )
-    assert "give a share from 0.05 to 0.95" in said
-    assert "97 of 101 rows held out" in refusal(path, held_out=0.96)
+    assert unnamed(said, "held_out=0.01", "1 of 101", 100, "5 classes", "from 0.05 to 0.95") == []
+    assert "97 of 101" in refusal(path, held_out=0.96)
     splits = save_splits(tmp_path / "saved", train=400, test=4)
     said = refusal(splits, held_out="test", samples=50)
-    assert "samples=50: divided as the two splits are, 400 to 4, that is 50 rows to train on and 0 held out" in said
-    assert "give samples=202 or more" in said
+    assert unnamed(said, "samples=50", "400 to 4", 0, "samples=202") == []
 
 
 def test_where_no_range_of_shares_is_left_the_rows_wanted_are_named(rows, refusal, prepared):
     path = rows(101, num_classes=5)
-    assert "2 of 10 rows held out, 8 to train on" in (said := refusal(path, samples=10))
-    assert "expected on both sides: give samples=23 or more" in said
-    assert "give samples=23 or more" in refusal(path, samples=10, held_out=0.8)
+    assert unnamed(refusal(path, samples=10), "2 of 10", 8, "samples=23") == []
+    assert "samples=23" in refusal(path, samples=10, held_out=0.8)
     assert prepared(path, samples=23).held_out.num_rows == 5
-    assert "with this share 23 rows or more are expected, and there are 10" in refusal(rows(10, num_classes=5))
+    assert unnamed(refusal(rows(10, num_classes=5)), "23 rows", 10) == []
 
 
 def test_the_least_share_and_the_least_samples_that_are_named_work(rows, prepared, tmp_path):
@@ -226,19 +217,19 @@ def test_a_class_with_one_row_is_trained_and_not_measured(tmp_path, prepared):
     path.write_text("text,label\n" + "".join(f"food {i},{'rare' if i == 3 else 'ab'[i % 2]}\n" for i in range(21)))
     found = prepared(str(path))
     assert found.labels.index("rare") in found.train["label"][:]
-    assert "no held-out row for classes that are trained: 'rare': they are not measured" in found.notes
+    assert [note for note in found.notes if "'rare'" in note]
 
 
 def test_a_held_out_class_that_is_never_trained_is_refused(rows, refusal):
     said = refusal(rows(40, num_classes=2), held_out=rows(9, num_classes=3, name="other.csv", word="service"))
-    assert "no training row for classes of the held-out rows: '3'" in said
+    assert unnamed(said, "'3'") == []
 
 
 def test_no_rows_are_refused_on_either_side(tmp_path, rows, refusal):
     empty = tmp_path / "empty.csv"
     empty.write_text("text,label\n")
-    assert f"dataset={str(empty)!r}: 0 rows; the training rows are expected there" in refusal(str(empty))
-    assert f"held_out={str(empty)!r}: 0 rows; the held-out rows are expected" in refusal(rows(40), held_out=str(empty))
+    assert f"dataset={str(empty)!r}: 0 rows" in refusal(str(empty))
+    assert f"held_out={str(empty)!r}: 0 rows" in refusal(rows(40), held_out=str(empty))
 
 
 def test_a_missing_column_is_named_with_the_likely_one(tmp_path, refusal):
@@ -246,19 +237,16 @@ def test_a_missing_column_is_named_with_the_likely_one(tmp_path, refusal):
     path.write_text("review,stars\n" + "".join(f"the food was number {i} of all,{i % 5}\n" for i in range(40)))
     said = refusal(str(path))
     assert "2 faults" in said
-    assert (
-        "no column 'text' (text='text'); columns: review, stars; did you mean 'review'? Then give text='review'" in said
-    )
-    assert "no column 'label' (label='label'); columns: review, stars; did you mean 'stars'?" in said
-    assert "did you mean 'stars'? Then give label='stars'" in refusal(str(path), text="review", label="star")
+    assert unnamed(said, "text='text'", "review, stars", "text='review'", "label='label'", "label='stars'") == []
+    assert "label='stars'" in refusal(str(path), text="review", label="star")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "hint"),
     [
-        ("a.tsv", "text;label\na;1\n", "the header looks separated by semicolons: name the file .csv"),
-        ("a.tsv", "text,label\na,1\n", "the header looks separated by commas: name the file .csv"),
-        ("a.tsv", "Wow... Loved this place.\t1\nCrust is not good.\t0\n", "the first row looks like data"),
+        ("a.tsv", "text;label\na;1\n", "semicolons"),
+        ("a.tsv", "text,label\na,1\n", "commas"),
+        ("a.tsv", "Wow... Loved this place.\t1\nCrust is not good.\t0\n", "first row"),
     ],
 )
 def test_a_header_that_is_none_is_recognised(tmp_path, refusal, name, content, hint):
@@ -281,12 +269,12 @@ def test_text_and_label_faults_of_both_sides_come_together(tmp_path, refusal):
     datasets.Dataset.from_list(rows).to_json(tmp_path / "a.jsonl")
     said = refusal(str(tmp_path / "a.jsonl"), labels=("a", "b", "c", "d", "e"))
     assert "2 faults" in said
-    assert "1 of 40 texts of the training rows are null, first in rows 5" in said
+    assert unnamed(said, "1 of 40 texts", "rows 5") == []
     assert "looks 1-based" in said
 
 
 def test_texts_on_both_sides_are_noted_and_a_copy_is_refused(rows, prepared, refusal, sentences):
-    assert any("1 of 200 held-out texts (0.5%)" in note for note in prepared(str(sentences)).notes)
+    assert any(not unnamed(note, "1 of 200", "0.5%") for note in prepared(str(sentences)).notes)
     path = rows(40)
     copy = rows(40, name="copy.csv")
-    assert "40 of 40 held-out texts (100.0%) are in the training rows too" in refusal(path, held_out=copy)
+    assert unnamed(refusal(path, held_out=copy), "40 of 40", "100.0%") == []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import unnamed
 from tests.twin_jobs import container_of, until, worker_manifest
 from train_func import Local, lock
 from train_func.client.backend import Backend
@@ -32,16 +33,12 @@ def test_local_is_a_place():
 def test_all_faulty_options_are_reported_at_once():
     with pytest.raises(InvalidInput) as caught:
         Local(cpu=0, memory="lots", gpu=-1)
-    assert caught.value.faults == (
-        "cpu=0: a whole number of at least 1 is expected",
-        "memory='lots': a Kubernetes quantity of at least 1Mi is expected, such as '8Gi'",
-        "gpu=-1: a whole number of at least 0 is expected",
-    )
+    assert [fault.split(":")[0] for fault in caught.value.faults] == ["cpu=0", "memory='lots'", "gpu=-1"]
 
 
 def test_only_linux_has_what_it_needs(monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
-    with pytest.raises(InvalidInput, match=r"Local\(\) needs Linux, or WSL on Windows; this is darwin"):
+    with pytest.raises(InvalidInput, match=r"Local\(\).*Linux.*darwin"):
         Local()
 
 
@@ -108,10 +105,9 @@ def test_more_than_the_machine_has_is_refused_with_what_was_asked_and_what_is_th
         jobs.create(job, {})
     assert caught.value.cause == "scheduling"
     cpu, memory, gpu = caught.value.faults
-    assert cpu == f"each worker asks for 1000 cores; this machine has {machine.cores}: ask for less cpu"
-    assert "3 workers with" in memory
-    assert "of it free: ask for less memory or for fewer workers" in memory
-    assert gpu == "3 workers with 1 GPU each; this machine has 1: ask for fewer, or leave gpu out"
+    assert unnamed(cpu, 1000, machine.cores, "cpu") == []
+    assert unnamed(memory, "3 workers", "free", "memory") == []
+    assert unnamed(gpu, "3 workers", "1 GPU", "gpu") == []
     assert jobs.backend.job("job-a").status() is None
 
 
@@ -172,7 +168,7 @@ def test_a_name_that_no_job_can_have_is_refused_everywhere(jobs, name):
 def test_a_job_that_is_not_there_has_no_status_and_no_pods(jobs):
     assert jobs.backend.job("never-was").status() is None
     assert jobs.backend.job("never-was").pods() == jobs.backend.job("never-was").events() == []
-    with pytest.raises(JobNotFound, match="this machine has no job 'never-was'"):
+    with pytest.raises(JobNotFound, match="'never-was'"):
         jobs.backend.job("never-was").cancel()
     jobs.backend.job("never-was").delete()
 
@@ -196,7 +192,7 @@ def test_two_jobs_run_side_by_side(jobs):
 
 def test_a_job_that_runs_cannot_be_created_again(jobs):
     jobs.start(FOREVER)
-    with pytest.raises(InvalidInput, match=f"job-a runs already, controlled by process {jobs.controller()}"):
+    with pytest.raises(InvalidInput, match=f"job-a .* process {jobs.controller()}"):
         jobs.start("pass")
     assert not jobs.backend.job("job-a").status().finished
 
@@ -303,7 +299,7 @@ def test_delete_ends_a_running_job_and_removes_its_folder(jobs):
 
 def test_a_controller_that_cannot_start_is_told_of(jobs, monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(JobFailed, match="the controller of job job-a did not start; .*controller.log"):
+    with pytest.raises(JobFailed, match="job-a .*controller.log"):
         jobs.start("pass")
     assert jobs.backend.job("job-a").status() is None
 
