@@ -51,7 +51,8 @@ def _kept(pieces: "Iterator[pa.Table]", inputs: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix=".part-", dir=inputs) as folder:
         part = Path(folder, NAME)
         _write(part, pieces)
-        target = inputs / _sha256(part) / NAME
+        with part.open("rb") as file:
+            target = inputs / hashlib.file_digest(file, "sha256").hexdigest() / NAME
         target.parent.mkdir(exist_ok=True)
         part.replace(target)  # also when it is there: it is then the same, unless a user has changed it
     return target
@@ -123,8 +124,3 @@ def _write(path: Path, pieces: "Iterator[pa.Table]") -> None:
     writer.close()
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

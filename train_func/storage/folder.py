@@ -80,7 +80,6 @@ class FolderStore(Scheme):
         return self._write("put", key, write, if_absent=if_absent, if_version=if_version)
 
     def upload(self, key: str, path: Path, *, sent: Callable[[int], object] = ignore) -> str:
-        """See Store."""
         with open_source(path, f"upload of {path} to {key!r} in {self.address}") as source:
             self._sweep()
             digest = self._write("upload", key, lambda file: copy(source, file))
@@ -88,13 +87,11 @@ class FolderStore(Scheme):
         return digest
 
     def get(self, key: str) -> Object:
-        """See Store."""
         with self._reading("get", key) as path:
             data = path.read_bytes()
         return Object(data, hashlib.sha256(data).hexdigest())
 
     def download(self, key: str, path: Path) -> str:
-        """See Store."""
         with self._reading("download", key) as source_path:
             source = source_path.open("rb")
         with source, disk_faults(f"download of {key!r} from {self.address} to {path}"):
@@ -106,7 +103,6 @@ class FolderStore(Scheme):
         return digest
 
     def names(self, folder: str) -> list[str]:
-        """See Store."""
         above = folder_prefix(folder)
         asked = f"names in {folder!r} in {self.address}"
         self._refuse_missing_parent(asked)
@@ -120,7 +116,6 @@ class FolderStore(Scheme):
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def list(self, prefix: str) -> list[Entry]:
-        """See Store."""
         check_prefix(prefix)
         asked = f"list of {prefix!r} in {self.address}"
         self._refuse_missing_parent(asked)
@@ -143,7 +138,6 @@ class FolderStore(Scheme):
                     (self._root / folder).rmdir()
 
     def probe(self, prefix: str) -> None:
-        """See Store."""
         retry.probe(self, prefix, f"folder {self._root}")
 
     def _write(
@@ -177,7 +171,8 @@ class FolderStore(Scheme):
             except FileExistsError as error:
                 if error.filename2 is not None and not target.is_dir():
                     raise self._conflict(key, "it is there already") from None
-                if not left or _occupied(target):
+                # Also where folders and files stand in each other's place.
+                if not left or target.is_dir() or any(path.is_file() for path in target.parents):
                     raise
             except FileNotFoundError:
                 if not left:
@@ -282,8 +277,3 @@ class FolderStore(Scheme):
 
 def _is_folder(item: "os.DirEntry[str]") -> bool:
     return item.is_dir(follow_symlinks=False)
-
-
-def _occupied(target: Path) -> bool:
-    """Whether folders and files stand in each other's place."""
-    return target.is_dir() or any(path.is_file() for path in target.parents)

@@ -20,6 +20,7 @@ from train_func.storage.store import (
     Scheme,
     check_key,
     check_prefix,
+    find,
     folder_prefix,
     ignore,
     key_fault,
@@ -102,7 +103,6 @@ class S3Store(Scheme):
         return upload(self._server, key, path, sent)
 
     def get(self, key: str) -> Object:
-        """See Store."""
         check_key(key)
         return self._server.ask("get", key, lambda client: self._whole(client, key))
 
@@ -122,28 +122,28 @@ class S3Store(Scheme):
         return sorted(found - {""})  # an object that stands for the folder itself
 
     def checksum(self, key: str) -> str | None:
-        """See Store."""
         check_key(key)
         return stored_checksum(self._server, key, "get")
 
     def list(self, prefix: str) -> list[Entry]:
-        """See Store."""
         check_prefix(prefix)
         items = [item for page in self._pages(prefix) for item in page.get("Contents", ())]
-        found = (self._entry(item) for item in items if not item["Key"].endswith("/"))
+        root = self._server.prefix
+        found = (
+            Entry(item["Key"].removeprefix(root), int(item["Size"]), str(item["ETag"]))
+            for item in items
+            if not item["Key"].endswith("/")
+        )
         return sorted(found, key=lambda entry: entry.key)
 
     def delete(self, key: str) -> None:
-        """See Store."""
         check_key(key)
         self._server.ask("delete", key, lambda client: client.delete_object(**self._server.object(key)))
 
     def probe(self, prefix: str) -> None:
-        """See Store."""
         with contextlib.suppress(Exception):  # the probe meets it again, and has words for it
-            retry.call_with_timeout(
-                LIMIT_SECONDS, self._server.client
-            )  # boto3 takes seconds on a busy machine: the server is not silent then
+            # First, because boto3 takes seconds on a busy machine, and the server is not silent then.
+            retry.call_with_timeout(LIMIT_SECONDS, self._server.client)
         retry.probe(S3Store(self._server.hurried(PROBE_TRY_SECONDS)), prefix, self._server.place)
 
     def _pages(self, prefix: str, **options: str) -> Iterator[dict[str, Any]]:
@@ -163,16 +163,8 @@ class S3Store(Scheme):
 
     def _version_of(self, key: str, data: bytes) -> str | None:
         """The version under ``key`` when it holds just these bytes."""
-        try:
-            found = self.get(key)
-        except StorageFailed as failed:
-            if failed.reason == "absent":
-                return None
-            raise
-        return found.version if found.data == data else None
-
-    def _entry(self, item: dict[str, Any]) -> Entry:
-        return Entry(item["Key"].removeprefix(self._server.prefix), int(item["Size"]), str(item["ETag"]))
+        found = find(self, key)
+        return found.version if found and found.data == data else None
 
 
 def bucket_of(address: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ nor that a lost answer may have been a success.
 import base64
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,16 +205,11 @@ class _Download:
         if self._version not in (None, answer["ETag"]):
             raise Damaged("the object was replaced while it was read")
         self._version, self._sha256 = answer["ETag"], recorded(answer)
-        for chunk in _chunks(answer["Body"]):
+        while chunk := answer["Body"].read(CHUNK):
             self._file.write(chunk)
             self._digest.update(chunk)
             self._num_bytes += len(chunk)
         verify(self._sha256, self._digest.hexdigest())
-
-
-def _chunks(body: Any) -> Iterator[bytes]:
-    while chunk := body.read(CHUNK):
-        yield chunk
 
 
 def verify(wanted: str | None, found: str) -> None:

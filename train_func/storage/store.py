@@ -128,7 +128,6 @@ class Scheme:
 
     @classmethod
     def open(cls, address: str) -> Store:
-        """See ``open_store``."""
         raise NotImplementedError
 
     @classmethod

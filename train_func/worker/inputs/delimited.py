@@ -109,7 +109,8 @@ def _rows(path: Path, separator: str) -> Iterator[list[str]]:
 
 def _parse(path: Path, delimiter: str, ragged: list[Any], *, quoted: bool, in_order: bool) -> pa.Table:
     def note(row: Any) -> str:
-        ragged.append(_Ragged(row.number or 0, row.actual_columns, row.expected_columns, _shortened(row.text)))
+        text = row.text if len(row.text) <= 60 else f"{row.text[:57]}..."
+        ragged.append(_Ragged(row.number or 0, row.actual_columns, row.expected_columns, text))
         return "skip"
 
     return pacsv.read_csv(
@@ -158,7 +159,3 @@ def _open_quote(path: Path, delimiter: str) -> int | None:
         except csv.Error as error:
             return num_rows + 1 if "unexpected end of data" in str(error) else None
     return None
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."

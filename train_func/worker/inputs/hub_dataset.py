@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
+from datasets import DatasetDict, load_dataset, load_from_disk
 from datasets.exceptions import DatasetsError
 from datasets.packaged_modules.cache.cache import Cache
 from huggingface_hub import constants
@@ -55,12 +55,11 @@ def read_saved(folder: Path) -> dict[str, pa.Table]:
 
 
 def _tables(splits: DatasetDict) -> dict[str, pa.Table]:
-    return {name: _table(split) for name, split in splits.items()}
-
-
-def _table(split: Dataset) -> pa.Table:
     """Memory-mapped, with the features in the schema; saving and loading leave no row selection to apply."""
-    return split.data.table.replace_schema_metadata(split.features.arrow_schema.metadata)
+    return {
+        name: split.data.table.replace_schema_metadata(split.features.arrow_schema.metadata)
+        for name, split in splits.items()
+    }
 
 
 def _cached(wanted: HubId, subset: str | None, answer: Unreachable) -> tuple[Any, str]:

@@ -133,8 +133,9 @@ def _in_package(wanted: Wanted) -> Path:
     """The folder or file inside an installed package, which is not imported."""
     name, _, inside = wanted.address.removeprefix(PACKAGE).partition("/")
     if not name.isidentifier():
+        importable = "".join(letter if letter.isalnum() else "_" for letter in name) or "NAME"
         raise wanted.fault(
-            f"{name!r} is no package; the name is expected that `import` takes, as {_importable(name)!r}"
+            f"{name!r} is no package; the name is expected that `import` takes, as {f'{PACKAGE}{importable}/...'!r}"
         )
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
@@ -188,10 +189,6 @@ def _check_carried(wanted: Wanted, store: Store, key: str, sums: Mapping[str, st
             f"what lies there is not what was carried there: its SHA-256 is {found}; remove "
             f"{store.address}/{address['root']} and submit again, which carries it anew"
         )
-
-
-def _importable(name: str) -> str:
-    return f"{PACKAGE}{''.join(letter if letter.isalnum() else '_' for letter in name) or 'NAME'}/..."
 
 
 def _listed(names: list[str]) -> str:

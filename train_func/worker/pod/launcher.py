@@ -109,7 +109,7 @@ class Launcher(LocalElasticAgent):
         self._stop.check()
         self._peers.look()
         self._look()
-        if self._failed():
+        if self._failed_ends():
             self._await_root()
             self._end_ranks()
             return RunResult(WorkerState.FAILED)  # to torch a rank that left early with code 0 has succeeded
@@ -141,9 +141,6 @@ class Launcher(LocalElasticAgent):
 
     def _alive(self) -> dict[int, "subprocess.Popen[bytes]"]:
         return {rank: process for rank, process in self._processes().items() if process.poll() is None}
-
-    def _failed(self) -> bool:
-        return bool(self._failed_ends())
 
     def _failed_ends(self) -> list[RankEnd]:
         return [end for end in self.ends() if end.failed and end.exit_code is not None]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.records import RunRecord
@@ -114,12 +114,5 @@ def _run(environ: Mapping[str, str]) -> None:
             write_setup(store, record, int(environ["TRAIN_FUNC_ATTEMPT"]), int(environ["WORLD_SIZE"]), None)
         except StorageFailed as failure:  # a function that needs no store goes on without it
             reporting.note(f"with what this attempt computes could not be recorded: {failure}")
-    _call(function, record.parameters())
-
-
-def _call(function: Callable[..., Any], parameters: dict[str, Any]) -> None:
-    """The stock client lets a function without arguments go without parameters; so does this."""
-    if inspect.signature(function).parameters:
-        function(parameters)
-    else:
-        function()
+    # The stock client lets a function without arguments go without parameters; so does this.
+    function(*([record.parameters()] if inspect.signature(function).parameters else ()))

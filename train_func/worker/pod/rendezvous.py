@@ -34,7 +34,6 @@ class Rendezvous:
         self._handler: DynamicRendezvousHandler | None = None  # its heartbeats last as long as it does
 
     def get_run_id(self) -> str:
-        """See RendezvousHandler."""
         return self._environment.rendezvous_id
 
     def num_nodes_waiting(self) -> int:
@@ -49,7 +48,10 @@ class Rendezvous:
             try:
                 self._handler = _connect(self._environment)
                 found = self._handler.next_rendezvous()
-                self.peers = self._peers(found)
+                store, environment = cast(KeyValue, found.store), self._environment
+                self.peers = Peers(
+                    store, worker=environment.worker, num_workers=environment.num_workers, stop=self._stop
+                )
                 if self.peers.check_in(self._environment.timings.check_in):
                     meeting_point = found.bootstrap_store_info
                     assert meeting_point is not None
@@ -59,11 +61,6 @@ class Rendezvous:
                 why = f"{type(error).__name__}: {error}"
             self._handler = None
             joining.again(why)
-
-    def _peers(self, info: RendezvousInfo) -> Peers:
-        environment = self._environment
-        store = cast(KeyValue, info.store)
-        return Peers(store, worker=environment.worker, num_workers=environment.num_workers, stop=self._stop)
 
 
 class _Joining:

@@ -108,7 +108,8 @@ class Attempt:
         self._begin(start.lease)
         if start.refused:
             raise Refused(replace(start.refused, worker=self._environment.worker))
-        self._say(start)
+        if self._environment.worker == 0:  # the whole group needs to hear it once
+            reporting.say(start.event(self._environment))
         return start.lease.attempt
 
     def _claim(self) -> Start:
@@ -130,31 +131,23 @@ class Attempt:
             history = History(keys, store.put) if is_first else None  # rank 0 alone reports metrics
             self._log_tee.begin(lambda log: attempts.put_log(lease.attempt, log), history)
 
-    def _say(self, start: Start) -> None:
-        environment = self._environment
-        if environment.worker:
-            return  # the whole group needs to hear it once
-        reporting.say(start.event(environment))
-
     def finish(self, peers: Peers, ends: list[RankEnd]) -> None:
         """Makes sure that what was to be published is there, and puts this worker's success on record.
 
         Before the group parts, because the job is over as soon as the first worker has left with exit code 0.
         """
         opened = any(end.outcome is not None and end.outcome.session for end in ends)
-        if opened and self._environment.worker == 0 and self._store and not self._is_complete(self._store):
-            raise InvalidInput(
-                f"every rank ended well but {self._record.keys.prefix}/result.json is not in {self._store.address}: "
-                "call session.publish(trainer) on every rank as the last step",
-                cause="code",
-            )
+        if opened and self._environment.worker == 0 and (store := self._store):
+            waiting = patient(store, self._stop, PUBLISH_SECONDS, "see that all is published", self._timings)
+            if not complete(waiting, self._record):
+                raise InvalidInput(
+                    f"every rank ended well but {self._record.keys.prefix}/result.json is not in {store.address}: "
+                    "call session.publish(trainer) on every rank as the last step",
+                    cause="code",
+                )
         if any(end.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
         self._keep_done("all ranks ended", ends)
-
-    def _is_complete(self, store: Store) -> bool:
-        waiting = patient(store, self._stop, PUBLISH_SECONDS, "see that all is published", self._timings)
-        return complete(waiting, self._record)
 
     def publish_pending(self, ends: list[RankEnd]) -> Verdict | None:
         """Publishes what the ranks of this pod have trained and not published before they ended; None if nothing is so.

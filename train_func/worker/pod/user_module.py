@@ -92,7 +92,6 @@ class _Shipped(MetaPathFinder, ExecutionLoader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Part of the import protocol."""
         return spec_from_loader(fullname, self) if fullname in self.modules else None
 
     def get_filename(self, fullname: str) -> str:
@@ -104,7 +103,6 @@ class _Shipped(MetaPathFinder, ExecutionLoader):
         return self.modules[fullname].text
 
     def is_package(self, fullname: str) -> bool:
-        """Part of the import protocol."""
         return self.modules[fullname].is_package
 
     def get_data(self, path: str) -> Any:

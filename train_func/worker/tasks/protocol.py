@@ -77,11 +77,9 @@ class Metric(Protocol):
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
         """What one batch adds to the sums; None where it has no such metric."""
-        ...
 
     def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
         """The metrics by name, from the sums over all ranks."""
-        ...
 
 
 class WorkerTask(Protocol):
@@ -93,43 +91,33 @@ class WorkerTask(Protocol):
 
     def check(self) -> Findings:
         """All that can be known before a worker starts."""
-        ...
 
     def rows(self) -> Rows:
         """The rows to train on and those held out: the same for the same seed on every machine."""
-        ...
 
     def fetch(self) -> Mapping[str, str]:
         """Brings the model to this machine; its fingerprints, by field."""
-        ...
 
     def load(self, labels: tuple[str, ...]) -> tuple[Any, Any]:
         """The model, with the same weights for the same seed, and its processor, after ``fetch``."""
-        ...
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
         """The rows as the model takes them, with their ``row_id``; their ``input_ids`` tell how long they are."""
-        ...
 
     def collator(self, processor: Any) -> Any:
         """Makes one batch of encoded rows, unless the function gives Trainer another; None: that of transformers."""
-        ...
 
     def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
         """The weight of a batch in its step, the sum of those of its rows; None: its labels, or its rows."""
-        ...
 
     def metric(self) -> Metric | None:
         """What is measured where the function gives Trainer no compute_metrics; None: the loss alone."""
-        ...
 
     def pipeline(self) -> Mapping[str, Any]:
         """``task`` and other options of transformers.pipeline by which the published model is used, plain JSON."""
-        ...
 
     def card(self, labels: tuple[str, ...]) -> str:
         """The text of README.md beside the model."""
-        ...
 
 
 def worker_half(run: Run, store: Store | None, cache: Path) -> WorkerTask:

@@ -51,7 +51,8 @@ def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> 
 
 
 def _write(table: pa.Table, tokenizer: Any, max_length: int, path: Path) -> None:
-    batches = (_tokenised(rows, tokenizer, max_length) for rows in _batches(table))
+    rows = table.combine_chunks().to_batches(max_chunksize=BATCH)
+    batches = (_tokenised(batch, tokenizer, max_length) for batch in rows)
     first = next(batches)
     with pa.ipc.new_stream(str(path), first.schema) as writer:
         for batch in itertools.chain([first], batches):
@@ -64,11 +65,6 @@ def _tokenised(rows: pa.RecordBatch, tokenizer: Any, max_length: int) -> pa.Reco
     )
     columns = {name: pa.array(encoded[name], type=kind) for name, kind in _TYPES.items() if name in encoded}
     return pa.record_batch({**columns, **{name: rows[name] for name in KEPT}})
-
-
-def _batches(table: pa.Table) -> list[pa.RecordBatch]:
-    batches: list[pa.RecordBatch] = table.combine_chunks().to_batches(max_chunksize=BATCH)
-    return batches
 
 
 def _key(table: pa.Table, tokenizer: Any, max_length: int) -> str:

@@ -177,17 +177,14 @@ def _checked(
         if task.label in table.column_names and table.num_rows:
             labelled[part] = table[task.label]
     try:
-        labels = encode(labelled, task.label, given=task.labels, kept=_kept(tables, task.label)) if labelled else None
+        kept = next((names for table in tables.values() if (names := class_names(table, task.label))), ())
+        labels = encode(labelled, task.label, given=task.labels, kept=kept) if labelled else None
     except InvalidInput as found:
         labels = None
         faults += found.faults
     if faults or labels is None:
         raise InvalidInput(faults, cause="data")
     return {part: plain(table[task.text]) for part, table in tables.items()}, labels, [*notes, *labels.notes]
-
-
-def _kept(tables: Mapping[str, pa.Table], column: str) -> tuple[str, ...]:
-    return next((names for table in tables.values() if (names := class_names(table, column))), ())
 
 
 def _side(texts: pa.ChunkedArray, codes: np.ndarray, rows: np.ndarray, *, first_id: int) -> pa.Table:

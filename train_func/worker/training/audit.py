@@ -185,7 +185,9 @@ def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
     ids = world.on_all_ranks(lambda: _ids(rows, what))
     if len(set(world.gather(hashlib.sha256(repr(ids.tolist()).encode()).hexdigest()))) > 1:
         parts = world.gather(ids)
-        pattern = pattern_of(_union(parts) if whole is None else whole, parts)
+        if whole is None:  # all ids, each once, in the order of the ranks
+            whole = np.asarray(list(dict.fromkeys(np.concatenate(parts).tolist())))
+        pattern = pattern_of(whole, parts)
         if pattern == WHOLE:
             pattern = "in a different order on every rank (shuffle without a fixed seed)"
         raise InvalidInput(
@@ -218,11 +220,6 @@ def _digest(rows: Dataset) -> str:
     for table in rows.with_format("arrow").iter(batch_size=1_000):
         digest.update(repr(table.to_pydict()).encode())
     return digest.hexdigest()
-
-
-def _union(parts: Sequence[RowIds]) -> RowIds:
-    """All ids, each once, in the order of the ranks."""
-    return np.asarray(list(dict.fromkeys(np.concatenate(parts).tolist())))
 
 
 def _ids(rows: Dataset, what: str) -> RowIds:
