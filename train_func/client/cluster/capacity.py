@@ -252,27 +252,15 @@ def look(access: Access, workers: Workers) -> SchedulingReport | None:
 
 def grows(access: Access) -> bool:
     """Whether something adds nodes when there is no room, as far as that shows."""
-    try:
-        groups = {group["name"] for group in access.get("/apis")["groups"]}
-        if groups & set(GROWING):
-            return True
-        access.get("/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status")
-    except Exception as error:
-        if not faults.known(error):
-            raise
-        return False
-    return True
+    groups = faults.unless_refused(lambda: access.get("/apis")["groups"]) or ()
+    status = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
+    return any(group["name"] in GROWING for group in groups) or bool(faults.unless_refused(lambda: access.get(status)))
 
 
 def _pods(access: Access) -> list[Json] | None:
     """Those that take room; None where they may not be listed, or are too many."""
-    try:
-        pods = access.get("/api/v1/pods", limit=PAGE, fieldSelector=RUNNING)
-    except Exception as error:
-        if not faults.known(error):
-            raise
-        return None
-    return None if _goes_on(pods) else list(pods["items"])
+    pods = faults.unless_refused(lambda: access.get("/api/v1/pods", limit=PAGE, fieldSelector=RUNNING))
+    return None if pods is None or _goes_on(pods) else list(pods["items"])
 
 
 def _goes_on(answer: Mapping[str, Any]) -> bool:
@@ -281,9 +269,4 @@ def _goes_on(answer: Mapping[str, Any]) -> bool:
 
 def scheduling_report(access: Access, job_name: str) -> SchedulingReport | None:
     """As ``look``, for a job that exists; None where that cannot be known."""
-    try:
-        return look(access, access.kind.workers(access.get(access.jobs(job_name))))
-    except Exception as error:
-        if not faults.known(error):
-            raise
-        return None
+    return faults.unless_refused(lambda: look(access, access.kind.workers(access.get(access.jobs(job_name)))))

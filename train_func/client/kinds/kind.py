@@ -1,14 +1,17 @@
 """What the client knows of a kind of job: how it is written, read, and found in a cluster."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from train_func.client.kinds import pod, reading
 from train_func.client.placement import Placement
 from train_func.client.status import Event, JobStatus, Pod
 from train_func.records import RunRecord
+
+_NAMED = re.compile(r'(?:Created pod: |\bpods? ")(?P<pod>[^"\s]+)')
 
 Json = Mapping[str, Any]
 
@@ -63,6 +66,12 @@ class Kind(ABC):
     """Of a pod: the name of its job."""
     worker_label: str
     """Of a pod: the number of its worker."""
+    pod_name: "re.Pattern[str]"
+    """Finds the number of the worker in the name of a pod, as ``worker``."""
+    pod_made: str
+    """Reason of the event that tells that a pod was created."""
+    pod_refused: str
+    """Reason of the event that tells that the cluster has refused one."""
     most_attempts: int | None = None
     """That a job can have; None: as many as its run allows."""
     operator: Operator
@@ -110,6 +119,19 @@ class Kind(ABC):
         number = found["metadata"].get("labels", {}).get(self.worker_label, 0)
         return reading.pod(found, int(number), self.container)
 
-    @abstractmethod
+    def worker_of(self, pod_name: str) -> int:
+        """The number of the worker whose pod has that name."""
+        found = self.pod_name.search(pod_name)
+        return int(found["worker"]) if found else 0
+
     def understood(self, event: Event) -> Event:
-        """The event, with what it tells of a worker's pod."""
+        """The event, with the pod that it is about or tells of; the refusal of a pod may name none."""
+        kind, _, name = event.object.partition("/")
+        if kind == "Pod":
+            return replace(event, pod=name, worker=self.worker_of(name))
+        if event.reason not in (self.pod_made, self.pod_refused):
+            return event
+        creation: Literal["made", "refused"] = "made" if event.reason == self.pod_made else "refused"
+        if named := _NAMED.search(event.message):
+            return replace(event, pod=named["pod"], worker=self.worker_of(named["pod"]), creation=creation)
+        return replace(event, creation="refused") if creation == "refused" else event

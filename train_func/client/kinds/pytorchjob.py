@@ -16,7 +16,6 @@ from train_func.client.status import ContainerEnd, Event, JobStatus
 from train_func.records import RunRecord
 
 _DEADLINE = "longer than specified deadline"  # in the message of the condition; its reason does not tell
-_CREATIONS: reading.Creations = {"FailedCreatePod": "refused", "SuccessfulCreatePod": "made"}
 # The operator's copy of a termination message, when a container has ended with something else than 0.
 _ENDED = re.compile(
     r"Error pod (?P<pod>\S+) container \S+ exitCode: (?P<code>\d+) terminated message: (?P<message>.*)", re.DOTALL
@@ -34,6 +33,8 @@ class PyTorchJob(Kind):
     role = "worker"
     job_label = "training.kubeflow.org/job-name"
     worker_label = "training.kubeflow.org/replica-index"
+    pod_name = re.compile(r"-(?P<worker>\d+)$")
+    pod_made, pod_refused = "SuccessfulCreatePod", "FailedCreatePod"
     operator = Operator(
         name="Training Operator",
         look="kubectl -n kubeflow get pods; kubectl -n kubeflow logs deploy/training-operator",
@@ -81,7 +82,7 @@ class PyTorchJob(Kind):
         worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
         template = worker["template"]
         labels = {**template.get("metadata", {}).get("labels", {}), self.worker_label: "0"}
-        metadata = {"name": f"{job['metadata']['name']}-worker-0", "labels": labels}
+        metadata = {"name": f"{job['metadata']['name']}-{self.role}-0", "labels": labels}
         spec = {**template["spec"], "restartPolicy": "Never"}
         return Workers(worker.get("replicas", 1), {"metadata": metadata, "spec": spec})
 
@@ -99,13 +100,8 @@ class PyTorchJob(Kind):
         """The operator tells of pods in events about the job."""
         if ended := _ENDED.match(event.message):
             end = ContainerEnd(int(ended["code"]), ended["message"])
-            return replace(event, pod=ended["pod"], worker=_worker_of(ended["pod"]), end=end)
-        return reading.told_of_pod(event, _CREATIONS, _worker_of)
+            return replace(event, pod=ended["pod"], worker=self.worker_of(ended["pod"]), end=end)
+        return super().understood(event)
 
 
 PYTORCHJOB = PyTorchJob()
-
-
-def _worker_of(pod_name: str) -> int:
-    number = pod_name.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0

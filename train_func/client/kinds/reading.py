@@ -1,19 +1,14 @@
 """From Kubernetes' JSON to what a backend reports: conditions, pods, events."""
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from train_func.client.status import Condition, Event, JobStatus, Pod
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 
-_NAMED = re.compile(r'(?:Created pod: |\bpods? ")(?P<pod>[^"\s]+)')
-
 Json = Mapping[str, Any]
-Creations = Mapping[str, Literal["", "refused", "made"]]
 
 
 def job_status(job: Json, conditions: Iterable[Condition], *, is_over_deadline: bool = False) -> JobStatus:
@@ -88,23 +83,6 @@ def event(found: Json) -> Event:
         since=moment(found.get("firstTimestamp")),
         uid=about.get("uid") or "",
     )
-
-
-def told_of_pod(event: Event, creations: Creations, worker_of: Callable[[str], int]) -> Event:
-    """The event with the pod that it is about or tells of; the refusal of a pod may name none.
-
-    Args:
-        event: of a job, or of what stands between it and its pods.
-        creations: what the reasons of events say of the creation of a pod.
-        worker_of: the number of a worker, by the name of its pod.
-    """
-    kind, _, name = event.object.partition("/")
-    if kind == "Pod":
-        return replace(event, pod=name, worker=worker_of(name))
-    creation = creations.get(event.reason, "")
-    if creation and (named := _NAMED.search(event.message)):
-        return replace(event, pod=named["pod"], worker=worker_of(named["pod"]), creation=creation)
-    return replace(event, creation="refused") if creation == "refused" else event
 
 
 def moment(text: str | None) -> datetime | None:

@@ -13,7 +13,7 @@ from typing import Any
 from train_func.client.kinds import pod, reading
 from train_func.client.kinds.kind import Json, Kind, Operator, Workers
 from train_func.client.placement import Placement
-from train_func.client.status import Condition, Event, JobStatus
+from train_func.client.status import Condition, JobStatus
 from train_func.records import RunRecord
 
 RUNTIME = "torch-distributed"
@@ -21,8 +21,6 @@ NODE = "node"  # the replicated job of the runtime, and its container
 MANAGER = "train-func/client"  # owner of the patches
 _NOT_PATCHED = ("automountServiceAccountToken", "enableServiceLinks", "priorityClassName", "containers")
 _OF_TRAINER = ("image", "command", "env")
-_POD = re.compile(rf"-{NODE}-0-(?P<worker>\d+)(?:-\w+)?")
-_CREATIONS: reading.Creations = {"FailedCreate": "refused", "SuccessfulCreate": "made"}
 _STATES = {"Complete": "Succeeded"}
 
 
@@ -36,6 +34,8 @@ class TrainJob(Kind):
     container = role = NODE
     job_label = "jobset.sigs.k8s.io/jobset-name"  # the JobSet is named like the job
     worker_label = "batch.kubernetes.io/job-completion-index"
+    pod_name = re.compile(rf"-{NODE}-0-(?P<worker>\d+)")
+    pod_made, pod_refused = "SuccessfulCreate", "FailedCreate"
     most_attempts = 1
     operator = Operator(
         name="Kubeflow Trainer",
@@ -115,14 +115,5 @@ class TrainJob(Kind):
         done = next((c.time for c in found if (c.type, c.status) == ("Succeeded", "True")), None)
         return replace(reading.job_status(job, found, is_over_deadline=late), completion_time=done)
 
-    def understood(self, event: Event) -> Event:
-        """Pods are told of in events about themselves and about their Job; none tells how a container ended."""
-        return reading.told_of_pod(event, _CREATIONS, _worker_of)
-
 
 TRAINJOB = TrainJob()
-
-
-def _worker_of(pod_name: str) -> int:
-    found = _POD.search(pod_name)
-    return int(found["worker"]) if found else 0
