@@ -104,7 +104,8 @@ class Job:
         monitor, state, notice = JobMonitor(self.record, self._job), self.state, WaitingNotice()
         while state not in FINISHED:
             if state == "Absent":
-                raise self._absent()
+                gone = f"there is no job {self.record.job_name}; submit the run again"
+                raise JobNotFound(self._other_backend() or gone)
             told = [str(found) for found in monitor.look() if not found.permanent]  # the error tells of those
             if told or state == "Running":
                 notice.heard()
@@ -279,9 +280,6 @@ class Job:
 
     def _published(self) -> bool:
         return bool(self._store.list(self.record.keys.result))
-
-    def _absent(self) -> JobNotFound:
-        return JobNotFound(self._other_backend() or f"there is no job {self.record.job_name}; submit the run again")
 
     def _other_backend(self) -> str:
         """Where else the job may be, in words; empty when it was submitted to the backend of this handle."""

@@ -123,6 +123,7 @@ def memory_fault(value: object, name: str = "memory") -> str | None:
 
 
 def _faults(placement: Placement) -> list[str]:
+    image = "a container image is expected, such as 'registry/name:tag'"
     optional = ("namespace", "queue", "priority_class", "service_account")
     found = [
         cpu_fault(placement.cpu),
@@ -130,7 +131,7 @@ def _faults(placement: Placement) -> list[str]:
         whole_fault("grace_seconds", placement.grace_seconds, 1),
         memory_fault(placement.memory) if placement.memory is not None else None,
         memory_fault(placement.disk, "disk") if placement.disk is not None else None,
-        _image_fault(placement.image),
+        None if _fits(_IMAGE, placement.image) else f"image={placement.image!r}: {image}",
         *(_name_fault(name, getattr(placement, name)) for name in ("store_secret", "hub_secret")),
         *(_name_fault(name, value) for name in optional if (value := getattr(placement, name)) is not None),
         None if isinstance(placement.spot, bool) else f"spot={placement.spot!r}: True or False is expected",
@@ -139,14 +140,8 @@ def _faults(placement: Placement) -> list[str]:
     return [*filter(None, found), *names]
 
 
-def _image_fault(image: object) -> str | None:
-    if isinstance(image, str) and _IMAGE.fullmatch(image):
-        return None
-    return f"image={image!r}: a container image is expected, such as 'registry/name:tag'"
-
-
 def _name_fault(field_name: str, value: object) -> str | None:
-    if isinstance(value, str) and _OBJECT.fullmatch(value):
+    if _fits(_OBJECT, value):
         return None
     return f"{field_name}={value!r}: the name of one in the cluster is expected: small letters, digits, '-' and '.'"
 
