@@ -8,9 +8,7 @@ from tests.mounts import needs_silent_mount, run_on_silent_mount
 from train_func.storage import open_store, retry
 
 
-def test_a_store_that_is_silent_once_is_probed_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(retry, "PROBE_SECONDS", 60.0)
-    monkeypatch.setattr(retry, "AGAIN_SECONDS", 0.5)
+def test_a_store_that_is_silent_once_is_probed_again(tmp_path):
     store, once, busy = open_store((tmp_path / "store").as_uri()), threading.Lock(), threading.Event()
 
     class Busy:
@@ -23,15 +21,13 @@ def test_a_store_that_is_silent_once_is_probed_again(tmp_path, monkeypatch):
             return store.put(key, data)
 
     try:
-        retry.probe(Busy(), "probes", "a folder")
+        retry.probe(Busy(), "probes", "a folder", seconds=60.0, again=0.5)
     finally:
         busy.set()
     assert once.locked()
 
 
-def test_an_answer_to_the_first_try_counts_though_a_second_one_is_under_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(retry, "PROBE_SECONDS", 60.0)
-    monkeypatch.setattr(retry, "AGAIN_SECONDS", 0.1)
+def test_an_answer_to_the_first_try_counts_though_a_second_one_is_under_way(tmp_path):
     store, first, second, end = (
         open_store((tmp_path / "store").as_uri()),
         threading.Lock(),
@@ -52,7 +48,7 @@ def test_an_answer_to_the_first_try_counts_though_a_second_one_is_under_way(tmp_
             return store.put(key, data)
 
     try:
-        retry.probe(Late(), "probes", "a folder")
+        retry.probe(Late(), "probes", "a folder", seconds=60.0, again=0.1)
     finally:
         end.set()
     assert second.is_set()
@@ -84,9 +80,7 @@ except StorageFailed as failed:
 """
 
 
-def test_a_try_that_is_late_does_not_disturb_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr(retry, "PROBE_SECONDS", 60.0)
-    monkeypatch.setattr(retry, "AGAIN_SECONDS", 0.5)
+def test_a_try_that_is_late_does_not_disturb_the_next(tmp_path):
     store, first, go_on, written = open_store((tmp_path / "store").as_uri()), threading.Lock(), threading.Event(), []
 
     class Late:
@@ -109,5 +103,5 @@ def test_a_try_that_is_late_does_not_disturb_the_next(tmp_path, monkeypatch):
             return store.get(key)
 
     done = threading.Event()
-    retry.probe(Late(), "probes", "a folder")
+    retry.probe(Late(), "probes", "a folder", seconds=60.0, again=0.5)
     assert len(set(written)) == 2

@@ -90,8 +90,8 @@ def test_a_killed_lock_holder_blocks_no_writer(store, tmp_path):
     assert store.get("run/a").data == b"2"
 
 
-def test_a_stopped_lock_holder_is_named_after_a_limit(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_store, "LOCK_SECONDS", 0.2)
+def test_a_stopped_lock_holder_is_named_after_a_limit(tmp_path):
+    store = folder_store.FolderStore(tmp_path / "store", lock_seconds=0.2)
     store.put("run/a", b"1")
     (lock,) = (tmp_path / "store" / ".train_func" / "locks").iterdir()
     with lock.open("rb") as held:
@@ -189,7 +189,10 @@ def test_a_folder_without_permission_is_told_apart_from_one_that_is_missing():
         with as_another_user():
             assert store.get("run/a").data == b"x"  # reading needs nothing but permission to read
             assert [entry.key for entry in store.list("run/")] == ["run/a"]
-            failures = [refusal(lambda: store.put("run/b", b"x")), refusal(lambda: store.probe("run"))]
+            failures = [
+                refusal(lambda: store.put("run/b", b"x")),
+                refusal(lambda: retry.probe(store, "run", "a folder", seconds=0.5, again=0.2)),
+            ]
         for path in [Path(above, "store"), *Path(above, "store").rglob("*")]:
             path.chmod(0o755)
     assert [failed.reason for failed in failures] == ["denied", "denied"]
@@ -249,16 +252,14 @@ def test_a_limit_on_the_size_of_files_is_told(tmp_path):
     assert open_store((tmp_path / "store").as_uri()).list("") == []
 
 
-def test_a_probe_of_a_store_that_does_not_answer_does_not_wait_until_it_gives_up(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(retry, "PROBE_SECONDS", 0.5)  # of 4.5
-    monkeypatch.setattr(retry, "AGAIN_SECONDS", 0.2)
+def test_a_probe_of_a_store_that_does_not_answer_does_not_wait_until_it_gives_up(store, tmp_path):
     locks = tmp_path / "store" / ".train_func" / "locks"
     locks.mkdir(parents=True)
     with contextlib.ExitStack() as held:
         for number in range(256):
             fcntl.flock(held.enter_context((locks / f"{number:02x}").open("wb")), fcntl.LOCK_EX)
         started = time.monotonic()
-        failed = refusal(lambda: store.probe("run"))
+        failed = refusal(lambda: retry.probe(store, "run", "a folder", seconds=0.5, again=0.2))
         assert time.monotonic() - started < folder_store.LOCK_SECONDS
     assert failed.reason == "unreachable"
     assert "no answer in 0.5 s" in str(failed)

@@ -36,9 +36,10 @@ class FolderStore(Scheme):
     example = "file:///absolute/folder"
     is_shared = False
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, lock_seconds: float = LOCK_SECONDS) -> None:
         self.address = root.as_uri()
         self._root = root
+        self._lock_seconds = lock_seconds
         asked = f"store {self.address}"
         try:
             retry.call_with_timeout(retry.PROBE_SECONDS, lambda: self._refuse_missing_parent(asked))
@@ -196,11 +197,11 @@ class FolderStore(Scheme):
     def _lock(self, key: str) -> Iterator[None]:
         """Lets one writer at a time compare and replace ``key``, over all processes."""
         path = self._inner("locks") / hashlib.sha256(key.encode()).hexdigest()[:2]
-        held = lock.take(path, LOCK_SECONDS, lock.SHARED)
+        held = lock.take(path, self._lock_seconds, lock.SHARED)
         if held is None:
             raise StorageFailed(
                 f"put or delete of {key!r} in {self.address}: another process has held the lock {path} for "
-                f"{LOCK_SECONDS:.0f} s; see which (fuser {path}) and whether it is stopped",
+                f"{self._lock_seconds:.0f} s; see which (fuser {path}) and whether it is stopped",
                 reason="unreachable",
             )
         try:

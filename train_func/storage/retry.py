@@ -70,30 +70,34 @@ def call_with_timeout(seconds: float, call: Callable[[], T]) -> T:
         raise
 
 
-def probe(store: Store, prefix: str, place: str) -> None:
+def probe(
+    store: Store, prefix: str, place: str, *, seconds: float = PROBE_SECONDS, again: float = AGAIN_SECONDS
+) -> None:
     """Puts, gets and deletes an object under ``prefix``; the first of two tries to end decides.
 
     Args:
-        store: gives up by itself sooner than PROBE_SECONDS where it can, because then it knows why.
+        store: gives up by itself sooner than ``seconds`` where it can, because then it knows why.
         place: where the store is, for the message when it does not answer at all.
+        seconds: for all tries.
+        again: after which a second try begins beside the first.
 
     Raises:
         StorageFailed: with the reason of the first step that failed.
     """
     check_prefix(prefix)
     begun, tries = time.monotonic(), list[Future[None]]()
-    for end in (begun + AGAIN_SECONDS, begun + PROBE_SECONDS):
+    for end in (begun + again, begun + seconds):
         tries.append(begin(lambda: _round_trip(store, prefix.removesuffix("/"))))
         ended, _ = wait(tries, max(0.0, end - time.monotonic()), FIRST_COMPLETED)
         if ended:
             return ended.pop().result()
-    raise silent(f"probe of {store.address} ({place})")
+    raise silent(f"probe of {store.address} ({place})", seconds)
 
 
-def silent(asked: str) -> StorageFailed:
+def silent(asked: str, seconds: float = PROBE_SECONDS) -> StorageFailed:
     """The failure of what was asked of a store that has not answered at all."""
     return StorageFailed(
-        f"{asked}: no answer in {PROBE_SECONDS} s; see whether it is up, whether anything between here and there "
+        f"{asked}: no answer in {seconds} s; see whether it is up, whether anything between here and there "
         "(name server, firewall, mount) is silent, and whether this machine is busy",
         reason="unreachable",
     )
