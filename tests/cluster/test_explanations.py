@@ -180,7 +180,7 @@ def test_a_preempted_worker_is_told_and_the_job_goes_on(admin, prepared):
     nodes, pods = (admin.json("get", *what)["items"] for what in (("nodes",), ("pods", "--all-namespaces")))
     ask = capacity.PodRequest({"cpu": Decimal("0.1")}, 1, {}, ())
     room = max(
-        (room for room in capacity.rooms(ask, nodes, pods) if not room.never and not room.now),
+        (fit for fit in capacity.node_fits(ask, nodes, pods) if not fit.never and not fit.now),
         key=lambda room: room.free["cpu"],
     )
     most = {"cpu": f"{int(room.free['cpu'] * 600)}m", "node_selector": {"kubernetes.io/hostname": room.node}}

@@ -33,10 +33,10 @@ TAINT = {"key": "spot", "value": "yes", "effect": "NoSchedule"}
 
 
 def test_a_node_with_enough_of_everything_could_hold_a_worker():
-    rooms = capacity.rooms(ask(), [node()], [pod("one")])
-    assert capacity.lack(ask(), rooms) is None
-    assert "could hold one" in capacity.table(ask(), rooms)
-    assert "3 of 4 cpu, 15Gi of 16Gi memory" in capacity.table(ask(), rooms)
+    fits = capacity.node_fits(ask(), [node()], [pod("one")])
+    assert capacity.lack(ask(), fits) is None
+    assert "could hold one" in capacity.table(ask(), fits)
+    assert "3 of 4 cpu, 15Gi of 16Gi memory" in capacity.table(ask(), fits)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_a_node_with_enough_of_everything_could_hold_a_worker():
     ],
 )
 def test_what_a_node_can_never_hold_is_found_with_the_reason(asked, there, why):
-    rooms = capacity.rooms(asked, [there], None)
-    assert "only node could never hold a worker" in capacity.lack(asked, rooms)
-    assert why in capacity.table(asked, rooms)
+    fits = capacity.node_fits(asked, [there], None)
+    assert "only node could never hold a worker" in capacity.lack(asked, fits)
+    assert why in capacity.table(asked, fits)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_a_node_can_never_hold_is_found_with_the_reason(asked, there, why):
 )
 def test_a_tolerated_taint_keeps_no_worker_away(toleration):
     asked = ask(tolerations=[toleration])
-    assert capacity.lack(asked, capacity.rooms(asked, [node(taints=[TAINT])], None)) is None
+    assert capacity.lack(asked, capacity.node_fits(asked, [node(taints=[TAINT])], None)) is None
 
 
 @pytest.mark.parametrize(
@@ -83,24 +83,24 @@ def test_a_tolerated_taint_keeps_no_worker_away(toleration):
     ],
 )
 def test_a_node_that_is_only_unwell_now_could_hold_one_later(there, why):
-    rooms = capacity.rooms(ask(), [there], [])
-    assert capacity.lack(ask(), rooms) is None
-    assert why in capacity.table(ask(), rooms)
+    fits = capacity.node_fits(ask(), [there], [])
+    assert capacity.lack(ask(), fits) is None
+    assert why in capacity.table(ask(), fits)
 
 
 def test_a_node_that_others_fill_could_hold_one_later():
-    rooms = capacity.rooms(ask(), [node()], [pod("one", cpu="3"), pod("one", phase="Succeeded"), pod("elsewhere")])
-    assert capacity.lack(ask(), rooms) is None
-    assert "cpu: 2 asked for, 1 free" in capacity.table(ask(), rooms)
+    fits = capacity.node_fits(ask(), [node()], [pod("one", cpu="3"), pod("one", phase="Succeeded"), pod("elsewhere")])
+    assert capacity.lack(ask(), fits) is None
+    assert "cpu: 2 asked for, 1 free" in capacity.table(ask(), fits)
 
 
 def test_workers_that_fit_one_by_one_but_never_together_are_found():
     asked = ask(num_workers=5)
     nodes = [node(), node("two")]
-    told = capacity.lack(asked, capacity.rooms(asked, nodes, None))
+    told = capacity.lack(asked, capacity.node_fits(asked, nodes, None))
     assert "5 workers" in told
     assert "could hold 4" in told
-    assert capacity.lack(ask(num_workers=4), capacity.rooms(ask(num_workers=4), nodes, None)) is None
+    assert capacity.lack(ask(num_workers=4), capacity.node_fits(ask(num_workers=4), nodes, None)) is None
 
 
 def test_a_limit_without_a_request_counts_as_one_and_init_containers_by_their_largest():
@@ -114,10 +114,12 @@ def test_a_limit_without_a_request_counts_as_one_and_init_containers_by_their_la
 
 def test_of_many_nodes_those_closest_to_fitting_are_shown():
     nodes = [node(f"far-{number}", cpu="1", memory="1Gi") for number in range(20)] + [node("near", cpu="1")]
-    told = capacity.table(ask(), capacity.rooms(ask(), nodes, None))
+    told = capacity.table(ask(), capacity.node_fits(ask(), nodes, None))
     assert told.splitlines()[1].split()[0] == "near"
     assert "... and 13 more" in told
-    assert "none of the cluster's 21 nodes could ever hold" in capacity.lack(ask(), capacity.rooms(ask(), nodes, None))
+    assert "none of the cluster's 21 nodes could ever hold" in capacity.lack(
+        ask(), capacity.node_fits(ask(), nodes, None)
+    )
 
 
 def test_a_cluster_without_nodes_is_said_to_be_one():

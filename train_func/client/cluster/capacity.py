@@ -1,5 +1,6 @@
 """Whether the nodes of a cluster could ever hold a job's workers, and a table that says per node why one does not."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -63,19 +64,22 @@ class NodeFit:
 
 def requests(pod: Json) -> dict[str, Decimal]:
     """What the scheduler counts for a pod's spec."""
-    together: dict[str, Decimal] = {}
+    together: defaultdict[str, Decimal] = defaultdict(Decimal)
     for container in pod.get("containers") or ():
-        for name, amount in _asked(container).items():
-            together[name] = together.get(name, Decimal(0)) + amount
+        _add(together, _asked(container))
     for container in pod.get("initContainers") or ():
         for name, amount in _asked(container).items():
-            together[name] = max(together.get(name, Decimal(0)), amount)
-    for name, amount in parsed(pod.get("overhead")).items():
-        together[name] = together.get(name, Decimal(0)) + amount
-    return together
+            together[name] = max(together[name], amount)
+    _add(together, parsed(pod.get("overhead")))
+    return dict(together)
 
 
-def rooms(ask: PodRequest, nodes: Iterable[Json], pods: Iterable[Json] | None) -> list[NodeFit]:
+def _add(together: defaultdict[str, Decimal], more: Amounts) -> None:
+    for name, amount in more.items():
+        together[name] += amount
+
+
+def node_fits(ask: PodRequest, nodes: Iterable[Json], pods: Iterable[Json] | None) -> list[NodeFit]:
     """Per node what it has for one worker, those that come closest first.
 
     Args:
@@ -83,19 +87,19 @@ def rooms(ask: PodRequest, nodes: Iterable[Json], pods: Iterable[Json] | None) -
         pods: of all namespaces; None where they may not be listed.
     """
     used = _used(pods) if pods is not None else None
-    found = [_room(ask, node, used) for node in nodes]
-    return sorted(found, key=lambda room: (len(room.never), len(room.now), room.node))
+    found = [_node_fit(ask, node, used) for node in nodes]
+    return sorted(found, key=lambda fit: (len(fit.never), len(fit.now), fit.node))
 
 
 def lack(ask: PodRequest, found: Sequence[NodeFit]) -> str | None:
     """Why these nodes, even if they were empty, could not hold all workers; None when they could."""
     if not found:
         return f"the cluster has no node at all; each worker asks for {ask}"
-    able = [room for room in found if not room.never]
+    able = [fit for fit in found if not fit.never]
     if not able:
         none = f"none of the cluster's {len(found)} nodes" if len(found) > 1 else "the cluster's only node"
         return f"{none} could {'never' if len(found) == 1 else 'ever'} hold a worker, which asks for {ask}"
-    places = sum(_places(ask, room) for room in able)
+    places = sum(_places(ask, fit) for fit in able)
     if places >= ask.num_workers:
         return None
     return (
@@ -106,7 +110,7 @@ def lack(ask: PodRequest, found: Sequence[NodeFit]) -> str | None:
 
 def table(ask: PodRequest, found: Sequence[NodeFit]) -> str:
     """Per node what is free of what there is, and why it holds no worker."""
-    shown = [(room.node, _has(ask, room), "; ".join((*room.never, *room.now)) or "could hold one") for room in found]
+    shown = [(fit.node, _has(ask, fit), "; ".join((*fit.never, *fit.now)) or "could hold one") for fit in found]
     rows = [("node", "free of all" if any(r.free is not None for r in found) else "has", "why not"), *shown[:SHOWN]]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"    {node:<{widths[0]}}  {has:<{widths[1]}}  {why}" for node, has, why in rows]
@@ -137,20 +141,17 @@ def _asked(container: Json) -> dict[str, Decimal]:
     return {**parsed(resources.get("limits")), **parsed(resources.get("requests"))}
 
 
-def _used(pods: Iterable[Json]) -> dict[str, dict[str, Decimal]]:
+def _used(pods: Iterable[Json]) -> Mapping[str, Amounts]:
     """Per node what its pods have asked for, and their number."""
-    used: dict[str, dict[str, Decimal]] = {}
+    used: defaultdict[str, defaultdict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
     for pod in pods:
         node = pod["spec"].get("nodeName")
-        if not node or (pod.get("status") or {}).get("phase") in ENDED:
-            continue
-        there = used.setdefault(node, {})
-        for name, amount in {**requests(pod["spec"]), "pods": Decimal(1)}.items():
-            there[name] = there.get(name, Decimal(0)) + amount
+        if node and (pod.get("status") or {}).get("phase") not in ENDED:
+            _add(used[node], {**requests(pod["spec"]), "pods": Decimal(1)})
     return used
 
 
-def _room(ask: PodRequest, node: Json, used: Mapping[str, Amounts] | None) -> NodeFit:
+def _node_fit(ask: PodRequest, node: Json, used: Mapping[str, Amounts] | None) -> NodeFit:
     name, spec, status = node["metadata"]["name"], node.get("spec") or {}, node.get("status") or {}
     whole = parsed(status.get("allocatable"))
     free = None
@@ -218,17 +219,17 @@ def _short(ask: PodRequest, there: Amounts, word: str) -> list[str]:
     return found
 
 
-def _places(ask: PodRequest, room: NodeFit) -> int:
+def _places(ask: PodRequest, fit: NodeFit) -> int:
     wanted = {**ask.resources, "pods": Decimal(1)}
-    return min(int(room.whole.get(name, Decimal(0)) // amount) for name, amount in wanted.items() if amount)
+    return min(int(fit.whole.get(name, Decimal(0)) // amount) for name, amount in wanted.items() if amount)
 
 
-def _has(ask: PodRequest, room: NodeFit) -> str:
+def _has(ask: PodRequest, fit: NodeFit) -> str:
     told = []
     for name in ask.resources:
-        whole = worded(name, room.whole.get(name, Decimal(0)))
-        if room.free is not None:
-            whole = f"{worded(name, max(room.free.get(name, Decimal(0)), Decimal(0)))} of {whole}"
+        whole = worded(name, fit.whole.get(name, Decimal(0)))
+        if fit.free is not None:
+            whole = f"{worded(name, max(fit.free.get(name, Decimal(0)), Decimal(0)))} of {whole}"
         told.append(f"{whole} {name}")
     return ", ".join(told)
 
@@ -243,7 +244,7 @@ def look(access: Access, workers: Workers) -> SchedulingReport | None:
     if _goes_on(nodes):
         return None
     ask = PodRequest.of(workers)
-    found = rooms(ask, nodes["items"], _pods(access))
+    found = node_fits(ask, nodes["items"], _pods(access))
     lacking, shown = lack(ask, found), table(ask, found)
     if lacking and grows(access):
         return SchedulingReport(None, f"{shown}\n{GROWS}")
