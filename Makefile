@@ -18,7 +18,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 1800
 
 # Jobs, cache and the default store lie where every notebook and program of this person has them: a notebook opened
-# beside make run finds its jobs. Only who names TRAIN_FUNC_HOME, or a STORE, has them elsewhere.
+# beside make run finds its jobs. TRAIN_FUNC_HOME, or a STORE, names another place.
 ifdef STORE
 export TRAIN_FUNC_STORE := $(STORE)
 endif

@@ -34,7 +34,7 @@ requirements() {
     [[ -n ${REQUIREMENTS:-} ]] || return 0
     [[ -r $REQUIREMENTS ]] || die "REQUIREMENTS=$REQUIREMENTS: there is no such file"
     if grep -nE '://[^/@[:space:]]+@' "$REQUIREMENTS" | cut -d: -f1 >&2; then
-        die "REQUIREMENTS=$REQUIREMENTS: these lines hold a password, which everybody who has the image could read;" \
+        die "REQUIREMENTS=$REQUIREMENTS: these lines hold a password, which every user of the image could read;" \
             "name an index that needs none"
     fi
     cat "$REQUIREMENTS"

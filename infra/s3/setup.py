@@ -153,7 +153,7 @@ def refuse_elsewhere(store: Any) -> None:
     public = json.dumps(policy(Principal="*"))
     attempts: dict[str, Callable[[], Any]] = {
         "make a bucket": lambda: store.create_bucket(Bucket=f"{BUCKET}-not-for-jobs"),
-        "open the bucket to everybody": lambda: store.put_bucket_policy(Bucket=BUCKET, Policy=public),
+        "open the bucket to every client": lambda: store.put_bucket_policy(Bucket=BUCKET, Policy=public),
     }
     for what, attempt in attempts.items():
         try:

@@ -139,7 +139,7 @@ def stay_last(exit_code: str) -> NoReturn:
 
 
 def on_stop(exit_code: int, *, last: bool = False) -> None:
-    """Takes its time, so that everybody sees that it is stopping."""
+    """Takes its time, so that every observer sees that it is stopping."""
 
     def stop(*_: object) -> None:
         time.sleep(PACE * 2 / 3)

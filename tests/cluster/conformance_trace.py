@@ -24,7 +24,7 @@ class Trace:
     environments: dict[str, dict[str, str]]
     """By worker, of its last incarnation."""
     left: list[str] = field(default_factory=list)
-    """What is still there after the job was taken away."""
+    """What is still there after the job was deleted."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -20,7 +20,7 @@ ALLOWED = {
     "limitranges": ("get", "list"),
 }
 EVERY_VERB = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
-# What everybody who is known to the cluster may ask: about itself.
+# What every authenticated user of the cluster may ask: about itself.
 OF_EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
 
 

@@ -66,7 +66,7 @@ PLANS = {
     "sharded with strides": shard_strided,
     "strides, then split": lambda plan, rank, size: split(shard_strided(plan, rank, size), rank, size),
     "not split": lambda plan, rank, size: plan,
-    "everybody rank 0": lambda plan, rank, size: split(plan, 0, size),
+    "all as rank 0": lambda plan, rank, size: split(plan, 0, size),
     "shuffled": lambda plan, rank, size: split(plan, rank, size).shuffle(seed=1),
     "formatted": lambda plan, rank, size: split(plan, rank, size).with_format("torch"),
 }

@@ -23,7 +23,7 @@ NAMED = {
     "sharded with strides": "must not be: every n-th for each rank .shard.contiguous=False",
     "strides, then split": "split twice",
     "not split": "all of it on every rank, so it was not split",
-    "everybody rank 0": "the same .* on every rank .the rank in the split is not session.rank",
+    "all as rank 0": "the same .* on every rank .the rank in the split is not session.rank",
     "shuffled": "not in its order any more",
     "formatted": "put into the format 'torch'",
     "without use_cpu": "transformers sees 1 ranks, the launcher started",

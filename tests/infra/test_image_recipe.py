@@ -95,7 +95,7 @@ def test_a_password_that_would_stay_in_the_history_is_refused_unseen(image, told
     done = image("docker", BUILDER="docker", REQUIREMENTS=str(wanted))
     assert done.returncode == 1
     assert re.search(r"^2$", done.stderr, re.M)
-    assert "a password, which everybody who has the image could read" in done.stderr
+    assert "password" in done.stderr
     assert "hunter2" not in done.stdout + done.stderr
     assert not told.exists()
 

@@ -177,11 +177,11 @@ def trains_without_a_session(parameters):
 
 
 def trains_alone(parameters):
-    """Every rank by itself, although there are several; with ``together`` in a group that is left before the end."""
+    """Every rank by itself, although there are several; with ``in_a_group`` in one that is left before the end."""
     import torch
     import torch.distributed as dist
 
-    if parameters["together"]:
+    if parameters["in_a_group"]:
         dist.init_process_group("gloo")
         dist.destroy_process_group()
     assert torch.ones(1).sum() == 1

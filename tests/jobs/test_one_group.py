@@ -22,7 +22,7 @@ def test_the_ranks_of_a_plain_training_form_one_group_on_a_machine_without_gpu(h
 
 
 def test_ranks_that_train_each_by_itself_succeed_and_are_told_of_everywhere(home, a_run, capsys):
-    job = submit(trains_alone, a_run(parameters={"together": False}), on=Local())
+    job = submit(trains_alone, a_run(parameters={"in_a_group": False}), on=Local())
     assert job.watch() == "Succeeded"
     assert capsys.readouterr().out.count(SEPARATE) == 1
     attach(job.name).result(LIMIT)
@@ -35,7 +35,7 @@ def test_ranks_that_train_each_by_itself_succeed_and_are_told_of_everywhere(home
 
 
 def test_a_group_that_was_left_before_the_end_is_remembered(home, a_run, capsys):
-    job = submit(trains_alone, a_run(parameters={"together": True}), on=Local())
+    job = submit(trains_alone, a_run(parameters={"in_a_group": True}), on=Local())
     job.result(LIMIT)
     assert SEPARATE not in capsys.readouterr().out
     assert separate(job) == [False, False]

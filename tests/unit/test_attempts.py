@@ -76,10 +76,10 @@ def test_numbers_go_up_from_one_and_generations_do_not_mix(store, attempts):
 
 def test_claimants_at_the_same_moment_get_a_number_each(store):
     numbers = []
-    together = threading.Barrier(8)
+    barrier = threading.Barrier(8)
 
     def claim(worker):
-        together.wait()
+        barrier.wait()
         numbers.append(Attempts(store, record(), worker=worker, pod="p").claim().attempt)
 
     threads = [threading.Thread(target=claim, args=(worker,)) for worker in range(8)]
@@ -134,10 +134,10 @@ def test_workers_whose_group_never_formed_end_under_one_number_however_many_they
 
 
 def end_together(pods, code):
-    together = threading.Barrier(len(pods))
+    barrier = threading.Barrier(len(pods))
 
     def end(worker):
-        together.wait()
+        barrier.wait()
         pods[worker].write_end(pods[worker].claim_unformed(), verdict(code, worker=worker), [])
 
     threads = [threading.Thread(target=end, args=(worker,)) for worker in range(len(pods))]

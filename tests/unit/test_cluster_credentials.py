@@ -83,13 +83,13 @@ def test_the_plugin_is_asked_again_when_its_token_is_refused(server, connected, 
 
 
 def test_many_requests_that_are_refused_together_ask_it_once(server, connected, tmp_path):
-    plugin, together, answers = Plugin(tmp_path / "plugin"), threading.Barrier(7), []
+    plugin, barrier, answers = Plugin(tmp_path / "plugin"), threading.Barrier(7), []
     access = connected(plugin.user)
     answer = server.answer
 
     def all_at_once(asked):
         if asked.token == "token-1":
-            together.wait(60)
+            barrier.wait(60)
         return answer(asked)
 
     server.answer = all_at_once

@@ -83,8 +83,8 @@ def test_stated_requests_of_a_worker_are_binding(start):
     assert "Local(memory=" in memory
     (cores,) = refused(start, asked(64), memory="256Mi")
     assert "Local(cpu=1)" in cores
-    (together,) = refused(start, asked(64), cpu=1, memory="1Gi")  # what was stated still has to fit
-    assert "64 workers with 1.0Gi" in together
+    (refusal,) = refused(start, asked(64), cpu=1, memory="1Gi")  # what was stated still has to fit
+    assert "64 workers with 1.0Gi" in refusal
 
 
 def test_the_weights_that_a_worker_loads_are_counted_with_their_training_state(start):
