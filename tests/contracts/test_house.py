@@ -91,12 +91,15 @@ def imported_by(statement: str) -> set[str]:
 def test_importing_the_front_door_is_cheap():
     loaded = imported_by("import train_func")
     assert not loaded & {"torch", "kubernetes", "kubeflow", "transformers", "datasets", "boto3", "numpy"}
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", "import train_func"], capture_output=True, text=True, check=True
-    )
-    last = done.stderr.splitlines()[-1]
+    assert min(import_microseconds() for _ in range(3)) < 150_000  # the least: another process may hold the cores
+
+
+def import_microseconds() -> int:
+    """Of the front door, in a process of its own."""
+    command = [sys.executable, "-X", "importtime", "-c", "import train_func"]
+    last = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()[-1]
     assert last.endswith(" train_func")
-    assert int(last.split("|")[1]) < 150_000, f"{last} (microseconds)"
+    return int(last.split("|")[1])
 
 
 def test_submitting_needs_no_torch():
