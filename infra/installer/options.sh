@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The command line: everything that is wrong with it is said at once.
+# The command line, and the commands, components and profiles there are: everything that is wrong is said at once.
 COMMANDS=(install upgrade status doctor render bundle credentials uninstall)
 COMPONENTS=(openebs s3 operator jobs jupyterhub)
 NAMESPACES=(kubeflow train-func train-func-hub) # store and operator, jobs, notebooks: each a circle of trust
