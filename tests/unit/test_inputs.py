@@ -12,7 +12,7 @@ from datasets import Dataset
 from tests.s3_servers import only_these, s3_server
 from tests.tiny_model import write_tiny_model
 from train_func import Run, TextClassification
-from train_func.client.cluster import inputs
+from train_func.client.cluster import uploads
 from train_func.client.cluster.timings import Timings
 from train_func.client.preflight import Check
 from train_func.errors import InvalidInput

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from train_func.client.backend import BoundJob, Input, Submission, provisional
-from train_func.client.cluster import inputs as carrying
+from train_func.client.cluster import uploads
 from train_func.client.cluster import objects, preflight
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.cluster_job import ClusterJob
@@ -152,7 +152,7 @@ class Cluster:
 
     def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
         """Brings the run's local files to the store, by content; returns the run with their addresses there."""
-        return carrying.upload_inputs(record.run, inputs, store, self.timings)
+        return uploads.upload_inputs(record.run, inputs, store, self.timings)
 
     def submission(self, record: RunRecord, files: Sequence[str]) -> Submission:
         """The job of a run for this cluster; ``files`` are the names in its ConfigMap."""

@@ -1,4 +1,4 @@
-"""What the supervisors of one group tell each other, through the store of the rendezvous that brought them together."""
+"""What the supervisors of one group tell each other through their rendezvous store: signs of life, ends, verdicts."""
 
 import contextlib
 import threading

@@ -21,7 +21,7 @@ from train_func.storage import Store
 from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.pod import reporting
 from train_func.worker.pod.publish import take_source
-from train_func.worker.setup import versions
+from train_func.worker.attempt_setup import versions
 from train_func.worker.training import best, evaluation, world
 from train_func.worker.training.audit import Coverage
 from train_func.worker.training.metric_values import to_json

@@ -29,7 +29,7 @@ from train_func.worker.pod.attempt_store import Attempts
 from train_func.worker.pod.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.pod.publish import check_unpublished, complete
 from train_func.worker.pod.stop import Stop
-from train_func.worker.setup import write_setup
+from train_func.worker.attempt_setup import write_setup
 from train_func.worker.training import (
     audit,
     calling,
