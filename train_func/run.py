@@ -17,7 +17,7 @@ from train_func.fields import NamedFields, field_names
 from train_func.plain import plain
 from train_func.task import Task
 from train_func.tasks import TASKS
-from train_func.validity import learning_rate_fault, parameter_faults, shown, whole_fault
+from train_func.validity import brief, learning_rate_fault, parameter_faults, whole_fault
 
 RESULT_VERSION = 1  # part of every name: raise it when the same Run would train to other numbers
 RECORD_KEY = "train_func"  # beside the fields of a Run in what a function is called with
@@ -134,7 +134,7 @@ def _faults(run: Run) -> list[str]:
             found.append(f"workers={run.workers}: each takes at least one row of batch_size={run.batch_size}")
         found = [*task.all_faults(), *found]
     elif task is not None:
-        found.insert(0, f"task={shown(task)}: a task such as TextClassification(model=..., dataset=...) is expected")
+        found.insert(0, f"task={brief(task)}: a task such as TextClassification(model=..., dataset=...) is expected")
     reserved = {RECORD_KEY, *(field_names(Run) if task is not None else ())}
     return [*found, *parameter_faults(run.parameters, reserved)]
 

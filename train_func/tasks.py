@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from train_func.task import Task
-from train_func.validity import names_fault, shown, text_fault, whole_fault
+from train_func.validity import brief, names_fault, text_fault, whole_fault
 
 _DATASET = (
     "a non-empty text or a Path is expected (a file, a folder, a Hub id, an address), a pandas DataFrame or a "
@@ -64,7 +64,7 @@ def _held_out(share: object) -> str | None:
         return text_fault("held_out", share)
     if isinstance(share, (int, float)) and not isinstance(share, bool) and 0 < share < 1:
         return None
-    return f"held_out={shown(share)}: a share between 0 and 1, the name of a split, a file or a table is expected"
+    return f"held_out={brief(share)}: a share between 0 and 1, the name of a split, a file or a table is expected"
 
 
 TASKS: tuple[type[Task], ...] = (TextClassification,)

@@ -16,13 +16,13 @@ def whole_fault(name: str, value: object, low: int, high: int | None = None) -> 
     if isinstance(value, int) and not isinstance(value, bool) and low <= value and (high is None or value <= high):
         return None
     limits = f"of at least {low}" if high is None else f"from {low} to {high}"
-    return f"{name}={shown(value)}: a whole number {limits} is expected"
+    return f"{name}={brief(value)}: a whole number {limits} is expected"
 
 
 def text_fault(name: str, value: object, expected: str = "a non-empty text is expected") -> str | None:
     """A text that is not empty, holds no secret, and is no address that lost a slash in a Path."""
     if not (isinstance(value, str) and value.strip()):
-        return f"{name}={shown(value)}: {expected}"
+        return f"{name}={brief(value)}: {expected}"
     if found := secret_in(value):
         return f"{name}: holds {found}; give credentials by Secret or environment, never in a Run"
     if cut := _CUT_ADDRESS.match(value):
@@ -35,13 +35,13 @@ def learning_rate_fault(name: str, value: object) -> str | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and 0 < value <= 1:
         return None
     allowed = "a number above 0 and at most 1 is expected (fine-tuning usually takes 1e-5 to 1e-4)"
-    return f"{name}={shown(value)}: {allowed}"
+    return f"{name}={brief(value)}: {allowed}"
 
 
 def names_fault(name: str, value: object, example: str) -> str | None:
     """A tuple of at least two different texts, or an empty one."""
     if not isinstance(value, (tuple, list)) or not all(isinstance(one, str) and one for one in value):
-        return f"{name}={shown(value)}: a tuple of class names is expected, such as {example}"
+        return f"{name}={brief(value)}: a tuple of class names is expected, such as {example}"
     if len(set(value)) != len(value):
         return f"{name}={value!r}: every class name may stand only once"
     if len(value) == 1:
@@ -52,7 +52,7 @@ def names_fault(name: str, value: object, example: str) -> str | None:
 def parameter_faults(given: object, reserved: Collection[str]) -> list[str]:
     """Every value of ``parameters`` that is no plain JSON, holds a secret, or has a reserved name."""
     if not isinstance(given, Mapping):
-        return [f"parameters={shown(given)}: a dict of plain JSON values is expected"]
+        return [f"parameters={brief(given)}: a dict of plain JSON values is expected"]
     return [fault for key, value in given.items() if (fault := _parameter(key, value, reserved))]
 
 
@@ -75,7 +75,7 @@ def json_fault(where: str, name: str, value: object) -> str | None:
     if same:
         return None
     return (
-        f"{where} = {shown(value)} ({type(value).__name__}): only plain JSON travels: "
+        f"{where} = {brief(value)} ({type(value).__name__}): only plain JSON travels: "
         "text, finite numbers, true, false, None, lists and dicts with text keys"
     )
 
@@ -90,7 +90,7 @@ def _secret_within(key: str, value: object) -> str | None:
     return None
 
 
-def shown(value: object) -> str:
+def brief(value: object) -> str:
     """One short line: tables, arrays and long lists would fill the screen."""
     text = " ".join(repr(value).split())
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

@@ -63,7 +63,7 @@ def found(run):
 
 def test_the_workers_find_the_same_data_and_model_in_the_store(run, store, tmp_path):
     here, cache = check(run, "file:///tmp"), tmp_path / "cache"
-    carried = inputs.upload_inputs(run, here.inputs, store, Timings())
+    carried = uploads.upload_inputs(run, here.inputs, store, Timings())
     assert carried.task.dataset.startswith(f"{store.address}/inputs/")
     assert carried.task.dataset.endswith("/reviews.csv")
     assert (
@@ -76,23 +76,23 @@ def test_the_workers_find_the_same_data_and_model_in_the_store(run, store, tmp_p
 
 
 def test_what_is_there_is_not_sent_again(run, store, tmp_path):
-    inputs.upload_inputs(run, found(run), store, Timings())
+    uploads.upload_inputs(run, found(run), store, Timings())
     first = list(store.sent)
     assert len(first) == len(set(first)) > 3
     shutil.copy(tmp_path / "reviews.csv", tmp_path / "copy.csv")
-    inputs.upload_inputs(run, found(run), store, Timings())
+    uploads.upload_inputs(run, found(run), store, Timings())
     assert store.sent == first
     store.delete(first[0])
-    inputs.upload_inputs(run, found(run), store, Timings())
+    uploads.upload_inputs(run, found(run), store, Timings())
     assert store.sent == [*first, first[0]]
 
 
 def test_what_is_there_under_the_same_name_and_of_the_same_size_is_not_taken_for_the_same(run, store):
-    carried = inputs.upload_inputs(run, found(run), store, Timings())
+    carried = uploads.upload_inputs(run, found(run), store, Timings())
     weights = carried.task.model.removeprefix(f"{store.address}/") + "/model.safetensors"
     true = store.get(weights).data
     store.put(weights, planted(true))
-    inputs.upload_inputs(run, found(run), store, Timings())
+    uploads.upload_inputs(run, found(run), store, Timings())
     assert store.sent[-1] == weights
     assert store.get(weights).data == true
 
@@ -125,7 +125,7 @@ def test_a_package_and_a_saved_folder_and_a_held_out_file_are_carried(run, store
     )
     here = check(run, "file:///tmp")
     assert set(here.inputs) == {"model", "dataset", "held_out"}
-    carried = inputs.upload_inputs(run, here.inputs, store, Timings())
+    carried = uploads.upload_inputs(run, here.inputs, store, Timings())
     assert carried.task.held_out.endswith("/test.jsonl")
     assert carried.task.model.endswith("/model")
     rows, model = (find(carried, store, tmp_path / "cache") for find in (rows_of, model_of))
@@ -135,7 +135,7 @@ def test_a_package_and_a_saved_folder_and_a_held_out_file_are_carried(run, store
 def test_a_name_that_no_address_can_hold_is_carried_under_another(run, store, tmp_path):
     (tmp_path / "what? #1.csv").write_text(ROWS)
     run = run.with_task({"dataset": str(tmp_path / "what? #1.csv")})
-    carried = inputs.upload_inputs(run, found(run), store, Timings())
+    carried = uploads.upload_inputs(run, found(run), store, Timings())
     assert carried.task.dataset.endswith("/what_ _1.csv")
     assert store.list(carried.task.dataset.removeprefix(f"{store.address}/"))
 
@@ -144,19 +144,19 @@ def test_a_file_that_changes_on_its_way_is_refused_and_not_kept(run, store, tmp_
     here = found(run)
     (tmp_path / "reviews.csv").write_text(ROWS.replace("food", "fool"))
     with pytest.raises(InvalidInput, match="reviews.csv changed while it was carried"):
-        inputs.upload_inputs(run, here, store, Timings())
+        uploads.upload_inputs(run, here, store, Timings())
     assert not [entry.key for entry in store.list("inputs/") if entry.key.endswith("reviews.csv")]
 
 
 def test_a_large_upload_says_how_far_it_is(store, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(inputs, "LARGE", 1000)
+    monkeypatch.setattr(uploads, "LARGE", 1000)
     for name in "ab":
         (tmp_path / name).write_bytes(b"x" * 600_000)
     pieces = {
-        field: inputs.Input(tmp_path / name, {name: _sha256(tmp_path / name)}, name * 64)
+        field: uploads.Input(tmp_path / name, {name: _sha256(tmp_path / name)}, name * 64)
         for field, name in (("model", "a"), ("dataset", "b"))
     }
-    inputs.upload_inputs(Run(workers=2), pieces, store, Timings(progress=0))
+    uploads.upload_inputs(Run(workers=2), pieces, store, Timings(progress=0))
     assert capsys.readouterr().out.splitlines() == [
         f"1.2 MB of local files go to {store.address}/inputs, once",
         "  sent 0.6 MB of 1.2 MB",
@@ -174,11 +174,11 @@ def test_what_lies_in_an_s3_store_stays_where_it_is(run, tmp_path, monkeypatch):
         only_these(monkeypatch, server.environment)
         store = open_store(f"s3://{server.bucket}/runs")
         here = check(run, store.address)
-        carried = inputs.upload_inputs(run, here.inputs, store, Timings())
+        carried = uploads.upload_inputs(run, here.inputs, store, Timings())
         there = check(carried, store.address)
         for key in (carried.task.dataset, f"{carried.task.model}/model.safetensors"):
             refuses_what_is_planted(server, key.removeprefix(f"s3://{server.bucket}/"), carried, store, tmp_path)
-            assert inputs.upload_inputs(run, here.inputs, store, Timings()) == carried
+            assert uploads.upload_inputs(run, here.inputs, store, Timings()) == carried
         used(carried, store, tmp_path / "sound")
     assert carried.task.dataset == f"s3://{server.bucket}/runs/inputs/{here.fingerprints['dataset']}/reviews.csv"
     assert there.inputs == {}

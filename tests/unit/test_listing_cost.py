@@ -7,7 +7,7 @@ import pytest
 from tests.s3_servers import only_these, s3_server
 from tests.tcp_proxy import tcp_proxy
 from train_func.attempt_records import EndRecord
-from train_func.client import naming, submit
+from train_func.client import identity, submit
 from train_func.client.backend import provisional
 from train_func.client.stored_run import state_in_store
 from train_func.errors import InvalidInput, JobNotFound
@@ -74,7 +74,7 @@ def attach_to_unknown(store):
 
 
 def generation(store):
-    assert naming.newest_generation(store, RECORD.name) == 2
+    assert identity.newest_generation(store, RECORD.name) == 2
 
 
 def state(store):

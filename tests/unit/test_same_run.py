@@ -13,7 +13,7 @@ from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
 from train_func import Local
 from train_func import run as run_module
-from train_func.client.naming import check_ranks, differing, placed, record_of
+from train_func.client.identity import check_ranks, differing, placed, record_of
 from train_func.client.preflight import Facts
 from train_func.client.source import Source, pack
 from train_func.errors import InvalidInput

@@ -12,8 +12,8 @@ from typing import Any
 from train_func.client import registry
 from train_func.client.backend import Backend, RunsAlready
 from train_func.client.claim import Claim
+from train_func.client.identity import check_ranks, differing, newest_generation, placed, record_of, stored
 from train_func.client.job import Job
-from train_func.client.naming import check_ranks, differing, newest_generation, placed, record_of, stored
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
 from train_func.client.stored_run import FINISHED

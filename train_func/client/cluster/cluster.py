@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from train_func.client.backend import BoundJob, Input, Submission, provisional
-from train_func.client.cluster import uploads
-from train_func.client.cluster import objects, preflight
+from train_func.client.cluster import objects, preflight, uploads
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.cluster_job import ClusterJob
 from train_func.client.cluster.kubeconfig import connect

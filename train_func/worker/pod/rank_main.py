@@ -18,9 +18,9 @@ from typing import NoReturn
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import open_store
+from train_func.worker.attempt_setup import write_setup
 from train_func.worker.pod import process_group, reporting, sessions, user_module
 from train_func.worker.pod.rank_end import Outcome, of_error
-from train_func.worker.attempt_setup import write_setup
 
 
 def main(environ: Mapping[str, str]) -> NoReturn:

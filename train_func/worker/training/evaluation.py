@@ -20,9 +20,9 @@ from train_func.events import RowsAudited
 from train_func.worker.tasks.protocol import Metric
 from train_func.worker.training import audit, weights, world
 from train_func.worker.training.audit import Coverage, RowIds, count
-from train_func.worker.training.plan_loader import Collator, take_row_ids
 from train_func.worker.training.metric_values import to_python
 from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row_ids_of
+from train_func.worker.training.plan_loader import Collator, take_row_ids
 from train_func.worker.training.randomness import seed_for
 
 Ints = npt.NDArray[np.int64]

@@ -18,10 +18,10 @@ from datasets import Dataset
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.records import RunRecord
 from train_func.storage import Store
+from train_func.worker.attempt_setup import versions
 from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.pod import reporting
 from train_func.worker.pod.publish import take_source
-from train_func.worker.attempt_setup import versions
 from train_func.worker.training import best, evaluation, world
 from train_func.worker.training.audit import Coverage
 from train_func.worker.training.metric_values import to_json

@@ -23,13 +23,13 @@ from train_func.errors import InvalidInput
 from train_func.events import Published, SessionOpened
 from train_func.records import Numerics
 from train_func.storage import Store, open_store
+from train_func.worker.attempt_setup import write_setup
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.pod import sessions
 from train_func.worker.pod.attempt_store import Attempts
 from train_func.worker.pod.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.pod.publish import check_unpublished, complete
 from train_func.worker.pod.stop import Stop
-from train_func.worker.attempt_setup import write_setup
 from train_func.worker.training import (
     audit,
     calling,

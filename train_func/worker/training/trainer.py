@@ -29,8 +29,8 @@ from train_func.worker.training import audit, best, evaluation, weights, world
 from train_func.worker.training.arguments import argument_faults, fitted
 from train_func.worker.training.audit import Coverage, shown
 from train_func.worker.training.control_flags import Actions, StopVotes
-from train_func.worker.training.plan_loader import Collator, Place, PlanLoader, padded
 from train_func.worker.training.plan import PlanFacts, facts_of, row_ids_of, rows_of
+from train_func.worker.training.plan_loader import Collator, Place, PlanLoader, padded
 from train_func.worker.training.progress import Progress
 from train_func.worker.training.randomness import seed_for
 from train_func.worker.training.weighing import MicroBatch, Step, divisor, items_of

@@ -1,4 +1,4 @@
-"""From what is asked for to the record of its run: its name, its generation, and what of an earlier one differs."""
+"""The identity of what is asked for: its record, with name and generation, and how that of an earlier run differs."""
 
 import json
 import re
