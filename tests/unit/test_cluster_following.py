@@ -110,3 +110,21 @@ def test_what_was_seen_of_a_job_is_kept_while_nothing_observes_it(api, job):
     api.gone = True
     job.wait_for_change(0.5)
     assert [pod.deleted for pod in job.pods()] == [True]
+
+
+def test_a_following_begins_with_the_pods_that_were_seen_and_are_gone(api, job):
+    job.wait_for_change(0.5)
+    until(nothing_observes, "the job is not observed any more")
+    api.gone = True
+    lines = job.logs(follow=True, note=print, stop=threading.Event())
+    assert [(pod.uid, pod.deleted) for pod in job.pods()] == [("uid-0", True)]
+    api.ended.set()
+    assert rest_of(lines) == [LogCut(0, "uid-0")]
+
+
+def test_of_a_pod_that_went_before_the_first_line_was_read_the_log_is_cut(api, job, lines):
+    assert [pod.uid for pod in job.pods()] == ["uid-0"]
+    until(nothing_observes, "the job is not observed any more")
+    api.gone = True
+    api.ended.set()
+    assert rest_of(lines) == [LogCut(0, "uid-0")]

@@ -48,6 +48,7 @@ class ClusterJob:
     ) -> Iterator[LogLine | LogCut]:
         """As every backend; of more than 16 workers only worker 0 and those that fail are followed, or ``worker``."""
         if follow:
+            self._observe()  # so that `pods` answers from what the lines begin with, pods that are gone included
             return logs.Following(self._access(), self._observe, worker, note).lines(stop)
         return logs.there_now(self._access(), [pod for pod in self.pods() if worker in (None, pod.worker)])
 
