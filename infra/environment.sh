@@ -57,7 +57,7 @@ main() {
     local wanted python
     wanted=$(fingerprint)
     [[ $(cat "$VENV/.made-of" 2>/dev/null) != "$wanted" ]] || return 0
-    python=$(find_python)
+    python=$(find_python) || exit
     install "$python"
     printf '%s\n' "$wanted" >"$VENV/.made-of"
     say "ready in $VENV"

@@ -10,6 +10,7 @@ from train_func.fields import field_names
 from train_func.layout import RunKeys
 from train_func.run import RECORD_KEY, Run, name_of
 from train_func.tasks import TextClassification
+from train_func.validity import brief
 from train_func.version import VERSION
 
 RUN_FORMAT = 2  # 1: before there were tasks; of those the fields of Run and of TextClassification stood side by side
@@ -92,8 +93,8 @@ class RunRecord:
     def from_parameters(cls, parameters: Mapping[str, Any], store: str = "") -> Self:
         """The record inside what ``train_func`` was called with.
 
-        A Run under RECORD_KEY, or a dict of Run's fields and own values, as another launcher hands it over, gets a
-        record of its own in ``store``.
+        ``Run.to_dict()`` under RECORD_KEY, or a dict of Run's fields and own values, as another launcher hands it
+        over, gets a record of its own in ``store``.
 
         Raises:
             InvalidInput: when ``parameters`` is none of these, or an own value hides a field of the Run.
@@ -106,6 +107,8 @@ class RunRecord:
         held = parameters.get(RECORD_KEY)
         if isinstance(held, Mapping) and "run" in held:
             return cls.from_dict(held)
+        if not isinstance(held, Mapping | None):
+            raise InvalidInput(f"{RECORD_KEY}={brief(held)}: run.to_dict() is expected, as submit hands it over")
         run = Run.from_dict(_sorted_out(parameters) if held is None else held)
         run = replace(run, task=run.task and run.task.load())  # its name is made of its own fields
         made_of: dict[str, Any] = {"function": "train_func", "source_sha256": "", "fingerprints": {}}
@@ -182,7 +185,7 @@ def _sorted_out(parameters: Mapping[str, Any]) -> dict[str, Any]:
     own = {name: value for name, value in parameters.items() if name not in field_names(Run)}
     given = {name: parameters[name] for name in parameters if name not in own}
     told = given.get("parameters", {})
-    if hidden := [name for name in field_names(Run) if name in told]:
+    if hidden := [name for name in field_names(Run) if name in told and told[name] == parameters.get(name)]:
         raise InvalidInput(
             f"{', '.join(hidden)}: a value of your own hides the field of Run of this name; where the function is "
             f"called without submit, call it so: train_func({{**run.parameters, {RECORD_KEY!r}: run.to_dict()}})"

@@ -163,7 +163,7 @@ mebibytes() { # mebibytes 2Gi, 8Gi, 512Mi, 16374048Ki or a number of bytes
         *Ki) printf '%s\n' $((${1%Ki} / 1024)) ;;
         *Mi) printf '%s\n' "${1%Mi}" ;;
         *Gi) printf '%s\n' $((${1%Gi} * 1024)) ;;
-        *[!0-9]*) printf '0\n' ;;
+        "" | *[!0-9]*) printf '0\n' ;; # a node that is no machine need not tell its memory
         *) printf '%s\n' $(($1 / 1024 / 1024)) ;;
     esac
 }

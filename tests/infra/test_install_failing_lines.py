@@ -59,3 +59,13 @@ def test_manifests_that_were_written_in_part_are_fetched_again(tmp_path):
     done = subprocess.run(["bash", "-c", script, "-", ROOT, tmp_path], capture_output=True, text=True, timeout=60)
     assert done.returncode == FAILED, done.stderr
     assert not list(tmp_path.rglob("operator.commit"))
+
+
+TOLD = {"": "0", "none": "0", "3Gi": "3072", "2097152Ki": "2048", "512Mi": "512", "1073741824": "1024"}
+
+
+@pytest.mark.parametrize(("told", "shown"), TOLD.items())
+def test_a_node_that_tells_no_memory_counts_as_one_without_any(told, shown):
+    script = 'set -Eeuo pipefail; shopt -s inherit_errexit; source "$1/infra/installer/doctor.sh"; mebibytes "$2"'
+    done = subprocess.run(["bash", "-c", script, "-", ROOT, told], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, shown), done.stderr

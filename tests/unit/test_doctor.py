@@ -26,3 +26,11 @@ def test_what_it_quotes_is_shown_and_not_obeyed(tmp_path):
     done = doctor("doctor", HOME=str(tmp_path), KUBECONFIG=str(kubeconfig))
     assert "\\x1b[2J" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_a_wrong_option_is_a_finding_and_not_the_end_of_the_report(tmp_path):
+    done = doctor("doctor", HOME=str(tmp_path), TRAIN_FUNC_CPU="abc")
+    assert done.returncode == 3
+    assert "FAIL  cluster: " in done.stdout
+    assert "FAIL  store: " in done.stdout
+    assert "abc" in done.stdout

@@ -152,3 +152,19 @@ import os; os._exit(0)
     *lines, _, seconds = done.stdout.splitlines()
     assert lines == [f"line {number}" for number in range(20_000)]
     assert 0.5 <= float(seconds) < 30
+
+
+def test_the_end_waits_for_nothing_once_everything_is_kept():
+    program = """
+import os
+from train_func.events import Note
+from train_func.worker.pod.log_tee import LogTee
+log_tee, puts = LogTee(interval=1000.0), []
+log_tee.begin(puts.append)
+print("the last line")
+log_tee.close(Note(text="the end"), 100_000.0)
+print(len(puts[-1].splitlines()), flush=True)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=300)
+    assert done.stdout.splitlines()[-1] == "2"

@@ -285,6 +285,17 @@ def test_own_values_that_hide_fields_of_the_run_are_refused_with_the_call_that_k
         RunRecord.from_parameters({**run.to_dict(), **run.parameters})
 
 
+def test_own_values_that_only_share_a_name_with_a_field_hide_none():
+    run = Run(epochs=2, parameters={"seed": 7})
+    assert RunRecord.from_parameters(run.to_dict()).run == run
+
+
+@pytest.mark.parametrize("held", [Run(), 5, ["run"]], ids=["run", "number", "list"])
+def test_what_is_no_plain_record_is_refused_where_one_is_expected(held):
+    with pytest.raises(InvalidInput, match="train_func="):
+        RunRecord.from_parameters({"train_func": held})
+
+
 def test_a_call_with_an_own_task_is_named_after_it():
     run = Run(task=Parity(numbers=40))
     record = RunRecord.from_parameters({**run.to_dict(), **run.parameters})

@@ -10,9 +10,10 @@ from train_func import Run
 from train_func.client import submit as submitting
 from train_func.client.backend import RunsAlready, Submission
 from train_func.client.claim import Claim
+from train_func.client.identity import newest_generation
 from train_func.client.status import Condition, JobStatus
 from train_func.client.submit import submit
-from train_func.errors import InvalidInput
+from train_func.errors import InvalidInput, JobFailed, StorageFailed
 from train_func.layout import RunKeys
 from train_func.storage import open_store
 
@@ -155,3 +156,65 @@ def test_the_client_whose_job_was_created_writes_its_records_again_where_others_
     assert store.get(keys.run).data == b"run 1"
     claims[0].confirm()
     assert [store.get(key).data for key in (keys.run, keys.manifest)] == [b"run 0", b"manifest 0"]
+
+
+def keys(store):
+    return {entry.key: store.get(entry.key).data for entry in store.list("")}
+
+
+def refusing(error):
+    def refuse(_):
+        raise error
+
+    return refuse
+
+
+REFUSED = [InvalidInput("no room"), JobFailed("the old job stays", cause="unknown")]
+
+
+@pytest.mark.parametrize("error", REFUSED, ids=lambda error: type(error).__name__)
+def test_a_refused_submission_changes_no_record_and_takes_no_mark_away(room, error):
+    first = room("red")
+    job = submit(train_func, Run(), on=first)
+    first.jobs_there.clear()
+    first.store.put(job.record.keys.cancelled, b"{}")
+    before = keys(first.store)
+    with pytest.raises(type(error)):
+        submit(train_func, Run(deadline=60), on=room("blue", meanwhile=refusing(error)))
+    assert keys(first.store) == before
+
+
+def test_a_refused_fresh_submission_leaves_no_generation_behind(room):
+    first = room("red")
+    submit(train_func, Run(), on=first)
+    first.jobs_there.clear()
+    with pytest.raises(InvalidInput):
+        submit(train_func, Run(), on=room("blue", meanwhile=refusing(InvalidInput("no room"))), fresh=True)
+    assert newest_generation(first.store, next(iter(first.store.names(""))).removesuffix("/")) == 1
+
+
+def test_where_the_cluster_gave_no_answer_the_records_are_those_of_the_job_that_may_have_come(room):
+    first = room("red")
+    submit(train_func, Run(), on=first)
+    first.jobs_there.clear()
+    lost = InvalidInput("no answer", cause="cluster")
+    with pytest.raises(InvalidInput):
+        submit(train_func, Run(deadline=60), on=room("blue", meanwhile=refusing(lost)))
+    assert records(room) == (60, "blue", "blue")
+
+
+def test_a_store_that_is_full_halfway_has_the_records_of_before(room, monkeypatch):
+    first = room("red")
+    submit(train_func, Run(), on=first)
+    first.jobs_there.clear()
+    before, put = keys(first.store), first.store.put
+
+    def full(key, data, **options):
+        if key.endswith("manifest.json"):
+            raise StorageFailed("full", reason="full")
+        return put(key, data, **options)
+
+    with monkeypatch.context() as patched, pytest.raises(StorageFailed):
+        patched.setattr(type(first.store), "put", lambda store, key, data, **options: full(key, data, **options))
+        submit(train_func, Run(deadline=60), on=room("blue"))
+    assert keys(first.store) == before

@@ -19,6 +19,7 @@ class Claim:
         self._store = store
         self._keys = keys
         self._before = {key: find(store, key) for key in (keys.run, keys.submission, keys.manifest, keys.cells)}
+        self._cancelled = find(store, keys.cancelled)
         self._written: dict[str, tuple[bytes, str]] = {}  # with their versions
 
     @property
@@ -27,26 +28,35 @@ class Claim:
         return self._before[self._keys.run] is None
 
     def write(self, records: Mapping[str, bytes]) -> bool:
-        """Replaces the records; False, with nothing replaced, when another client has done so meanwhile."""
-        for key, data in records.items():
-            before = self._before[key]
-            try:
-                seen = before.version if before else None
-                version = self._store.put(key, data, if_absent=seen is None, if_version=seen)
-            except StorageFailed as failure:
-                if failure.reason != "conflict":
-                    raise
-                self.undo()
-                return False
-            self._written[key] = (data, version)
+        """Replaces the records; False, with nothing replaced, when another client has done so meanwhile.
+
+        Raises:
+            StorageFailed: for another reason; nothing is replaced then either, as far as the store allows it.
+        """
+        try:
+            for key, data in records.items():
+                seen = before.version if (before := self._before[key]) else None
+                self._written[key] = (data, self._store.put(key, data, if_absent=seen is None, if_version=seen))
+            self._store.delete(self._keys.cancelled)
+        except StorageFailed as failure:
+            self.undo()
+            if failure.reason != "conflict":
+                raise
+            return False
         return True
 
     def undo(self) -> None:
-        """Puts back what was replaced, where no other client has replaced it again."""
-        for key, (_, version) in reversed(self._written.items()):
-            if before := self._before[key]:
-                with contextlib.suppress(StorageFailed):  # the failure that led here is what is told
+        """Puts back what was replaced and removes what is new, where no other client has replaced it again."""
+        for key, (_, version) in self._written.items():
+            with contextlib.suppress(StorageFailed):  # the failure that led here is what is told
+                if before := self._before[key]:
                     self._store.put(key, before.data, if_version=version)
+                elif (found := find(self._store, key)) and found.version == version:
+                    self._store.delete(key)
+        with contextlib.suppress(StorageFailed):
+            run, before = find(self._store, self._keys.run), self._before[self._keys.run]
+            if self._cancelled and run and before and run.data == before.data:
+                self._store.put(self._keys.cancelled, self._cancelled.data, if_absent=True)
 
     def confirm(self) -> None:
         """After the job was created: where others have replaced the records meanwhile, they are written again."""

@@ -19,7 +19,7 @@ from train_func.client.source import Source, pack
 from train_func.client.stored_run import FINISHED
 from train_func.client.submission import SubmissionRecord
 from train_func.counted import counted
-from train_func.errors import InvalidInput, JobNotFound, TrainFuncError
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.layout import CELLS, PROBES, RUN, SOURCE
 from train_func.records import RunRecord
 from train_func.run import NAME, Run
@@ -27,7 +27,7 @@ from train_func.storage import Store, open_store
 from train_func.terminal import shown
 
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
-OTHER_SECONDS = 60.0  # longest wait for the job of another client that submits the same run
+OTHER_SECONDS = 120.0  # longest wait for the job of another client that submits the same run
 LOOK_SECONDS = 0.2
 SIMILAR = 5  # names that are shown of those that a store holds
 
@@ -206,19 +206,23 @@ def _start(record: RunRecord, source: Source, backend: Backend, store: Store, cl
     }
     if not claim.write(records):
         return False
-    store.delete(keys.cancelled)
     try:
         backend.submit(submission, files)
-    except InvalidInput as refused:  # the records of the submission before still tell of the job that there is
+    except RunsAlready:
         claim.undo()
-        if isinstance(refused, RunsAlready):
-            return False
+        return False
+    except TrainFuncError as failure:
+        if failure.cause != "cluster":  # then the job may have come, with these records, although no answer did
+            claim.undo()
         raise
     except KeyboardInterrupt:
         back = Job(record, backend, store).attach_expression
         print(f"{record.name}: interrupted while it was submitted; if it is there it goes on: {back}.cancel() stops it")
         raise
-    claim.confirm()
+    try:
+        claim.confirm()
+    except StorageFailed as failure:
+        print(shown(f"note: {record.name} is submitted; whether its records are its own is unknown: {failure}"))
     return True
 
 
@@ -231,8 +235,9 @@ def _of_other(asked: RunRecord, backend: Backend, store: Store) -> Job:
     job = Job(asked, backend, store)
     print(f"{job.name}: another client submits the same run; waiting up to {OTHER_SECONDS:.0f} s for its job")
     end = time.monotonic() + OTHER_SECONDS
-    while (state := job.state) in ("Absent", *FINISHED[1:]) and time.monotonic() < end:
+    while time.monotonic() < end and (_leaving(job, backend) or job.state in ("Absent", *FINISHED[1:])):
         time.sleep(LOOK_SECONDS)
+    state = job.state
     if state == "Absent":
         _refuse_elsewhere(asked, backend, store)
         raise JobNotFound(f"{job.name}: the other client that submitted the run started no job; submit it again")

@@ -20,10 +20,9 @@ def doctor(given: argparse.Namespace) -> int:
     """
     from train_func.client.cluster.cluster import Cluster
 
-    backend = Cluster()
     asked = {
-        "cluster": lambda: backend.check(Run()),
-        "store": lambda: open_store(backend.store_address()).probe("probes"),
+        "cluster": lambda: Cluster().check(Run()),
+        "store": lambda: open_store(Cluster().store_address()).probe("probes"),
     }
     found = {what: _faults(ask) for what, ask in asked.items()}
     for what, faults in found.items():

@@ -191,20 +191,28 @@ class LogTee:
         self._upload.start()
 
     def flush(self, seconds: float) -> None:
-        """Keeps log and history as they are now, with all that was printed, within ``seconds``."""
+        """Keeps log and history as they are now, with all whole lines that were printed, within ``seconds``."""
         until = time.monotonic() + seconds
-        self._own.settle(seconds / 2)
-        for kept in (self._upload, self._history):
-            if kept is not None:
-                kept.flush(max(0.0, until - time.monotonic()))
+        for stream in (*self._ranks, self._own):
+            stream.settle(max(0.0, until - time.monotonic()) / 2)
+        self._keep(until)
 
     def close(self, last: Event, seconds: float) -> None:
-        """Gives stdout and stderr back, says ``last`` after all that was printed, and keeps the log a last time."""
+        """Gives stdout and stderr back, says ``last`` after all that was printed, and keeps the log a last time.
+
+        ``seconds``: all that may take.
+        """
+        until = time.monotonic() + seconds
         os.dup2(self._real.fileno(), 1)
         os.dup2(self._real.fileno(), 2)
         self._own.end(SETTLE_SECONDS)
         self.say(last)
-        self.flush(seconds)
+        self._keep(until)
+
+    def _keep(self, until: float) -> None:
+        for kept in (self._upload, self._history):
+            if kept is not None:
+                kept.flush(max(0.0, until - time.monotonic()))
 
     def _stream(self, ends: tuple[int, int], prefix: bytes) -> _Stream:
         stream = _Stream(ends, lambda line: self._emit(prefix + events.escaped(last_state(line)) + b"\n"))
