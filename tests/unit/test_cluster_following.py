@@ -10,6 +10,7 @@ from tests.twin_jobs import until
 from train_func import Cluster
 from train_func.client.cluster.timings import Timings
 from train_func.client.status import LogCut, LogLine
+from train_func.errors import InvalidInput
 
 NAME, TIME = "run-1", "2026-11-21T14:00:00Z"
 LINES = [f"2026-11-21T14:00:0{second}.5Z line {second}\n" for second in range(3)]
@@ -19,10 +20,12 @@ class Api:
     """Has one job with one worker, which has written its first line; its watches tell nothing and end at once."""
 
     def __init__(self):
-        self.ended, self.gone = threading.Event(), False
+        self.ended, self.gone, self.log_is_refused = threading.Event(), False, False
 
     def __call__(self, asked):
         path, query = urlsplit(asked.path).path, parse_qs(urlsplit(asked.path).query)
+        if path.endswith("/log") and self.log_is_refused:
+            return Answer(403, {"kind": "Status", "message": "cannot get resource"})
         if path.endswith("/log"):
             if "sinceTime" in query:
                 self.ended.wait(60)
@@ -58,7 +61,7 @@ def api(tmp_path, monkeypatch):
 
 @pytest.fixture
 def job():
-    return Cluster(namespace="here", timings=Timings(idle=0.5, first_listing=5.0)).job(NAME)
+    return Cluster(namespace="here", timings=Timings(idle=1.0, first_listing=5.0)).job(NAME)
 
 
 @pytest.fixture
@@ -128,3 +131,17 @@ def test_of_a_pod_that_went_before_the_first_line_was_read_the_log_is_cut(api, j
     api.gone = True
     api.ended.set()
     assert rest_of(lines) == [LogCut(0, "uid-0")]
+
+
+def test_a_right_that_was_missing_when_a_log_was_followed_before_is_asked_for_anew(api):
+    job = Cluster(namespace="here", timings=Timings(idle=1.5, outage=0.2)).job(NAME)
+    api.log_is_refused = True
+    with pytest.raises(InvalidInput, match="pods/log"):
+        next(job.logs(follow=True, note=print, stop=threading.Event()))
+    until(nothing_observes, "the job is not observed any more")
+    api.log_is_refused = False
+    job.wait_for_change(0)
+    assert job.outage() is None
+    stop = threading.Event()
+    assert next(job.logs(follow=True, note=print, stop=stop)).text == "line 0"
+    stop.set()

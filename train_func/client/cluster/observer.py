@@ -26,12 +26,17 @@ _Born = tuple[str, Pod]  # when it was created, because a name is used again
 class LogAccess:
     """Whether the logs of a job may be read, as all who read them find out; a right that comes back is noticed."""
 
-    def __init__(self, lasting: float, now: Callable[[], float] = time.monotonic) -> None:
-        """``lasting``: seconds after which a refusal is an outage; ``now`` is a clock in seconds."""
+    def __init__(self, lasting: float, now: Callable[[], float] = time.monotonic, *, allowed: bool = False) -> None:
+        """``lasting``: seconds after which a refusal is an outage; ``now``: a clock in seconds; ``allowed`` before."""
         self._lasting = lasting
         self._now = now
-        self._allowed = False
+        self._allowed = allowed
         self._refused: tuple[BaseException, float] | None = None
+
+    @property
+    def was_allowed(self) -> bool:
+        """Whether a log was ever opened."""
+        return self._allowed
 
     def allowed(self) -> None:
         """A log was opened."""
@@ -55,7 +60,8 @@ class Observer:
     def __init__(self, access: Access, job_name: str, before: "Observer | None" = None) -> None:
         """``before``: one that has ended, of the same job; what it had seen is kept."""
         self.access = access
-        self.logs: LogAccess = before.logs if before else LogAccess(access.timings.outage)
+        allowed = before is not None and before.logs.was_allowed  # a refusal is found out anew
+        self.logs: LogAccess = LogAccess(access.timings.outage, allowed=allowed)
         self._changed = threading.Condition()
         self._generation = 0
         self._answered: dict[int, int] = {}  # by thread: the generation when it was told of a change
