@@ -119,9 +119,9 @@ def test_a_following_begins_with_the_pods_that_were_seen_and_are_gone(api, job):
     job.wait_for_change(0.5)
     until(nothing_observes, "the job is not observed any more")
     api.gone = True
+    api.ended.set()
     lines = job.logs(follow=True, note=print, stop=threading.Event())
     assert [(pod.uid, pod.deleted) for pod in job.pods()] == [("uid-0", True)]
-    api.ended.set()
     assert rest_of(lines) == [LogCut(0, "uid-0")]
 
 
