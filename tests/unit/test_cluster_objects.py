@@ -10,6 +10,7 @@ from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
 from train_func.client.backend import RunsAlready
 from train_func.client.cluster import objects
 from train_func.client.cluster.kubeconfig import connect
+from train_func.client.cluster.timings import Timings
 from train_func.client.kinds.pod import RUN_LABEL
 from train_func.errors import InvalidInput
 
@@ -60,6 +61,9 @@ class Api:
         return self.changed(path)
 
     def delete(self, path, _):
+        if self.held[path]["metadata"].get("finalizers"):
+            self.held[path]["metadata"]["deletionTimestamp"] = "2026-11-21T14:00:00Z"
+            return Answer(body=self.held[path])
         return Answer(body=self.held.pop(path))
 
     def changed(self, path):
@@ -85,7 +89,7 @@ def access(api, tmp_path, monkeypatch):
     with running(server := ApiServer()):
         server.answer = api
         monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", {"server": server.url})))
-        yield connect()
+        yield connect(timings=Timings(gone=0.5))
 
 
 def create(access, by):
@@ -158,3 +162,41 @@ def test_a_refused_job_leaves_no_files_of_its_own_and_those_of_others(api, acces
     with pytest.raises(InvalidInput):
         create(access, "the one")
     assert api.held == {}
+
+
+def test_files_that_do_not_go_away_are_named_after_a_while(api, access):
+    api.post(CONFIG_MAP, {"metadata": {**METADATA, "finalizers": ["example.org/keep"]}, "data": {"by": "an earlier"}})
+    with pytest.raises(InvalidInput, match=f"configmap {NAME}"):
+        create(access, "the one")
+    assert JOB not in api.held
+    assert api.num_requests < 20
+
+
+def test_files_that_a_later_job_owns_are_left_to_it(api, access, monkeypatch):
+    """The job is deleted, and the run submitted again, before the job was made the owner of its files."""
+
+    def patch(path, body):
+        api.held.clear()
+        api.post(JOB, {"metadata": METADATA, "spec": {"by": "a later one"}})
+        owner = {"kind": "PyTorchJob", "name": NAME, "uid": api.held[JOB]["metadata"]["uid"]}
+        api.post(CONFIG_MAP, {"metadata": {**METADATA, "ownerReferences": [owner]}, "data": {"by": "a later one"}})
+        return Answer(409, {"kind": "Status", "message": "the object has been modified"})
+
+    monkeypatch.setattr(api, "patch", patch)
+    assert not create(access, "the one")
+    assert api.by() == ("a later one", "a later one")
+
+
+def test_whether_a_job_was_created_stays_unknown_when_neither_answer_comes(api, access, monkeypatch):
+    def post(path, body):
+        if path != JOB:
+            return Api.post(api, path, body)
+        monkeypatch.setattr(api, "get", lambda *_: Answer(403, {"kind": "Status", "message": "no"}))
+        Api.post(api, path, body)
+        return Answer(500, {"kind": "Status", "message": "the answer is lost"})
+
+    monkeypatch.setattr(api, "post", post)
+    with pytest.raises(InvalidInput) as raised:
+        create(access, "the one")
+    assert raised.value.cause == "cluster"
+    assert CONFIG_MAP in api.held

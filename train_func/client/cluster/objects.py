@@ -7,7 +7,7 @@ the job then owns is the one of that client.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from train_func.client.backend import RunsAlready
@@ -19,7 +19,6 @@ from train_func.client.status import Event, JobStatus, Pod
 from train_func.errors import InvalidInput, JobFailed
 
 COMES_SECONDS = 2.0  # until a job is there whose creation was asked for, and whose answer was lost
-GONE_SECONDS = 60.0  # longest that the removal of a job may take, beyond the grace period of its pods
 LOOK_SECONDS = 0.2
 TELL_SECONDS = 3.0  # of waiting for an end, before it is said what is waited for
 
@@ -28,7 +27,8 @@ def create(access: Access, manifest: Mapping[str, Any], config_map: Mapping[str,
     """Creates the ConfigMap and the job that owns it; a finished job of that run is removed first.
 
     Raises:
-        InvalidInput: the name is taken by something else, or the cluster refuses.
+        InvalidInput: the name is taken by something else, or the cluster refuses. With the cause ``cluster`` an answer
+            was lost, and whether the job was created is unknown.
         RunsAlready: another client has created it.
         JobFailed: the finished job does not go away.
     """
@@ -44,7 +44,10 @@ def create(access: Access, manifest: Mapping[str, Any], config_map: Mapping[str,
     except BaseException as error:
         # An interrupt, or the answer was lost on its way: the server may have done what was asked.
         outage = not isinstance(error, InvalidInput) or error.cause == "cluster"
-        job = _comes(access, name, COMES_SECONDS if outage else 0.0)
+        try:
+            job = _comes(access, name, COMES_SECONDS if outage else 0.0)
+        except InvalidInput:  # whether it is there stays unknown, which the first error tells
+            raise error from None
         if job is None:
             _delete_config_map(access, claimed)
             raise
@@ -62,17 +65,37 @@ def _claim(access: Access, config_map: Mapping[str, Any], run: str) -> Json:
     the job, that client finds it there; should it be slower, ``_give`` of that client replaces this ConfigMap.
     """
     name = config_map["metadata"]["name"]
+
+    def judge(left: Json) -> None:
+        _refuse(access, left, f"configmap {name}", run)
+        if other := next((owner["kind"] for owner in _owners(left) if owner["kind"] != access.kind.name), None):
+            raise InvalidInput(
+                f"{run} is in namespace {access.namespace} of {access.where} as a {other}: attach to it there, "
+                f"with on=Cluster(kind={other!r}), or delete it first"
+            )
+        if read_job(access, name):
+            raise _runs(access, name)
+
+    return _replace(access, config_map, judge)
+
+
+def _replace(access: Access, config_map: Mapping[str, Any], judge: Callable[[Json], None]) -> Json:
+    """Creates the ConfigMap in place of one of that name, unless ``judge`` raises for that one."""
+    name = config_map["metadata"]["name"]
+    end = time.monotonic() + access.timings.gone
     while (created := _post(access, "configmaps", access.core("configmaps"), config_map)) is None:
-        if left := access.found("configmaps", access.core("configmaps", name)):
-            _refuse(access, left, f"configmap {name}", run)
-            if other := next((owner["kind"] for owner in _owners(left) if owner["kind"] != access.kind.name), None):
-                raise InvalidInput(
-                    f"{run} is in namespace {access.namespace} of {access.where} as a {other}: attach to it there, "
-                    f"with on=Cluster(kind={other!r}), or delete it first"
-                )
-            if read_job(access, name):
-                raise _runs(access, name)
+        left = access.found("configmaps", access.core("configmaps", name))
+        if left:
+            judge(left)
             _delete_config_map(access, left)
+        if time.monotonic() > end:
+            raise InvalidInput(
+                f"configmap {name} in namespace {access.namespace} of {access.where} was deleted and is still there "
+                f"after {access.timings.gone:.0f} s; its finalizers may keep it: `kubectl -n {access.namespace} get "
+                f"configmap {name} -o yaml` shows them; see that they are removed, then submit again"
+            )
+        if left is None or "deletionTimestamp" in left["metadata"]:
+            time.sleep(LOOK_SECONDS)
     return created
 
 
@@ -87,9 +110,21 @@ def _give(access: Access, job: Json, config_map: Mapping[str, Any], claimed: Jso
     """Makes the job the owner of the ConfigMap that was created with it; one of another client is replaced."""
     if _own(access, job, claimed):
         return
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     files = {**config_map, "metadata": {**config_map["metadata"], "ownerReferences": [_reference(job)]}}
-    while _post(access, "configmaps", access.core("configmaps"), files) is None:
-        access.removed("configmaps", access.core("configmaps", job["metadata"]["name"]))
+
+    def judge(left: Json) -> None:
+        if any(owner["uid"] != uid for owner in _owners(left)):
+            there = read_job(access, name)
+            if there is None or there["metadata"]["uid"] != uid:  # it was deleted, and the run submitted again
+                raise _runs(access, name)
+
+    try:
+        _replace(access, files, judge)
+    except InvalidInput as refused:
+        if refused.cause != "cluster":
+            _delete_job(access, job)  # its pods would run with the files of another submission
+        raise
 
 
 def _own(access: Access, job: Json, config_map: Json) -> bool:
@@ -225,11 +260,11 @@ def _await_end(access: Access, job: Mapping[str, Any]) -> None:
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     grace = access.kind.workers(job).spec.get("terminationGracePeriodSeconds", 30)
     begun, told = time.monotonic(), False
-    end = begun + grace + GONE_SECONDS
+    end = begun + grace + access.timings.gone
     while (left := read_job(access, name)) and left["metadata"]["uid"] == uid:
         if time.monotonic() > end:
             raise JobFailed(
-                f"job {name} was deleted and is still there after {grace + GONE_SECONDS:.0f} s, with its pods "
+                f"job {name} was deleted and is still there after {grace + access.timings.gone:.0f} s, with its pods "
                 f"{', '.join(pod.name for pod in pods(access, name)) or '(none)'}; a node that does not answer keeps "
                 f"them: `kubectl -n {access.namespace} get pods -o wide`",
                 cause="unknown",

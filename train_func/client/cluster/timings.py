@@ -38,6 +38,8 @@ class Timings:
     """Without news, after which that is told."""
     idle: float = 30.0
     """After which an observer ends that has not been asked."""
+    gone: float = 60.0
+    """Longest that the removal of a job, beyond the grace period of its pods, or of a ConfigMap may take."""
     progress: float = 3.0
     """Between two lines about how far an upload has come."""
     late_pods: float = 60.0
