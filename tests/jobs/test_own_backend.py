@@ -128,9 +128,11 @@ def test_a_job_on_it_is_submitted_ends_and_is_found_again(own, a_run, capsys):
 def test_what_a_backend_changes_of_a_run_is_no_difference_when_it_is_submitted_again(own, a_run, capsys):
     job = submit(only_meets, a_run(workers=1), on=own())
     assert job.record.run.max_attempts == 1
-    capsys.readouterr()
+    assert "max_attempts=1, not 3" in capsys.readouterr().out
     assert submit(only_meets, a_run(workers=1), on=own()).name == job.name
-    assert "submitted with" not in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "submitted with" not in told
+    assert "max_attempts" not in told
     submit(only_meets, a_run(workers=1, deadline=77), on=own())
     assert "submitted with deadline=" in capsys.readouterr().out
 

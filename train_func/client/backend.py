@@ -139,7 +139,7 @@ class Backend(Protocol):
         ...
 
     def adapted(self, run: Run) -> Run:
-        """The run as a job of this backend can execute it, which is told where that differs."""
+        """The run as a job of this backend can execute it; prints nothing, because it may not be submitted."""
         ...
 
     def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:

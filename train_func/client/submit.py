@@ -51,7 +51,7 @@ def submit(
     backend = _backend(on)
     if not isinstance(run, Run):
         raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(task=...) is expected")
-    run = backend.adapted(run)
+    asked, run = run, backend.adapted(run)
     source = pack(function, run.task.modules if run.task else ())
     store, facts = _checked(backend, run)
     record = record_of(run, source, facts, store, fresh=fresh)
@@ -80,6 +80,8 @@ def submit(
         return _of_other(record, backend, store)
     again = f"submitted, generation {record.generation}" if earlier else "submitted"
     print(shown(f"{record.name}: {again}, {counted(run.workers, 'worker')}{facts.summary and f', {facts.summary}'}"))
+    if run.max_attempts != asked.max_attempts:
+        print(f"note: max_attempts={run.max_attempts}, not {asked.max_attempts}: a job there has no more attempts")
     if fresh and earlier:
         backend.job(earlier.record.job_name).delete()  # it has finished, and no handle leads to it any more
     return Job(record, backend, store)

@@ -144,10 +144,7 @@ class Cluster:
     def adapted(self, run: Run) -> Run:
         """The run with as many attempts as a job of the kind can have."""
         most = self._kind.most_attempts
-        if most is None or run.max_attempts <= most:
-            return run
-        print(f"note: a {self._kind.name} is not started again when it fails: max_attempts={most}")
-        return replace(run, max_attempts=most)
+        return run if most is None or run.max_attempts <= most else replace(run, max_attempts=most)
 
     def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
         """Brings the run's local files to the store, by content; returns the run with their addresses there."""
