@@ -200,3 +200,19 @@ def test_whether_a_job_was_created_stays_unknown_when_neither_answer_comes(api, 
         create(access, "the one")
     assert raised.value.cause == "cluster"
     assert CONFIG_MAP in api.held
+
+
+def test_one_whose_files_another_clients_job_was_given_is_told(api, access):
+    """The client that created the job ended before it made the job the owner of its files."""
+
+    def other_creates_the_job_and_ends():
+        api.post(JOB, {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": METADATA, "spec": {}})
+
+    api.at, api.meanwhile = 3, other_creates_the_job_and_ends
+    manifest = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": METADATA, "spec": {}}
+    files = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": METADATA, "data": {"by": "the one"}}
+    with pytest.raises(RunsAlready) as raised:
+        objects.create(access, manifest, files)
+    assert raised.value.has_own_files
+    assert api.owners() == [api.held[JOB]["metadata"]["uid"]]
+    assert api.held[CONFIG_MAP]["data"] == {"by": "the one"}

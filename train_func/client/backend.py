@@ -28,6 +28,9 @@ class Input:
 class RunsAlready(InvalidInput):
     """Another client has started a job of that name at the same moment."""
 
+    has_own_files = False
+    """Whether that job was given the files of this submission: then its records are those that tell of the job."""
+
 
 Note = Callable[[str], object]  # is told in words what a person should know
 

@@ -53,7 +53,9 @@ def create(access: Access, manifest: Mapping[str, Any], config_map: Mapping[str,
             raise
         files = access.found("configmaps", access.core("configmaps", name))
         if files and not _owners(files):  # its client has not come so far, or was this one
-            _own(access, job, files)
+            owned = _own(access, job, files)
+            if isinstance(error, RunsAlready):
+                error.has_own_files = owned and files["metadata"]["uid"] == claimed["metadata"]["uid"]
         if not (isinstance(error, InvalidInput) and outage):
             raise
 
