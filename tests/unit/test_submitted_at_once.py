@@ -158,6 +158,21 @@ def test_the_client_whose_job_was_created_writes_its_records_again_where_others_
     assert [store.get(key).data for key in (keys.run, keys.manifest)] == [b"run 0", b"manifest 0"]
 
 
+def test_a_job_that_took_the_files_of_the_client_that_came_later_has_the_records_of_that_client(room):
+    def adopted(submission):
+        second.create(submission)
+        there = RunsAlready("it is there")
+        there.has_own_files = True
+        raise there
+
+    first = room("red")
+    submit(train_func, Run(), on=first)
+    first.jobs_there.clear()
+    second = room("blue", meanwhile=adopted)
+    submit(train_func, Run(deadline=60), on=second)
+    assert records(room) == (60, "blue", "blue")
+
+
 def keys(store):
     return {entry.key: store.get(entry.key).data for entry in store.list("")}
 

@@ -210,8 +210,9 @@ def _start(record: RunRecord, source: Source, backend: Backend, store: Store, cl
         return False
     try:
         backend.submit(submission, files)
-    except RunsAlready:
-        claim.undo()
+    except RunsAlready as refused:
+        if not refused.has_own_files:
+            claim.undo()
         return False
     except TrainFuncError as failure:
         if failure.cause != "cluster":  # then the job may have come, with these records, although no answer did
