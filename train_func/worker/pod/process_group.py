@@ -2,7 +2,7 @@
 
 Noted, because a rank may leave its group before it ends, and then torch knows nothing of it any more. Kept, because
 the destructor of a gloo group waits for its threads while it holds the interpreter's lock, and a thread that frees a
-tensor waits for that lock: a DDP model that goes out of scope after destroy_process_group() hangs its rank for ever
+tensor waits for that lock: a DDP model that goes out of scope after destroy_process_group() hangs its rank
 (https://github.com/pytorch/pytorch/issues/56297). Loads no torch: it waits until train_func does.
 """
 
