@@ -22,6 +22,9 @@ def test_a_run_is_followed_read_and_fetched_from_a_terminal(home, a_run, tmp_pat
     fetched = command("fetch", job.name, "--to", str(tmp_path / "fetched"))
     assert fetched.stdout == f"{tmp_path / 'fetched'}\n"
     assert (tmp_path / "fetched" / "model.safetensors").is_file()
+    too_late = command("cancel", job.name)
+    assert (too_late.returncode, too_late.stdout) == (0, f"{job.name}: it was Succeeded before\n")
+    assert job.state == "Succeeded"
 
 
 def test_a_run_is_followed_and_cancelled_from_a_terminal(home, a_run, tmp_path):

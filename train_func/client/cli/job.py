@@ -9,6 +9,7 @@ import sys
 from train_func.client import registry
 from train_func.client.cli import FAILED, Command
 from train_func.client.job import Job
+from train_func.client.stored_run import FINISHED
 from train_func.client.submit import attach
 
 
@@ -35,8 +36,10 @@ def _fetch(given: argparse.Namespace) -> int:
 
 
 def _cancel(given: argparse.Namespace) -> int:
-    _job(given).cancel()
-    print(f"{given.name}: cancelled")
+    job = _job(given)
+    before = job.state
+    job.cancel()
+    print(f"{given.name}: {f'it was {before} before' if before in FINISHED else 'cancelled'}")
     return os.EX_OK
 
 
