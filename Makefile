@@ -2,6 +2,7 @@
 # make cancel         stops a job: JOB=its name, and WHERE and STORE as it was run with
 # make test           sets up and passes the tests that need no cluster, less the long proofs
 # make test-all       those and the long proofs: many seeds, 20 of 20, every engine
+# make test-wheel     the wheel in fresh environments, with the oldest and the newest versions that it allows
 # make check          the quick checks: style, types, arrows, shell
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
 # make test-cluster   passes the tests on the cluster that KUBECONFIG names: IMAGE=what it can pull
@@ -11,7 +12,7 @@ SHELL := bash
 .SHELLFLAGS := -Eeuo pipefail -c
 .ONESHELL:
 .SILENT:
-.PHONY: run cancel known setup test test-all check image test-cluster test-cluster-all lock
+.PHONY: run cancel known setup test test-all test-wheel check image test-cluster test-cluster-all lock
 
 BIN := .venv/bin
 # Two processes share the files of tests, in their order: the long ones come first. The time-out is only for what hangs.
@@ -52,6 +53,9 @@ test: setup
 
 test-all: setup
 	$(PYTEST) $(TESTS)
+
+test-wheel: setup
+	$(BIN)/python -m pytest tests/wheel
 
 check: setup
 	$(BIN)/ruff check .

@@ -48,10 +48,22 @@ fingerprint() { # fingerprint REQUIREMENTS_TEXT
     ) | sha256sum | cut -c1-12
 }
 
+# The list of its packages, for a submit on this machine that finds no registry which shows it.
+keep_list() { # keep_list BUILDER NAME
+    local folder=${TRAIN_FUNC_HOME:-$HOME/.train_func}/images file
+    file=$folder/$(tr '/:@' '___' <<<"$2").json
+    mkdir -p "$folder"
+    "$1" run --rm --entrypoint cat "$2" /opt/train_func/packages.json >"$file.part"
+    mv "$file.part" "$file"
+}
+
 build() { # build BUILDER NAME REQUIREMENTS_TEXT
     local builder=$1 name=$2 options=(--build-arg "REQUIREMENTS=$3")
     case $(basename "$builder") in
-        docker | podman) "$builder" build "${options[@]}" --tag "$name" "$ROOT" >&2 ;;
+        docker | podman)
+            "$builder" build "${options[@]}" --tag "$name" "$ROOT" >&2
+            keep_list "$builder" "$name"
+            ;;
         buildah) "$builder" build --layers "${options[@]}" --tag "$name" "$ROOT" >&2 ;;
         *) name=$("$builder" "$ROOT" "$name" "${options[@]}") ;;
     esac
