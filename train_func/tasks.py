@@ -4,17 +4,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from train_func.task import Task
-from train_func.validity import brief, names_fault, text_fault, whole_fault
+from train_func.validity import brief, column_names_fault, names_fault, text_fault, whole_fault
 
 _DATASET = (
     "a non-empty text or a Path is expected (a file, a folder, a Hub id, an address), a pandas DataFrame or a "
     "datasets.Dataset"
 )
+SINGLE, SEVERAL, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
+PROBLEM_TYPES = (SINGLE, SEVERAL, REGRESSION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextClassification(Task):
-    """Every text has one class out of several. The fields are checked with those of the Run, all at once."""
+    """Every text, or pair of texts, has one class, several labels or a number, as ``problem_type`` says.
+
+    The fields are checked with those of the Run, all at once.
+    """
 
     worker: ClassVar[str] = "train_func.worker.tasks.text_classification:TextClassifier"
     inputs: ClassVar[tuple[str, ...]] = ("model", "dataset", "held_out")
@@ -33,8 +38,12 @@ class TextClassification(Task):
     """Configuration of a Hub dataset that has several."""
     text: str = "text"
     """Column with the text."""
-    label: str = "label"
-    """Column with the class: integers or text."""
+    text_pair: str | None = None
+    """Column with a second text, where the model classifies pairs; the longer text of a pair is cut first."""
+    label: str | tuple[str, ...] = "label"
+    """Column with the class, the labels (a list, or a text with | between) or the number; or columns of 0 and 1."""
+    problem_type: str = SINGLE
+    """``"single_label_classification"``, ``"multi_label_classification"`` (several per row) or ``"regression"``."""
     labels: tuple[str, ...] = ()
     """Names of the classes, in the order of the integer labels 0, 1, ...; empty: the values themselves."""
     held_out: float | str = 0.2
@@ -46,17 +55,92 @@ class TextClassification(Task):
 
     def faults(self, unsaved: frozenset[str]) -> list[str]:
         """What is wrong with the fields."""
-        found = [text_fault(name, getattr(self, name)) for name in ("model", "model_revision", "dataset_revision")]
-        found += [text_fault("dataset", self.dataset, _DATASET)] if "dataset" not in unsaved else []
-        found += [text_fault(name, getattr(self, name)) for name in ("text", "label")]
-        found.append(text_fault("subset", self.subset) if self.subset is not None else None)
-        found.append(names_fault("labels", self.labels, "('negative', 'positive')"))
-        found.append(_held_out(self.held_out) if "held_out" not in unsaved else None)
-        found.append(whole_fault("samples", self.samples, 2, 10**12) if self.samples is not None else None)
-        found.append(whole_fault("max_length", self.max_length, 4, 1_000_000))
-        if isinstance(self.text, str) and self.text == self.label:
-            found.append(f"text and label are both {self.text!r}: two different columns are expected")
+        found = [*_shared_faults(self, unsaved), text_fault("text", self.text), *_label_faults(self)]
+        if self.text_pair is not None:
+            found.append(text_fault("text_pair", self.text_pair))
+        if self.problem_type not in PROBLEM_TYPES:
+            expected = ", ".join(map(repr, PROBLEM_TYPES))
+            found.append(f"problem_type={brief(self.problem_type)}: one of {expected} is expected")
+        labels = self.label if isinstance(self.label, tuple) else (self.label,)
+        columns = [("text", self.text), ("text_pair", self.text_pair), *(("label", name) for name in labels)]
+        for number, (field, name) in enumerate(columns):
+            for other, same in columns[:number]:
+                if field != other and isinstance(name, str) and name == same:
+                    found.append(f"{other} and {field} are both {name!r}: two different columns are expected")
         return [fault for fault in found if fault]
+
+
+def _label_faults(task: TextClassification) -> list[str | None]:
+    found = []
+    if isinstance(task.label, tuple):
+        found.append(column_names_fault("label", task.label))
+        if task.problem_type != SEVERAL:
+            found.append(
+                f"label={brief(task.label)}: only several labels per row stand in several columns; name one column, or "
+                f"give problem_type={SEVERAL!r}"
+            )
+        if task.labels:
+            found.append(f"labels={brief(task.labels)}: the columns of label= name the labels; leave labels out")
+    else:
+        found.append(text_fault("label", task.label))
+    if task.problem_type == REGRESSION and task.labels:
+        found.append(f"labels={brief(task.labels)}: a number has no class names; leave labels out")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenClassification(Task):
+    """Every word of a sentence has a tag, such as the kind of name that it is part of.
+
+    The fields are checked with those of the Run, all at once.
+    """
+
+    worker: ClassVar[str] = "train_func.worker.tasks.token_classification:TokenClassifier"
+    inputs: ClassVar[tuple[str, ...]] = ("model", "dataset", "held_out")
+    splits: ClassVar[tuple[str, ...]] = ("held_out",)
+    tables: ClassVar[tuple[str, ...]] = ("dataset", "held_out")
+
+    model: str
+    """Hub id, folder, store address, or ``package://NAME/FOLDER`` inside an installed package."""
+    dataset: str
+    """Hub id, conll/json/jsonl/parquet file, saved ``datasets`` folder, store address, DataFrame or Dataset."""
+    model_revision: str = "main"
+    """Branch, tag or commit of a Hub model."""
+    dataset_revision: str = "main"
+    """Branch, tag or commit of a Hub dataset."""
+    subset: str | None = None
+    """Configuration of a Hub dataset that has several."""
+    tokens: str = "tokens"
+    """Column with the words of each sentence, a list of texts."""
+    tags: str = "tags"
+    """Column with the tag of each word, a list of texts or integers."""
+    labels: tuple[str, ...] = ()
+    """Names of the tags, in the order of the integer tags 0, 1, ...; empty: the values themselves."""
+    held_out: float | str = 0.2
+    """Share of the rows kept for evaluation, the name of a split, or a file, DataFrame or Dataset."""
+    samples: int | None = None
+    """Use only so many rows, drawn with the seed."""
+    max_length: int = 512
+    """Tokens after which a sentence is cut; words behind them are not trained on."""
+
+    def faults(self, unsaved: frozenset[str]) -> list[str]:
+        """What is wrong with the fields."""
+        found = [*_shared_faults(self, unsaved), text_fault("tokens", self.tokens), text_fault("tags", self.tags)]
+        if isinstance(self.tokens, str) and self.tokens == self.tags:
+            found.append(f"tokens and tags are both {self.tokens!r}: two different columns are expected")
+        return [fault for fault in found if fault]
+
+
+def _shared_faults(task: TextClassification | TokenClassification, unsaved: frozenset[str]) -> list[str | None]:
+    """Of the fields that every task with a model and rows has."""
+    found = [text_fault(name, getattr(task, name)) for name in ("model", "model_revision", "dataset_revision")]
+    found += [text_fault("dataset", task.dataset, _DATASET)] if "dataset" not in unsaved else []
+    found.append(text_fault("subset", task.subset) if task.subset is not None else None)
+    found.append(names_fault("labels", task.labels, "('negative', 'positive')"))
+    found.append(_held_out(task.held_out) if "held_out" not in unsaved else None)
+    found.append(whole_fault("samples", task.samples, 2, 10**12) if task.samples is not None else None)
+    found.append(whole_fault("max_length", task.max_length, 4, 1_000_000))
+    return found
 
 
 def _held_out(share: object) -> str | None:
@@ -67,4 +151,4 @@ def _held_out(share: object) -> str | None:
     return f"held_out={brief(share)}: a share between 0 and 1, the name of a split, a file or a table is expected"
 
 
-TASKS: tuple[type[Task], ...] = (TextClassification,)
+TASKS: tuple[type[Task], ...] = (TextClassification, TokenClassification)

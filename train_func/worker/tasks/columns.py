@@ -5,6 +5,9 @@ import difflib
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from train_func.counted import listed
+from train_func.worker.inputs.delimited import SEPARATORS
+
 MANY_WORDS = 20.0  # mean characters from which a text column is rather the text than a class
 FEW_CLASSES = 50
 _LOOK = 1000  # rows looked at for a guess
@@ -15,6 +18,13 @@ def is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts of any encoding as large_string."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    return values.cast(pa.large_string())
 
 
 def missing_column(table: pa.Table, where: str, field: str, wanted: str) -> str | None:
@@ -46,9 +56,7 @@ def _likely(table: pa.Table, field: str) -> list[str]:
 
 
 def _mean_length(column: pa.ChunkedArray) -> float:
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    return float(pc.mean(pc.utf8_length(column)).as_py() or 0.0)
+    return float(pc.mean(pc.utf8_length(plain(column))).as_py() or 0.0)
 
 
 def _num_values(column: pa.ChunkedArray) -> int:
@@ -60,12 +68,8 @@ def _num_values(column: pa.ChunkedArray) -> int:
 
 def _separator(names: list[str]) -> str | None:
     """A hint when the header was cut at the wrong character."""
-    if len(names) != 1:
-        return None
-    for separator, word in ((";", "semicolons"), ("\t", "tabs"), (",", "commas"), ("|", "vertical bars")):
-        if separator in names[0]:
-            return f"the header looks separated by {word}: name the file {'.tsv' if separator == chr(9) else '.csv'}"
-    return None
+    found = [word for separator, word in SEPARATORS.items() if len(names) == 1 and separator in names[0]]
+    return f"the header looks separated by {found[0]}: name the file .csv" if found else None
 
 
 def _headless(names: list[str]) -> str | None:
@@ -76,5 +80,5 @@ def _headless(names: list[str]) -> str | None:
 
 
 def _listed(names: list[str]) -> str:
-    shown = [name if len(name) <= 60 else f"{name[:57]}..." for name in names[:30]]
-    return ", ".join(shown) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
+    shown = [name if len(name) <= 60 else f"{name[:57]}..." for name in names]
+    return listed(shown, 30)

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import counted
+from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
-from train_func.worker.tasks.columns import is_text
+from train_func.worker.tasks.columns import is_text, plain
 
 MAX_SHOWN = 5
 MAX_CLASSES = 1000
@@ -36,20 +36,27 @@ class Labels:
 
 
 def encode(
-    parts: Mapping[str, pa.ChunkedArray], column: str, *, given: Sequence[str] = (), kept: Sequence[str] = ()
+    parts: Mapping[str, pa.ChunkedArray],
+    column: str,
+    *,
+    given: Sequence[str] = (),
+    kept: Sequence[str] = (),
+    rows: Mapping[str, np.ndarray] | None = None,
 ) -> Labels:
     """Classes of the ``column`` of each part, as "training" and "held-out", over all of them together.
 
     Args:
         given: names from the Run.
         kept: names that came with the data; ``given`` goes before.
+        rows: the row of every label, from 0, where a row may have several.
 
     Raises:
         InvalidInput: with every reason why these are no classes.
     """
     kind = _common_type(parts, column)
-    filled = {part: _without_nan(values) for part, values in parts.items()}
-    faults = [fault for part, values in filled.items() if (fault := _null_fault(values, column, part))]
+    filled = {part: _with_nulls(values) for part, values in parts.items()}
+    rows = rows or {part: np.arange(len(values)) for part, values in parts.items()}
+    faults = [fault for part, values in filled.items() if (fault := _null_fault(values, column, part, rows[part]))]
     try:
         values = {part: _plain(array, column) for part, array in filled.items()}
         distinct = _distinct(values)
@@ -58,7 +65,7 @@ def encode(
         order: Sequence[object]
         if is_text(distinct.type):
             if not names:
-                _refuse_strays(values, column)
+                _refuse_strays(values, column, rows)
             order, names = _of_texts(found, column, names)
         else:
             order, names = _of_numbers(found, column, names, boolean=pa.types.is_boolean(kind))
@@ -72,13 +79,14 @@ def encode(
     return Labels(names, codes, tuple(_notes(names, codes, column)))
 
 
-def _refuse_strays(values: Mapping[str, pa.ChunkedArray], column: str) -> None:
+def _refuse_strays(values: Mapping[str, pa.ChunkedArray], column: str, rows: Mapping[str, np.ndarray]) -> None:
     """Among labels that are nearly all whole numbers, a few others are slips of the pen rather than classes."""
     strays, num_rows = [], 0
     for part, array in values.items():
         number = pc.fill_null(pc.match_substring_regex(array, r"^\s*[+-]?\d+\s*$"), True).to_numpy()
         num_rows += len(array)
-        strays += [f"{array[row].as_py()!r} in row {row + 1} of the {part} rows" for row in np.flatnonzero(~number)]
+        found = np.flatnonzero(~number)
+        strays += [f"{array[at].as_py()!r} in row {rows[part][at] + 1} of the {part} rows" for at in found]
     if strays and len(strays) <= STRAY_SHARE * num_rows:
         shown = "; ".join(strays[:MAX_SHOWN])
         raise InvalidInput(
@@ -96,7 +104,8 @@ def _common_type(parts: Mapping[str, pa.ChunkedArray], column: str) -> pa.DataTy
         raise InvalidInput(f"column {column!r}: labels are {shown}; one type is expected in both", cause="data")
     if _family(first) == "other":
         raise InvalidInput(
-            f"column {column!r}: labels are of type {first}; one whole number or one text per row is expected",
+            f"column {column!r}: labels are of type {first}; one whole number or one text per row is expected, and "
+            "lists of them only with problem_type='multi_label_classification'",
             cause="data",
         )
     return first
@@ -109,37 +118,37 @@ def _family(kind: pa.DataType) -> str:
     return "number" if numeric or pa.types.is_null(kind) else "other"
 
 
-def _without_nan(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def _with_nulls(values: pa.ChunkedArray) -> pa.ChunkedArray:
     if is_text(values.type):
-        return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+        return plain(values)
     return pc.if_else(pc.is_nan(values), None, values) if pa.types.is_floating(values.type) else values
 
 
-def _null_fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
+def _null_fault(values: pa.ChunkedArray, column: str, part: str, rows: np.ndarray) -> str | None:
     empty = pc.is_null(values)
     if is_text(values.type):
         empty = pc.or_(empty, pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), True))
-    rows = np.flatnonzero(empty.to_numpy())
-    if not len(rows):
+    found = np.flatnonzero(empty.to_numpy())
+    if not len(found):
         return None
-    shown = ", ".join(str(row + 1) for row in rows[:MAX_SHOWN])
+    shown = ", ".join(str(row + 1) for row in rows[found[:MAX_SHOWN]])
     return (
-        f"column {column!r}: {len(rows)} of {len(values)} labels of the {part} rows are null or empty, first in rows "
+        f"column {column!r}: {len(found)} of {len(values)} labels of the {part} rows are null or empty, first in rows "
         f"{shown} (the first data row is 1); remove these rows or label them"
     )
 
 
 def _plain(values: pa.ChunkedArray, column: str) -> pa.ChunkedArray:
-    """Texts as large_string; numbers as int64, which fractions cannot be."""
+    """Texts as they are; numbers as int64, which fractions cannot be."""
     if is_text(values.type):
-        return values.cast(pa.large_string())
+        return values
     try:
         return values.cast(pa.int64())
     except pa.ArrowInvalid:
         fractions = [value for value in values.drop_null().to_pylist() if value != int(value)][:3]
         raise InvalidInput(
-            f"column {column!r}: labels are fractions ({', '.join(map(str, fractions))}): that is regression, and "
-            "here are classes: name another column, or write each as a whole number or a text",
+            f"column {column!r}: labels are fractions ({', '.join(map(str, fractions))}), and no classes: to predict "
+            "numbers give problem_type='regression'; else name another column, or write each as a whole number or text",
             cause="data",
         ) from None
 
@@ -209,8 +218,8 @@ def _refuse_what_is_no_class(found: Sequence[object], num_rows: int, column: str
     if num_classes > MAX_CLASSES or (not named and num_classes > 2 and num_rows <= num_classes * wanted):
         raise InvalidInput(
             f"column {column!r}: {num_classes} different labels in {num_rows} rows ({_shown(found)}): that looks like "
-            "an id or a number to predict (regression), not like classes; name another column, or put the values into "
-            f"at most {MAX_CLASSES} classes of more than {counted(wanted, 'row')} each on average",
+            "an id or a number to predict (problem_type='regression'), not like classes; name another column, or put "
+            f"the values into at most {MAX_CLASSES} classes of more than {counted(wanted, 'row')} each on average",
             cause="data",
         )
 
@@ -234,5 +243,4 @@ def _notes(names: tuple[str, ...], codes: Mapping[str, np.ndarray], column: str)
 
 
 def _shown(values: Sequence[object]) -> str:
-    more = f" and {len(values) - MAX_SHOWN} more" if len(values) > MAX_SHOWN else ""
-    return ", ".join(reprlib.repr(value) for value in values[:MAX_SHOWN]) + more
+    return listed(values, MAX_SHOWN, show=reprlib.repr)

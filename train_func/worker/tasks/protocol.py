@@ -1,6 +1,7 @@
 """The protocol of a task's worker half: all that is done differently for each kind of training."""
 
 import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,12 +10,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from train_func.errors import Cause, InvalidInput, StorageFailed
 from train_func.run import Run
 from train_func.storage import Store
+from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.locate import LocalFiles
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
     from train_func.worker.inputs.model import FoundModel
+    from train_func.worker.inputs.named import FoundInput
+    from train_func.worker.inputs.reader import Source
+    from train_func.worker.tasks.train_eval_split import TrainEvalSplit
 
 Found = TypeVar("Found")
 
@@ -43,12 +48,12 @@ class Findings:
     summary: str = ""
     """The data in few words, for the line that tells of the submission."""
     fingerprints: dict[str, str] = field(default_factory=dict)
-    """Of every input, by its field: the commit of what lies on the Hub, else of the content."""
+    """Of every input, by its field or key: the commit of what lies on the Hub, else of the content."""
     inputs: dict[str, LocalFiles] = field(default_factory=dict)
-    """Files of this machine that are read, by field: a cluster has to be given them."""
+    """Files of this machine that are read, by field or key: a cluster has to be given them."""
     commits: dict[str, str] = field(default_factory=dict)
-    """What branches and tags of the Hub are at this moment, by the field that names them."""
-    num_model_bytes: int | None = None
+    """What branches and tags of the Hub are at this moment, by the field that names them; addresses by key."""
+    num_model_bytes: int = 0
     """Of the weights that every worker loads."""
 
     def tried(self, work: Callable[[], Found]) -> Found | None:
@@ -64,12 +69,35 @@ class Findings:
     def add_model(self, model: "FoundModel") -> None:
         """What is known of the model in the fields ``model`` and ``model_revision``."""
         self.notes += model.notes
-        self.fingerprints["model"] = model.fingerprint
         self.num_model_bytes = model.num_bytes
-        if model.local:
-            self.inputs["model"] = model.local
-        if model.commit:
-            self.commits["model_revision"] = model.commit
+        self.add_input("model", model)
+
+    def add_data(self, data: "TrainEvalSplit", target: str) -> None:
+        """What is known of the rows; ``target``: what is predicted of them, in few words."""
+        num_train, num_held_out = data.train.num_rows, data.held_out.num_rows
+        self.notes += data.notes
+        for name, source in data.sources.read.items():
+            self.add_input(name, source)
+        self.facts = {"num_rows": data.sources.num_rows, "num_train": num_train, "num_held_out": num_held_out}
+        self.facts["labels"] = list(data.labels)
+        self.summary = f"{num_train} rows to train, {num_held_out} held out; {target}"
+
+    def add_input(self, field: str, found: "FoundModel | Source") -> None:
+        """What is known of an input of the task, which names it in ``field``, and its revision beside that."""
+        self.fingerprints[field] = found.fingerprint
+        if found.local:
+            self.inputs[field] = found.local
+        if found.commit:
+            self.commits[f"{field}_revision"] = found.commit
+
+    def add_named(self, key: str, found: "FoundInput") -> None:
+        """What is known of an input of the run, by its key."""
+        self.notes += found.notes
+        self.fingerprints[key] = found.fingerprint
+        if found.local:
+            self.inputs[key] = found.local
+        if found.pinned:
+            self.commits[key] = found.pinned
 
 
 class Metric(Protocol):
@@ -111,7 +139,10 @@ class WorkerTask(Protocol):
         """The weight of a batch in its step, the sum of those of its rows; None: its labels, or its rows."""
 
     def metric(self) -> Metric | None:
-        """What is measured where the function gives Trainer no compute_metrics; None: the loss alone."""
+        """What is measured where the function gives Trainer no compute_metrics; None: the loss alone.
+
+        It may depend on what ``rows`` has returned; where the function has not asked for rows, it has none.
+        """
 
     def pipeline(self) -> Mapping[str, Any]:
         """``task`` and other options of transformers.pipeline by which the published model is used, plain JSON."""
@@ -143,3 +174,13 @@ def worker_half(run: Run, store: Store | None, cache: Path) -> WorkerTask:
         ) from error
     made: WorkerTask = half(task, run.seed, store, cache)
     return made
+
+
+def split(run: Run) -> Rows:
+    """The rows of a run's task, to look at: ``train`` and ``held_out``, divided as every attempt divides them.
+
+    Raises:
+        InvalidInput: as ``submit``, for the data of the run.
+        StorageFailed: the store is away or denies.
+    """
+    return worker_half(run, None, machine_cache(os.environ)).rows()

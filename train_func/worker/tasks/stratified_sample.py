@@ -52,7 +52,13 @@ def allocate(counts: np.ndarray, num: int, *, leave: int = 0) -> np.ndarray:
 
 
 def choose_rows(
-    codes: np.ndarray, held_out: np.ndarray | float, *, seed: int, samples: int | None, where: str
+    codes: np.ndarray,
+    held_out: np.ndarray | float,
+    *,
+    seed: int,
+    samples: int | None,
+    where: str,
+    each_class: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the rows to train on among ``codes``, and of those held out among ``held_out``, else ``codes``.
 
@@ -62,33 +68,39 @@ def choose_rows(
             out.
         samples: how many rows are used, of both sides together; None: all.
         where: how messages call the data set.
+        each_class: whether a row of each class is expected on both sides; else one row is.
 
     Raises:
-        InvalidInput: there are too few rows for one of each class on both sides.
+        InvalidInput: there are too few rows for that.
     """
     if isinstance(held_out, np.ndarray):
-        return _sampled(samples, seed, codes, held_out)
+        return _sampled(samples, seed, codes, held_out, each_class=each_class)
     used = np.arange(len(codes))
     if samples is not None:
         used = stratified_sample(codes, samples, seed=seed, stream=_SAMPLE)
     num_held = round(len(used) * held_out)
-    num_classes = len(np.unique(codes))
+    num_classes = len(np.unique(codes)) if each_class else 1
     if len(used) < 2 * num_classes:
         rows = f"samples={samples}" if len(used) < len(codes) else f"{where}: {len(codes)} rows"
         raise InvalidInput(
-            f"{rows}: for {num_classes} classes at least {2 * num_classes} rows are expected, one of each class to "
-            "train and one held out",
+            f"{rows}: at least {2 * num_classes} rows are expected, one{_of_each(num_classes)} "
+            "to train and one held out",
             cause="data",
         )
     if not num_classes <= num_held <= len(used) - num_classes:
         raise InvalidInput(
             f"held_out={held_out}: {num_held} of {len(used)} rows held out, {len(used) - num_held} to train on; "
-            f"one row of each of the {num_classes} classes is expected on both sides: "
+            f"one row{_of_each(num_classes)} is expected on both sides: "
             f"{_remedy(held_out, num_classes, len(used), len(codes))}",
             cause="data",
         )
-    held = stratified_sample(codes[used], num_held, seed=seed, stream=_HOLD_OUT, leave=1)
+    leave = int(num_held <= len(used) - len(np.unique(codes[used])))  # else some rows are the only ones of their class
+    held = stratified_sample(codes[used], num_held, seed=seed, stream=_HOLD_OUT, leave=leave)
     return np.delete(used, held), used[held]
+
+
+def _of_each(num_classes: int) -> str:
+    return f" of each of the {num_classes} classes" if num_classes > 1 else ""
 
 
 def _remedy(share: float, num_classes: int, num_used: int, num_rows: int) -> str:
@@ -105,19 +117,21 @@ def _remedy(share: float, num_classes: int, num_used: int, num_rows: int) -> str
     return f"with this share {wanted} rows or more are expected, and there are {num_rows}"
 
 
-def _sampled(samples: int | None, seed: int, train: np.ndarray, held_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sampled(
+    samples: int | None, seed: int, train: np.ndarray, held_out: np.ndarray, *, each_class: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """All rows of two parts, or ``samples`` of both together."""
     total = len(train) + len(held_out)
     if samples is None or samples >= total:
         return np.arange(len(train)), np.arange(len(held_out))
     num_held = round(samples * len(held_out) / total)
-    num_classes = len(np.unique(train))
+    num_classes = len(np.unique(train)) if each_class else 1
     if min(num_held, samples - num_held) < num_classes:
         wanted = math.ceil(num_classes * total / min(len(train), len(held_out)))
         raise InvalidInput(
             f"samples={samples}: divided as the two splits are, {len(train)} to {len(held_out)}, that is "
-            f"{samples - num_held} rows to train on and {num_held} held out; one of each of the {num_classes} "
-            f"classes is expected on both sides: give samples={wanted} or more",
+            f"{samples - num_held} rows to train on and {num_held} held out; one{_of_each(num_classes)} is expected on "
+            f"both sides: give samples={wanted} or more",
             cause="data",
         )
     return (

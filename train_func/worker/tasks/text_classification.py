@@ -1,4 +1,4 @@
-"""Text classification: rows of texts and classes, and a model with a head for the classes."""
+"""Text classification: texts or pairs of them with one class, several labels or a number, and a model with a head."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,19 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from train_func.counted import listed
 from train_func.storage import Store
-from train_func.tasks import TextClassification
+from train_func.tasks import REGRESSION, SEVERAL, SINGLE, TextClassification
 from train_func.worker.inputs.model import FoundModel, find_model
 from train_func.worker.inputs.model_folder import ModelUse
 from train_func.worker.tasks.accuracy import Accuracy
+from train_func.worker.tasks.label_scores import LabelScores
+from train_func.worker.tasks.number_errors import NumberErrors
 from train_func.worker.tasks.protocol import Findings, Metric, Rows
+from train_func.worker.tasks.text_rows import label_columns, split_rows
 from train_func.worker.tasks.texts import length_notes
-from train_func.worker.tasks.train_eval_split import TrainEvalSplit, split_rows
+from train_func.worker.tasks.train_eval_split import TrainEvalSplit
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 MOST_CLASSES = 8  # shown by name
+METRICS: dict[str, type[Metric]] = {SINGLE: Accuracy, SEVERAL: LabelScores, REGRESSION: NumberErrors}
 
 
 class TextClassifier:
@@ -35,9 +40,9 @@ class TextClassifier:
         if model is not None:
             found.add_model(model)
         if data is not None:
-            _add_data(found, data)
+            found.add_data(data, _target_summary(self._task.problem_type, data))
         if data is not None and model is not None:
-            found.notes += length_notes(data.train["text"], model.folder, self._task.max_length)
+            found.notes += length_notes(data.train, model.folder, self._task.max_length)
         return found
 
     def rows(self) -> Rows:
@@ -53,7 +58,8 @@ class TextClassifier:
 
     def load(self, labels: tuple[str, ...]) -> tuple[Any, Any]:
         assert self._found is not None
-        return load_classifier(self._found, labels, self._seed)
+        names = labels or label_columns(self._task)  # a number is called as its column
+        return load_classifier(self._found, names, self._seed, self._task.problem_type)
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
         from train_func.worker.tasks.tokens import tokenise
@@ -67,14 +73,21 @@ class TextClassifier:
         return None
 
     def metric(self) -> Metric:
-        return Accuracy()
+        return METRICS[self._task.problem_type]()
 
     def pipeline(self) -> Mapping[str, Any]:
-        return {"task": "text-classification", "truncation": True}
+        every = {"top_k": None} if self._task.problem_type == SEVERAL else {}  # a score for each of the labels
+        return {"task": "text-classification", "truncation": True, **every}
 
     def card(self, labels: tuple[str, ...]) -> str:
-        of = "\n".join(f"- {name}" for name in labels)
-        return f"---\npipeline_tag: text-classification\n---\n\nA text classifier, with the classes\n\n{of}\n"
+        of = "pairs of texts" if self._task.text_pair else "texts"
+        names = "\n".join(f"- {name}" for name in labels)
+        what = {
+            SINGLE: f"A classifier of {of}, with the classes\n\n{names}\n",
+            SEVERAL: f"A classifier of {of}, each with any number of the labels\n\n{names}\n",
+            REGRESSION: f"A model that predicts the number {self._task.label!r} of {of}.\n",
+        }
+        return f"---\npipeline_tag: text-classification\n---\n\n{what[self._task.problem_type]}"
 
 
 def find_text_model(task: TextClassification, store: Store | None, cache: Path, *, weights: bool = True) -> FoundModel:
@@ -88,7 +101,9 @@ def find_text_model(task: TextClassification, store: Store | None, cache: Path, 
     return find_model(task.model, task.model_revision, use, store, cache, weights=weights)
 
 
-def load_classifier(found: FoundModel, labels: tuple[str, ...], seed: int) -> tuple[Any, Any]:
+def load_classifier(
+    found: FoundModel, labels: tuple[str, ...], seed: int, problem_type: str = SINGLE
+) -> tuple[Any, Any]:
     """The model with one output per label, and its tokenizer; raises InvalidInput as ``load_model`` does."""
     from transformers import AutoModelForSequenceClassification
 
@@ -103,28 +118,22 @@ def load_classifier(found: FoundModel, labels: tuple[str, ...], seed: int) -> tu
         num_labels=len(labels),
         id2label=dict(enumerate(labels)),
         label2id={name: index for index, name in enumerate(labels)},
-        problem_type="single_label_classification",
+        problem_type=problem_type,
     )
     return model, tokenizer
 
 
-def _add_data(found: Findings, data: TrainEvalSplit) -> None:
-    num_train, num_held_out = data.train.num_rows, data.held_out.num_rows
-    found.notes += data.notes
-    found.fingerprints |= data.sources.fingerprints
-    found.inputs |= data.sources.local
-    found.facts = {"num_rows": data.sources.num_rows, "num_train": num_train, "num_held_out": num_held_out}
-    found.facts["labels"] = list(data.labels)
-    if data.sources.commit:
-        found.commits["dataset_revision"] = data.sources.commit
-    named = [*data.labels[:MOST_CLASSES], *(["..."] if len(data.labels) > MOST_CLASSES else [])]
-    found.summary = (
-        f"{num_train} rows to train, {num_held_out} held out; {len(data.labels)} classes: {', '.join(named)} "
-        f"(majority-class baseline: {_baseline(data):.0%} right)"
-    )
-
-
-def _baseline(data: TrainEvalSplit) -> float:
-    """Share of the held-out rows that have the class most frequent in training."""
-    most = np.bincount(data.train["label"].to_numpy()).argmax()
-    return float(np.mean(data.held_out["label"].to_numpy() == most))
+def _target_summary(problem_type: str, data: TrainEvalSplit) -> str:
+    """What is predicted, and what a model that has learnt nothing reaches."""
+    train, held_out = data.train["label"], data.held_out["label"]
+    classes = listed(data.labels, MOST_CLASSES)
+    if problem_type == SINGLE:
+        most = np.bincount(train.to_numpy()).argmax()
+        right = float(np.mean(held_out.to_numpy() == most))
+        return f"{len(data.labels)} classes: {classes} (majority-class baseline: {right:.0%} right)"
+    if problem_type == SEVERAL:
+        per_row = float(np.sum(train.combine_chunks().flatten().to_numpy()) / len(train))
+        return f"{len(data.labels)} labels: {classes} ({per_row:.1f} per row)"
+    numbers = train.to_numpy()
+    mse = float(np.mean((held_out.to_numpy() - numbers.mean()) ** 2))
+    return f"numbers from {numbers.min():g} to {numbers.max():g} (always predicting their mean: mse {mse:.3g})"

@@ -8,9 +8,11 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from train_func.worker.inputs.model_folder import TOKENIZER
-from train_func.worker.tasks.columns import is_text, text_columns
+from train_func.worker.tasks.columns import is_text, plain, text_columns
 
 MAX_SHOWN = 5
+TEXTS = ("text", "text_pair")  # columns, of which the second is there where texts are pairs
+BETWEEN = " / "  # the texts of a pair
 MOST_EMPTY = 0.05  # share of empty texts above which the column cannot be the right one
 MOST_SHARED = 0.10  # share of held-out rows whose text is also trained on, above which the metric means little
 SAMPLE = 1000  # texts whose lengths are measured; the share of cut ones is then known to some 3 %
@@ -42,6 +44,13 @@ def text_faults(table: pa.Table, column: str, part: str) -> tuple[list[str], lis
     return faults, [f"{said}; they are trained on as they are"]
 
 
+def joined(rows: pa.Table) -> pa.ChunkedArray:
+    """The text of every row, or both texts of a pair as one."""
+    if "text_pair" not in rows.column_names:
+        return rows["text"]
+    return pc.binary_join_element_wise(rows["text"], rows["text_pair"], pa.scalar(BETWEEN, pa.large_string()))
+
+
 def overlap(training: pa.ChunkedArray, held_out: pa.ChunkedArray, rows: np.ndarray) -> tuple[list[str], list[str]]:
     """Faults and notes of held-out texts that are trained on too; ``rows``: where the held-out ones stand."""
     same = pc.is_in(held_out, value_set=pc.unique(training)).to_numpy()
@@ -70,29 +79,27 @@ def contradictions(texts: pa.ChunkedArray, codes: np.ndarray, names: tuple[str, 
     return [f"{len(torn)} training text(s) stand there with different labels, such as {example[:60]!r} with {labels}"]
 
 
-def length_notes(texts: pa.ChunkedArray, folder: Path, max_length: int) -> list[str]:
-    """A note with the lengths in tokens when many texts are cut; none where the tokenizer is no single file."""
+def length_notes(table: pa.Table, folder: Path, max_length: int) -> list[str]:
+    """A note with the lengths in tokens when many texts are cut; none where the tokenizer is no single file.
+
+    ``table``: with the column text, and text_pair where texts are pairs.
+    """
     path = folder / TOKENIZER
     if not path.is_file():
         return []
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    rows = np.unique(np.linspace(0, len(texts) - 1, SAMPLE).astype(np.int64))
-    lengths = np.array([len(one.ids) for one in tokenizer.encode_batch(texts.take(pa.array(rows)).to_pylist())])
+    rows = np.unique(np.linspace(0, table.num_rows - 1, SAMPLE).astype(np.int64))
+    texts = [table[name].take(pa.array(rows)).to_pylist() for name in TEXTS if name in table.column_names]
+    given = list(zip(*texts, strict=True)) if len(texts) > 1 else texts[0]
+    lengths = np.array([len(one.ids) for one in tokenizer.encode_batch(given)])
     share = float((lengths > max_length).mean())
     if share <= MOST_CUT:
         return []
     middle, most, longest = (int(np.percentile(lengths, percent)) for percent in (50, 90, 100))
     spread = f"half have at most {middle} tokens, 90 % at most {most}, the longest {longest}"
     return [f"max_length={max_length} cuts {share:.0%} of the texts: {spread}; max_length={most} would cut 10 %"]
-
-
-def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Texts of any encoding as large_string."""
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    return values.cast(pa.large_string())
 
 
 def _rows(mask: pa.ChunkedArray) -> str:

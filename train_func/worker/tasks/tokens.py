@@ -6,6 +6,7 @@ Ids are stored as they are, without padding, cut at the run's length; padding be
 import hashlib
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import tokenizers
 from datasets import Dataset
 
 from train_func.worker.inputs.cache import entry, remove
+from train_func.worker.tasks.columns import is_text
+from train_func.worker.tasks.texts import TEXTS
 
-VERSION = 1  # of what is stored; to be raised when the same input gives something else
+VERSION = 2  # of what is stored; to be raised when the same input gives something else
 BATCH = 1000  # rows
 KEPT = ("label", "row_id")
 _TYPES = {
@@ -27,57 +30,79 @@ _TYPES = {
 
 
 def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> Dataset:
-    """``text`` as token ids, beside ``label`` and ``row_id``; of the processes of a machine one works, the others wait.
+    """``text``, or pairs of it and ``text_pair``, as token ids, beside ``label`` and ``row_id``.
 
     Args:
-        dataset: columns text, label, row_id, as ``split_rows`` makes them.
+        dataset: columns text, text_pair where there are pairs, label, row_id, as ``split_rows`` makes them.
         tokenizer: of transformers.
-        max_length: tokens after which a text is cut, special ones included.
+        max_length: tokens after which a text is cut, special ones included; of a pair the longer text is cut first.
 
     Returns:
         Columns input_ids, attention_mask and, where the model has them, token_type_ids (lists of integers as long as
         the text), label and row_id; rows in the same order.
     """
-    table = dataset.data.table.select(["text", *KEPT])
-    key = f"tokens/{_key(table, tokenizer, max_length)}.arrow"
-    path = entry(cache, key, lambda part: _write(table, tokenizer, max_length, part))
+    texts = [name for name in TEXTS if name in dataset.column_names]
+
+    def encoded(rows: pa.RecordBatch) -> pa.RecordBatch:
+        given = [rows[name].to_pylist() for name in texts]
+        found = tokenizer(
+            *given, truncation="longest_first", max_length=max_length, padding=False, return_attention_mask=True
+        )
+        return pa.record_batch({**id_columns(found), **{name: rows[name] for name in KEPT}})
+
+    table = dataset.data.table.select([*texts, *KEPT])
+    return cached(table, encoded, key_of(table, tokenizer, max_length), cache)
+
+
+def id_columns(encoded: Any) -> dict[str, pa.Array]:
+    """What a tokenizer returned for several texts, as columns."""
+    return {name: pa.array(encoded[name], type=kind) for name, kind in _TYPES.items() if name in encoded}
+
+
+def cached(table: pa.Table, encoded: Callable[[pa.RecordBatch], pa.RecordBatch], key: str, cache: Path) -> Dataset:
+    """The rows of ``table`` as ``encoded`` makes them; of the processes of a machine one works, the others wait."""
+    name = f"tokens/{key}.arrow"
+    path = entry(cache, name, lambda part: _write(table, encoded, part))
     try:
         return Dataset.from_file(str(path))
     except (pa.ArrowInvalid, OSError) as error:  # cut short by something outside this program
         if isinstance(error, OSError) and error.errno is not None:
             raise
         remove(path)
-        return Dataset.from_file(str(entry(cache, key, lambda part: _write(table, tokenizer, max_length, part))))
+        return Dataset.from_file(str(entry(cache, name, lambda part: _write(table, encoded, part))))
 
 
-def _write(table: pa.Table, tokenizer: Any, max_length: int, path: Path) -> None:
-    rows = table.combine_chunks().to_batches(max_chunksize=BATCH)
-    batches = (_tokenised(batch, tokenizer, max_length) for batch in rows)
+def _write(table: pa.Table, encoded: Callable[[pa.RecordBatch], pa.RecordBatch], path: Path) -> None:
+    batches = map(encoded, table.combine_chunks().to_batches(max_chunksize=BATCH))
     first = next(batches)
     with pa.ipc.new_stream(str(path), first.schema) as writer:
         for batch in itertools.chain([first], batches):
             writer.write_batch(batch)
 
 
-def _tokenised(rows: pa.RecordBatch, tokenizer: Any, max_length: int) -> pa.RecordBatch:
-    encoded = tokenizer(
-        rows["text"].to_pylist(), truncation=True, max_length=max_length, padding=False, return_attention_mask=True
-    )
-    columns = {name: pa.array(encoded[name], type=kind) for name, kind in _TYPES.items() if name in encoded}
-    return pa.record_batch({**columns, **{name: rows[name] for name in KEPT}})
-
-
-def _key(table: pa.Table, tokenizer: Any, max_length: int) -> str:
-    """SHA-256 over everything that decides what is stored."""
+def key_of(table: pa.Table, tokenizer: Any, max_length: int) -> str:
+    """SHA-256 over everything that decides what is stored: rows without nulls, tokenizer and length."""
     made_by = [VERSION, tokenizers.__version__, max_length, type(tokenizer).__name__, tokenizer.truncation_side]
-    digest = hashlib.sha256(json.dumps(made_by).encode() + _state(tokenizer).encode())
-    for name in KEPT:
-        digest.update(table[name].to_numpy().astype(np.int64).tobytes())
-    for chunk in table["text"].cast(pa.large_string()).chunks:
-        offsets = np.frombuffer(chunk.buffers()[1], np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
-        digest.update(np.diff(offsets).tobytes())
-        digest.update(memoryview(chunk.buffers()[2] or b"")[offsets[0] : offsets[-1]])
+    digest = hashlib.sha256(json.dumps([*made_by, table.column_names]).encode() + _state(tokenizer).encode())
+    for column in table.columns:
+        digest.update(str(column.type).encode())
+        for chunk in column.chunks:
+            _add(chunk, digest.update)
     return digest.hexdigest()
+
+
+def _add(values: pa.Array, update: Callable[[Any], None]) -> None:
+    """The contents of an array, whatever the table that it is a part of."""
+    if is_text(values.type):
+        whole = values.cast(pa.large_string())
+        offsets = np.frombuffer(whole.buffers()[1], np.int64)[whole.offset : whole.offset + len(whole) + 1]
+        update(np.diff(offsets).tobytes())
+        update(memoryview(whole.buffers()[2] or b"")[offsets[0] : offsets[-1]])
+    elif pa.types.is_nested(values.type):
+        update(values.value_lengths().to_numpy(zero_copy_only=False).tobytes())
+        _add(values.flatten(), update)
+    else:
+        update(values.to_numpy(zero_copy_only=False).tobytes())
 
 
 def _state(tokenizer: Any) -> str:

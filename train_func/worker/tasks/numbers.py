@@ -1,0 +1,70 @@
+"""Turns a column into numbers to predict, or says in which rows it holds none."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from train_func.counted import counted
+from train_func.errors import InvalidInput
+from train_func.worker.tasks.columns import is_text, plain
+
+MAX_SHOWN = 5
+WIDE = 100.0  # from which size on numbers are far from what a new head predicts: its first outputs lie around 0
+
+
+def encode_numbers(parts: Mapping[str, pa.ChunkedArray], column: str) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The numbers of each part (float32), as "training" and "held-out", and notes.
+
+    Raises:
+        InvalidInput: with the first rows of each part that hold no finite number.
+    """
+    faults = [fault for part, values in parts.items() if (fault := _fault(values, column, part))]
+    if faults:
+        raise InvalidInput(faults, cause="data")
+    numbers = {part: _numbers(values).astype(np.float32) for part, values in parts.items()}
+    first, *_ = numbers.values()
+    if len(np.unique(first)) == 1:
+        raise InvalidInput(
+            f"column {column!r}: every number of the training rows is {first[0]:g}: nothing to learn", cause="data"
+        )
+    low, high = (float(of(np.concatenate([*numbers.values()]))) for of in (np.min, np.max))
+    if max(-low, high) < WIDE:
+        return numbers, []
+    note = (
+        f"column {column!r}: numbers from {low:g} to {high:g}; the loss is the squared distance on that scale, which a "
+        "usual learning rate hardly covers: divide them first, so that most lie between -1 and 1"
+    )
+    return numbers, [note]
+
+
+def _fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
+    kind = values.type
+    if is_text(kind):
+        texts = plain(values)
+        number = pc.fill_null(pc.match_substring_regex(texts, r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"), False)
+        wrong = np.flatnonzero(~number.to_numpy())
+        if not len(wrong):
+            return f"column {column!r}: the numbers of the {part} rows are stored as texts; store them as numbers"
+        expected = "a number is expected in each, written with a decimal point and without unit"
+        return _named(values, wrong, column, part, expected)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        return f"column {column!r}: {part} rows hold {kind}, and problem_type='regression' predicts numbers"
+    with np.errstate(over="ignore"):
+        wrong = np.flatnonzero(~np.isfinite(_numbers(values).astype(np.float32)))
+    return _named(values, wrong, column, part, "a finite number is expected in each") if len(wrong) else None
+
+
+def _named(values: pa.ChunkedArray, wrong: np.ndarray, column: str, part: str, expected: str) -> str:
+    shown = "; ".join(f"{values[row].as_py()!r} in row {row + 1}" for row in wrong[:MAX_SHOWN].tolist())
+    return (
+        f"column {column!r}: {counted(len(wrong), 'value')} of the {part} rows cannot be predicted: {shown} (the first "
+        f"data row is 1); {expected}: correct or remove these rows"
+    )
+
+
+def _numbers(values: pa.ChunkedArray) -> np.ndarray:
+    """As float64, a null as NaN."""
+    found: np.ndarray = values.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
+    return found

@@ -1,0 +1,83 @@
+"""What is to be predicted of each row: one class, several labels, or a number, as ``problem_type`` says."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from train_func.tasks import REGRESSION, SEVERAL, TextClassification
+from train_func.worker.inputs.reader import class_names
+from train_func.worker.tasks import labels
+from train_func.worker.tasks.label_lists import encode_columns, encode_lists
+from train_func.worker.tasks.numbers import encode_numbers
+
+
+@dataclass(frozen=True)
+class Targets:
+    """By part, "training" or "held-out": a value for every row, and the stratum by which rows are chosen."""
+
+    names: tuple[str, ...]
+    """Of the classes, in the order of their numbers; empty where there are none."""
+    values: Mapping[str, pa.Array]
+    strata: Mapping[str, np.ndarray]
+    notes: Sequence[str]
+
+
+def targets_of(task: TextClassification, tables: Mapping[str, pa.Table]) -> Targets:
+    """Those of the rows of each part; raises InvalidInput with every reason why the columns hold none."""
+    if isinstance(task.label, tuple):
+        return _of_label_lists(encode_columns(tables, task.label))
+    parts = {part: table[task.label] for part, table in tables.items()}
+    if task.problem_type == REGRESSION:
+        numbers, notes = encode_numbers(parts, task.label)
+        strata = {part: np.zeros(len(values), dtype=np.int64) for part, values in numbers.items()}
+        return Targets((), {part: pa.array(values) for part, values in numbers.items()}, strata, notes)
+    kept = next((names for table in tables.values() if (names := class_names(table, task.label))), ())
+    if task.problem_type == SEVERAL:
+        return _of_label_lists(encode_lists(parts, task.label, given=task.labels, kept=kept))
+    found = labels.encode(parts, task.label, given=task.labels, kept=kept)
+    values = {part: pa.array(codes) for part, codes in found.codes.items()}
+    return Targets(found.names, values, found.codes, found.notes)
+
+
+def _of_label_lists(found: labels.Labels) -> Targets:
+    counts = np.sum([codes.sum(axis=0) for codes in found.codes.values()], axis=0)
+    strata = {part: _rarest(codes, counts) for part, codes in found.codes.items()}
+    values = {part: _lists(codes) for part, codes in found.codes.items()}
+    return Targets(found.names, values, strata, found.notes)
+
+
+def _rarest(codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The rarest label of every row, one more than the last for a row without any: rare ones keep their share best."""
+    ranked = np.argsort(counts, kind="stable")
+    has = codes[:, ranked] > 0
+    rarest: np.ndarray = np.where(has.any(axis=1), ranked[has.argmax(axis=1)], codes.shape[1])
+    return rarest.astype(np.int64)
+
+
+def _lists(codes: np.ndarray) -> pa.ListArray:
+    num_rows, num_labels = codes.shape
+    offsets = pa.array(np.arange(num_rows + 1, dtype=np.int32) * num_labels, pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(codes.astype(np.float32).ravel()))
+
+
+def classes_in(column: pa.ChunkedArray) -> set[int]:
+    """The codes of the classes that stand in a column of targets; none for numbers."""
+    if pa.types.is_list(column.type):
+        return set(np.flatnonzero(_matrix(column).any(axis=0)).tolist())
+    return set() if pa.types.is_floating(column.type) else set(np.unique(column.to_numpy()).tolist())
+
+
+def combinations_in(column: pa.ChunkedArray, names: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """For every row the number of its class, or of its combination of labels, and what each of them is called."""
+    if not pa.types.is_list(column.type):
+        return column.to_numpy(), names
+    found, codes = np.unique(_matrix(column), axis=0, return_inverse=True)
+    called = (" + ".join(name for name, has in zip(names, row, strict=True) if has) or "no label" for row in found)
+    return codes.ravel(), tuple(called)
+
+
+def _matrix(column: pa.ChunkedArray) -> np.ndarray:
+    values = np.concatenate([np.asarray(chunk.flatten()) for chunk in column.chunks])
+    return values.reshape(len(column), -1) > 0
