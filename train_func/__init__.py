@@ -1,4 +1,4 @@
-"""The front door: ask for a Run, submit a function, attach to what was submitted.
+"""The front door: ask for a Run, submit a function, attach to what was submitted, list and remove runs.
 
 Importing it loads neither torch nor kubernetes; each name is loaded when it is first used.
 """
@@ -12,18 +12,23 @@ if TYPE_CHECKING:
     from train_func.client.cluster.cluster import Cluster
     from train_func.client.job import Job
     from train_func.client.placement import SecretKey
+    from train_func.client.remove import remove
+    from train_func.client.runs import runs
     from train_func.client.submit import attach, submit
     from train_func.client.twin.local import Local
     from train_func.errors import InvalidInput, JobFailed, JobNotFound, SourceRefused, StorageFailed, TrainFuncError
     from train_func.run import Run
-    from train_func.tasks import TextClassification
+    from train_func.tasks import TextClassification, TokenClassification
 
 
 _HOMES = {
     "Run": "train_func.run",
     "TextClassification": "train_func.tasks",
+    "TokenClassification": "train_func.tasks",
     "submit": "train_func.client.submit",
     "attach": "train_func.client.submit",
+    "runs": "train_func.client.runs",
+    "remove": "train_func.client.remove",
     "Job": "train_func.client.job",
     "SecretKey": "train_func.client.placement",
     "TrainFuncError": "train_func.errors",
@@ -46,8 +51,11 @@ __all__ = [
     "SourceRefused",
     "StorageFailed",
     "TextClassification",
+    "TokenClassification",
     "TrainFuncError",
     "attach",
+    "remove",
+    "runs",
     "submit",
 ]
 

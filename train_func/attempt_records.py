@@ -36,7 +36,8 @@ class Lease:
     """Whether a group has formed under it; else it stands for workers that ended before."""
 
     def to_json(self) -> bytes:
-        return _written(asdict(self))
+        """The content of the file."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
@@ -56,13 +57,6 @@ class Verdict:
     """It follows no other worker's end."""
     follows: int | None = None
     """The worker whose end it follows, where that is known."""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        return cls(**json.loads(text))
 
     @property
     def retryable(self) -> bool:
@@ -91,16 +85,9 @@ class RankRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndRecord(Verdict):
-    """How a worker ended, with its ranks: ``worker-<w>.json``. A Verdict under the lease that it ended under."""
+class EndRecord(Verdict, Lease):
+    """How a worker ended, with its ranks: ``worker-<w>.json``. A Verdict, and the lease that it ended under."""
 
-    attempt: int
-    generation: int = 1
-    submitted: str = ""
-    started: str = ""
-    formed: bool = True
-    pod: str = ""
-    pod_uid: str = ""
     ended: str = ""
     ranks: tuple[RankRecord, ...] = ()
 
@@ -109,12 +96,8 @@ class EndRecord(Verdict):
         """Of its ranks, the first in time first."""
         return sorted(((rank, rank.error) for rank in self.ranks if rank.error), key=lambda pair: pair[1].time)
 
-    def to_record(self) -> bytes:
-        """The content of the file."""
-        return _written(asdict(self))
-
     @classmethod
-    def from_record(cls, data: bytes, where: str) -> Self:
+    def from_json(cls, data: bytes, where: str) -> Self:
         """Raises StorageFailed (reason "damaged") for another format; ``where``: how its message calls the record."""
         plain = _read(data, where)
         ranks = tuple(_rank(rank, where) for rank in plain.pop("ranks", []))
@@ -147,10 +130,6 @@ class Termination:
         except (ValueError, TypeError):
             return None
         return replace(found, cause=found.cause if found.cause in CAUSES else None)
-
-
-def _written(plain: Mapping[str, Any]) -> bytes:
-    return json.dumps({"format": FORMAT, **plain}, indent=1).encode()
 
 
 def _read(data: bytes, where: str) -> dict[str, Any]:

@@ -49,7 +49,6 @@ StorageReason = Literal[
     "damaged",  # the bytes are not those that were put
     "address",  # not a store address
 ]
-RETRYABLE_STORAGE: frozenset[StorageReason] = frozenset({"unreachable"})
 
 
 class TrainFuncError(Exception):
@@ -113,7 +112,7 @@ class StorageFailed(TrainFuncError, OSError):
     @property
     def retryable(self) -> bool:
         """Whether the same operation may succeed later without anybody changing anything."""
-        return self.reason in RETRYABLE_STORAGE
+        return self.reason == "unreachable"
 
 
 class JobFailed(TrainFuncError, RuntimeError):

@@ -1,6 +1,6 @@
 """The layout of a store: every key that a run, or what several runs share, has there.
 
-inputs/<sha256>/...             files that runs were given, each file or folder under the SHA-256 of its content
+inputs/<sha256>/...             files that runs were given, and wheels, each under the SHA-256 of its content
 <name>/run.json                 the record of the run; of generation 2 and later: <name>/generations/<n>/run.json
        manifest.json            the manifest that was submitted
        submission.json          the backend it was submitted to, and with which options
@@ -10,8 +10,10 @@ inputs/<sha256>/...             files that runs were given, each file or folder 
        result.json              what was published, by which attempt; written by exactly one
        attempts/<n>/lease.json  who began attempt n
                     setup.json  with which workers, versions and cut, on what machine
+                    inputs.json  what lay in the claims that it has read
                     worker-<w>.json, worker-<w>.log   how a worker ended, and what it wrote
                     model/      what the attempt publishes
+                    output/     what ranks have left beside what is published, a folder each
                     metrics/    its history: metrics.csv, metrics-<part>.csv, and the same for TensorBoard
 <name>/model/                   the published files of the newest generation that succeeded; manifest.json last
 """
@@ -25,6 +27,11 @@ MODEL_MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
 PIPELINE, CARD = "pipeline.json", "README.md"  # of a published model
 RUN, CELLS, SOURCE = "run.json", "cells.json", "source.py"
 _OF_ATTEMPT = re.compile(r"(?P<attempt>\d+)/(?:(?P<lease>lease\.json)|worker-(?P<worker>\d+)\.(?P<kind>json|log))")
+
+
+def wheel_key(name: str, sha256: str) -> str:
+    """The key of a wheel of that file name and content."""
+    return f"{INPUTS}/{sha256}/{name}"
 
 
 class _Below:
@@ -45,8 +52,13 @@ class AttemptKeys:
 
     lease = _Below("lease.json")
     setup = _Below("setup.json")
+    inputs = _Below("inputs.json")
     model = _Below("model")
     """Folder of what the attempt publishes."""
+    output = _Below("output")
+    """Folder of what ranks have left beside it."""
+    trackers = _Below("trackers")
+    """Folder of what MLflow, Weights & Biases and Trackio have written."""
     metrics = _Below("metrics")
     """Folder of its history."""
 
@@ -102,6 +114,11 @@ class RunKeys:
     def prefix(self) -> str:
         """Where this generation keeps everything but the published model."""
         return self.name if self.generation == 1 else f"{self.generations}/{self.generation}"
+
+    @property
+    def job_name(self) -> str:
+        """Name of the PyTorchJob, or of its twin: a DNS label."""
+        return self.name if self.generation == 1 else f"{self.name}-g{self.generation}"
 
     @property
     def generations(self) -> str:

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from train_func.events import Evaluated, Event, StepProgress
+from train_func.events import Evaluated, Event, Reported, StepProgress
 
 Value = float | int | str
 
@@ -27,6 +27,9 @@ def row_of(event: Event) -> Row | None:
             values: dict[str, Value] = {"loss": event.loss, "rows_per_second": event.rows_per_second}
         case Evaluated():
             values = {f"{event.prefix}_{name}": value for name, value in event.metrics.items()}
+        case Reported():
+            plain = {name: of for name, of in event.metrics.items() if isinstance(of, float | int | str)}
+            return Row(event.step, event.time, plain)
         case _:
             return None
     return Row(event.step, event.time, {"epoch": event.epoch, **values})

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 from train_func.errors import InvalidInput
@@ -27,7 +27,10 @@ class RunRecord:
     function: str
     source_sha256: str
     fingerprints: Mapping[str, str] = field(default_factory=dict)
-    """Of the inputs of the task, by its field: the commit of what lies on the Hub, else of the content."""
+    """Of the inputs of the task, by its field, and of those of the run, by key: the commit of what lies on the Hub, the
+    address of a claim, else of the content; that of a named file with its ending."""
+    wheels: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of those that its workers unpack before their ranks start, by file name."""
     package_version: str = VERSION
     """That submitted it. No part of the name."""
     submitted: str = ""
@@ -41,13 +44,13 @@ class RunRecord:
 
     @property
     def job_name(self) -> str:
-        """Name of the PyTorchJob, or of its twin: a DNS label."""
-        return self.name if self.generation == 1 else f"{self.name}-g{self.generation}"
+        """Name of the PyTorchJob, or of its twin."""
+        return self.keys.job_name
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; ``from_dict`` is its inverse."""
         own = {name: getattr(self, name) for name in field_names(RunRecord)}
-        return {**own, "run": self.run.to_dict(), "fingerprints": dict(self.fingerprints)}
+        return {**own, "run": self.run.to_dict(), "fingerprints": dict(self.fingerprints), "wheels": dict(self.wheels)}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
@@ -56,7 +59,8 @@ class RunRecord:
         Raises:
             InvalidInput: the Run in it is invalid, or the record is of another format.
         """
-        strange = set(plain) ^ set(field_names(cls))
+        added = {own.name for own in fields(cls) if own.default is not MISSING or own.default_factory is not MISSING}
+        strange = (set(plain) ^ set(field_names(cls))) - (added - set(plain) - {"format"})
         if strange or plain["format"] != RUN_FORMAT:
             raise InvalidInput(_other_format(plain, strange))
         return cls(**{**plain, "run": Run.from_dict(plain["run"])})
@@ -76,7 +80,7 @@ class RunRecord:
         others = {name: plain[name] for name in plain if name in field_names(cls)}
         given = {name: value for name, value in plain["run"].items() if name in field_names(Run)}
         task = {name: value for name, value in plain["run"].items() if name not in given}
-        run = Run.recorded({**given, "task": TextClassification(**task)})
+        run = Run.recorded({"inputs": {}, **given, "task": TextClassification(**task)})
         found = {"dataset": plain["data_fingerprint"], "model": plain["model_fingerprint"]}
         return cls(**{**others, "run": run, "fingerprints": found, "format": 1})
 
@@ -168,6 +172,37 @@ class AttemptSetup:
     numerics: Mapping[str, Any] | None
     """None where the function opens no Session."""
     format: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimListing:
+    """What lay in a claim at the start of an attempt, by names, sizes and times of its files; no content was read."""
+
+    sha256: str
+    """Of the listing."""
+    num_files: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptInputs:
+    """What an attempt has read and no fingerprint of its run tells, in its ``inputs.json``."""
+
+    claims: Mapping[str, ClaimListing]
+    """By the address, ``pvc://CLAIM/PATH``."""
+    format: int = 1
+
+    def to_json(self) -> bytes:
+        """The content of the file."""
+        return json.dumps(asdict(self), indent=1).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self | None:
+        """None where it is of another format."""
+        plain = json.loads(text)
+        if plain.get("format") != 1:
+            return None
+        return cls(claims={address: ClaimListing(**listing) for address, listing in plain["claims"].items()})
 
 
 def _other_format(plain: Mapping[str, Any], strange: set[str]) -> str:

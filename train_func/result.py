@@ -6,7 +6,7 @@ A store is not believed to hold what it should.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -26,7 +26,11 @@ class Result:
     """That has published; 0 where the manifest does not tell."""
     files: Mapping[str, str]
     """SHA-256 (hex) by name."""
+    sizes: Mapping[str, int]
+    """Bytes by name."""
     metrics: Mapping[str, Any]
+    returned: Mapping[str, Any]
+    """What the function has returned."""
     note: str
     """What a user of the result has to know beside it; mostly empty."""
     data: bytes
@@ -34,7 +38,8 @@ class Result:
 
     @staticmethod
     def write(attempt: int, generation: int, report: Mapping[str, Any], files: Mapping[str, tuple[int, str]]) -> bytes:
-        """The manifest; ``report``: step, num_steps, metrics, audit, note; ``files``: size and SHA-256 by name."""
+        """The manifest; ``report``: step, num_steps, metrics, audit, note, returned; ``files``: size and SHA-256 by
+        name."""
         listed = {name: {"size": size, "sha256": sha256} for name, (size, sha256) in files.items()}
         plain = {"format": FORMAT, "attempt": attempt, "generation": generation, **report, "files": listed}
         return json.dumps(plain, indent=1).encode()
@@ -58,13 +63,17 @@ class Result:
                 reason="damaged",
             )
         listed, metrics, note = plain.get("files"), plain.get("metrics", {}), plain.get("note", "")
-        if not isinstance(listed, dict) or not isinstance(metrics, dict) or not isinstance(note, str):
-            raise _damaged(where, "its files and its metrics are not two JSON objects, or its note is no text")
+        returned = plain.get("returned", {})
+        if not isinstance(listed, dict) or not isinstance(metrics, dict) or not isinstance(returned, dict):
+            raise _damaged(where, "its files, its metrics and what was returned are not JSON objects")
+        if not isinstance(note, str):
+            raise _damaged(where, "its note is no text")
         if faults := [fault for name, facts in listed.items() if (fault := _fault(name, facts, listed))]:
             raise _damaged(where, "; ".join(faults[:3]))
         attempt = plain.get("attempt")
         sums = {name: facts["sha256"] for name, facts in listed.items()}
-        return cls(attempt if isinstance(attempt, int) else 0, sums, metrics, note, data)
+        sizes = {name: facts["size"] for name, facts in listed.items()}
+        return cls(attempt if isinstance(attempt, int) else 0, sums, sizes, metrics, returned, note, data)
 
     @property
     def sums(self) -> dict[str, str]:
@@ -83,12 +92,19 @@ def read_sums(data: bytes) -> dict[str, str]:
     return {name: sha256 for sha256, _, name in lines}
 
 
-def _fault(name: str, facts: object, listed: Mapping[str, object]) -> str | None:
+def name_fault(name: str, names: Collection[str]) -> str | None:
+    """What is wrong with the name of a published file, beside the others' ``names``."""
     fault = key_fault(name) or ("it holds a backslash" if "\\" in name else None)
     if fault or name in (MODEL_MANIFEST, SUMS) or name.startswith("."):
         return f"the name {name!r} of a file cannot be: {fault or 'it is kept for other use'}"
-    if any(name.startswith(f"{other}/") for other in listed):
+    if any(name.startswith(f"{other}/") for other in names):
         return f"the name {name!r} lies below another file"
+    return None
+
+
+def _fault(name: str, facts: object, listed: Mapping[str, object]) -> str | None:
+    if fault := name_fault(name, listed):
+        return fault
     size, sha256 = (facts.get("size"), facts.get("sha256")) if isinstance(facts, dict) else (None, None)
     if type(size) is not int or size < 0 or not (isinstance(sha256, str) and _SHA256.fullmatch(sha256)):
         return f"{name!r} has no size and SHA-256"

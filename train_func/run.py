@@ -14,16 +14,18 @@ from typing import Any, Self
 
 from train_func.errors import InvalidInput
 from train_func.fields import NamedFields, field_names
+from train_func.inputs import held, is_named, with_addresses
 from train_func.plain import plain
 from train_func.task import Task
 from train_func.tasks import TASKS
-from train_func.validity import brief, learning_rate_fault, parameter_faults, whole_fault
+from train_func.validity import brief, learning_rate_fault, parameter_faults, text_fault, whole_fault
 
 RESULT_VERSION = 1  # part of every name: raise it when the same Run would train to other numbers
 RECORD_KEY = "train_func"  # beside the fields of a Run in what a function is called with
 READABLE_LENGTH = 24  # characters of a name before its hash; pods add "-worker-999" and must stay below 63
 HASH_LENGTH = 12
 BUDGET = ("workers", "micro_batch_size", "max_attempts", "deadline")  # decide no result of a task
+_READABLE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _LIMITS = {
     "workers": (1, 1000),
     "epochs": (1, 100_000),
@@ -40,6 +42,12 @@ class Run(NamedFields):
     """One training, asked for. All faults, those of its task too, are reported at once.
 
     Without a task it is an own function, which is called with ``parameters`` as they are.
+
+    Each of ``inputs`` is a local path on every worker: ``session.input("photos")``, and without a Session
+    ``os.environ["TRAIN_FUNC_INPUT_PHOTOS"]``: the name in capitals, with ``_`` for ``-``. A file is that file, a folder
+    or a repository of the Hub that folder, a DataFrame or ``datasets.Dataset`` a Parquet file. Its content is part of
+    the name of the run, and is verified before the ranks start. ``pvc://CLAIM/PATH`` is mounted read-only and not
+    carried: of it the address alone is part of the name.
 
     Raises:
         InvalidInput: naming every field that cannot work, what it was and what it may be.
@@ -65,13 +73,18 @@ class Run(NamedFields):
     """Seconds after which the job fails."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Values of your own, plain JSON, handed to the function; with a task beside the fields above."""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """Files, folders, ``s3://``, ``hf://`` and ``pvc://`` addresses and tables, by names of your own."""
+    name: str | None = None
+    """Readable part of the run's name, such as ``"reviews"``; under another one the same Run is another run."""
 
     def __post_init__(self) -> None:
+        inputs, unheld = held(self.inputs)  # first: a DatasetDict is a dict, too
         for name in field_names(Run):
-            object.__setattr__(self, name, plain(getattr(self, name)))
+            object.__setattr__(self, name, inputs if name == "inputs" else plain(getattr(self, name)))
         if getattr(self, "workers", None) is None:
             object.__setattr__(self, "workers", 2 if self.task else 1)
-        if found := _faults(self):
+        if found := [*_faults(self), *unheld]:
             raise InvalidInput(found)
         object.__setattr__(self, "parameters", json.loads(json.dumps(dict(self.parameters))))
 
@@ -79,7 +92,9 @@ class Run(NamedFields):
     def unknown(cls, name: str, given: Mapping[str, Any]) -> str:
         """Names the task when the field is one of a task."""
         tasks = [type(given["task"])] if isinstance(given.get("task"), Task) else TASKS
-        of_task = {own: task.__name__ for task in tasks for own in field_names(task)}
+        of_task = {
+            own: task.__name__ for task in reversed(tasks) for own in field_names(task)
+        }  # the first one that has it
         close = difflib.get_close_matches(name, [*field_names(cls), *of_task], n=1)
         if not close or close[0] not in of_task:
             return f"{super().unknown(name, given)} Values of your own go in parameters"
@@ -90,7 +105,7 @@ class Run(NamedFields):
         """The Run as plain JSON values; ``from_dict`` is its inverse."""
         own = {name: getattr(self, name) for name in field_names(Run)}
         parameters = json.loads(json.dumps(self.parameters))
-        return {**own, "task": self.task and self.task.to_dict(), "parameters": parameters}
+        return {**own, "task": self.task and self.task.to_dict(), "parameters": parameters, "inputs": dict(self.inputs)}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
@@ -108,7 +123,12 @@ class Run(NamedFields):
 
     def with_task(self, changes: Mapping[str, Any]) -> Self:
         """The Run with other values in fields of its task."""
-        return dataclasses.replace(self, task=self.task and self.task.with_fields(changes))
+        return dataclasses.replace(self, task=self.task and dataclasses.replace(self.task, **changes))
+
+    def with_inputs(self, addresses: Mapping[str, Any]) -> Self:
+        """The Run with other values in fields of its task, by field, and other addresses of inputs, by their keys."""
+        run = self.with_task({key: value for key, value in addresses.items() if not is_named(key)})
+        return dataclasses.replace(run, inputs=with_addresses(run.inputs, addresses))
 
     def ranks_fault(self, num_ranks: int) -> str | None:
         """What is wrong with so many ranks of all workers together."""
@@ -135,8 +155,20 @@ def _faults(run: Run) -> list[str]:
         found = [*task.all_faults(), *found]
     elif task is not None:
         found.insert(0, f"task={brief(task)}: a task such as TextClassification(model=..., dataset=...) is expected")
+    if run.name is not None and (fault := _name_fault(run.name)):
+        found.append(fault)
     reserved = {RECORD_KEY, *(field_names(Run) if task is not None else ())}
     return [*found, *parameter_faults(run.parameters, reserved)]
+
+
+def _name_fault(name: object) -> str | None:
+    expected = f"at most {READABLE_LENGTH} small letters, digits and hyphens are expected, a letter first"
+    if fault := text_fault("name", name, expected):
+        return fault
+    if len(str(name)) <= READABLE_LENGTH and _READABLE.fullmatch(str(name)):
+        return None
+    close = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).lstrip("-0123456789")[:READABLE_LENGTH].rstrip("-")
+    return f"name={brief(name)}: {expected}, such as {close or 'reviews'!r}"
 
 
 def name_of(
@@ -149,18 +181,22 @@ def name_of(
 ) -> str:
     """A readable part and a hash of everything that decides the result: the same inputs give the same name.
 
+    The readable part, which ``Run.name`` sets, is not hashed.
+
     Args:
         run: asks for the training.
         function: its name.
         source_sha256: of the text that travels.
-        fingerprints: of the task's inputs, by field: the commit of what lies on the Hub, else of the content.
-        packages: versions of those that the task comes from, by name; none for a task of this package.
+        fingerprints: of the task's inputs, by field, and of the run's own, by key: the commit of what lies on the Hub,
+            the address of a claim, else of the content.
+        packages: versions of those that decide, by name: of an installed package that the task comes from, and of
+            those that a backend was asked to bring.
     """
     decides = {
         "result_version": RESULT_VERSION,
         "source": source_sha256,
         "function": function,
-        "task": run.task and run.task.identity(fingerprints),
+        "task": run.task and run.task.identity({key: of for key, of in fingerprints.items() if not is_named(key)}),
         "inputs": dict(fingerprints),
         "seed": run.seed,
         "epochs": run.epochs,
@@ -172,7 +208,7 @@ def name_of(
     }
     inputs = [str(getattr(run.task, name)) for name in run.task.inputs[:2]] if run.task else []
     named = inputs or [type(run.task).__name__ if run.task else function]
-    readable = "-".join(map(_slug, named))[:READABLE_LENGTH].strip("-")
+    readable = run.name or "-".join(map(_slug, named))[:READABLE_LENGTH].strip("-")
     return f"{readable}-{hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]}"
 
 

@@ -90,9 +90,10 @@ def _of_dataset(dataset: Any, field: str) -> "Iterator[pa.Table]":
     if is_a(dataset, "datasets", "DatasetDict") or is_a(dataset, "datasets", "IterableDatasetDict"):
         first, second, *_ = [*sorted(dataset, key=lambda name: name != "train"), None, None]
         held_out = f", held_out=splits[{second!r}]" if second else ""
+        meant = f"dataset=splits[{first!r}]{held_out}" if field.isidentifier() else f"each by a name, splits[{first!r}]"
         raise InvalidInput(
             f"{field}: a {type(dataset).__name__} is no table, it holds the splits {', '.join(map(repr, dataset))}; "
-            f"give those that are meant: dataset=splits[{first!r}]{held_out}",
+            f"give those that are meant: {meant}",
             cause="data",
         )
     if is_a(dataset, "datasets", "IterableDataset"):

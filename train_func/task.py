@@ -1,12 +1,11 @@
 """Task: what kind of training a Run asks for. The task is plain data; its worker half, named in it, does the work."""
 
-import dataclasses
 import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import PurePath
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from train_func.errors import InvalidInput
 from train_func.fields import NamedFields
@@ -102,10 +101,6 @@ class Task(NamedFields):
     def load(self) -> "Task":
         """The task itself."""
         return self
-
-    def with_fields(self, changes: Mapping[str, Any]) -> Self:
-        """The task with other values."""
-        return dataclasses.replace(self, **changes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from train_func.secret import secret_in, secret_under
 
 MAX_SHOWN = 100  # characters of a value that is no text
-_CUT_ADDRESS = re.compile(r"(s3|package|https?):/(?!/)")
+_CUT_ADDRESS = re.compile(r"(s3|package|hf|pvc|https?):/(?!/)")
 
 
 def whole_fault(name: str, value: object, low: int, high: int | None = None) -> str | None:
@@ -47,6 +47,13 @@ def names_fault(name: str, value: object, example: str) -> str | None:
     if len(value) == 1:
         return f"{name}={value!r}: one class leaves nothing to learn; name at least two"
     return None
+
+
+def column_names_fault(name: str, value: tuple[object, ...]) -> str | None:
+    """At least two different names of columns."""
+    if len(value) >= 2 and all(isinstance(one, str) and one.strip() for one in value) and len(set(value)) == len(value):
+        return None
+    return f"{name}={brief(value)}: at least two different columns are expected, such as ('toxic', 'insult')"
 
 
 def parameter_faults(given: object, reserved: Collection[str]) -> list[str]:

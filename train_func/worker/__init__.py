@@ -1,7 +1,7 @@
 """What runs in the pod, and in its stand-in on this machine.
 
-Inside ``train_func`` it offers Session and Trainer, and anywhere ``read``, the rows of a data set to look at; each is
-loaded when first used: the supervisor needs no torch.
+Inside ``train_func`` it offers Session and Trainer, and anywhere ``read``, the rows of a data set, and ``split``, those
+of a run, to look at; each is loaded when first used: the supervisor needs no torch.
 """
 
 import importlib
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from train_func.worker.inputs.reader import read
+    from train_func.worker.tasks.protocol import split
     from train_func.worker.training.session import Session
     from train_func.worker.training.trainer import Trainer
 
@@ -17,8 +18,9 @@ _HOMES = {
     "Session": "train_func.worker.training.session",
     "Trainer": "train_func.worker.training.trainer",
     "read": "train_func.worker.inputs.reader",
+    "split": "train_func.worker.tasks.protocol",
 }
-__all__ = ["Session", "Trainer", "read"]
+__all__ = ["Session", "Trainer", "read", "split"]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
 
         supervise(os.environ, stop)
     if arguments == ["rank"]:
-        from train_func.worker.pod.processes import die_with
+        from train_func.process_tree import die_with
 
         die_with(int(os.environ["TRAIN_FUNC_SUPERVISOR"]))  # before anything slow is imported
         from train_func.worker.pod import rank_main

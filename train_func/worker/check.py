@@ -10,14 +10,17 @@ import json
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from train_func.counted import counted
 from train_func.errors import Cause
+from train_func.inputs import key_of
 from train_func.run import Run
-from train_func.storage import Store, open_store
+from train_func.storage import open_store
 from train_func.worker.inputs.cache import machine_cache
+from train_func.worker.inputs.named import find
 from train_func.worker.tasks.protocol import Findings, worker_half
 
 COPIES = 2  # of the model that must fit beside what is there: one being written, one being published
@@ -33,28 +36,23 @@ def main() -> int:
 
 
 def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[str, Any]:
-    """The report on a run given as plain JSON."""
-    early = Findings()
-    run = early.tried(lambda: Run.from_dict(fields))
-    store = early.tried(lambda: open_store(address)) if run is not None and address is not None else None
-    report = check(run, store, cache) if run is not None else {"notes": [], "facts": {}, "inputs": {}, "commits": {}}
-    faults = [{"cause": cause, "message": message} for cause, message in early.faults]
-    return {**report, "faults": faults + report.get("faults", [])}
-
-
-def check(run: Run, store: Store | None, cache: Path) -> dict[str, Any]:
-    """Faults, notes and facts of a run's data and model."""
+    """Faults, notes and facts of the data, model and inputs of a run given as plain JSON."""
     found = Findings()
-    half = found.tried(lambda: worker_half(run, store, cache))
-    found = half.check() if half else found
-    if found.num_model_bytes is not None:
+    run = found.tried(lambda: Run.from_dict(fields))
+    if run is not None:
+        store = found.tried(lambda: open_store(address)) if address is not None else None
+        if run.task and (half := found.tried(lambda: worker_half(run, store, cache))):
+            faults, found = found.faults, half.check()
+            found.faults = faults + found.faults
+        for name, named in run.inputs.items():
+            if given := found.tried(partial(find, name, named, store, cache)):
+                found.add_named(key_of(name), given)
         found.faults += _disk_faults(found.num_model_bytes, cache)
-    found.notes += _size_notes(run, found.facts.get("num_train"))
-    known = {"num_model_bytes": found.num_model_bytes} if found.num_model_bytes is not None else {}
+        found.notes += _size_notes(run, found.facts.get("num_train"))
     return {
         "faults": [{"cause": cause, "message": message} for cause, message in found.faults],
         "notes": found.notes,
-        "facts": {"fingerprints": found.fingerprints, **found.facts, **known},
+        "facts": {"fingerprints": found.fingerprints, "num_model_bytes": found.num_model_bytes, **found.facts},
         "summary": found.summary,
         "inputs": {field: files.to_dict() for field, files in found.inputs.items()},
         "commits": found.commits,

@@ -7,29 +7,17 @@ header into the wanted columns; tsv has no quoting at all, a quote is a quote.
 import contextlib
 import csv
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 
-MAX_SHOWN = 5
 BLOCK = 16 << 20  # bytes; no row may be longer
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}  # of a csv, the usual one first
-
-
-@dataclass(frozen=True)
-class _Ragged:
-    row: int
-    found: int
-    wanted: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"row {self.row} has {self.found} field{'s' * (self.found != 1)}, wanted {self.wanted}: {self.text!r}"
 
 
 def read_csv(path: Path, wanted: Collection[str] = ()) -> pa.Table:
@@ -38,7 +26,6 @@ def read_csv(path: Path, wanted: Collection[str] = ()) -> pa.Table:
     Raises:
         InvalidInput: as ``read_tsv``, or more than one separator fits.
     """
-    _refuse_empty(path)
     return _read(path, _separator(path, frozenset(wanted)), quoted=True)
 
 
@@ -49,17 +36,11 @@ def read_tsv(path: Path) -> pa.Table:
         InvalidInput: empty file, doubled column names, or rows with another number of fields than the header, the
             first five with their row number (the header is row 1) and the number of all.
     """
-    _refuse_empty(path)
     return _read(path, "\t", quoted=False)
 
 
-def _refuse_empty(path: Path) -> None:
-    if path.stat().st_size == 0:
-        raise InvalidInput(f"{path}: the file is empty (0 bytes); a header and rows are expected", cause="data")
-
-
 def _read(path: Path, delimiter: str, *, quoted: bool) -> pa.Table:
-    ragged: list[Any] = []
+    ragged: list[tuple[int, str]] = []  # the number of each row, and what is said of it
     try:
         table = _parse(path, delimiter, ragged, quoted=quoted, in_order=False)
         if ragged:
@@ -107,10 +88,11 @@ def _rows(path: Path, separator: str) -> Iterator[list[str]]:
         yield from filter(None, csv.reader(file, delimiter=separator, strict=True))
 
 
-def _parse(path: Path, delimiter: str, ragged: list[Any], *, quoted: bool, in_order: bool) -> pa.Table:
+def _parse(path: Path, delimiter: str, ragged: list[tuple[int, str]], *, quoted: bool, in_order: bool) -> pa.Table:
     def note(row: Any) -> str:
         text = row.text if len(row.text) <= 60 else f"{row.text[:57]}..."
-        ragged.append(_Ragged(row.number or 0, row.actual_columns, row.expected_columns, text))
+        has = f"row {row.number} has {counted(row.actual_columns, 'field')}, wanted {row.expected_columns}: {text!r}"
+        ragged.append((row.number, has))
         return "skip"
 
     return pacsv.read_csv(
@@ -126,10 +108,8 @@ def _parse(path: Path, delimiter: str, ragged: list[Any], *, quoted: bool, in_or
     )
 
 
-def _ragged_fault(path: Path, delimiter: str, ragged: list[_Ragged], *, quoted: bool) -> str:
-    ragged.sort(key=lambda row: row.row)
-    shown = "; ".join(map(str, ragged[:MAX_SHOWN]))
-    more = "" if len(ragged) <= MAX_SHOWN else f"; and {len(ragged) - MAX_SHOWN} more"
+def _ragged_fault(path: Path, delimiter: str, ragged: list[tuple[int, str]], *, quoted: bool) -> str:
+    shown = listed([said for _, said in sorted(ragged)], separator="; ")
     advice = "a tab within a text has to become a space"
     if quoted:
         held = f"{SEPARATORS[delimiter]} or line breaks"
@@ -137,7 +117,7 @@ def _ragged_fault(path: Path, delimiter: str, ragged: list[_Ragged], *, quoted: 
         if row := _open_quote(path, delimiter):
             advice = f"the double quote opened in row {row} is never closed"
     rows = "1 row has" if len(ragged) == 1 else f"{len(ragged)} rows have"
-    return f"{path}: {rows} not as many fields as the header: {shown}{more} (the header is row 1); {advice}"
+    return f"{path}: {rows} not as many fields as the header: {shown} (the header is row 1); {advice}"
 
 
 def _unparsed(path: Path, delimiter: str, error: Exception, *, quoted: bool) -> str:

@@ -1,6 +1,5 @@
 """Whether a file is UTF-8 text, and if not: from which byte on, and what it more likely is."""
 
-import codecs
 import itertools
 import shlex
 from pathlib import Path
@@ -18,32 +17,27 @@ _MAGIC = (
 
 def encoding_fault(path: Path) -> str | None:
     """Why ``path`` is not UTF-8 text, with byte offset, line and remedy; None when it is."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
     offset = num_lines = 0
     with path.open("rb") as file:
         head = file.read(4)
         if kind := next((kind for magic, kind in _MAGIC if head.startswith(magic)), None):
             return f"{path}: the file is {kind.format(utf16=_conversion(path, 'UTF-16'))}"
         file.seek(0)
-        while True:
-            chunk = file.read(CHUNK)
+        while chunk := file.read(CHUNK) + file.readline():  # whole lines, so that no character is cut
             try:
-                decoder.decode(chunk, final=not chunk)
+                chunk.decode()
             except UnicodeDecodeError as error:
-                # What the decoder held back of the chunk before stands at the front of its object.
-                start = offset - (len(error.object) - len(chunk)) + error.start
-                line = num_lines + error.object[: error.start].count(b"\n") + 1
-                return f"{path}: {_not_utf8(path, start, line)}"
+                line = num_lines + chunk[: error.start].count(b"\n") + 1
+                return f"{path}: {_not_utf8(path, offset + error.start, line)}"
             if (place := chunk.find(b"\0")) >= 0:
                 line = num_lines + chunk[:place].count(b"\n") + 1
                 return (
                     f"{path}: a NUL byte at offset {offset + place} (line {line}): likely UTF-16 text without its "
                     f"mark; convert it: {_conversion(path, 'UTF-16LE')}"
                 )
-            if not chunk:
-                return None
             offset += len(chunk)
             num_lines += chunk.count(b"\n")
+    return None
 
 
 def _not_utf8(path: Path, offset: int, line: int) -> str:

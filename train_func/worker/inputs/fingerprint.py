@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from train_func.storage.disk import make_folders
@@ -36,6 +36,11 @@ def of_each(folder: Path, names: Iterable[str], cache: Path) -> dict[str, str]:
 def of_parts(parts: dict[str, str]) -> str:
     """One fingerprint out of several, each under its name."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def of_named(sums: Mapping[str, str]) -> str:
+    """The fingerprint of a folder, from those of its files by name; of one file, whose name is "", its own."""
+    return sums.get("") or of_parts(dict(sums))
 
 
 def _hash(path: Path) -> str:

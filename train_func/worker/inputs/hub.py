@@ -17,7 +17,7 @@ from huggingface_hub.errors import (
 )
 
 from train_func.errors import InvalidInput
-from train_func.worker.inputs.locate import HubId
+from train_func.worker.inputs.locate import Wanted
 from train_func.worker.inputs.model_folder import LOADED, NOT_LOADED, sizes_of
 
 SECONDS = 10.0  # for one answer
@@ -37,7 +37,7 @@ class Unreachable:
 
     why: str
 
-    def fault(self, wanted: HubId, held: str = "no copy of it") -> str:
+    def fault(self, wanted: Wanted, held: str = "no copy of it") -> str:
         """The message when this machine lacks it too; ``held``: what this machine holds."""
         return (
             f"{wanted}: the Hub ({constants.ENDPOINT}) cannot be reached from here ({self.why}), and HF_HOME "
@@ -56,7 +56,7 @@ class FetchedModel:
     notes: tuple[str, ...]
 
 
-def look_up(wanted: HubId) -> Listing | Unreachable:
+def look_up(wanted: Wanted) -> Listing | Unreachable:
     """What the Hub says of a repository; waits at most ``SECONDS`` for it.
 
     Raises:
@@ -65,28 +65,28 @@ def look_up(wanted: HubId) -> Listing | Unreachable:
     hub = HfApi()
     try:
         info = hub.repo_info(
-            wanted.name, repo_type=wanted.kind, revision=wanted.revision, timeout=SECONDS, files_metadata=True
+            wanted.address, repo_type=wanted.kind, revision=wanted.revision, timeout=SECONDS, files_metadata=True
         )
         if info.gated:  # such a repository shows its listing to all accounts, and its files to some
-            hub.auth_check(wanted.name, repo_type=wanted.kind)
+            hub.auth_check(wanted.address, repo_type=wanted.kind)
     except (HTTPError, OSError, HFValidationError) as error:
         return no_answer(wanted, error)
     return Listing(str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or ()})
 
 
-def no_answer(wanted: HubId, error: Exception) -> Unreachable:
+def no_answer(wanted: Wanted, error: Exception) -> Unreachable:
     """Sorts what asking the Hub raised: no answer is handed back, a refusal raises InvalidInput."""
     if (fault := refusal(wanted, error)) is not None:
         raise InvalidInput(fault, cause=wanted.cause) from None
     return Unreachable(_reason(error))
 
 
-def page(wanted: HubId) -> str:
+def page(wanted: Wanted) -> str:
     """Where a person looks at the repository."""
-    return f"{constants.ENDPOINT}/{'datasets/' if wanted.kind == 'dataset' else ''}{wanted.name}"
+    return f"{constants.ENDPOINT}/{'datasets/' if wanted.kind == 'dataset' else ''}{wanted.address}"
 
 
-def refusal(wanted: HubId, error: Exception) -> str | None:
+def refusal(wanted: Wanted, error: Exception) -> str | None:
     """What the Hub refused; None when it gave no answer of use."""
     has_token = get_token() is not None
     match error:
@@ -119,7 +119,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {text[0][:120]}" if text else type(error).__name__
 
 
-def fetch_model(wanted: HubId, patterns: Sequence[str]) -> FetchedModel:
+def fetch_model(wanted: Wanted, patterns: Sequence[str]) -> FetchedModel:
     """The files of the repository that match ``patterns``.
 
     Raises:
@@ -136,7 +136,7 @@ def fetch_model(wanted: HubId, patterns: Sequence[str]) -> FetchedModel:
     )
 
 
-def _downloaded(wanted: HubId, listing: Listing, patterns: Sequence[str]) -> Path:
+def _downloaded(wanted: Wanted, listing: Listing, patterns: Sequence[str]) -> Path:
     if "config.json" not in listing.files:
         raise InvalidInput(f"{wanted}: no config.json, so no model: {page(wanted)}/tree/main", cause="model")
     try:
@@ -149,7 +149,7 @@ def _downloaded(wanted: HubId, listing: Listing, patterns: Sequence[str]) -> Pat
     return folder
 
 
-def _cached(wanted: HubId, answer: Unreachable) -> Path:
+def _cached(wanted: Wanted, answer: Unreachable) -> Path:
     try:
         return Path(_snapshot(wanted, LOADED, local_files_only=True))
     except LocalEntryNotFoundError as error:
@@ -157,12 +157,27 @@ def _cached(wanted: HubId, answer: Unreachable) -> Path:
         raise InvalidInput(answer.fault(wanted, held), cause="model") from None
 
 
-def _snapshot(wanted: HubId, patterns: Sequence[str], *, local_files_only: bool) -> str:
+def _snapshot(wanted: Wanted, patterns: Sequence[str], *, local_files_only: bool) -> str:
     folder: str = snapshot_download(
-        wanted.name,
+        wanted.address,
         revision=wanted.revision,
         allow_patterns=list(patterns),
         ignore_patterns=list(NOT_LOADED),
         local_files_only=local_files_only,
     )
     return folder
+
+
+def fetch_repository(wanted: Wanted, *, local_files_only: bool = False) -> Path:
+    """The folder of all files of a repository, in HF_HOME; its name is the commit.
+
+    Raises:
+        InvalidInput: as ``fetch_model``.
+    """
+    try:
+        folder = snapshot_download(
+            wanted.address, repo_type=wanted.kind, revision=wanted.revision, local_files_only=local_files_only
+        )
+    except (HTTPError, LocalEntryNotFoundError) as error:
+        raise InvalidInput(no_answer(wanted, error).fault(wanted), cause=wanted.cause) from error
+    return Path(folder)

@@ -16,10 +16,10 @@ from huggingface_hub import constants
 
 from train_func.errors import InvalidInput
 from train_func.worker.inputs.hub import Unreachable, look_up
-from train_func.worker.inputs.locate import HubId
+from train_func.worker.inputs.locate import Wanted
 
 
-def read_hub(wanted: HubId, subset: str | None) -> tuple[str, dict[str, pa.Table], tuple[str, ...]]:
+def read_hub(wanted: Wanted, subset: str | None) -> tuple[str, dict[str, pa.Table], tuple[str, ...]]:
     """Commit, tables by split, and notes; from the cache in HF_HOME when the Hub cannot be reached.
 
     Raises:
@@ -32,7 +32,7 @@ def read_hub(wanted: HubId, subset: str | None) -> tuple[str, dict[str, pa.Table
         notes = (f"{wanted}: the Hub cannot be reached ({answer.why}); the copy of {chosen!r} in HF_HOME is used",)
     else:
         try:
-            loaded = load_dataset(wanted.name, subset, revision=wanted.revision)
+            loaded = load_dataset(wanted.address, subset, revision=wanted.revision)
         except (DatasetsError, ValueError, RuntimeError, OSError) as error:
             raise _unloadable(wanted, subset, error) from error
     if not isinstance(loaded, DatasetDict):
@@ -62,12 +62,12 @@ def _tables(splits: DatasetDict) -> dict[str, pa.Table]:
     }
 
 
-def _cached(wanted: HubId, subset: str | None, answer: Unreachable) -> tuple[Any, str]:
+def _cached(wanted: Wanted, subset: str | None, answer: Unreachable) -> tuple[Any, str]:
     """What an earlier load left in HF_HOME, when it is certain to be the revision asked for, and its subset."""
     try:
         builder = Cache(
-            repo_id=wanted.name,
-            dataset_name=wanted.name.split("/")[-1],
+            repo_id=wanted.address,
+            dataset_name=wanted.address.split("/")[-1],
             config_name=subset,
             version="auto",
             hash="auto",
@@ -83,11 +83,11 @@ def _cached(wanted: HubId, subset: str | None, answer: Unreachable) -> tuple[Any
     return loaded, str(builder.config.name)
 
 
-def _revision(wanted: HubId) -> str | None:
+def _revision(wanted: Wanted) -> str | None:
     """The commit that a branch or tag had when the Hub was last asked; a commit is its own."""
     if len(wanted.revision) == 40:
         return wanted.revision
-    folder = f"datasets--{wanted.name.replace('/', '--')}"
+    folder = f"datasets--{wanted.address.replace('/', '--')}"
     note = Path(constants.HF_HUB_CACHE) / folder / "refs" / wanted.revision
     return note.read_text().strip() if note.is_file() else None
 
@@ -98,7 +98,7 @@ def _commit(loaded: DatasetDict) -> str:
     return Path(file).parent.name
 
 
-def _unloadable(wanted: HubId, subset: str | None, error: Exception) -> Exception:
+def _unloadable(wanted: Wanted, subset: str | None, error: Exception) -> Exception:
     if _is_full(error):
         return error
     text = str(error).strip()

@@ -9,10 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from train_func.counted import counted
+from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 
-MAX_SHOWN = 5
 BLOCK = 64 << 20  # bytes; no line may be longer
 _BOM = b"\xef\xbb\xbf"
 _KINDS = {str: "text", bool: "true/false", int: "number", float: "number", list: "list", dict: "object"}
@@ -54,8 +53,8 @@ def _lines(path: Path, data: bytes) -> Iterator[tuple[int, Any]]:
                 faults.append(f"line {number}: {error.msg} at column {error.colno}")
     if faults:
         raise InvalidInput(
-            f"{path}: no JSON object in {counted(len(faults), 'line')}: {_first(faults)}; one object per line is "
-            "wanted, or one list of objects",
+            f"{path}: no JSON object in {counted(len(faults), 'line')}: {listed(faults, separator='; ')}; one object "
+            "per line is wanted, or one list of objects",
             cause="data",
         )
 
@@ -63,7 +62,7 @@ def _lines(path: Path, data: bytes) -> Iterator[tuple[int, Any]]:
 def _table(path: Path, rows: list[tuple[int, Any]], unit: str) -> pa.Table:
     if strangers := [f"{unit} {number}: {json.dumps(row)[:60]}" for number, row in rows if not isinstance(row, dict)]:
         raise InvalidInput(
-            f"{path}: no object in {counted(len(strangers), unit)}: {_first(strangers)}; "
+            f"{path}: no object in {counted(len(strangers), unit)}: {listed(strangers, separator='; ')}; "
             'every row is expected as {"column": value, ...}',
             cause="data",
         )
@@ -86,8 +85,3 @@ def _mixed(rows: list[tuple[int, Any]], name: str, unit: str) -> str | None:
         return None
     shown = "; ".join(f"{kind} ({where})" for kind, where in first.items())
     return f"column {name!r} mixes {shown}; one kind per column is expected"
-
-
-def _first(faults: list[str]) -> str:
-    more = "" if len(faults) <= MAX_SHOWN else f"; and {len(faults) - MAX_SHOWN} more"
-    return "; ".join(faults[:MAX_SHOWN]) + more

@@ -10,40 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from train_func.counted import listed
 from train_func.errors import Cause, InvalidInput, StorageFailed
 from train_func.layout import INPUTS
 from train_func.storage import Entry, Store, is_address, open_store, scheme_of, schemes
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import entry
 
+MAX_SHOWN = 12  # names of what lies near
 PACKAGE, EXAMPLE = "package://", "package://NAME/FOLDER"
-DATA_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+DATA_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".conll")
 _MISTAKEN = (*DATA_SUFFIXES, ".txt", ".xlsx", ".xls", ".gz", ".zip", ".arrow", ".safetensors", ".bin", ".pt")
 _CARRIED = re.compile(rf"(?P<root>(?:.+/)?{INPUTS}/(?P<sha256>[0-9a-f]{{64}}))/[^/]+")
 _CAUSES: dict[str, Cause] = {"model": "model", "dataset": "data"}
 
 
 @dataclass(frozen=True)
-class HubId:
-    """What a Run names when it is no file, folder or address."""
-
-    kind: Literal["model", "dataset"]
-    name: str
-    revision: str
-
-    def __str__(self) -> str:
-        at = "" if self.revision == "main" else f" (revision {self.revision})"
-        return f"{'model' if self.kind == 'model' else 'data set'} {self.name!r}{at}"
-
-    @property
-    def cause(self) -> Cause:
-        """Whose fault it is when it cannot be had."""
-        return _CAUSES[self.kind]
-
-
-@dataclass(frozen=True)
 class Wanted:
-    """An address as a Run gives it, in the field it stands in."""
+    """An address as a Run gives it, in the field it stands in; its text is how messages call what the Hub has there."""
 
     field: str
     address: str
@@ -52,9 +36,18 @@ class Wanted:
     columns: tuple[str, ...] = ()
     """What a data set has to hold; empty: it is only looked at."""
 
+    def __str__(self) -> str:
+        at = "" if self.revision == "main" else f" (revision {self.revision})"
+        return f"{'model' if self.kind == 'model' else 'data set'} {self.address!r}{at}"
+
+    @property
+    def cause(self) -> Cause:
+        """Whose fault it is when it cannot be had."""
+        return _CAUSES[self.kind]
+
     def fault(self, text: str) -> InvalidInput:
         """The error of this field, in its usual form."""
-        return InvalidInput(f"{self.field}={self.address!r}: {text}", cause=_CAUSES[self.kind])
+        return InvalidInput(f"{self.field}={self.address!r}: {text}", cause=self.cause)
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ class LocalFiles:
     @classmethod
     def found(cls, wanted: "Wanted", path: Path, parts: Mapping[str, str], sha256: str) -> "LocalFiles | None":
         """``parts`` are the files in ``path``, or one without a name for itself; None for the copy of a store's."""
-        if _is_in_store(wanted.address):
+        if is_in_store(wanted.address):
             return None
         files = {f"{path.name}/{name}" if name else path.name: part for name, part in parts.items()}
         return cls(path, files, sha256)
@@ -79,8 +72,8 @@ class LocalFiles:
         return {"path": str(self.path), "files": dict(self.files), "sha256": self.sha256}
 
 
-def locate(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str], bool] = bool) -> Path | HubId:
-    """The path or the Hub id that ``wanted`` means; what lies in a store is brought to the cache first.
+def locate(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str], bool] = bool) -> Path | None:
+    """The path that ``wanted`` means, None for an id of the Hub; what lies in a store is brought to the cache first.
 
     Args:
         store: used for addresses below its own; others are opened with this process's credentials.
@@ -99,13 +92,13 @@ def locate(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str
         except StorageFailed:
             raise wanted.fault(f"allowed are {', '.join((EXAMPLE, *(known.example for known in schemes())))}") from None
         local = scheme.local_path(address)
-        return _existing(wanted, local) if local else _from_store(wanted, store, cache, take)
+        return _existing(wanted, local) if local else _copied(wanted, stored(wanted, store, take), cache)
     path = Path(address).expanduser()
     if path.exists():
         return path.absolute()
     if looks_like_path(address):
         return _existing(wanted, path.absolute())
-    return HubId(wanted.kind, address, wanted.revision)
+    return None
 
 
 def looks_like_path(address: str) -> bool:
@@ -113,11 +106,14 @@ def looks_like_path(address: str) -> bool:
     return address.startswith((".", "/", "~")) or is_address(address) or address.lower().endswith(_MISTAKEN)
 
 
-def _is_in_store(address: str) -> bool:
-    """Whether what an address means has to be downloaded."""
+def is_in_store(address: str) -> bool:
+    """Whether what an address means has to be downloaded; not of one that no scheme fits, which ``locate`` refuses."""
     if not is_address(address) or address.startswith(PACKAGE):
         return False
-    return scheme_of(address).local_path(address) is None
+    try:
+        return scheme_of(address).local_path(address) is None
+    except StorageFailed:
+        return False
 
 
 def _existing(wanted: Wanted, path: Path) -> Path:
@@ -126,7 +122,9 @@ def _existing(wanted: Wanted, path: Path) -> Path:
     parent = next(folder for folder in path.parents if folder.is_dir())
     here = sorted(found.name for found in parent.iterdir() if not found.name.startswith("."))
     missing = path.relative_to(parent).parts[0]
-    raise wanted.fault(f"no such file or folder: {path}; {parent} holds {_listed(here)}{_near(missing, here)}")
+    raise wanted.fault(
+        f"no such file or folder: {path}; {parent} holds {listed(here, MAX_SHOWN) or 'nothing'}{_near(missing, here)}"
+    )
 
 
 def _in_package(wanted: Wanted) -> Path:
@@ -145,8 +143,35 @@ def _in_package(wanted: Wanted) -> Path:
     return _existing(wanted, Path(spec.submodule_search_locations[0]) / inside)
 
 
-def _from_store(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str], bool]) -> Path:
-    """A copy in the cache of the object, or of the folder of objects, that the address names."""
+@dataclass(frozen=True)
+class Stored:
+    """What an address in a store names: an object, or those of a folder."""
+
+    store: Store
+    key: str
+    items: tuple[Entry, ...]
+
+    def name(self, item: Entry) -> str:
+        """Its path in the folder; "" for a single object."""
+        return item.key.removeprefix(self.key).removeprefix("/")
+
+    def download(self, to: Path) -> dict[str, str]:
+        """Writes the object, or the folder, to a path; SHA-256 (hex) of each by name."""
+        sums = {}
+        for item in self.items:
+            target = to / self.name(item)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            sums[self.name(item)] = self.store.download(item.key, target)
+        return sums
+
+
+def stored(wanted: Wanted, store: Store | None, take: Callable[[str], bool] = bool) -> Stored:
+    """What lies at an address in a store; the arguments are those of ``locate``.
+
+    Raises:
+        InvalidInput: nothing does.
+        StorageFailed: the store is away or denies.
+    """
     root, key = scheme_of(wanted.address).split(wanted.address)
     if store is not None and wanted.address.startswith(f"{store.address}/"):
         key = wanted.address.removeprefix(f"{store.address}/").rstrip("/")
@@ -158,43 +183,34 @@ def _from_store(wanted: Wanted, store: Store | None, cache: Path, take: Callable
     if not found:
         folder = key.rpartition("/")[0]
         near = [f"{folder}/{name}" if folder else name for name in store.names(folder)]
-        raise wanted.fault(f"{store.address} holds nothing under {key!r}; near it: {_listed(near)}{_near(key, near)}")
-    wanted_items = [item for item in found if item.key == key or take(item.key.removeprefix(f"{key}/"))]
-    return _copied(wanted, store, key, wanted_items, cache)
+        shown = listed(near, MAX_SHOWN) or "nothing"
+        raise wanted.fault(f"{store.address} holds nothing under {key!r}; near it: {shown}{_near(key, near)}")
+    taken = [item for item in found if item.key == key or take(item.key.removeprefix(f"{key}/"))]
+    return Stored(store, key, tuple(taken))
 
 
-def _copied(wanted: Wanted, store: Store, key: str, items: list[Entry], cache: Path) -> Path:
-    """Named by what the store lists, so that changed objects get a copy of their own; verified when it is made."""
-    listing = [(item.key, item.size, item.version) for item in items]
-    state = hashlib.sha256(json.dumps([store.address, key, listing]).encode()).hexdigest()
+def _copied(wanted: Wanted, found: Stored, cache: Path) -> Path:
+    """A copy in the cache, named by what the store lists, so that changed objects get one of their own."""
+    listing = [(item.key, item.size, item.version) for item in found.items]
+    state = hashlib.sha256(json.dumps([found.store.address, found.key, listing]).encode()).hexdigest()
+    name = found.key.rpartition("/")[2]
 
     def download(part: Path) -> None:
         part.mkdir()
-        sums = {}
-        for item in items:
-            target = part / item.key.removeprefix(key.rpartition("/")[0]).lstrip("/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            sums[item.key.removeprefix(key).removeprefix("/")] = store.download(item.key, target)
-        _check_carried(wanted, store, key, sums)
+        check_carried(wanted, found, found.download(part / name))
 
-    return entry(cache, f"stored/{state}", download) / key.rpartition("/")[2]
+    return entry(cache, f"stored/{state}", download) / name
 
 
-def _check_carried(wanted: Wanted, store: Store, key: str, sums: Mapping[str, str]) -> None:
-    """Refuses what lies below the SHA-256 of something else; ``sums``: by path in the folder, "" for a single file."""
-    address = _CARRIED.fullmatch(key)
-    found = sums.get("") or fingerprint.of_parts(dict(sums))
-    if address and address["sha256"] != found:
+def check_carried(wanted: Wanted, found: Stored, sums: Mapping[str, str]) -> None:
+    """Refuses what lies below the SHA-256 of something else; ``sums``: of what was downloaded, by name."""
+    address = _CARRIED.fullmatch(found.key)
+    sha256 = fingerprint.of_named(sums)
+    if address and address["sha256"] != sha256:
         raise wanted.fault(
-            f"what lies there is not what was carried there: its SHA-256 is {found}; remove "
-            f"{store.address}/{address['root']} and submit again, which carries it anew"
+            f"what lies there is not what was carried there: its SHA-256 is {sha256}; remove "
+            f"{found.store.address}/{address['root']} and submit again, which carries it anew"
         )
-
-
-def _listed(names: list[str]) -> str:
-    if not names:
-        return "nothing"
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
 def _near(name: str, names: list[str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.worker.inputs import fingerprint
-from train_func.worker.inputs.locate import HubId, LocalFiles, Wanted, locate
+from train_func.worker.inputs.locate import LocalFiles, Wanted, locate
 from train_func.worker.inputs.model_folder import DESCRIBED, LOADED, ModelUse, is_loaded, judge, sizes_of
 
 
@@ -40,8 +40,8 @@ def find_model(
     """
     wanted = Wanted("model", address, "model", revision)
     place = locate(wanted, store, cache, is_loaded)
-    if isinstance(place, HubId):
-        return _on_hub(place, use, weights=weights)
+    if place is None:
+        return _on_hub(wanted, use, weights=weights)
     if revision != "main":
         raise InvalidInput(
             f"model_revision={revision!r}: only a Hub model has revisions, and {place} is none",
@@ -57,7 +57,7 @@ def find_model(
     return FoundModel(place, str(place), sha256, num_bytes, (), LocalFiles.found(wanted, place, parts, sha256))
 
 
-def _on_hub(wanted: HubId, use: ModelUse, *, weights: bool) -> FoundModel:
+def _on_hub(wanted: Wanted, use: ModelUse, *, weights: bool) -> FoundModel:
     from train_func.worker.inputs.hub import fetch_model  # imports huggingface_hub, which takes time
 
     fetched = fetch_model(wanted, LOADED if weights else DESCRIBED)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
@@ -12,14 +13,22 @@ from train_func.errors import InvalidInput
 from train_func.worker.inputs.model import FoundModel
 
 
-def load_tokenizer(found: FoundModel) -> Any:
+def load_tokenizer(found: FoundModel, *, of_words: bool = False) -> Any:
     """The tokenizer; one without a padding token pads with its end-of-text token.
+
+    Args:
+        of_words: whether it is given words rather than texts; each of them then stands behind a space.
 
     Raises:
         InvalidInput: it cannot be loaded, or has nothing to pad with.
     """
+    rules = {"local_files_only": True, "trust_remote_code": False}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(found.folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(found.folder, **rules)
+        if of_words and _byte_levels(tokenizer):  # it has other tokens for a word behind a space than for one without
+            tokenizer = AutoTokenizer.from_pretrained(found.folder, add_prefix_space=True, **rules)
+            for step in _byte_levels(tokenizer):
+                step.add_prefix_space = True
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _unloadable(found, error) from error
     if tokenizer.pad_token_id is None:
@@ -31,6 +40,14 @@ def load_tokenizer(found: FoundModel) -> Any:
             )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _byte_levels(tokenizer: Any) -> list[Any]:
+    """The steps of a tokenizer that turn texts into bytes and put no space before the first word."""
+    whole: Any = tokenizer.backend_tokenizer.pre_tokenizer if tokenizer.is_fast else None
+    is_several = isinstance(whole, pre_tokenizers.Sequence)
+    steps: Any = whole if is_several else [whole]
+    return [step for step in steps if isinstance(step, pre_tokenizers.ByteLevel) and not step.add_prefix_space]
 
 
 def load_model(found: FoundModel, auto_class: Any, tokenizer: Any, seed: int, **settings: Any) -> Any:

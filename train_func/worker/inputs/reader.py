@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
@@ -15,21 +15,17 @@ from train_func.storage import Store
 from train_func.tables import is_table, saved
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import machine_cache
+from train_func.worker.inputs.conll import read_conll
 from train_func.worker.inputs.delimited import read_csv, read_tsv
 from train_func.worker.inputs.encoding import encoding_fault
 from train_func.worker.inputs.jsonrows import read_json
-from train_func.worker.inputs.locate import DATA_SUFFIXES, HubId, LocalFiles, Wanted, locate
+from train_func.worker.inputs.locate import DATA_SUFFIXES, LocalFiles, Wanted, locate
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from pandas import DataFrame
 
 FEATURES = b"huggingface"  # the key under which `datasets` keeps its features in an Arrow schema
-_READERS: dict[str, Callable[[Path], pa.Table]] = {
-    ".tsv": read_tsv,
-    ".json": read_json,
-    ".jsonl": read_json,
-}
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ def read(
     """The rows of a data set, to look at: those to train on, or those of ``split``.
 
     Args:
-        dataset: as a Run takes it: Hub id, csv/tsv/json/jsonl/parquet file, folder saved by ``datasets``, store or
+        dataset: as a Run takes it: Hub id, csv/tsv/json/jsonl/parquet/conll file, saved ``datasets`` folder, store or
             package address, DataFrame or ``datasets.Dataset``.
 
     Raises:
@@ -94,11 +90,11 @@ def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: 
         StorageFailed: the store is away or denies.
     """
     place = locate(wanted, store, cache)
-    if isinstance(place, HubId):
+    if place is None:
         from train_func.worker.inputs.hub_dataset import read_hub
 
-        commit, tables, notes = read_hub(place, subset)
-        return Source(str(place), tables, commit, notes, commit=commit)
+        commit, tables, notes = read_hub(wanted, subset)
+        return Source(str(wanted), tables, commit, notes, commit=commit)
     faults = []
     if subset is not None:
         faults.append(f"subset={subset!r}: only a Hub data set has subsets, and {place} is none; leave subset out")
@@ -113,10 +109,11 @@ def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: 
 
 
 def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
-    """The names that `datasets` keeps for the integers of a column; empty when it keeps none."""
+    """The names that `datasets` keeps for the integers of a column, or of its lists; empty when it keeps none."""
     metadata = (table.schema.metadata or {}).get(FEATURES)
-    features = json.loads(metadata)["info"]["features"] if metadata else {}
-    feature = features.get(column)
+    feature = json.loads(metadata)["info"]["features"].get(column) if metadata else None
+    while isinstance(feature, list) or (isinstance(feature, dict) and "feature" in feature):
+        feature = feature[0] if isinstance(feature, list) else feature["feature"]
     if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
         return tuple(feature["names"])
     return ()
@@ -132,7 +129,11 @@ def _read_file(wanted: Wanted, path: Path) -> pa.Table:
         )
     if fault := encoding_fault(path):
         raise InvalidInput(fault, cause="data")
-    return read_csv(path, wanted.columns) if suffix == ".csv" else _READERS[suffix](path)
+    if suffix == ".conll":
+        return read_conll(path)
+    if suffix == ".csv":
+        return read_csv(path, wanted.columns)
+    return read_tsv(path) if suffix == ".tsv" else read_json(path)
 
 
 def _read_parquet(path: Path) -> pa.Table:

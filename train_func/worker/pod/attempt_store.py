@@ -5,6 +5,7 @@ generation lasts; the count begins anew with each submission.
 """
 
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 from train_func import exits
 from train_func.attempt_records import EndRecord, Lease, Verdict
@@ -17,6 +18,7 @@ from train_func.storage import Store
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.rank_end import RankEnd, records_of
 
+Record = TypeVar("Record", bound=Lease)
 _FREE = {exits.STOPPED, exits.RENDEZVOUS}
 
 
@@ -84,14 +86,14 @@ class Attempts:
 
     def claim(self) -> Lease:
         """Takes the next free number; of several claimants at once each gets its own."""
-        number = max(self._workers_ended(), default=0) + 1
+        number = max(self._ended(), default=0) + 1
         while not self._put(lease := self.lease(number)):
             number += 1
         return lease
 
     def claim_unformed(self) -> Lease:
         """The number for the end of this worker when no group has formed: one for all workers that end so."""
-        number = max(self._workers_ended(), default=1)
+        number = max(self._ended(), default=1)
         while not self._put(lease := self.lease(number, formed=False)) and not self._may_join(number):
             number += 1
         return lease
@@ -110,7 +112,7 @@ class Attempts:
         lease = self._lease_of(number)
         if lease is None or lease.formed or lease.submitted != self._record.submitted:
             return False
-        return self._worker not in self._workers_ended().get(number, [])
+        return self._keys.attempt(number).end(self._worker) not in self._ended().get(number, [])
 
     def lease(self, number: int, *, formed: bool = True) -> Lease:
         """This worker's claim of a number."""
@@ -134,13 +136,13 @@ class Attempts:
         checkpoints to tell of it.
         """
         submitted = self._record.submitted
-        ended = self._workers_ended()
+        ended = self._ended()
         num_started, num_charged, last = 0, 0, None
         for number in sorted(ended, reverse=True):
             lease = self._lease_of(number) if number != current else None
             if number != current and (lease is None or lease.submitted != submitted):
                 break
-            ends = sorted(self._ends(number, ended[number]), key=lambda end: not end.root_cause)
+            ends = sorted(self._ends(ended[number]), key=lambda end: not end.root_cause)
             if number != current and not submitted and any(not exits.retryable(end.exit_code) for end in ends):
                 break
             num_started += 1
@@ -151,17 +153,15 @@ class Attempts:
 
     def end_keys(self) -> set[str]:
         """Keys of all end records there are now."""
-        ended = self._workers_ended()
-        return {self._keys.attempt(number).end(worker) for number, workers in ended.items() for worker in workers}
+        return {key for keys in self._ended().values() for key in keys}
 
     def final_end(self, known: set[str]) -> Verdict | None:
         """A final verdict that was recorded since ``end_keys`` returned ``known``."""
-        new = (self._end(key) for key in sorted(self.end_keys() - known))
-        return next((end for end in new if end and not end.retryable), None)
+        return next((end for end in self._ends(sorted(self.end_keys() - known)) if not end.retryable), None)
 
     def root_of(self, number: int) -> Verdict | None:
         """The verdict on this attempt by the worker it began with, when that worker has recorded its end."""
-        ends = self._ends(number, self._workers_ended().get(number, []))
+        ends = self._ends(self._ended().get(number, []))
         return next((end for end in ends if end.root_cause and end.exit_code != 0), None)
 
     def is_published(self) -> bool:
@@ -172,7 +172,7 @@ class Attempts:
         """Writes this worker's end record."""
         claim = {**asdict(lease), "worker": self._worker, "pod": self._pod, "pod_uid": self._pod_uid}
         record = EndRecord(**{**asdict(verdict), **claim}, ended=now(), ranks=records_of(ends))
-        self._store.put(self._keys.attempt(lease.attempt).end(self._worker), record.to_record())
+        self._store.put(self._keys.attempt(lease.attempt).end(self._worker), record.to_json())
 
     def put_log(self, number: int, log: bytes) -> None:
         """Replaces this worker's log of the attempt."""
@@ -182,35 +182,25 @@ class Attempts:
     def _keys(self) -> RunKeys:
         return self._record.keys
 
-    def _workers_ended(self) -> dict[int, list[int]]:
-        """By each number that has a lease, the workers that have an end record under it."""
-        listed = (self._keys.attempt_file(entry.key) for entry in self._store.list(f"{self._keys.attempts}/"))
-        found = [file for file in listed if file]
-        numbers = {file.attempt for file in found if file.worker is None}
-        return {
-            number: [
-                file.worker for file in found if file.attempt == number and file.worker is not None and file.is_end
-            ]
-            for number in numbers
-        }
+    def _ended(self) -> dict[int, list[str]]:
+        """By each number that has a lease, the keys of the end records under it."""
+        files = {entry.key: self._keys.attempt_file(entry.key) for entry in self._store.list(f"{self._keys.attempts}/")}
+        ended: dict[int, list[str]] = {file.attempt: [] for file in files.values() if file and file.worker is None}
+        for key, file in files.items():
+            if file and file.is_end and file.attempt in ended:
+                ended[file.attempt].append(key)
+        return ended
 
     def _lease_of(self, number: int) -> Lease | None:
-        """None where another version of this package wrote it."""
-        key = self._keys.attempt(number).lease
-        data = self._store.get(key).data
-        try:
-            return Lease.from_json(data, key)
-        except StorageFailed:
-            return None
+        return self._read(Lease, self._keys.attempt(number).lease)
 
-    def _ends(self, number: int, workers: list[int]) -> list[EndRecord]:
-        found = (self._end(self._keys.attempt(number).end(worker)) for worker in workers)
-        return [end for end in found if end]
+    def _ends(self, keys: list[str]) -> list[EndRecord]:
+        return [end for key in keys if (end := self._read(EndRecord, key))]
 
-    def _end(self, key: str) -> EndRecord | None:
+    def _read(self, kind: type[Record], key: str) -> Record | None:
         """None where another version of this package wrote it."""
         data = self._store.get(key).data
         try:
-            return EndRecord.from_record(data, key)
+            return kind.from_json(data, key)
         except StorageFailed:
             return None

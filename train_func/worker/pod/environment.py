@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from train_func.errors import InvalidInput
+from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.pod.timings import Timings
 
 
@@ -16,7 +17,6 @@ class Environment:
     job_dir: Path
     work_dir: Path
     temporary_dir: Path
-    store: str
     worker: int
     pod: str
     pod_uid: str
@@ -30,6 +30,10 @@ class Environment:
     endpoint: str
     rendezvous_id: str
     rendezvous: Mapping[str, str]
+    cache_dir: Path
+    """Which other pods may share."""
+    claims_dir: Path | None = None
+    """In which the claims are mounted that the run reads; None where it reads none."""
     timings: Timings = field(default=Timings())
 
     @property
@@ -47,7 +51,6 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         job_dir=Path(read.text("TRAIN_FUNC_JOB_DIR")),
         work_dir=work_dir,
         temporary_dir=Path(environ.get("TMPDIR") or work_dir / "tmp"),
-        store=environ.get("TRAIN_FUNC_STORE", ""),
         worker=read.whole("TRAIN_FUNC_WORKER", low=0, otherwise="PET_NODE_RANK"),
         pod=environ.get("TRAIN_FUNC_POD") or socket.gethostname(),
         pod_uid=environ.get("TRAIN_FUNC_POD_UID", ""),
@@ -58,6 +61,8 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         endpoint=_endpoint(read),
         rendezvous_id=read.text("PET_RDZV_ID", otherwise="PET_MASTER_ADDR"),  # it has the name of the job
         rendezvous=_rendezvous(read),
+        cache_dir=machine_cache(environ),
+        claims_dir=Path(claims) if (claims := environ.get("TRAIN_FUNC_CLAIMS_DIR")) else None,
     )
     if environment.worker >= num_workers > 0:
         read.faults.append(f"TRAIN_FUNC_WORKER={environment.worker}: below the {num_workers} workers of PET_NNODES")

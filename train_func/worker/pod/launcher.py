@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, cast
@@ -20,6 +21,7 @@ from torch.distributed.elastic.events.api import Event, EventSource
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousHandler
 
+from train_func.worker.pod import output, trackers
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import Peers
@@ -29,14 +31,14 @@ from train_func.worker.pod.rendezvous import Rendezvous
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.verdict import stopped
 
-Open = Callable[[Peers], int]
+Open = Callable[[Peers], Mapping[str, str]]
 Finish = Callable[[Peers, list[RankEnd]], None]
 
 
 class Launcher(LocalElasticAgent):
     """Starts the ranks of one attempt once its group is complete, watches and ends them.
 
-    ``open_attempt`` is called when the group is complete, before any rank starts, and returns the attempt's number;
+    ``open_attempt`` is called when the group is complete, before any rank starts, and returns variables of the ranks;
     ``finish_attempt`` when all ranks of this worker have exited with 0. ``run`` raises what these raise, Stopped on a
     signal, NotFormed without a group and PeersLost when another worker ends badly; no rank is left in any case.
     """
@@ -89,7 +91,7 @@ class Launcher(LocalElasticAgent):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         super()._rendezvous(worker_group)
         self._peers = self._rendezvous_of_group.peers
-        self._files.attempt = self._open_attempt(self._peers)
+        self._files.variables = self._open_attempt(self._peers)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         with self._gate:
@@ -182,7 +184,7 @@ class _RankFiles(LogsSpecs):
         self._log_tee = log_tee
         self._folder = Path(mkdtemp(prefix="ranks-", dir=environment.temporary_dir))
         self._ranks: dict[int, int] = {}
-        self.attempt = 0
+        self.variables: Mapping[str, str] = {}
 
     @property
     def root_log_dir(self) -> str:
@@ -199,18 +201,21 @@ class _RankFiles(LogsSpecs):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         outputs = {}
         for local_rank, variables in envs.items():
-            self._ranks[local_rank] = int(variables["RANK"])
-            outputs[local_rank] = self._log_tee.rank_output(self._ranks[local_rank])
+            rank = self._ranks[local_rank] = int(variables["RANK"])
+            tracks = trackers.without_key if rank else partial(trackers.begin, self._environment.work_dir)
+            outputs[local_rank] = self._log_tee.rank_output(rank)
             variables |= {
-                "TRAIN_FUNC_ATTEMPT": str(self.attempt),
+                **self.variables,
+                **tracks(environ=os.environ),
                 "TRAIN_FUNC_OUTCOME_FILE": str(self.outcome(local_rank)),
                 "TRAIN_FUNC_SUPERVISOR": str(os.getpid()),
+                output.VARIABLE: str(output.begin(self._environment.work_dir, rank)),
                 "OMP_NUM_THREADS": str(self._environment.num_threads),
                 **_without_gpu(os.environ),
             }
             pipe = self._folder / f"{local_rank}.events"
             with contextlib.suppress(OSError):  # a file system without pipes: the rank prints what it says
-                self._log_tee.rank_events(self._ranks[local_rank], pipe)
+                self._log_tee.rank_events(rank, pipe)
                 variables["TRAIN_FUNC_EVENTS"] = str(pipe)
             running(self.outcome(local_rank)).touch()
         return LogsDest(stdouts=outputs, stderrs=dict(outputs), error_files=dict.fromkeys(outputs, ""))

@@ -151,7 +151,7 @@ class LogTee:
 
     def rank_output(self, rank: int) -> str:
         """A path; what is written to it appears as lines of this rank."""
-        stream = self._stream(os.pipe(), f"[rank {rank}] ".encode())
+        stream = self._stream(os.pipe(), events.OF_RANK.format(rank).encode())
         self._ranks.append(stream)
         return f"/dev/fd/{stream.write}"
 

@@ -1,9 +1,11 @@
 """What the supervisors of one group tell each other through their rendezvous store: signs of life, ends, verdicts."""
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Protocol
 
 from train_func.attempt_records import Verdict
@@ -83,9 +85,10 @@ class Peers:
     def tell(self, verdict: Verdict) -> Verdict:
         """Says how this worker ends; returns the first verdict that was said, which may be another worker's."""
         try:
-            return Verdict.from_json(self._store.compare_set("verdict", "", verdict.to_json()))
+            said = self._store.compare_set("verdict", "", json.dumps(asdict(verdict)))
         except RuntimeError:
             return verdict
+        return _verdict(said)
 
     def verdict(self, seconds: float) -> Verdict | None:
         """The verdict that was said first, or None when none was within ``seconds``."""
@@ -93,7 +96,7 @@ class Peers:
             said = self._await("verdict", seconds)
         except RuntimeError:  # its host has gone
             return None
-        return Verdict.from_json(said) if said else None
+        return _verdict(said) if said else None
 
     def tell_whether_publishing(self, publishing: bool) -> None:
         """Worker 0 says at its end whether it publishes what was trained; what it says first counts."""
@@ -121,7 +124,7 @@ class Peers:
             return
         self._looked = time.monotonic()
         if self._has("verdict"):
-            verdict = Verdict.from_json(self._store.get("verdict"))
+            verdict = _verdict(self._store.get("verdict"))
             raise PeersLost(f"worker {verdict.worker} has ended", verdict)
         if self._neighbour != self._worker and self._has(f"beat/{self._neighbour}"):
             self._listen()
@@ -150,14 +153,25 @@ class Peers:
         except RuntimeError:  # the store has gone, which every worker notices by itself
             return
 
+    def inputs_brought(self) -> None:
+        """Returns when every worker has its inputs: its ranks would wait for the others no longer than torch does."""
+        self._meet("inputs")
+
+    def ranks_ended(self) -> None:
+        """Returns when the ranks of every worker have ended well."""
+        self._meet("ended")
+
     def all_done(self) -> None:
         """Returns when every worker has come here: the group leaves together, because one exit 0 ends the job."""
-        if self._store.add("done", 1) == self._num_workers:
-            self._store.set("all done", "")
-        while not self._has("all done"):
+        self._meet("done")
+        self.leave(self._silence)
+
+    def _meet(self, place: str) -> None:
+        if self._store.add(place, 1) == self._num_workers:
+            self._store.set(f"all {place}", "")
+        while not self._has(f"all {place}"):
             self.look()
             self._stop.pause(0.05)
-        self.leave(self._silence)
 
     def leave(self, seconds: float) -> None:
         """The host of the store leaves last, or after ``seconds``, so that all can read what was said."""
@@ -175,3 +189,7 @@ class Peers:
                 return False
             self._stop.pause(0.05)
         return True
+
+
+def _verdict(said: bytes) -> Verdict:
+    return Verdict(**json.loads(said))

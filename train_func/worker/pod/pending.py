@@ -1,19 +1,27 @@
-"""What was trained and is not yet published, kept in the pod: the process that is left only has to upload.
+"""What an attempt publishes, kept in the pod of worker 0 until it is the result of the run. Loads no torch.
 
-Publishing waits for a store that is away, and the rank or the supervisor that waits may die meanwhile. Loads no torch.
+Rank 0 adds to it, and sends what it adds to the store under the attempt. When all ranks of all workers have ended, the
+supervisor makes it the result. Publishing waits for a store that is away, and the process that waits may die meanwhile:
+what is final can then be published by any other process of the pod.
 """
 
+import contextlib
 import json
+import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from train_func.events import Published
 from train_func.records import RunRecord
 from train_func.storage import Store
+from train_func.worker.attempt_setup import versions
 from train_func.worker.pod import reporting
-from train_func.worker.pod.publish import publish, take_source
+from train_func.worker.pod.output import take
+from train_func.worker.pod.publish import File, files_of, publish, send, take_source
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.store_wait import patient
 from train_func.worker.pod.timings import Timings
@@ -21,56 +29,154 @@ from train_func.worker.pod.timings import Timings
 PUBLISH_SECONDS = 15 * 60.0  # longest wait for the store after the training; the job's deadline ends it earlier
 
 
+@dataclass(frozen=True, kw_only=True)
+class _State:
+    """As it lies on the disk; each replaces the one before in one step."""
+
+    attempt: int
+    folder: str
+    """Name of the folder with the files."""
+    of_model: tuple[str, ...] = ()
+    """Files of the model that was added last; another model replaces them."""
+    report: Mapping[str, Any] = field(default_factory=dict)
+    sent: Mapping[str, File] = field(default_factory=dict)
+    """Of the files that the store has under the attempt: size and SHA-256 by name."""
+    is_final: bool = False
+    """Whether nothing more is to come but what may be missing without loss."""
+    until: float = 0.0
+    """When waiting for the store ends, seconds since 1970."""
+
+
 class Pending:
     """The publication in the working folder of a pod."""
 
     def __init__(self, work_dir: Path) -> None:
         self._root = work_dir / "publication"
-        self._sealed = self._root / "sealed.json"
-        self.folder = self._root / "model"
-        """Where the files are written before ``seal``."""
-
-    def begin(self) -> None:
-        """Makes room for the files; what a rank left that died while it wrote them is removed."""
-        shutil.rmtree(self._root, ignore_errors=True)
-        self._root.mkdir(parents=True)
-
-    def seal(self, attempt: int, report: Mapping[str, Any], seconds: float = PUBLISH_SECONDS) -> None:
-        """From now on the files are whole, and may be published within ``seconds`` by any process of the pod.
-
-        The last report that was sealed is the one that is published.
-        """
-        sealed = {"attempt": attempt, "report": report, "until": time.time() + seconds}
-        unfinished = self._sealed.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(sealed))
-        unfinished.replace(self._sealed)
+        self._file = self._root / "state.json"
 
     @property
-    def is_sealed(self) -> bool:
-        """Whether something waits here."""
-        return self._sealed.exists()
+    def is_final(self) -> bool:
+        """Whether something waits here that is to be published however the attempt ends, or cannot be read."""
+        try:
+            state = self._read()
+        except (OSError, ValueError):
+            return True
+        return state is not None and state.is_final
 
     @property
     def attempt(self) -> int | None:
         """The attempt that trained what waits here; None when nothing does."""
-        return int(self._read()["attempt"]) if self.is_sealed else None
+        state = self._read()
+        return state.attempt if state else None
 
-    def upload(self, store: Store, record: RunRecord, stop: Stop) -> None:
-        """Publishes it and removes it here.
+    def add(self, write: Callable[[Path], object], attempt: int, *, is_model: bool = False) -> None:
+        """Adds the files that ``write`` makes in an empty folder; a file of the same name as before replaces it.
+
+        ``is_model``: they are a whole model, and replace the one that was added before with all of its files.
+        What ``write`` raises leaves everything as it was.
+        """
+        before = self._read()
+        before = before if before and before.attempt == attempt else _State(attempt=attempt, folder="0")
+        old, new = self._root / before.folder, self._root / str(int(before.folder) + 1)
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        write(new)
+        made = files_of(new)
+        replaced = {*made, *(before.of_model if is_model else ())}
+        kept = [name for name in (files_of(old) if old.is_dir() else []) if name not in replaced]
+        for name in kept:
+            with contextlib.suppress(OSError):  # a file where the other has a folder
+                _link(old / name, new / name)
+        sent = {name: file for name, file in before.sent.items() if name in kept}
+        of_model = tuple(made) if is_model else before.of_model
+        self._write(replace(before, folder=new.name, of_model=of_model, sent=sent))
+        shutil.rmtree(old, ignore_errors=True)
+
+    def report(self, attempt: int, report: Mapping[str, Any], *, seconds: float | None = None) -> None:
+        """Adds to what is told of the files; metrics are added by name, everything else replaces what was told.
+
+        ``seconds``: from now on it is final, and the store is waited for so long.
+        """
+        state = self._read()
+        if state is None or state.attempt != attempt:
+            self.add(lambda folder: None, attempt)
+            state = self._state()
+        metrics = {**state.report.get("metrics", {}), **report.get("metrics", {})}
+        whole = {name: of for name, of in {**state.report, **report}.items() if (name, of) != ("note", "")}
+        told = replace(state, report={**whole, "metrics": metrics})
+        self._write(told if seconds is None else replace(told, is_final=True, until=time.time() + seconds))
+
+    def conclude(
+        self, attempt: int, output: Path, returned: Mapping[str, Any], left_out: Sequence[str], seconds: float
+    ) -> None:
+        """Adds what the function has left in ``output`` and has returned; nothing more is to come.
+
+        A file that was published before under the same name stays, and that in ``output`` too, which is told of.
+        """
+        self.report(attempt, {"returned": dict(returned)})
+        state = self._state()
+        stay: list[str] = []
+        taken = files_of(self._root / state.folder)
+        self.add(lambda folder: stay.extend(take(output, folder, {*taken})), attempt)
+        notes = [
+            state.report.get("note", ""),
+            left_out and f"not JSON, and therefore no part of what was returned: {', '.join(left_out)}",
+            (both := sorted({*returned} & {*state.report["metrics"]}))
+            and f"returned, in place of the published metric of that name: {', '.join(both)}",
+            stay and f"not published, because the name is taken or kept for other use: {', '.join(stay)}",
+        ]
+        self.report(attempt, {"note": "; ".join(str(note) for note in notes if note)}, seconds=seconds)
+
+    def send(self, store: Store, record: RunRecord) -> None:
+        """Sends the files to the store, where they are no result yet. Raises StorageFailed."""
+        if state := self._read():
+            self._write(replace(state, sent=send(store, record, state.attempt, self._root / state.folder, state.sent)))
+
+    def publish(self, store: Store, record: RunRecord, stop: Stop) -> None:
+        """Makes it the result of the run, says so, and removes it here.
 
         Raises:
             StorageFailed: the store is away for too long, or what ``publish`` raises.
             Stopped: on a signal.
         """
-        sealed = self._read()
-        waiting = patient(store, stop, sealed["until"] - time.time(), "publish what was trained", Timings())
-        if note := sealed["report"].get("note"):
+        state = self._state()
+        folder = self._root / state.folder
+        waiting = patient(store, stop, state.until - time.time(), "publish what was trained", Timings())
+        if note := state.report.get("note"):
             reporting.note(note)
-        (self.folder / "metrics.json").write_text(json.dumps(sealed["report"]["metrics"], indent=1) + "\n")
-        take_source(waiting, record, self.folder)
-        publish(waiting, record, sealed["attempt"], self.folder, sealed["report"])
+        if names := files_of(folder):
+            added = {"run.json": record.to_dict(), "versions.json": versions()}
+            if (metrics := state.report.get("metrics", {})) or state.of_model:
+                added["metrics.json"] = metrics
+            for name in set(added) - set(names):
+                (folder / name).write_text(json.dumps(added[name], indent=1) + "\n")
+            take_source(waiting, record, folder)
+        publish(waiting, record, state.attempt, folder, state.report, state.sent)
+        if names:
+            reporting.say(Published(attempt=state.attempt, model=f"{store.address}/{record.keys.model}"))
         shutil.rmtree(self._root, ignore_errors=True)
 
-    def _read(self) -> dict[str, Any]:
-        sealed: dict[str, Any] = json.loads(self._sealed.read_text())
-        return sealed
+    def _write(self, state: _State) -> None:
+        unfinished = self._file.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(asdict(state)))
+        unfinished.replace(self._file)
+
+    def _state(self) -> _State:
+        state = self._read()
+        assert state is not None
+        return state
+
+    def _read(self) -> _State | None:
+        if not self._file.exists():
+            return None
+        plain = json.loads(self._file.read_text())
+        sent = {name: File(*file) for name, file in plain["sent"].items()}
+        return _State(**{**plain, "of_model": tuple(plain["of_model"]), "sent": sent})
+
+
+def _link(old: Path, new: Path) -> None:
+    new.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(old, new)
+    except OSError:
+        shutil.copyfile(old, new)

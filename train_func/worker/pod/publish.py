@@ -7,7 +7,7 @@ folder, whose manifest comes last. A worker that finds the copy unfinished finis
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from train_func.errors import StorageFailed
 from train_func.layout import CELLS, MODEL_MANIFEST, SUMS, RunKeys
@@ -16,15 +16,52 @@ from train_func.result import Result, write_sums
 from train_func.storage import Store, find
 
 
-def publish(store: Store, record: RunRecord, attempt: int, folder: Path, report: Mapping[str, Any]) -> None:
-    """Publishes the files of ``folder`` as the result of the run; ``report``: step, num_steps, metrics, audit, note.
+class File(NamedTuple):
+    """Of one file that the store has."""
+
+    size: int
+    sha256: str
+
+
+def files_of(folder: Path) -> list[str]:
+    """The names of its files from the folder, sorted."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def send(
+    store: Store, record: RunRecord, attempt: int, folder: Path, sent: Mapping[str, File] | None = None
+) -> dict[str, File]:
+    """Puts the files of ``folder``, less those that were ``sent`` before, under the attempt; returns all of them."""
+    prefix, found = record.keys.attempt(attempt).model, dict(sent or {})
+    for name in files_of(folder):
+        if name not in found:
+            size = (folder / name).stat().st_size
+            found[name] = File(size, store.upload(f"{prefix}/{name}", folder / name))
+    return found
+
+
+def publish(
+    store: Store,
+    record: RunRecord,
+    attempt: int,
+    folder: Path,
+    report: Mapping[str, Any],
+    sent: Mapping[str, File] | None = None,
+) -> None:
+    """Publishes the files of ``folder`` as the result of the run.
+
+    Args:
+        store: of the run.
+        record: of the run.
+        attempt: has made them.
+        folder: holds them.
+        report: step, num_steps, metrics, audit, note, returned: those there are.
+        sent: files that the store has under the attempt already.
 
     Raises:
         StorageFailed: reason "conflict" when another attempt has published already; or the store's own failure.
     """
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    prefix = record.keys.attempt(attempt).model
-    files = {name: ((folder / name).stat().st_size, store.upload(f"{prefix}/{name}", folder / name)) for name in names}
+    files = send(store, record, attempt, folder, sent)
     _win(store, record, attempt, Result.write(attempt, record.generation, report, files))
     complete(store, record, folder)
 

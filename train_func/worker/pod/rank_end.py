@@ -3,8 +3,8 @@
 import contextlib
 import json
 import traceback
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +31,10 @@ class Outcome:
     follows: bool
     failure: Failure | None
     separate: bool = False
+    returned: Mapping[str, Any] = field(default_factory=dict)
+    """Of rank 0: the result that its return value stands for."""
+    left_out: tuple[str, ...] = ()
+    """What of that value is no JSON."""
 
     def write(self, path: Path) -> None:
         """Best effort: on a full disk the exit code has to say it alone, and that the rank came to its end."""
@@ -49,7 +53,8 @@ class Outcome:
         except FileNotFoundError:
             return None
         failure = plain.pop("failure")
-        return cls(**plain, failure=Failure(**failure) if failure else None)
+        left_out = tuple(plain.pop("left_out"))
+        return cls(**plain, failure=Failure(**failure) if failure else None, left_out=left_out)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import faulthandler
-import inspect
 import json
 import logging
 import os
@@ -11,16 +10,19 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from train_func.call import call_of
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.records import RunRecord
-from train_func.storage import open_store
+from train_func.storage import Store, open_store
 from train_func.worker.attempt_setup import write_setup
-from train_func.worker.pod import process_group, reporting, sessions, user_module
+from train_func.worker.pod import output, process_group, reporting, sessions, user_module
 from train_func.worker.pod.rank_end import Outcome, of_error
+from train_func.worker.pod.returned import plain_result
 
 
 def main(environ: Mapping[str, str]) -> NoReturn:
@@ -29,13 +31,14 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     _configure_logging()
     signal.signal(signal.SIGTERM, _on_signal)
     process_group.observe()
+    if folder := environ.get(output.VARIABLE):
+        os.chdir(folder)  # a script saves by relative paths: what rank 0 leaves there is published
     if path := environ.get("TRAIN_FUNC_EVENTS"):
         with contextlib.suppress(OSError):  # its events are printed then
             reporting.report_through(path)
     outcome = _outcome(lambda: _run(environ))
     outcome = replace(outcome, separate=process_group.separate(int(environ.get("WORLD_SIZE", "1"))))
-    if "TRAIN_FUNC_OUTCOME_FILE" in environ:
-        outcome.write(Path(environ["TRAIN_FUNC_OUTCOME_FILE"]))
+    outcome.write(Path(environ["TRAIN_FUNC_OUTCOME_FILE"]))
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -51,44 +54,38 @@ def _on_signal(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _configure_logging() -> None:
-    """Lines of this package stand as they are; the supervisor puts the rank before every line."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(_Plain())
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("train_func").setLevel(logging.INFO)
+    """Warnings go where all else is printed, until the function configures logging of its own."""
+    last = logging.StreamHandler(sys.stdout)
+    last.setLevel(logging.WARNING)
+    last.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.lastResort = last
 
 
-class _Plain(logging.Formatter):
-    """Level and origin only where something is unusual, so that progress lines begin with their word."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        return text if record.levelno == logging.INFO else f"{record.levelname} {record.name}: {text}"
-
-
-def _outcome(run: Callable[[], None]) -> Outcome:
+def _outcome(run: Callable[[], object]) -> Outcome:
     try:
-        run()
-        outcome = _finished()
+        outcome = _finished(run())
     except SystemExit as error:
-        outcome = _finished() if error.code in (None, 0) else _failed(error)
+        outcome = _finished(None) if error.code in (None, 0) else _failed(error)
     except BaseException as error:
         outcome = _failed(error)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is decided is written down, whatever comes now
     return outcome
 
 
-def _finished() -> Outcome:
-    """The outcome of a function that returned; a Session that published nothing is a fault of the function."""
-    if sessions.here.opened and not sessions.here.published:
+def _finished(value: object) -> Outcome:
+    """The outcome of a function that returned; a training of which nothing is kept is a fault of the function."""
+    here = sessions.here
+    if here.trained and not here.published and value is None and not output.files():
         return _failed(
             InvalidInput(
-                "train_func opened a Session and ended without publishing: call session.publish(trainer) "
-                "on every rank, as the last step inside `with Session(parameters) as session:`",
+                "a Trainer has trained to its end in a Session, and nothing of it is kept: call "
+                "session.publish(trainer) on every rank, as the last step inside `with Session(parameters)`, leave "
+                f"files in the folder that {output.VARIABLE} names, or return what is to be kept",
                 cause="code",
             )
         )
-    return Outcome(0, None, sessions.here.opened, follows=False, failure=None)
+    returned, left_out = plain_result(value) if os.environ.get("RANK", "0") == "0" else ({}, [])
+    return Outcome(0, None, here.opened, follows=False, failure=None, returned=returned, left_out=tuple(left_out))
 
 
 def _failed(error: BaseException) -> Outcome:
@@ -103,16 +100,30 @@ def _failed(error: BaseException) -> Outcome:
     return of_error(error, session=sessions.here.opened)
 
 
-def _run(environ: Mapping[str, str]) -> None:
-    job_dir, address = Path(environ["TRAIN_FUNC_JOB_DIR"]), environ.get("TRAIN_FUNC_STORE", "")
+def load(environ: Mapping[str, str]) -> tuple[Callable[..., object], RunRecord, Store]:
+    """The shipped function, from now on importable by its module, its run, and the store of that."""
+    job_dir = Path(environ["TRAIN_FUNC_JOB_DIR"])
     record = RunRecord.from_dict(json.loads((job_dir / "run.json").read_text()))
-    address = address or record.store
-    store = open_store(address) if address else None
-    function = user_module.load(job_dir, store, record)
-    if store and environ.get("RANK") == "0" and "TRAIN_FUNC_ATTEMPT" in environ:
+    store = open_store(record.store)
+    return user_module.load(job_dir, store, record), record, store
+
+
+def _run(environ: Mapping[str, str]) -> object:
+    function, record, store = load(environ)
+    if environ.get("RANK") == "0" and "TRAIN_FUNC_ATTEMPT" in environ:
         try:
             write_setup(store, record, int(environ["TRAIN_FUNC_ATTEMPT"]), int(environ["WORLD_SIZE"]), None)
         except StorageFailed as failure:  # a function that needs no store goes on without it
             reporting.note(f"with what this attempt computes could not be recorded: {failure}")
-    # The stock client lets a function without arguments go without parameters; so does this.
-    function(*([record.parameters()] if inspect.signature(function).parameters else ()))
+    # A process started with multiprocessing runs this module as its main one, and so finds what it is to call.
+    sys.modules["__main__"].__spec__ = find_spec(__name__)
+    del sys.argv[1:]  # those of this program, which a script that parses its arguments would take for its own
+    values, named = call_of(function, record.parameters(), is_whole=record.run.task is not None)
+    return function(*values, **named)
+
+
+if __name__ == "__mp_main__":
+    os.environ.pop(
+        "TORCHELASTIC_USE_AGENT_STORE", None
+    )  # the store of the ranks; a group of such processes has its own
+    load(os.environ)

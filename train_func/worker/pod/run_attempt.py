@@ -10,21 +10,23 @@ from typing import TypeVar
 
 from train_func import exits
 from train_func.attempt_records import Lease, Verdict
-from train_func.errors import InvalidInput, StorageFailed
+from train_func.counted import counted
+from train_func.errors import StorageFailed
 from train_func.events import PublishesPending
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
-from train_func.worker.pod import reporting
+from train_func.worker.pod import reporting, trackers
 from train_func.worker.pod.attempt_store import Attempts, Start
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.history import History
 from train_func.worker.pod.log_tee import LogTee
+from train_func.worker.pod.output import keep, of_rank
 from train_func.worker.pod.peers import Peers
 from train_func.worker.pod.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.pod.processes import num_memory_kills
-from train_func.worker.pod.publish import complete
 from train_func.worker.pod.rank_end import RankEnd
+from train_func.worker.pod.run_inputs import RunInputs
 from train_func.worker.pod.stop import Stop, WithinGrace
 from train_func.worker.pod.store_wait import patient, patiently
 from train_func.worker.pod.verdict import following, of_ranks
@@ -41,21 +43,17 @@ class Refused(Exception):
 
 
 class Attempt:
-    """The attempt of this process; without a store it is number 1 and leaves no record."""
+    """The attempt of this process."""
 
-    def __init__(
-        self, environment: Environment, record: RunRecord, store: Store | None, log_tee: LogTee, stop: Stop
-    ) -> None:
+    def __init__(self, environment: Environment, record: RunRecord, store: Store, log_tee: LogTee, stop: Stop) -> None:
         self._environment = environment
         self._timings = environment.timings
         self._record = record
         self._store = store
         self._log_tee = log_tee
         self._stop = stop
-        self._attempts = (
-            Attempts(store, record, worker=environment.worker, pod=environment.pod, pod_uid=environment.pod_uid)
-            if store
-            else None
+        self._attempts = Attempts(
+            store, record, worker=environment.worker, pod=environment.pod, pod_uid=environment.pod_uid
         )
         self._peers: Peers | None = None
         self._verdict: Verdict | None = None
@@ -63,6 +61,7 @@ class Attempt:
         self._num_memory_kills = num_memory_kills()
         self._pending = Pending(environment.work_dir)
         self._publishing = False
+        self._tracked = False
         self._silent = False  # the store, at the end
         self._until = 0.0  # monotonic seconds; set anew where an end is written down
         self.lease: Lease | None = None
@@ -77,26 +76,28 @@ class Attempt:
     @property
     def publishes(self) -> bool:
         """Whether what was trained is left to be published, or is put on record as published."""
-        return self._publishing or self._pending.is_sealed
+        return self._publishing or self._pending.is_final
 
     def prepare(self) -> None:
         """Makes sure that the store can be used, and keeps an eye on it until the group forms."""
-        if not (store := self._store) or not (attempts := self._attempts):
-            return
-        patiently(lambda: store.probe(self._record.keys.prefix), self._stop, self._timings)
-        known = patiently(attempts.end_keys, self._stop, self._timings)
-        threading.Thread(target=self._watch, args=(attempts, known), name="end of the job", daemon=True).start()
+        patiently(lambda: self._store.probe(self._record.keys.prefix), self._stop, self._timings)
+        known = patiently(self._attempts.end_keys, self._stop, self._timings)
+        threading.Thread(target=self._watch, args=(known,), name="end of the job", daemon=True).start()
 
-    def _watch(self, attempts: Attempts, known: set[str]) -> None:
+    def _watch(self, known: set[str]) -> None:
         while self.lease is None and self.over is None:
             time.sleep(self._timings.watch)
             with contextlib.suppress(StorageFailed):  # the next call that needs the store says that it is away
-                found = attempts.final_end(known)
+                found = self._attempts.final_end(known)
                 if self.lease is None:  # else a peer of the group that has formed meanwhile
                     self.over = found
 
-    def open(self, peers: Peers) -> int:
-        """Claims the number (worker 0) or hears it; raises Refused when the attempts are used up."""
+    def open(self, peers: Peers) -> dict[str, str]:
+        """Claims the number (worker 0) or hears it, and brings the inputs; the variables that tell the ranks of both.
+
+        Raises:
+            Refused: the attempts are used up.
+        """
         self._peers = peers
         if self._environment.worker == 0:
             start = self._claim()
@@ -110,63 +111,70 @@ class Attempt:
             raise Refused(replace(start.refused, worker=self._environment.worker))
         if self._environment.worker == 0:  # the whole group needs to hear it once
             reporting.say(start.event(self._environment))
-        return start.lease.attempt
+        number = start.lease.attempt
+        inputs = RunInputs(self._environment, self._record, self._store, self._stop)
+        return {"TRAIN_FUNC_ATTEMPT": str(number), **inputs.bring(peers, number)}
 
     def _claim(self) -> Start:
-        environment = self._environment
-        attempts = self._attempts
-        if attempts is None:
-            record, pod, pod_uid = self._record, environment.pod, environment.pod_uid
-            lease = Lease(attempt=1, generation=record.generation, pod=pod, pod_uid=pod_uid, submitted=record.submitted)
-            return Start(lease, 0, record.run.max_attempts, None)
-        account = patiently(attempts.account, self._stop, self._timings)
-        lease = patiently(attempts.claim, self._stop, self._timings)
-        refused = account.verdict(environment.worker) if account.spent else None
+        account = patiently(self._attempts.account, self._stop, self._timings)
+        lease = patiently(self._attempts.claim, self._stop, self._timings)
+        refused = account.verdict(self._environment.worker) if account.spent else None
         return Start(lease, account.num_started, account.at_most, refused)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
-        if (attempts := self._attempts) and (store := self._store):
-            keys, is_first = self._record.keys.attempt(lease.attempt), self._environment.worker == 0
-            history = History(keys, store.put) if is_first else None  # rank 0 alone reports metrics
-            self._log_tee.begin(lambda log: attempts.put_log(lease.attempt, log), history)
+        keys, is_first = self._record.keys.attempt(lease.attempt), self._environment.worker == 0
+        history = History(keys, self._store.put) if is_first else None  # rank 0 alone reports metrics
+        self._log_tee.begin(lambda log: self._attempts.put_log(lease.attempt, log), history)
 
     def finish(self, peers: Peers, ends: list[RankEnd]) -> None:
-        """Makes sure that what was to be published is there, and puts this worker's success on record.
+        """Makes what was trained the result of the run, and puts this worker's success on record.
 
-        Before the group parts, because the job is over as soon as the first worker has left with exit code 0.
+        Before the group parts, because the job is over as soon as the first worker has left with exit code 0; and when
+        the ranks of all workers have ended well, because only then there is a result.
         """
-        opened = any(end.outcome is not None and end.outcome.session for end in ends)
-        if opened and self._environment.worker == 0 and (store := self._store):
-            waiting = patient(store, self._stop, PUBLISH_SECONDS, "see that all is published", self._timings)
-            if not complete(waiting, self._record):
-                raise InvalidInput(
-                    f"every rank ended well but {self._record.keys.prefix}/result.json is not in {store.address}: "
-                    "call session.publish(trainer) on every rank as the last step",
-                    cause="code",
-                )
+        environment, lease = self._environment, self.lease
+        assert lease is not None  # no rank starts before
+        peers.ranks_ended()
+        is_first = environment.worker == 0
+        if is_first:
+            first = next((end.outcome for end in ends if end.rank == 0 and end.outcome), None)
+            returned, left_out = (first.returned, first.left_out) if first else ({}, ())
+            seconds = min(PUBLISH_SECONDS, self._record.run.deadline)
+            self._pending.conclude(lease.attempt, of_rank(environment.work_dir, 0), returned, left_out, seconds)
+        waiting = patient(self._store, self._stop, self._timings.record, "keep the files of ranks", self._timings)
+        keep(waiting, self._record.keys.attempt(lease.attempt), environment.work_dir, [end.rank for end in ends])
+        self._keep_trackers(waiting)
+        if is_first:
+            self._pending.publish(self._store, self._record, WithinGrace(self._stop))
         if any(end.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
         self._keep_done("all ranks ended", ends)
 
-    def publish_pending(self, ends: list[RankEnd]) -> Verdict | None:
-        """Publishes what the ranks of this pod have trained and not published before they ended; None if nothing is so.
+    def publish_pending(self, ends: list[RankEnd], root: Verdict | None = None) -> Verdict | None:
+        """Publishes what the ranks of this pod have trained to its end before they ended; None if nothing is so.
 
-        After a signal to stop too, as long as the ranks would have had.
+        After a signal to stop too, as long as the ranks would have had. Where the function has failed for good, as
+        ``ends`` or the verdict ``root`` of another worker tell, it is published all the same, and None is returned.
 
         Raises:
             StorageFailed: it cannot be published.
             Stopped: that time is up.
         """
-        if (number := self._pending.attempt) is None or not (store := self._store) or not (attempts := self._attempts):
+        if not self._pending.is_final:
             return None
+        number = self._pending.attempt
+        assert number is not None
         reporting.say(PublishesPending(attempt=number))
         self._publishing = True
         if self._peers:
             self._peers.tell_whether_publishing(True)
         try:
-            self._pending.upload(store, self._record, WithinGrace(self._stop))
-            self.lease = self.lease or attempts.lease(number)
+            self._pending.publish(self._store, self._record, WithinGrace(self._stop))
+            self.lease = self.lease or self._attempts.lease(number)
+            own = of_ranks(ends, worker=self._environment.worker, out_of_memory=False)
+            if any(verdict and verdict.root_cause and not verdict.retryable for verdict in (own, root)):
+                return None
             return self._keep_done("what its ranks had trained is published", ends)
         except BaseException:
             self._publishing = False
@@ -199,8 +207,6 @@ class Attempt:
         assert verdict is not None
         if verdict.exit_code == exits.DONE:
             return verdict
-        if found and found.root_cause and self._left_when_all_was_done(ends):
-            return self._keep_done("its ranks left with exit code 0 after the model had been published", ends)
         if verdict.exit_code == exits.PEER and not verdict.root_cause:
             root = root or self._ask_for_root()
             verdict = following(root, verdict)
@@ -215,21 +221,14 @@ class Attempt:
             self._peers.leave(self._timings.linger if verdict.root_cause or root else 0.0)
         return verdict
 
-    def _left_when_all_was_done(self, ends: list[RankEnd]) -> bool:
-        """os._exit(0) behind publish: some write it so, because what they import aborts where Python ends."""
-        attempts = self._attempts
-        left = all(end.exit_code == 0 for end in ends if end.failed)
-        return left and attempts is not None and bool(self._bounded(attempts.is_published))
-
     def _ask_for_root(self) -> Verdict | None:
         if self._peers is None or self._stop.requested:
             return None
         if (told := self._peers.verdict(self._timings.root)) and told.worker != self._environment.worker:
             return told
-        attempts, lease = self._attempts, self.lease
-        if attempts is None or lease is None:
+        if (lease := self.lease) is None:
             return None
-        return self._bounded(lambda: attempts.root_of(lease.attempt))
+        return self._bounded(lambda: self._attempts.root_of(lease.attempt))
 
     def _charged(self, verdict: Verdict, root: Verdict | None) -> Verdict:
         """The final verdict instead, when this attempt was the last one and leaves no model.
@@ -237,39 +236,52 @@ class Attempt:
         A stop from outside costs nothing.
         """
         free = {exits.STOPPED, exits.RENDEZVOUS} & {verdict.exit_code, root.exit_code if root else None}
-        attempts, lease = self._attempts, self.lease
-        if free or attempts is None or lease is None or not verdict.retryable:
+        if free or (lease := self.lease) is None or not verdict.retryable:
             return verdict
-        account = self._bounded(lambda: attempts.account(lease.attempt))
-        if account is None or not account.spent or self._leaves_model(attempts):
+        account = self._bounded(lambda: self._attempts.account(lease.attempt))
+        if account is None or not account.spent or self._leaves_model():
             return verdict
         return account.verdict(self._environment.worker, root or verdict)
 
-    def _leaves_model(self, attempts: Attempts) -> bool:
+    def _leaves_model(self) -> bool:
         """Whether what was trained is published, or worker 0, which alone may hold it, is publishing it."""
         if self._peers and self._environment.worker:
             publishing = self._peers.is_publishing(self._timings.publishing)
             self._until = time.monotonic() + self._timings.record
             if publishing:
                 return True
-        return bool(self._bounded(attempts.is_published))
+        return bool(self._bounded(self._attempts.is_published))
 
     def _lease_for(self, verdict: Verdict) -> bool:
         """Whether this end goes on record: under the group's number, or under that of no group if none was formed."""
-        attempts = self._attempts
-        if attempts is None or self.lease:
-            return attempts is not None
+        if self.lease:
+            return True
         if not verdict.root_cause or (verdict.retryable and verdict.exit_code not in (exits.STOPPED, exits.RENDEZVOUS)):
             return False
-        if lease := self._bounded(attempts.claim_unformed):
+        if lease := self._bounded(self._attempts.claim_unformed):
             self._begin(lease)
         return lease is not None
 
     def _keep(self, verdict: Verdict, ends: list[RankEnd]) -> None:
-        attempts, lease = self._attempts, self.lease
-        if attempts and lease:
-            self._bounded(lambda: attempts.write_end(lease, verdict, ends))
+        if lease := self.lease:
+            self._bounded(lambda: self._attempts.write_end(lease, verdict, ends))
+            self._bounded(lambda: self._keep_trackers(self._store))
             self._log_tee.flush(self.seconds_left())
+
+    def _keep_trackers(self, store: Store) -> None:
+        """Once, as far as the store is there: it has what was trained, or how that failed, before this."""
+        lease, work_dir = self.lease, self._environment.work_dir
+        if self._environment.worker or self._tracked or lease is None:
+            return
+        self._tracked = True
+        keys = self._record.keys.attempt(lease.attempt)
+        try:
+            names = trackers.keep(store, keys, work_dir)
+        except (StorageFailed, OSError) as failure:
+            reporting.note(f"what trackers wrote is not all kept: {failure}")
+        else:
+            if names:
+                reporting.note(f"{counted(len(names), 'file')} of trackers, kept in {store.address}/{keys.trackers}/")
 
     def _bounded(self, call: Callable[[], T]) -> T | None:
         """The result, or None with a line in the log: at its end a worker waits for no store for long."""

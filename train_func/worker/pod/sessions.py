@@ -1,6 +1,11 @@
-"""Whether this process has opened a Session, and whether one has published: how its rank ends depends on it."""
+"""What this process has done in Sessions: how its rank ends depends on it."""
 
+import contextlib
+import os
 from dataclasses import dataclass
+from pathlib import Path
+
+from train_func.worker.pod.rank_end import running
 
 
 @dataclass
@@ -9,6 +14,14 @@ class Sessions:
 
     opened: bool = False
     published: bool = False
+    trained: bool = False
+    """Whether a training of a Trainer has come to its end."""
+
+    def may_leave(self) -> None:
+        """From now on an exit with code 0 is the end of the function: some leave so behind their last step, because
+        what they import aborts where Python ends."""
+        with contextlib.suppress(KeyError, OSError):  # no supervisor, or it was said before
+            running(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])).unlink()
 
 
 here = Sessions()

@@ -14,13 +14,15 @@ from train_func import exits
 from train_func.attempt_records import Termination, Verdict
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.events import WorkerEnds, WorkerStarts
+from train_func.process_tree import adopt_orphans, kill_descendants
 from train_func.records import RunRecord
 from train_func.storage import open_store
-from train_func.worker.pod import reporting
+from train_func.worker.inputs.cache import machine_cache
+from train_func.worker.pod import packages, reporting
 from train_func.worker.pod.environment import Environment, read_environment
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import NotFormed, PeersLost
-from train_func.worker.pod.processes import adopt_orphans, kill_descendants, reap_orphans
+from train_func.worker.pod.processes import reap_orphans
 from train_func.worker.pod.publish import complete
 from train_func.worker.pod.rank_end import RankEnd
 from train_func.worker.pod.run_attempt import Attempt, Refused
@@ -149,7 +151,7 @@ class Supervisor:
             self._verdict = self._publish_pending() or self._close(own)
         except PeersLost as error:
             own = Verdict(exits.PEER, "peer", str(error), self._environment.worker, root_cause=False)
-            self._verdict = self._publish_pending() or self._close(own, error.verdict)
+            self._verdict = self._publish_pending(error.verdict) or self._close(own, error.verdict)
         except Exception as error:
             self._verdict = self._close(self._of_error(error))
 
@@ -170,15 +172,18 @@ class Supervisor:
         environment = self._environment
         environment.temporary_dir.mkdir(parents=True, exist_ok=True)
         record = _read_record(environment)
-        address = environment.store or record.store
-        store = patiently(lambda: open_store(address), self._stop, environment.timings) if address else None
+        store = patiently(lambda: open_store(record.store), self._stop, environment.timings)
         self._attempt = Attempt(environment, record, store, self._log_tee, self._stop)
         self._stop.check()
         self._attempt.prepare()  # first, because it knows within seconds why a store cannot be used
-        if store is not None and patiently(lambda: complete(store, record), self._stop, environment.timings):
+        if patiently(lambda: complete(store, record), self._stop, environment.timings):
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
         if done := self._attempt.publish_pending([]):
             return done
+        folder = patiently(
+            lambda: packages.unpacked(store, record, machine_cache(os.environ)), self._stop, environment.timings
+        )
+        packages.put_first(folder)
         return self._run_ranks(self._attempt)
 
     def _run_ranks(self, attempt: Attempt) -> Verdict:
@@ -194,12 +199,12 @@ class Supervisor:
         done = Verdict(exits.DONE, None, "all ranks of all workers ended", self._environment.worker)
         return self._close(None if result.is_failed() else done)
 
-    def _publish_pending(self) -> Verdict | None:
+    def _publish_pending(self, root: Verdict | None = None) -> Verdict | None:
         """None also when it cannot be published, whatever the reason: why the work has ended is more worth telling."""
         if self._attempt is None:
             return None
         try:
-            return self._attempt.publish_pending(self._ends())
+            return self._attempt.publish_pending(self._ends(), root)
         except Exception as failure:
             print(f"what was trained could not be published: {type(failure).__name__}: {failure}")
             return None

@@ -22,17 +22,17 @@ MODULE = "train_func_source"
 FILE = "source.py"
 
 
-def load(job_dir: Path, store: "Store | None", record: RunRecord) -> Callable[..., object]:
+def load(job_dir: Path, store: "Store", record: RunRecord) -> Callable[..., object]:
     """The function of ``record``, out of ``source.py`` in the job folder or, when it is not there, in the store.
 
     Its module is importable as ``train_func_source``, its tracebacks say ``source.py``, and nothing is written.
 
     Raises:
-        InvalidInput: cause "source": the text is nowhere, is not the one that was submitted, or lacks the function.
+        InvalidInput: cause "source": the text is not the one that was submitted, or lacks the function.
         StorageFailed: when the store cannot be read.
     """
     path = job_dir / FILE
-    data = _bytes(path, store, record)
+    data = path.read_bytes() if path.is_file() else store.get(record.keys.source).data
     found = hashlib.sha256(data).hexdigest()
     if found != record.source_sha256:
         raise InvalidInput(
@@ -51,35 +51,15 @@ def load(job_dir: Path, store: "Store | None", record: RunRecord) -> Callable[..
     return function  # type: ignore[no-any-return]
 
 
-def _bytes(path: Path, store: "Store | None", record: RunRecord) -> bytes:
-    if path.is_file():
-        return path.read_bytes()
-    if store is None:
-        raise InvalidInput(
-            f"{path} is not there, and no store is given that could hold it; the function's text comes with the job "
-            "or, when large, from the store. Submit with a store, or see whether the ConfigMap is mounted there",
-            cause="source",
-        )
-    return store.get(record.keys.source).data
-
-
 def _imported(text: str, path: Path) -> ModuleType:
     packed = unfold(text)
     name = f"{packed.package}.{MODULE}" if packed.package else MODULE
     shipped = {module.name: module for module, _ in packed.modules}
     finder = _Shipped({**shipped, name: Module(name, is_package=False, path="", text=text)}, path)
-    _forget(finder.modules)
+    for shipped_name in finder.modules:  # one of this name that is not the user's may have been imported
+        sys.modules.pop(shipped_name, None)
     sys.meta_path.insert(0, finder)
     return importlib.import_module(name)
-
-
-def _forget(names: Sequence[str] | dict[str, Module]) -> None:
-    """Lets modules of those names, and of an earlier user_module, be imported anew."""
-    earlier = [finder for finder in sys.meta_path if isinstance(finder, _Shipped)]
-    for finder in earlier:
-        sys.meta_path.remove(finder)
-    for name in [*names, *(name for finder in earlier for name in finder.modules)]:
-        sys.modules.pop(name, None)
 
 
 class _Shipped(MetaPathFinder, ExecutionLoader):

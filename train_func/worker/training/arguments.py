@@ -1,11 +1,15 @@
 """Arguments: what the session gives to TrainingArguments, and what no TrainingArguments may say otherwise."""
 
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 
 from train_func.errors import InvalidInput
+from train_func.records import Numerics
 from train_func.run import Run
 from train_func.worker.training import world
 from train_func.worker.training.plan import PlanFacts
@@ -38,29 +42,43 @@ ALWAYS: dict[str, Any] = {
 TRACKED = {"logging_strategy": "steps", "logging_steps": 0.01}
 
 
-class Arguments(dict[str, Any]):
-    """``**session.arguments(save_strategy="epoch", ...)``: all that the run decides, and others beside it.
+def made(
+    output_dir: Path, run: Run, numerics: Numerics, own: Mapping[str, Any], *, is_launched: bool
+) -> dict[str, Any]:
+    """Those of a session, and ``own``, which replace those of the same name.
 
-    The mapping itself, ``**session.arguments``, leaves out epochs and learning rate: functions name them beside it, and
-    Python takes no keyword twice.
+    Args:
+        output_dir: folder of this rank.
+        run: decides epochs, learning rate and seed.
+        numerics: of the attempt.
+        own: what the function adds.
+        is_launched: by a launcher, so that there are ranks to meet.
+
+    Raises:
+        InvalidInput: (cause "code") naming all of ``own`` that the run, the plan or the machine decides.
     """
-
-    def __init__(self, given: Mapping[str, Any], run: Run) -> None:
-        """``given``: what the mapping holds."""
-        super().__init__(given)
-        self._of_run = {"num_train_epochs": run.epochs, "learning_rate": run.learning_rate}
-        self._decided = {**given, **ALWAYS, "num_train_epochs": run.epochs}
-
-    def __call__(self, **own: Any) -> dict[str, Any]:
-        """These arguments, epochs and learning rate of the run, and ``own``, which replace those of the same name.
-
-        Raises:
-            InvalidInput: (cause "code") naming all of ``own`` that the run, the plan or the machine decides.
-        """
-        if faults := _faults(own, self._decided):
-            raise InvalidInput(faults, cause="code")
-        tracked = TRACKED if own.get("report_to", "none") not in ("none", [], ["none"]) else {}
-        return {**self, **self._of_run, **tracked, **own}
+    has_gpu = torch.cuda.is_available()
+    given = {
+        "output_dir": str(output_dir),
+        "seed": run.seed,
+        "num_train_epochs": run.epochs,
+        "learning_rate": run.learning_rate,
+        "use_cpu": not has_gpu,
+        "bf16": numerics.precision == "bf16",
+        "ddp_backend": torch.distributed.get_backend() if has_gpu and is_launched else None,
+        "dataloader_pin_memory": has_gpu,
+        "per_device_train_batch_size": numerics.micro_batch_size,
+        "per_device_eval_batch_size": 4 * numerics.micro_batch_size,
+        "gradient_accumulation_steps": math.ceil(numerics.num_micro_batches / world.size()),
+        "report_to": "none",
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
+    if faults := _faults(own, {**given, **ALWAYS}):
+        raise InvalidInput(faults, cause="code")
+    tracked = TRACKED if own.get("report_to", "none") not in ("none", [], ["none"]) else {}
+    return {**given, **tracked, **own}
 
 
 def check_run(trainer: transformers.Trainer, run: Run) -> None:

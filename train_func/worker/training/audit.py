@@ -16,6 +16,7 @@ from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
+from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.events import RowsAudited
 from train_func.worker.training import world
@@ -57,7 +58,7 @@ class Coverage:
         text = f"of {self.num_rows} rows {self.num_once} once"
         for ids, what in ((self.missing, "never"), (self.repeated, "more than once"), (self.strange, "unknown here")):
             if len(ids):
-                text += f", {len(ids)} {what} (row ids {shown(ids)})"
+                text += f", {len(ids)} {what} (row ids {listed(ids.tolist())})"
         return text
 
 
@@ -70,11 +71,6 @@ def count(expected: RowIds, used: Sequence[RowIds]) -> Coverage:
         repeated=np.intersect1d(ids[times > 1], expected),
         strange=np.setdiff1d(ids, expected),
     )
-
-
-def shown(ids: RowIds, at_most: int = 5) -> str:
-    """The first of ``ids``."""
-    return ", ".join(str(i) for i in ids[:at_most]) + (", ..." if len(ids) > at_most else "")
 
 
 def _block(ids: RowIds, rank: int, world_size: int) -> RowIds:
@@ -183,6 +179,8 @@ def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
         InvalidInput: (cause "code", on every rank) when ranks were given different rows.
     """
     ids = world.on_all_ranks(lambda: _ids(rows, what))
+    if ROW_ID not in rows.column_names:
+        check_contents_alike(rows, what)
     if len(set(world.gather(hashlib.sha256(repr(ids.tolist()).encode()).hexdigest()))) > 1:
         parts = world.gather(ids)
         if whole is None:  # all ids, each once, in the order of the ranks
@@ -223,13 +221,17 @@ def _digest(rows: Dataset) -> str:
 
 
 def _ids(rows: Dataset, what: str) -> RowIds:
-    if not isinstance(rows, Dataset):
-        fault = f"are a {type(rows).__name__}, and a datasets.Dataset is expected"
-    elif ROW_ID not in rows.column_names:
-        fault = f"have the columns {', '.join(rows.column_names)} and no {ROW_ID}, by which their use is counted"
+    if isinstance(rows, Dataset) and len(rows):
+        ids = row_ids_of(rows)
+        if len(np.unique(ids)) == len(ids):
+            return ids
+        fault = f"have the same {ROW_ID} more than once, by which their use is counted: leave that column out"
+    elif isinstance(rows, Dataset):
+        fault = "are none: there is nothing to train on"
     else:
-        return row_ids_of(rows)
-    raise InvalidInput(f"The {what} rows {fault}: take those that session.data returns, with that column", cause="code")
+        ways = "Dataset.from_generator(lambda: stream), or of a list of dicts Dataset.from_list(rows)"
+        fault = f"are a {type(rows).__name__}, which has no rows by number: make them a datasets.Dataset, as by {ways}"
+    raise InvalidInput(f"The {what} rows {fault}", cause="code")
 
 
 def check_epoch(epoch: int, expected: RowIds, used: RowIds) -> Coverage:

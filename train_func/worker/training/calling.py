@@ -16,6 +16,7 @@ from train_func.run import RECORD_KEY
 from train_func.storage import Store
 from train_func.worker.pod import reporting
 from train_func.worker.pod.attempt_store import Attempts
+from train_func.worker.pod.publish import complete
 
 ATTEMPT = 1  # of every call, which is a generation of its own
 
@@ -37,6 +38,22 @@ def record_of(parameters: Mapping[str, Any], environment: Mapping[str, str]) -> 
         )
     is_call = not launched and (not record.source_sha256 or not record.store)
     return (record if record.store else replace(record, store=(home(environment) / "store").as_uri())), is_call
+
+
+def begin(store: Store, record: RunRecord, *, is_call: bool) -> tuple[RunRecord, int]:
+    """The record and the number of an attempt that no supervisor has begun.
+
+    Raises:
+        InvalidInput: the run has a result already.
+    """
+    if is_call:
+        return claim(store, record), ATTEMPT
+    if complete(store, record):
+        raise InvalidInput(
+            f"{record.name} has a result in {store.address} already: fetch the model from {record.keys.model} there, "
+            "or train a new generation with fresh=True"
+        )
+    return record, Attempts(store, record, worker=0, pod=socket.gethostname()).claim().attempt
 
 
 def claim(store: Store, record: RunRecord) -> RunRecord:

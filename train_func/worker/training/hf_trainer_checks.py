@@ -36,7 +36,7 @@ def check_stock_trainer(trainer: transformers.Trainer, whole: RowIds | None) -> 
     if trainer.args.world_size != world.size():
         raise InvalidInput(
             f"transformers.Trainer sees {trainer.args.world_size} of {world.size()} ranks: each would train on its own "
-            "and share no gradients. Pass TrainingArguments(**session.arguments, ...), which says use_cpu",
+            "and share no gradients. Pass TrainingArguments(**session.arguments(...)), which says use_cpu",
             cause="code",
         )
     if faults := value_faults(trainer.args, {"enable_jit_checkpoint": False}) + best.saving_faults(trainer.args):

@@ -10,6 +10,7 @@ import torch
 import transformers
 from datasets import Dataset
 
+from train_func.errors import InvalidInput
 from train_func.worker.training import best, evaluation, weights, world
 from train_func.worker.training.control_flags import StopVotes
 from train_func.worker.training.trainer import Trainer
@@ -24,17 +25,30 @@ class Watch:
     function written for transformers creates the Trainer itself.
     """
 
-    def __init__(self, check: Callable[[transformers.Trainer], None], held_out: Callable[[], Dataset | None]) -> None:
-        """``check`` is called before a training, which does not start when it raises. ``held_out`` returns the rows
-        whose evaluation counts, also where a Trainer has another eval_dataset."""
+    def __init__(
+        self,
+        check: Callable[[transformers.Trainer], None],
+        has_trained: Callable[[], None],
+        held_out: Callable[[], Dataset | None],
+    ) -> None:
+        """``check`` is called before a training, which does not start when it raises, ``has_trained`` after it has
+        come to its end. ``held_out`` returns the rows whose evaluation counts, also where a Trainer has another
+        eval_dataset."""
         self._check = check
+        self._has_trained = has_trained
         self._held_out = held_out
         self._ended: list[transformers.Trainer] = []
         self._measured: list[_Measured] = []
 
-    def has_ended(self, trainer: transformers.Trainer) -> bool:
-        """Whether the last training has ended, at its last step or where a callback ended it."""
-        return any(ended is trainer for ended in self._ended)
+    def check_ended(self, trainer: transformers.Trainer) -> None:
+        """Raises InvalidInput unless the last training has ended, at its last step or where a callback ended it."""
+        state = trainer.state
+        if state.global_step == 0 or not any(ended is trainer for ended in self._ended):
+            raise InvalidInput(
+                f"session.publish was called after step {state.global_step} of {state.max_steps or 'none'}: a model is "
+                "published when its training has come to an end; call trainer.train() first and let it return",
+                cause="code",
+            )
 
     def metrics_of(self, trainer: transformers.Trainer) -> dict[str, Any] | None:
         """Collective: the metrics of transformers' own Trainer on the held-out rows, with the weights it has now.
@@ -66,6 +80,7 @@ class Watch:
                     weights.take_rank_zeros(trainer.accelerator.unwrap_model(trainer.model))
                 best.tell(trainer)
             self._ended.append(trainer)
+            self._has_trained()
             return output
 
         def watched_evaluate(

@@ -9,9 +9,11 @@ from typing import Any
 from datasets import Dataset
 
 from train_func.errors import Cause, InvalidInput
+from train_func.inputs import key_of, variable_of
 from train_func.layout import CARD, PIPELINE
 from train_func.records import RunRecord
 from train_func.storage import Store
+from train_func.worker.inputs.named import bring, find, link
 from train_func.worker.tasks.protocol import Rows, WorkerTask, worker_half
 from train_func.worker.training import world
 
@@ -28,10 +30,6 @@ class Loading:
     def task(self) -> WorkerTask:
         """The worker half of the task; raises InvalidInput when the run has none."""
         return worker_half(self._record.run, self._store, self._cache)
-
-    def task_or_none(self) -> WorkerTask | None:
-        """None where the run has no task."""
-        return self.task if self._record.run.task else None
 
     @cached_property
     def rows(self) -> Rows:
@@ -57,6 +55,21 @@ class Loading:
         """The rows to train on and those held out, as the model takes them."""
         train, held_out = self.rows.train, self.rows.held_out
         return world.on_all_ranks(lambda: (self.task.encode(train, processor), self.task.encode(held_out, processor)))
+
+    def input(self, name: str, environment: Mapping[str, str], folder: Path) -> Path:
+        """Where an input of the run is: brought by the supervisor, or else now, and linked in ``folder``."""
+        inputs = self._record.run.inputs
+        if name not in inputs:
+            raise InvalidInput(f"the run has no input {name!r}; it has: {', '.join(inputs) or 'none'}", cause="code")
+        if path := environment.get(variable_of(name)):
+            return Path(path)
+        return world.on_all_ranks(lambda: self._bring(name, inputs[name], folder / "inputs"))
+
+    def _bring(self, name: str, address: str, folder: Path) -> Path:
+        expected = self._record.fingerprints.get(key_of(name))
+        if expected is None:  # called without a submission, which would have fixed it
+            expected = find(name, address, self._store, self._cache).fingerprint
+        return link(bring(name, address, expected, self._store, self._cache), folder, name, expected)
 
     def use(self) -> dict[str, str]:
         """Files that say how the model is used, by name; none where the function has not loaded the task's rows."""

@@ -60,7 +60,9 @@ def lengths_of(rows: Dataset) -> Ints:
 
 
 def row_ids_of(rows: Dataset) -> npt.NDArray[Any]:
-    """The row ids, in the order of the rows, in any format of the data set."""
+    """The row ids, in the order of the rows, in any format of the data set; their numbers where they have none."""
+    if ROW_ID not in rows.column_names:
+        return np.arange(len(rows))
     return np.asarray(rows.with_format("arrow").select_columns([ROW_ID])[:][ROW_ID])
 
 
@@ -117,11 +119,17 @@ class _WithRows:
     """Puts the rows themselves beside their positions when an entry of the plan is read."""
 
     def __init__(self, rows: Dataset, filler: int) -> None:
-        self.rows, self.filler = rows, filler
+        self.rows, self.filler, self.row_ids = rows, filler, row_ids_of(rows)
 
     def __call__(self, entries: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        features = [features_of(self.rows, positions or [self.filler]) for positions in entries["rows"]]
+        features = [self._with_ids(positions or [self.filler]) for positions in entries["rows"]]
         return {**entries, "features": features}
+
+    def _with_ids(self, positions: list[int]) -> list[dict[str, Any]]:
+        """A transform of the user's own may have left the ids out, or never had any."""
+        features = features_of(self.rows, positions)
+        ids = self.row_ids[positions].tolist()
+        return [{ROW_ID: row_id, **row} for row_id, row in zip(ids, features, strict=True)]
 
 
 def features_of(rows: Dataset, positions: list[int]) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import transformers
 from datasets import Dataset
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
@@ -86,8 +85,9 @@ def take_row_ids(features: list[dict[str, Any]]) -> tuple[Any, ...]:
     return tuple(feature.pop(ROW_ID) for feature in features)
 
 
-def padded(collator: Any, processor: Any) -> Any:
-    """transformers' own collator, which pads to lengths that the matrix kernels like."""
-    if not isinstance(collator, transformers.DataCollatorWithPadding):
+def padded(collator: Any) -> Any:
+    """A collator of transformers such that it pads to lengths that the matrix kernels like."""
+    if getattr(collator, "pad_to_multiple_of", PAD_TO) is not None:
         return collator
-    return transformers.DataCollatorWithPadding(processor, pad_to_multiple_of=PAD_TO)
+    collator.pad_to_multiple_of = PAD_TO
+    return collator

@@ -40,11 +40,6 @@ class Progress:
             self._say(step, now - self._started)
             self._losses = []
 
-    @property
-    def rows_per_second(self) -> float:
-        """Rows of all ranks trained per second, so far."""
-        return self._rows / max(self._clock() - self._started, 1e-9)
-
     def _say(self, step: int, seconds: float) -> None:
         left = seconds / self._steps * (self.num_steps - step)
         world.log_rank0(

@@ -3,7 +3,6 @@
 The report says how far the training came, its metrics, and its audit.
 """
 
-import json
 import shutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,6 @@ from datasets import Dataset
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.records import RunRecord
 from train_func.storage import Store
-from train_func.worker.attempt_setup import versions
 from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.pod import reporting
 from train_func.worker.pod.publish import take_source
@@ -38,14 +36,11 @@ NOT_EVALUATED = (
 )
 
 
-def write_publication(
-    folder: Path, trainer: transformers.Trainer, tokenizer: Any, record: RunRecord, use: Mapping[str, str]
-) -> list[str]:
-    """Writes model, tokenizer, versions and the run; returns notes on what there was not.
+def write_publication(folder: Path, trainer: transformers.Trainer, tokenizer: Any, use: Mapping[str, str]) -> list[str]:
+    """Writes model and tokenizer; returns notes on what there was not.
 
     ``use``: the files of the task, by name, that say how the model is used. Raises OSError when the disk is full.
     """
-    folder.mkdir(parents=True)
     with without_progress_bars():
         trainer.accelerator.unwrap_model(trainer.model).save_pretrained(folder)
     notes = []
@@ -56,8 +51,6 @@ def write_publication(
         )
     else:
         tokenizer.save_pretrained(folder)
-    _write(folder / "run.json", record.to_dict())
-    _write(folder / "versions.json", versions())
     for name, text in use.items():
         (folder / name).write_text(text)
     return notes
@@ -73,8 +66,9 @@ def rehearse(
             cannot be read, OSError when the disk is full.
     """
     try:
+        folder.mkdir(parents=True)
         return [
-            *write_publication(folder, trainer, tokenizer, record, use),
+            *write_publication(folder, trainer, tokenizer, use),
             *take_source(store, record, folder),
         ]
     except (TrainFuncError, OSError):
@@ -172,7 +166,3 @@ def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -
     counts = [of.coverage.counts("in_metric_once") for of in made.values()]
     held_out = {name: sum(of[name] for of in counts) for name in counts[0]} if counts else None
     return {"metrics": to_json(metrics), "audit": {**audited, "held_out": held_out}}
-
-
-def _write(path: Path, plain: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(plain, indent=1) + "\n")

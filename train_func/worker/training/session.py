@@ -3,11 +3,9 @@
 Every method is to be called on every rank, and succeeds on all of them or raises on all of them.
 """
 
-import math
 import shutil
-import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -20,32 +18,33 @@ import transformers
 from datasets import Dataset
 
 from train_func.errors import InvalidInput
-from train_func.events import Published, SessionOpened
+from train_func.events import Reported, SessionOpened
 from train_func.records import Numerics
 from train_func.storage import Store, open_store
 from train_func.worker.attempt_setup import write_setup
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.pod import sessions
-from train_func.worker.pod.attempt_store import Attempts
-from train_func.worker.pod.pending import PUBLISH_SECONDS, Pending
-from train_func.worker.pod.publish import check_unpublished, complete
-from train_func.worker.pod.stop import Stop
+from train_func.worker.pod.publish import check_unpublished
+from train_func.worker.pod.returned import plain_result
 from train_func.worker.training import (
     audit,
     calling,
     hf_trainer_checks,
     hf_trainer_guard,
+    own_files,
+    own_loop,
     publication,
     rehearsal,
     tracking,
     weights,
     world,
 )
-from train_func.worker.training.arguments import Arguments, check_run
+from train_func.worker.training.arguments import check_run, made
 from train_func.worker.training.audit import Coverage, RowIds
 from train_func.worker.training.loading import Loading
 from train_func.worker.training.numerics import measure_numerics, recorded
 from train_func.worker.training.plan import build_plan, num_micro_batches, row_ids_of
+from train_func.worker.training.publishing import Publishing
 from train_func.worker.training.trainer import Trainer
 
 TRACKING_SECONDS, STOPPED_SECONDS = 60.0, 5.0  # for files of report_to, at the end and after a signal
@@ -61,13 +60,13 @@ class Session:
     TRAIN_FUNC_HOME.
     """
 
-    def __init__(self, parameters: dict[str, Any]) -> None:
+    def __init__(self, parameters: Mapping[str, Any] | None = None) -> None:
         """Raises InvalidInput when these are not the parameters that train_func was called with.
 
         Under another launcher, such as torchrun, they may be a plain dict of Run's fields; TRAIN_FUNC_STORE then names
         the store, and has to.
         """
-        self.record, self._is_call = calling.record_of(parameters, world.environment())
+        self.record, self._is_call = calling.record_of(parameters or {}, world.environment())
         run = self.record.run
         self.run = replace(run, task=run.task and run.task.load())
         self._train_ids: RowIds | None = None
@@ -97,21 +96,26 @@ class Session:
         cache.mkdir(parents=True, exist_ok=True)
         self.store: Store = open_store(self.record.store)
         self.attempt: int = world.on_rank_zero(lambda: self._attempt(environment.get("TRAIN_FUNC_ATTEMPT")))
+        folder = Path(environment.get("TRAIN_FUNC_WORK_DIR") or self._work)
+        is_supervised = "TRAIN_FUNC_OUTCOME_FILE" in environment
+        self._publishing = Publishing(folder, self.store, self.record, self.attempt, is_supervised=is_supervised)
         self._loading = Loading(self.record, self.store, cache)
         self.numerics: Numerics = world.on_rank_zero(self._numerics)
-        if fault := self.numerics.idle_ranks_fault(self.world_size, is_submitted=bool(self.record.submitted)):
-            raise InvalidInput(fault)
-        Trainer.task = world.on_all_ranks(self._loading.task_or_none)
+        if self.run.task:
+            self._check_ranks(self.numerics)
+        Trainer.task = world.on_all_ranks(lambda: self._loading.task if self.run.task else None)
         opening.callback(setattr, Trainer, "task", None)
-        self._watch = hf_trainer_guard.Watch(self._before_training, lambda: self._held_out)
+        self._watch = hf_trainer_guard.Watch(self._before_training, self._after_training, lambda: self._held_out)
         opening.enter_context(self._watch.lasts())
-        opening.enter_context(tracking.mlflow_writes_to(self._work))
+        opening.enter_context(tracking.writes_to(self._work))
         transformers.set_seed(self.run.seed)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._open:  # closes it in any case, and waits for no other rank, which may have failed
+            if self.rank == 0 and (error is None or isinstance(error, Exception)):
+                self._publishing.finish(is_whole=error is None)
             if self.rank == 0 and self._trainers:
                 seconds = TRACKING_SECONDS if error is None or isinstance(error, Exception) else STOPPED_SECONDS
                 if line := tracking.keep(self._work, self._trainers, self.store, self.record, self.attempt, seconds):
@@ -120,19 +124,19 @@ class Session:
     def _attempt(self, given: str | None) -> int:
         if given:
             return int(given)
-        if self._is_call:
-            self.record = calling.claim(self.store, self.record)
-            return calling.ATTEMPT
-        if complete(self.store, self.record):
-            raise InvalidInput(
-                f"{self.record.name} has a result in {self.store.address} already: fetch the model from "
-                f"{self.record.keys.model} there, or train a new generation with fresh=True"
-            )
-        return Attempts(self.store, self.record, worker=0, pod=socket.gethostname()).claim().attempt
+        self.record, attempt = calling.begin(self.store, self.record, is_call=self._is_call)
+        return attempt
+
+    def _check_ranks(self, numerics: Numerics | None = None) -> None:
+        fault = self.run.ranks_fault(self.world_size)
+        if numerics and not fault:
+            fault = numerics.idle_ranks_fault(self.world_size, is_submitted=bool(self.record.submitted))
+        if fault:
+            raise InvalidInput(fault)
 
     def _numerics(self) -> Numerics:
-        if fault := self.run.ranks_fault(self.world_size):
-            raise InvalidInput(fault)
+        if self.run.task:  # without one a plan may never be asked for
+            self._check_ranks()
         # As many ranks as the run asked for, or as another launcher has started at first; later attempts keep the cut.
         num_ranks = max(self.run.workers * self.world.local_size, self.world_size)
         cut = num_micro_batches(self.run.batch_size, self.run.micro_batch_size, num_ranks)
@@ -171,12 +175,20 @@ class Session:
         self._train_ids = row_ids_of(train)
         return train, self._held_out
 
+    def input(self, name: str) -> Path:
+        """The file or folder that ``inputs`` of the Run names so, as it was submitted."""
+        return self._loading.input(name, world.environment(), self._work)
+
     def plan(self, train: Dataset) -> Dataset:
-        """The micro-batches of all epochs over ``train``; split it over the ranks once.
+        """The micro-batches of all epochs over ``train``, any ``datasets.Dataset``; split it over the ranks once.
+
+        Epochs, batch size and seed are those of the Run.
 
         Raises:
-            InvalidInput: (cause "code", on every rank) when the ranks hold different rows.
+            InvalidInput: (cause "code", on every rank) when the ranks hold different rows, or none by number, or a
+                global batch has too few for all ranks.
         """
+        self._check_ranks(self.numerics)
         audit.check_rows_alike(train, self._train_ids, "training")
         return build_plan(
             train,
@@ -188,29 +200,38 @@ class Session:
             world_size=self.world_size,
         )
 
-    @property
-    def arguments(self) -> Arguments:
-        """What TrainingArguments needs and the run, the plan and the machine decide.
+    def steps(
+        self, plan: Dataset, collate: Callable[[list[dict[str, Any]]], Any] | None = None
+    ) -> Iterator[own_loop.OwnStep]:
+        """The optimizer's steps of a loop of your own over this rank's part of a plan::
 
-        ``**session.arguments(save_strategy="epoch", ...)`` has others beside them, and epochs and learning rate.
+            plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+            for step in session.steps(plan):
+                for batch, weight in step:
+                    (weight * loss_of(ddp_model, batch)).backward()
+                optimizer.step(), optimizer.zero_grad()
+
+        After every epoch each row has been given once. ``collate`` makes a batch of rows, which are dicts of columns.
+
+        Raises:
+            InvalidInput: (cause "code", on every rank) when ``plan`` was not split once, or rows were left out.
         """
-        has_gpu = torch.cuda.is_available()
-        given = {
-            "output_dir": str(self._work),
-            "seed": self.run.seed,
-            "use_cpu": not has_gpu,
-            "bf16": self.numerics.precision == "bf16",
-            "ddp_backend": torch.distributed.get_backend() if has_gpu and self.world.launched else None,
-            "dataloader_pin_memory": has_gpu,
-            "per_device_train_batch_size": self.numerics.micro_batch_size,
-            "per_device_eval_batch_size": 4 * self.numerics.micro_batch_size,
-            "gradient_accumulation_steps": math.ceil(self.numerics.num_micro_batches / self.world_size),
-            "report_to": "none",
-            "logging_strategy": "no",
-            "save_strategy": "no",
-            "disable_tqdm": True,
-        }
-        return Arguments(given, self.run)
+        return own_loop.steps(plan, self.device, collate)
+
+    def report(self, step: int, **metrics: Any) -> None:
+        """Says how far a loop of your own is: ``watch`` shows it and ``job.history()`` keeps it. Of rank 0 alone."""
+        found, _ = plain_result(metrics)
+        world.log_rank0(Reported(step=int(step), metrics=found))
+
+    def arguments(self, **own: Any) -> dict[str, Any]:
+        """What TrainingArguments needs and the run, the plan and the machine decide, and ``own`` beside it.
+
+        As in ``TrainingArguments(**session.arguments(save_strategy="epoch", ...))``.
+
+        Raises:
+            InvalidInput: (cause "code") naming all of ``own`` that is decided already.
+        """
+        return made(self._work, self.run, self.numerics, own, is_launched=self.world.launched)
 
     def _before_training(self, trainer: transformers.Trainer) -> None:
         """Whatever would keep the result from being published is found now."""
@@ -221,62 +242,59 @@ class Session:
 
         def rehearse() -> list[str]:
             check_unpublished(self.store, self.record, self.attempt)
-            return publication.rehearse(
-                self._work / "rehearsal",
-                trainer,
-                self._tokenizer_of(trainer),
-                self.record,
-                self._loading.use(),
-                self.store,
-            )
+            tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
+            return publication.rehearse(self._work / "rehearsal", trainer, tokenizer, self.record, use, self.store)
 
         for note in world.on_rank_zero(rehearse):
             world.note(note)
         if isinstance(trainer, Trainer):
             rehearsal.Rehearsal(trainer, publication.rows_measured(trainer, self._held_out))
 
+    def _after_training(self) -> None:
+        sessions.here.trained = True
+
     def _tokenizer_of(self, trainer: transformers.Trainer) -> Any:
         return trainer.processing_class or self._loading.processor
 
-    def publish(self, trainer: transformers.Trainer) -> None:
-        """Publishes the trained model as the result of the run; all ranks return when that is done.
+    def publish(self, what: Any, metrics: Mapping[str, Any] | None = None) -> None:
+        """Publishes files as the result of the run; called again, it adds further ones.
 
-        Training has come to its end when ``trainer.train()`` has returned, also where a callback ended it early.
-        A store that is away is waited for, up to 15 minutes or the deadline. Where its metrics cannot be computed, the
-        model is published without them, and with a note that says why.
+        They go to the store under the attempt at once, and are the result when all ranks have come to the end of
+        train_func. A store that is away is waited for, up to 15 minutes or the deadline.
+
+        A Trainer: on every rank. Training has come to its end when ``trainer.train()`` has returned, also where a
+        callback ended it early. From then on the model is not lost however the function ends. Where its metrics cannot
+        be computed, the model is published without them, and with a note that says why.
+
+        Args:
+            what: a Trainer; or, of rank 0, a ``torch.nn.Module``, a state dict, an object with ``save_pretrained``, a
+                file, a folder, or a list of those. A model replaces the one that was published before it.
+            metrics: plain JSON, published beside those of a Trainer.
 
         Raises:
-            InvalidInput: when training has not come to its end, or the ranks have not trained one model.
-            StorageFailed: reason "conflict" when another attempt has published, or what the store says.
+            InvalidInput: when it cannot be published, training has not come to its end, or the ranks have not trained
+                one model.
+            StorageFailed: what the store says.
         """
-        world.on_all_ranks(lambda: self._check_ended(trainer))
+        if isinstance(what, transformers.Trainer):
+            self._publish_trainer(what)
+        elif self.rank == 0:
+            self._publishing.add(*own_files.writer(what))
+        if self.rank == 0 and metrics:
+            self._publishing.report(metrics)
+        sessions.here.published = True
+
+    def _publish_trainer(self, trainer: transformers.Trainer) -> None:
+        world.on_all_ranks(lambda: self._watch.check_ended(trainer))
         weights.agree(trainer)  # what is published is what every rank has trained
-        pending = Pending(Path(world.environment().get("TRAIN_FUNC_WORK_DIR") or self._work))
-        seconds = min(PUBLISH_SECONDS, self.run.deadline)
         begun = publication.report_unmeasured(trainer, self._stock_coverage)
 
         def keep() -> None:
-            pending.begin()
             tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
-            publication.write_publication(pending.folder, trainer, tokenizer, self.record, use)
-            pending.seal(self.attempt, {**begun, "note": publication.INTERRUPTED}, seconds)
-
-        def upload() -> None:
-            pending.seal(self.attempt, whole, seconds)
-            pending.upload(self.store, self.record, Stop())
+            write = partial(publication.write_publication, trainer=trainer, tokenizer=tokenizer, use=use)
+            self._publishing.keep(write, {**begun, "note": publication.INTERRUPTED})
 
         world.on_rank_zero(keep)  # first, so that an end while the model is measured does not lose it
         whole = publication.report_measured(begun, trainer, self._held_out, self._watch.metrics_of)
-        world.on_rank_zero(upload)
-        sessions.here.published = True
-        at = f"{self.store.address}/{self.record.keys.model}"
-        world.log_rank0(Published(attempt=self.attempt, model=at))
-
-    def _check_ended(self, trainer: transformers.Trainer) -> None:
-        state = trainer.state
-        if not self._watch.has_ended(trainer) or state.global_step == 0:
-            raise InvalidInput(
-                f"session.publish was called after step {state.global_step} of {state.max_steps or 'none'}: a model is "
-                "published when its training has come to an end; call trainer.train() first and let it return",
-                cause="code",
-            )
+        world.on_rank_zero(lambda: self._publishing.measured(whole))
+        sessions.here.may_leave()

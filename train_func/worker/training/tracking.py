@@ -1,4 +1,4 @@
-"""Tracking: what TensorBoard and MLflow write during a training is kept with the attempt in the store."""
+"""Tracking: what TensorBoard and other trackers write in a Session is kept with the attempt in the store."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -11,23 +11,21 @@ from train_func.counted import counted
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
+from train_func.worker.pod import trackers
 
-# Folders beneath output_dir: where transformers lets TensorBoard write, and where MLflow is told to.
-FOLDERS = ("runs", "mlruns")
-MLFLOW = "MLFLOW_TRACKING_URI"
+FOLDERS = ("runs", "trackers")  # beneath output_dir: where transformers lets TensorBoard write, and the others are led
 
 
 @contextmanager
-def mlflow_writes_to(folder: Path) -> Iterator[None]:
-    """While it lasts, MLflow's files go there, unless the environment names a place."""
-    if os.environ.get(MLFLOW):
-        yield
-        return
-    os.environ[MLFLOW] = (folder / "mlruns").as_uri()
+def writes_to(folder: Path) -> Iterator[None]:
+    """While it lasts, trackers write there, unless the environment, or that of the rank, leads them elsewhere."""
+    variables = trackers.begin(folder, os.environ)
+    os.environ.update(variables)
     try:
         yield
     finally:
-        os.environ.pop(MLFLOW, None)
+        for name in variables:
+            os.environ.pop(name, None)
 
 
 def keep(

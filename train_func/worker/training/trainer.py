@@ -21,13 +21,14 @@ from torch.utils.data import DataLoader
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import PredictionOutput
 
+from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.events import Evaluated
 from train_func.worker.tasks.accuracy import Accuracy
 from train_func.worker.tasks.protocol import Metric, WorkerTask
 from train_func.worker.training import audit, best, evaluation, weights, world
 from train_func.worker.training.arguments import argument_faults, fitted
-from train_func.worker.training.audit import Coverage, shown
+from train_func.worker.training.audit import Coverage
 from train_func.worker.training.control_flags import Actions, StopVotes
 from train_func.worker.training.plan import PlanFacts, facts_of, row_ids_of, rows_of
 from train_func.worker.training.plan_loader import Collator, Place, PlanLoader, padded
@@ -51,7 +52,7 @@ class Trainer(transformers.Trainer):
         super().__init__(model, fitted(args), **others)
         if others.get("data_collator") is None:
             collator = self.task.collator(self.processing_class) if self.task else None
-            self.data_collator = collator or padded(self.data_collator, self.processing_class)
+            self.data_collator = padded(collator or self.data_collator)
         for printing in (PrinterCallback, ProgressCallback):
             self.remove_callback(printing)
         self.add_callback(_AfterEpoch(self._audit_epoch))
@@ -208,7 +209,7 @@ class Trainer(transformers.Trainer):
         row_ids = sorted(row for of_rank in world.gather(bad) for row in of_rank)
         return InvalidInput(
             f"The loss of step {step + 1} of {self.state.max_steps} is {loss}, and so it is for micro-batches of these "
-            f"row ids: {shown(np.asarray(row_ids), at_most=50)}. learning_rate={self.args.learning_rate:g} may be too "
+            f"row ids: {listed(row_ids, 50)}. learning_rate={self.args.learning_rate:g} may be too "
             "high (fine-tuning usually takes 1e-5 to 1e-4): lower it, or look in those rows for what is not finite",
             cause="code",
         )
@@ -246,11 +247,6 @@ class Trainer(transformers.Trainer):
         if self._progress:
             self._progress.leave_out(time.monotonic() - started)
         return metrics
-
-    @property
-    def measured(self) -> evaluation.Measured | None:
-        """The newest evaluation."""
-        return self.evaluations[-1] if self.evaluations else None
 
     def measured_on(self, rows: Dataset) -> evaluation.Measured:
         """Collective: the evaluation of these rows with the weights that the model has now; made when there is none."""

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from train_func.counted import counted
+from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 from train_func.worker.training import world
 
@@ -79,11 +79,11 @@ def _bytes(value: torch.Tensor) -> torch.Tensor:
 def _different(model: nn.Module, names: list[str], step: int) -> InvalidInput:
     where = f"{counted(len(names), 'parameter')} of {type(model).__name__}"
     return InvalidInput(
-        f"After step {step} the ranks hold different weights in {where}: {', '.join(names[:5])}"
-        f"{', ...' if len(names) > 5 else ''}. They have not trained one model. Either something "
-        "changed the model on one rank alone, such as a callback or a line below `if session.rank == 0`: do it on "
-        "every rank. Or the ranks do not exchange the gradients of these layers, because they are called outside of "
-        "the model's forward, or were added after training had begun: call them in forward, and add them before",
+        f"After step {step} the ranks hold different weights in {where}: {listed(names)}. They have not trained one "
+        "model. Either something changed the model on one rank alone, such as a callback or a line below "
+        "`if session.rank == 0`: do it on every rank. Or the ranks do not exchange the gradients of these layers, "
+        "because they are called outside of the model's forward, or were added after training had begun: call them in "
+        "forward, and add them before",
         cause="code",
     )
 
@@ -108,7 +108,7 @@ def check_gradients_exchanged(model: nn.Module) -> None:
 
 def _unused(model: nn.Module) -> InvalidInput:
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None]
-    named = f": {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else ""
+    named = f": {listed(names)}" if names else ""
     how_many = counted(len(names), "parameter") if names else "some parameters"
     return InvalidInput(
         f"The loss does not depend on {how_many} of {type(model).__name__}{named}. The ranks "

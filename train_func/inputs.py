@@ -1,0 +1,145 @@
+"""Inputs: what a Run may name beside its task, and how the text that names each of them is read."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from train_func.errors import InvalidInput
+from train_func.plain import plain
+from train_func.tables import is_table, saved
+from train_func.validity import brief, text_fault
+
+HUB, CLAIM = "hf://", "pvc://"
+_PREFIX = "inputs/"  # no field of a task has a slash in its name
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
+_REPOSITORY = re.compile(
+    rf"{HUB}(?P<datasets>datasets/)?(?P<id>[\w.-]+(?:/[\w.-]+)?)(?:@(?P<revision>[^@\s]+))?", re.ASCII
+)
+_CLAIM = re.compile(rf"{CLAIM}(?P<name>[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?)(?:/(?P<path>.*))?")
+_ENDING = re.compile(r"(?:\.[A-Za-z0-9]{1,12})?\.(?:gz|bz2|xz|zst)|\.[A-Za-z0-9]{1,12}")
+_EXPECTED = (
+    "a path, an address such as s3://bucket/folder, hf://OWNER/NAME, hf://datasets/OWNER/NAME, pvc://CLAIM/PATH, a "
+    "pandas DataFrame or a datasets.Dataset is expected"
+)
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository of the Hub: ``hf://[datasets/]OWNER/NAME[@REVISION]``."""
+
+    kind: Literal["model", "dataset"]
+    id: str
+    revision: str = "main"
+
+    def at(self, commit: str) -> str:
+        """The address of one of its commits."""
+        return f"{HUB}{'datasets/' if self.kind == 'dataset' else ''}{self.id}@{commit}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A folder or file in the volume of a PersistentVolumeClaim: ``pvc://CLAIM[/PATH]``."""
+
+    name: str
+    path: str = ""
+
+    def __str__(self) -> str:
+        return f"{CLAIM}{self.name}/{self.path}".rstrip("/")
+
+
+def repository_of(address: str) -> Repository | None:
+    """The repository that an address names; None where it names something else."""
+    found = _REPOSITORY.fullmatch(address)
+    if found is None:
+        return None
+    return Repository("dataset" if found["datasets"] else "model", found["id"], found["revision"] or "main")
+
+
+def claim_of(address: str) -> Claim | None:
+    """The place in a claim that an address names; None where it names something else."""
+    found = _CLAIM.fullmatch(address)
+    path = (found["path"] or "").rstrip("/") if found else ""
+    if found is None or (path and {"", ".", ".."} & set(path.split("/"))):
+        return None
+    return Claim(found["name"], path)
+
+
+def claims_of(inputs: Mapping[str, str]) -> list[str]:
+    """The names of the claims that inputs lie in, each once."""
+    return sorted({claim.name for address in inputs.values() if (claim := claim_of(address))})
+
+
+def key_of(name: str) -> str:
+    """What an input is called where the fields of a task have names too."""
+    return f"{_PREFIX}{name}"
+
+
+def is_named(key: str) -> bool:
+    """Whether a key is that of an input, and no field of a task."""
+    return key.startswith(_PREFIX)
+
+
+def with_addresses(inputs: Mapping[str, str], addresses: Mapping[str, str]) -> dict[str, str]:
+    """The inputs, those that have their keys in ``addresses`` with the address there."""
+    return {name: addresses.get(key_of(name), address) for name, address in inputs.items()}
+
+
+def variable_of(name: str) -> str:
+    """The variable that tells the ranks where the input is."""
+    return f"TRAIN_FUNC_INPUT_{name.upper().replace('-', '_')}"
+
+
+def ending_of(name: str) -> str:
+    """The ending by which programs know what a file is, such as ``.csv`` and ``.csv.gz``; "" where it has none."""
+    found = re.search(rf"(?<=.)(?:{_ENDING.pattern})$", name)
+    return found[0] if found else ""
+
+
+def held(given: object) -> tuple[dict[str, Any], list[str]]:
+    """The inputs as text, tables saved and named by their files; and what is wrong with them."""
+    if not isinstance(given, Mapping):
+        return {}, [f"inputs={brief(given)}: a dict of named inputs is expected, such as {{'photos': './photos'}}"]
+    values, faults = dict(given), _name_faults(given)
+    for name, value in given.items():
+        field = f"inputs[{name!r}]"
+        try:
+            values[name] = saved(value, field) if is_table(value) else plain(value)
+        except InvalidInput as refused:
+            faults += refused.faults
+        else:
+            faults += [fault] if (fault := _fault(field, values[name])) else []
+    return values, faults
+
+
+def _name_faults(names: Iterable[object]) -> list[str]:
+    faults = []
+    same: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        if isinstance(name, str) and _NAME.fullmatch(name):
+            same[variable_of(name)].append(name)
+        else:
+            faults.append(f"inputs[{name!r}]: a name of letters, digits, '_' and '-' is expected, a letter first")
+    return faults + [
+        f"inputs: {', '.join(map(repr, alike))} would all be {variable}; give them names that differ in more than this"
+        for variable, alike in same.items()
+        if len(alike) > 1
+    ]
+
+
+def _fault(field: str, value: object) -> str | None:
+    if fault := text_fault(field, value, _EXPECTED):
+        return fault
+    assert isinstance(value, str)
+    if value.startswith(HUB) and repository_of(value) is None:
+        return (
+            f"{field}={value!r}: hf://OWNER/NAME or hf://datasets/OWNER/NAME is expected, with @REVISION for a branch, "
+            "tag or commit; a repository is taken whole"
+        )
+    if value.startswith(CLAIM) and claim_of(value) is None:
+        return (
+            f"{field}={value!r}: pvc://CLAIM or pvc://CLAIM/PATH is expected, the name of a PersistentVolumeClaim and "
+            "a path in its volume, without '.' and '..'"
+        )
+    return None

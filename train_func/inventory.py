@@ -1,0 +1,103 @@
+"""Inventory: the Python, the platform and the packages of an environment, as the workers' image carries them in a file.
+
+``python -m train_func.inventory FILE`` writes that of the environment it runs in: the last step of the Dockerfile.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Self
+
+from train_func.errors import InvalidInput
+
+FORMAT = 1
+FILE = "opt/train_func/packages.json"  # in an image, from its root
+COMPUTES = ("train-func", "torch", "transformers", "datasets", "accelerate", "safetensors", "numpy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """What functions find where they run."""
+
+    packages: Mapping[str, str]
+    """Versions by name, in small letters with hyphens."""
+    modules: Mapping[str, tuple[str, ...]]
+    """The packages that a top-level module comes from."""
+    core: tuple[str, ...]
+    """Packages that the workers themselves compute with, and all that those require."""
+    platforms: tuple[str, ...]
+    """Tags of the wheels that run there, the most specific first."""
+    markers: Mapping[str, str]
+    """Values of environment markers, such as ``python_full_version``."""
+    of: str = "this environment"
+    """Where this is, in messages."""
+
+    @classmethod
+    def of_this_environment(cls) -> Self:
+        """That of this interpreter; reading the records of all its packages takes a second or two."""
+        from packaging.markers import default_environment
+        from packaging.tags import platform_tags
+
+        found = {normalised(one.name): one for one in reversed(list(metadata.distributions())) if one.metadata["Name"]}
+        modules = metadata.packages_distributions()
+        return cls(
+            packages={name: found[name].version for name in sorted(found)},
+            modules={
+                name: tuple(sorted({normalised(package) for package in modules[name]}))
+                for name in sorted(modules)
+                if name.isidentifier()
+            },
+            core=tuple(sorted(_required(COMPUTES, found))),
+            platforms=tuple(platform_tags()),
+            markers={name: str(value) for name, value in default_environment().items()},
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes, of: str) -> Self:
+        """Raises InvalidInput when it is of another format."""
+        plain = json.loads(text)
+        if plain.pop("format", None) != FORMAT:
+            raise InvalidInput(f"the list of packages of {of} is of another version of train_func", cause="image")
+        modules = {name: tuple(packages) for name, packages in plain.pop("modules").items()}
+        core, platforms = tuple(plain.pop("core")), tuple(plain.pop("platforms"))
+        return cls(**plain, modules=modules, core=core, platforms=platforms, of=of)
+
+    def to_json(self) -> bytes:
+        """The content of the file; ``from_json`` is its inverse."""
+        plain = {name: value for name, value in asdict(self).items() if name != "of"}
+        return json.dumps({"format": FORMAT, **plain}).encode()
+
+    @property
+    def python(self) -> str:
+        """Its version, such as ``3.11.9``."""
+        return self.markers["python_full_version"]
+
+
+def normalised(name: str) -> str:
+    """The name of a package as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _required(names: Iterable[str], found: Mapping[str, metadata.Distribution]) -> set[str]:
+    """These packages and all that they require, as far as they are there."""
+    from packaging.requirements import Requirement
+
+    waiting, seen = [name for name in names if name in found], set[str]()
+    while waiting:
+        if (name := waiting.pop()) in seen:
+            continue
+        seen.add(name)
+        for text in found[name].requires or ():
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting += [other for other in [normalised(requirement.name)] if other in found]
+    return seen
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).parent.mkdir(parents=True, exist_ok=True)
+    Path(sys.argv[1]).write_bytes(Inventory.of_this_environment().to_json())

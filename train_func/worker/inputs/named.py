@@ -1,0 +1,230 @@
+"""An input of a run: found and fingerprinted before the run is submitted, brought to a local path where it is used."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from train_func.errors import InvalidInput
+from train_func.inputs import Repository, claim_of, ending_of, repository_of
+from train_func.layout import INPUTS
+from train_func.storage import Store
+from train_func.storage.store import key_fault
+from train_func.worker.inputs import fingerprint
+from train_func.worker.inputs.cache import entry
+from train_func.worker.inputs.locate import LocalFiles, Wanted, check_carried, is_in_store, locate, stored
+
+_EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of no bytes
+
+
+@dataclass(frozen=True)
+class FoundInput:
+    """An input as it is now."""
+
+    fingerprint: str
+    """SHA-256 of the content, of a file with its ending; the commit of a repository, the address of a claim."""
+    local: LocalFiles | None = None
+    """What it lies in, unless that is a store, the Hub or a claim."""
+    pinned: str | None = None
+    """The address of the commit that a repository is at."""
+    notes: tuple[str, ...] = ()
+
+
+def find(name: str, address: str, store: Store | None, cache: Path) -> FoundInput:
+    """The input ``name`` of a run; of a store only what it has no SHA-256 of is downloaded, of the Hub nothing.
+
+    Raises:
+        InvalidInput: it is not there, or cannot be read or carried; every message begins with the name.
+        StorageFailed: the store is away or denies.
+    """
+    if claim := claim_of(address):
+        note = (
+            f"inputs[{name!r}]: {claim} is mounted read-only and not carried; its content is no part of the run's "
+            "name; each attempt records the names, sizes and times of its files"
+        )
+        return FoundInput(str(claim), notes=(note,))
+    if repository := repository_of(address):
+        return _on_hub(_of_hub(name, repository), repository)
+    wanted = _wanted(name, address)
+    if is_in_store(address):
+        return FoundInput(_in_store(wanted, store, cache))
+    path = locate(wanted, store, cache)
+    if path is None:
+        raise wanted.fault(
+            "no such file or folder; a repository of the Hub is written hf://OWNER/NAME or hf://datasets/OWNER/NAME"
+        )
+    try:
+        parts = fingerprint.of_each(path, files_in(path, wanted) if path.is_dir() else [""], cache)
+    except OSError as error:
+        raise wanted.fault(f"cannot be read: {error}") from None
+    sha256 = fingerprint.of_named(parts)
+    for part in parts:
+        if fault := key_fault(f"{INPUTS}/{sha256}/{path.name}/{part}".rstrip("/")):
+            raise wanted.fault(f"{path / part} cannot be carried to a store under its name: {fault}")
+    local = LocalFiles.found(wanted, path, parts, sha256)
+    return FoundInput(_with_ending(sha256, parts.keys() == {""}, path.name), local)
+
+
+def bring(
+    name: str,
+    address: str,
+    expected: str,
+    store: Store,
+    cache: Path,
+    claims: Path | None = None,
+) -> Path:
+    """A file or folder of this machine that holds the input, with the fingerprint that is ``expected``.
+
+    What lies in a store comes to the cache, under its SHA-256, so that all runs share it.
+
+    Args:
+        claims: folder in which claims are mounted, each by its name.
+
+    Raises:
+        InvalidInput: it is not there, or has another fingerprint.
+        StorageFailed: the store is away or denies, or what it holds is damaged.
+    """
+    if claim := claim_of(address):
+        return _in_claim(_wanted(name, address), claims, claim.name, claim.path)
+    if repository := repository_of(address):
+        from train_func.worker.inputs.hub import fetch_repository  # imports huggingface_hub, which takes time
+
+        return fetch_repository(_of_hub(name, replace(repository, revision=expected)))
+    wanted, sha256 = _wanted(name, address), expected.partition(".")[0]
+    if not is_in_store(address):
+        found = find(name, address, store, cache)
+        _check_unchanged(wanted, expected, found.fingerprint)
+        path = locate(wanted, store, cache)
+        assert path is not None  # else it were not found
+        return path
+
+    is_new = False
+
+    def download(part: Path) -> None:
+        nonlocal is_new
+        is_new = True
+        lies = stored(wanted, store)
+        sums = lies.download(part)
+        check_carried(wanted, lies, sums)
+        _check_unchanged(wanted, sha256, fingerprint.of_named(sums))
+        for file in sums:
+            (part / file).chmod(0o444)
+
+    path = entry(cache, f"inputs/{sha256}", download)
+    if not is_new:
+        _check_kept(wanted, path, sha256, cache)
+    return path
+
+
+def link(source: Path, folder: Path, name: str, expected: str) -> Path:
+    """A link to a file, or a folder of links to the files in a folder: the input by its name, and a file's ending.
+
+    What a function writes into such a folder stays there, and what it removes there is only a link.
+    """
+    target = folder / f"{name}{expected.removeprefix(expected.partition('.')[0])}"
+    if target.exists():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    if not source.is_dir():
+        target.symlink_to(source)
+        return target
+    target.mkdir()
+    for file in files_in(source):
+        (target / file).parent.mkdir(parents=True, exist_ok=True)
+        (target / file).symlink_to(source / file)
+    return target
+
+
+def files_in(folder: Path, wanted: Wanted | None = None) -> list[str]:
+    """All files in a folder, by path in it; with ``wanted`` what cannot be read as a file is refused.
+
+    Raises:
+        InvalidInput: there is none, a link in it leads to nothing or back, or something in it is no file.
+        OSError: a folder in it cannot be read.
+    """
+    found: list[str] = []
+    for place, folders, names in os.walk(folder, onerror=_raise, followlinks=True):
+        here = Path(place)
+        strange = [here / name for name in names if not (here / name).is_file()]
+        strange += [here / name for name in folders if (here / name).is_symlink() and _leads_back(here / name)]
+        if strange:
+            fault = f"{strange[0]} is no file that can be carried: it is no regular file, or a link to nothing or back"
+            raise wanted.fault(fault) if wanted else InvalidInput(fault, cause="data")
+        found += [(here / name).relative_to(folder).as_posix() for name in names]
+    if wanted and not found:
+        raise wanted.fault("the folder holds no file")
+    return sorted(found)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _leads_back(path: Path) -> bool:
+    return path.parent.resolve().is_relative_to(path.resolve())
+
+
+def _wanted(name: str, address: str) -> Wanted:
+    return Wanted(f"inputs[{name!r}]", address, "dataset")
+
+
+def _of_hub(name: str, repository: Repository) -> Wanted:
+    return Wanted(f"inputs[{name!r}]", repository.id, repository.kind, repository.revision)
+
+
+def _on_hub(wanted: Wanted, repository: Repository) -> FoundInput:
+    from train_func.worker.inputs.hub import Unreachable, fetch_repository, look_up
+
+    try:
+        answer = look_up(wanted)
+        if not isinstance(answer, Unreachable):
+            return FoundInput(answer.commit, pinned=repository.at(answer.commit))
+        commit = fetch_repository(wanted, local_files_only=True).name
+    except InvalidInput as refused:
+        raise InvalidInput([f"{wanted.field}: {fault}" for fault in refused.faults], cause="data") from None
+    note = f"{wanted}: the Hub cannot be reached ({answer.why}); the copy in HF_HOME is used"
+    return FoundInput(commit, pinned=repository.at(commit), notes=(note,))
+
+
+def _in_store(wanted: Wanted, store: Store | None, cache: Path) -> str:
+    """The fingerprint of what lies in a store, which is that of the same files on this machine."""
+    lies = stored(wanted, store)
+    sums = {lies.name(item): lies.store.checksum(item.key) if item.size else _EMPTY for item in lies.items}
+    known = {name: sha256 for name, sha256 in sums.items() if sha256}
+    if len(known) < len(sums):  # another program has put it there
+        place = locate(wanted, store, cache)
+        assert place is not None
+        known = fingerprint.of_each(place, sums, cache)
+    return _with_ending(fingerprint.of_named(known), known.keys() == {""}, lies.key)
+
+
+def _with_ending(sha256: str, is_file: bool, name: str) -> str:
+    """The ending of a file decides how programs read its bytes."""
+    return sha256 + ending_of(name.rpartition("/")[2]) if is_file else sha256
+
+
+def _in_claim(wanted: Wanted, claims: Path | None, claim: str, inside: str) -> Path:
+    if claims is None:
+        raise wanted.fault("a claim is a volume of a cluster, and this process has none; name a file or folder here")
+    path = claims / claim / inside
+    if not path.exists():
+        names = sorted(found.name for found in (claims / claim).iterdir())
+        shown = ", ".join(names[:12]) or "nothing"
+        raise wanted.fault(f"the volume of claim {claim!r} has no {inside!r}; it holds {shown}")
+    return path
+
+
+def _check_kept(wanted: Wanted, path: Path, sha256: str, cache: Path) -> None:
+    """What another process has brought, a pod with another program perhaps, is verified where it is used."""
+    found = fingerprint.of_named(fingerprint.of_each(path, files_in(path) if path.is_dir() else [""], cache))
+    if found != sha256:
+        raise wanted.fault(
+            f"the cache has changed: the SHA-256 of {path} is {found}; remove it when no job uses it, and submit again"
+        )
+
+
+def _check_unchanged(wanted: Wanted, expected: str, found: str) -> None:
+    if expected != found:
+        raise wanted.fault(
+            f"has changed since the run was submitted: its fingerprint was {expected} and is {found}; submit again, as "
+            "a new run"
+        )

@@ -1,0 +1,67 @@
+"""Output: the folder of each rank for files of its own; those of rank 0 are published when the function ends well."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from train_func.counted import counted
+from train_func.errors import StorageFailed
+from train_func.layout import AttemptKeys
+from train_func.result import name_fault
+from train_func.storage import Store
+from train_func.worker.pod import reporting
+from train_func.worker.pod.publish import files_of
+
+VARIABLE = "TRAIN_FUNC_OUTPUT"
+
+
+def begin(work_dir: Path, rank: int) -> Path:
+    """The folder of a rank, empty."""
+    folder = of_rank(work_dir, rank)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def of_rank(work_dir: Path, rank: int) -> Path:
+    """Where the rank may leave files."""
+    return work_dir / "outputs" / str(rank)
+
+
+def files() -> list[str]:
+    """What this rank has left so far, by name."""
+    folder = os.environ.get(VARIABLE)
+    return files_of(Path(folder)) if folder else []
+
+
+def take(folder: Path, into: Path, taken: set[str]) -> list[str]:
+    """Moves files into another folder; returns the names of those that stay.
+
+    Those in ``taken`` are there already, and a name may be one that a published model keeps for other use.
+    """
+    stay = []
+    for name in files_of(folder):
+        if name in taken or name_fault(name, taken):
+            stay.append(name)
+            continue
+        (into / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).rename(into / name)
+        taken.add(name)
+    return stay
+
+
+def keep(store: Store, keys: AttemptKeys, work_dir: Path, ranks: Sequence[int]) -> None:
+    """Keeps with the attempt what ranks have left beside what is published, and says so; never raises for the store."""
+    for rank in ranks:
+        folder, prefix = of_rank(work_dir, rank), f"{keys.output}/rank-{rank}"
+        if not (names := files_of(folder)):
+            continue
+        try:
+            for name in names:
+                store.upload(f"{prefix}/{name}", folder / name)
+        except (StorageFailed, OSError) as failure:
+            reporting.note(f"files that rank {rank} has left are not all kept: {failure}")
+        else:
+            kept = f"{counted(len(names), 'file')} of rank {rank}, kept in {store.address}/{prefix}/"
+            reporting.note(f"not published: {kept}")

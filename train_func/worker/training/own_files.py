@@ -1,0 +1,106 @@
+"""What an own loop publishes: a module or its state dict as safetensors, a folder, or files."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file, save_model
+from torch import nn
+
+from train_func.errors import InvalidInput
+from train_func.result import name_fault
+
+WEIGHTS = "model.safetensors"
+ALLOWED = (
+    "a Trainer, a torch.nn.Module, a state dict, an object with save_pretrained, or a file, a folder or a list of them "
+    "is expected"
+)
+
+
+def writer(what: object) -> tuple[Callable[[Path], None], bool]:
+    """What writes ``what`` into a folder, and whether that is a whole model.
+
+    Raises:
+        InvalidInput: (cause "code") it cannot be published, or a file of it is not there.
+    """
+    if isinstance(what, nn.Module):
+        return _of_module(_bare(what)), True
+    if isinstance(what, Mapping):
+        tensors = _tensors(what)
+        return (lambda folder: save_file(tensors, folder / WEIGHTS)), True
+    if isinstance(what, (str, Path)):
+        return _copies([Path(what)]), False
+    if isinstance(what, (list, tuple)) and what and all(isinstance(one, (str, Path)) for one in what):
+        return _copies([Path(one) for one in what]), False
+    if callable(save := getattr(what, "save_pretrained", None)):
+        return (lambda folder: _save(save, folder)), False
+    raise _refused(f"session.publish was given {type(what).__name__}: {ALLOWED}. Save it to a file, and publish that")
+
+
+def _save(save: Callable[[Path], object], folder: Path) -> None:
+    save(folder)
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    """The module inside of what wraps it for several ranks, or for torch.compile."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inner = module.module
+        if not isinstance(inner, nn.Module):
+            return module
+        module = inner
+
+
+def _of_module(module: nn.Module) -> Callable[[Path], None]:
+    if callable(save := getattr(module, "save_pretrained", None)):  # transformers, peft: with their configuration
+        return lambda folder: _save(save, folder)
+
+    def write(folder: Path) -> None:
+        save_model(module, str(folder / WEIGHTS))  # shared tensors are stored once
+
+    return write
+
+
+def _tensors(state: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
+    """Copies, because safetensors refuses tensors that share memory."""
+    others = [name for name, value in state.items() if not (isinstance(name, str) and isinstance(value, torch.Tensor))]
+    if others or not state:
+        named = ", ".join(f"{name!r} ({type(state[name]).__name__})" for name in others[:5])
+        raise _refused(
+            f"session.publish was given a dict with {named or 'nothing'}: of a state dict, tensors by name are "
+            "expected; give the numbers beside it as metrics=..., and return other values or write them to a file"
+        )
+    return {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
+
+
+def _copies(paths: list[Path]) -> Callable[[Path], None]:
+    """Copies of files, each under its name, and of what folders hold, each under its name from there."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        if path.is_dir():
+            inside = [of for of in sorted(path.rglob("*")) if of.is_file()]
+            found |= {of.relative_to(path).as_posix(): of for of in inside}
+        elif path.is_file():
+            found[path.name] = path
+        else:
+            raise _refused(f"session.publish was given {str(path)!r}: no file or folder is there")
+    hidden = [name for name in found if any(part.startswith(".") for part in name.split("/"))]
+    wanted = {name: path for name, path in found.items() if name not in hidden}
+    if faults := [fault for name in wanted if (fault := name_fault(name, wanted))]:
+        raise _refused(faults)
+    if not wanted:
+        raise _refused(f"session.publish was given {', '.join(map(str, paths))}: there is no file in it")
+
+    def write(folder: Path) -> None:
+        for name, path in wanted.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / name)
+
+    return write
+
+
+def _refused(faults: str | list[str]) -> InvalidInput:
+    return InvalidInput(faults, cause="code")

@@ -1,0 +1,77 @@
+"""The steps of an own loop: this rank's micro-batches of a plan with their weights, and the audit of every epoch."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch.utils.data import default_collate
+
+from train_func.worker.training import audit, world
+from train_func.worker.training.plan import facts_of, row_ids_of, rows_of
+from train_func.worker.training.plan_loader import PlanLoader
+from train_func.worker.training.randomness import seed_for
+from train_func.worker.training.weighing import LABELS, Items, Step
+
+BATCH = "batch"
+
+
+@dataclass(frozen=True)
+class OwnStep:
+    """One step of the optimizer; iterated over once, it gives this rank's micro-batches and their weights.
+
+    A weight makes the sum of ``weight * loss`` over all micro-batches, averaged over the ranks as DDP does, the mean
+    over the global batch, where each loss is the mean over its micro-batch: over its labelled tokens where the batch
+    has ``labels`` of tokens, else over its rows. It is 0 for rows that only fill a rank's place in a small batch.
+    """
+
+    number: int
+    """From 1, over all epochs."""
+    epoch: int
+    """From 1."""
+    num_rows: int
+    """Of the global batch."""
+    _step: Step
+    _seed: int
+    _used: list[Any] = field(repr=False)
+
+    def __iter__(self) -> Iterator[tuple[Any, float]]:
+        for inputs in self._step:
+            part = self._step.now
+            self._used.extend(part.place.row_ids)
+            seed_for("forward", self._seed, part.place.step, part.place.micro)
+            yield inputs[BATCH], part.weight / self._step.weight * world.size()
+
+
+class _Wrapping:
+    """Holds a batch of any class, with its labels, by which it is weighed, beside it."""
+
+    def __init__(self, collate: Callable[[list[dict[str, Any]]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = self._collate(features)
+        known = {name: batch[name] for name in LABELS if isinstance(batch, dict) and name in batch}
+        return {BATCH: batch, **known}
+
+
+def steps(
+    part: Dataset, device: torch.device, collate: Callable[[list[dict[str, Any]]], Any] | None
+) -> Iterator[OwnStep]:
+    """Collective: what ``Session.steps`` gives."""
+    facts = world.on_all_ranks(lambda: facts_of(part))
+    expected = row_ids_of(rows_of(part))
+    audit.check_plan_part(part, facts)
+    loader = PlanLoader(part, facts, _Wrapping(collate or default_collate), num_workers=0, pin_memory=False)
+    for epoch in range(facts.num_epochs):
+        used: list[Any] = []
+        loader.set_epoch(epoch)
+        entries = iter(loader)
+        for number in range(facts.steps_per_epoch):
+            step = Step(islice(entries, facts.accumulation), Items(), device)
+            of_run = epoch * facts.steps_per_epoch + number + 1
+            yield OwnStep(of_run, epoch + 1, step.now.place.batch_rows, step, facts.seed, used)
+        audit.check_epoch(epoch + 1, expected, np.asarray(used, dtype=expected.dtype))
