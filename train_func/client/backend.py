@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from train_func.client.kinds.kind import Operator
 from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod, SchedulingReport
 from train_func.errors import InvalidInput
+from train_func.inventory import Inventory
 from train_func.records import RunRecord
 from train_func.run import Run, name_of
 from train_func.storage import Store
@@ -59,24 +60,19 @@ class BoundJob(Protocol):
     @property
     def name(self) -> str:
         """Of the job."""
-        ...
 
     @property
     def operator(self) -> Operator:
         """What executes the job."""
-        ...
 
     def status(self) -> JobStatus | None:
         """The job's state, or None when there is no such job."""
-        ...
 
     def pods(self) -> list[Pod]:
         """Every incarnation of every worker that is known, the deleted ones too, oldest first."""
-        ...
 
     def events(self) -> list[Event]:
         """All events, oldest first."""
-        ...
 
     def logs(
         self, *, follow: bool, worker: int | None = None, note: Note, stop: threading.Event
@@ -89,61 +85,54 @@ class BoundJob(Protocol):
             note: is told in words what is left out, and that nothing comes because the backend is away.
             stop: ends the following when another thread sets it.
         """
-        ...
 
     def last_lines(self, pods: Sequence[Pod]) -> Mapping[str, str]:
         """The last line that each of these running pods has written, by its uid; without those that are not known."""
-        ...
 
     def wait_for_change(self, seconds: float) -> None:
         """Returns when something about the job may have changed, or after ``seconds``."""
-        ...
 
     def outage(self) -> InvalidInput | None:
         """Why there is no news of the job although it is asked for; None while there is."""
-        ...
 
     def scheduling_report(self) -> SchedulingReport | None:
         """Why its waiting workers find no room; None where that cannot be known."""
-        ...
 
     def cancel(self) -> None:
         """Stops the job within its grace period; raises JobNotFound."""
-        ...
 
     def delete(self) -> None:
         """Stops the job and removes all that belongs to it; nothing happens when there is none."""
-        ...
 
 
 class Backend(Protocol):
     """Where jobs execute. Credentials and environment stay inside the backend; ``registry`` names those there are."""
 
+    packages: Sequence[str]
+    """Requirements that the workers' environment has to fulfil; what it lacks travels as wheels."""
+
     @property
     def found_by(self) -> Mapping[str, Any]:
         """The options that another one needs to find the same jobs, without those left to their defaults."""
-        ...
 
     @property
     def place(self) -> str:
         """Where its jobs are, such as ``namespace lab``: the same for two backends that have the same jobs."""
-        ...
 
     def store_address(self) -> str:
         """Address of the store that runs here use."""
-        ...
 
     def models_folder(self) -> Path:
         """Where fetched models go by default."""
-        ...
+
+    def inventory(self) -> Inventory | None:
+        """What the workers' environment holds; None where that is not known, or is what this process has."""
 
     def check(self, run: Run) -> None:
         """Raises InvalidInput with everything that would keep the run from starting here; creates nothing."""
-        ...
 
     def adapted(self, run: Run) -> Run:
         """The run as a job of this backend can execute it; prints nothing, because it may not be submitted."""
-        ...
 
     def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
         """Brings the run's local files to where its workers read them; returns the run with their addresses there.
@@ -157,20 +146,15 @@ class Backend(Protocol):
         Raises:
             InvalidInput: a job of the run, started now, finds no room and could not wait for it.
         """
-        ...
 
     def submission(self, record: RunRecord, files: Sequence[str]) -> Submission:
         """The job of a run for this backend; ``files`` are the names of those that travel with it."""
-        ...
 
     def submit(self, submission: Submission, files: Mapping[str, bytes]) -> BoundJob:
         """Starts a job; raises InvalidInput when it cannot run here, RunsAlready when it runs."""
-        ...
 
     def job(self, name: str) -> BoundJob:
         """The job of that name; nothing is asked yet."""
-        ...
 
     def jobs(self) -> list[BoundJob]:
         """Those of train_func that are there now, by name."""
-        ...

@@ -7,26 +7,31 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
+from train_func.client.packages.wheels import NOTHING, Resolved
 from train_func.client.preflight import Facts
 from train_func.client.source import Source
 from train_func.counted import counted
-from train_func.errors import InvalidInput
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.inputs import key_of
 from train_func.layout import RunKeys
 from train_func.records import Numerics, RunRecord
 from train_func.run import Run, name_of
-from train_func.storage import Store, find
+from train_func.storage import Readable, Store, find
 
 _SPLIT = re.compile(r"\w+(\.\w+)*")  # as `datasets` names them
 
 
-def record_of(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bool) -> RunRecord:
+def record_of(
+    run: Run, source: Source, facts: Facts, store: Store, *, fresh: bool, packages: Resolved = NOTHING
+) -> RunRecord:
+    """The record of what is asked for: of the newest generation there is, or with ``fresh`` of the next one."""
     run = placed(run, facts.fingerprints)
     made_of: dict[str, Any] = {
         "function": source.function,
         "source_sha256": source.sha256,
         "fingerprints": facts.fingerprints,
     }
-    name = name_of(run, **made_of, packages=_packages(run, source))
+    name = name_of(run, **made_of, packages={**_packages(run, source), **packages.given})
     newest = newest_generation(store, name)
     generation = newest + 1 if fresh or newest == 0 else newest
     return RunRecord(
@@ -34,6 +39,7 @@ def record_of(run: Run, source: Source, facts: Facts, store: Store, *, fresh: bo
         name=name,
         generation=generation,
         store=store.address,
+        wheels={wheel.path.name: wheel.sha256 for wheel in packages.wheels},
         **made_of,
     )
 
@@ -58,7 +64,8 @@ def placed(run: Run, found: Collection[str] = ()) -> Run:
         for name in set(run.task.splits) - set(found):
             if _SPLIT.fullmatch(files.get(name, "")):
                 del files[name]
-    return run.with_task({name: _absolute(address) for name, address in files.items()})
+    files |= {key_of(name): address for name, address in run.inputs.items()}
+    return run.with_inputs({name: _absolute(address) for name, address in files.items()})
 
 
 def _absolute(address: str) -> str:
@@ -70,7 +77,7 @@ def _absolute(address: str) -> str:
     return str(real if real.is_dir() or real.suffix == path.suffix else path.absolute())
 
 
-def newest_generation(store: Store, name: str) -> int:
+def newest_generation(store: Readable, name: str) -> int:
     """The newest generation of a run; 0 when the store has none."""
     first = 1 if store.list(RunKeys(name, 1).run) else 0
     found = (re.fullmatch(r"(\d+)/", folder) for folder in store.names(RunKeys(name).generations) if first)
@@ -78,9 +85,24 @@ def newest_generation(store: Store, name: str) -> int:
     return next((number for number in later if store.list(RunKeys(name, number).run)), first)
 
 
-def stored(store: Store, name: str, generation: int) -> RunRecord:
-    """The record of a run that was submitted before."""
-    return RunRecord.read(json.loads(store.get(RunKeys(name, generation).run).data))
+def stored(store: Readable, name: str, generation: int) -> RunRecord:
+    """The record of a run that was submitted before.
+
+    Raises:
+        StorageFailed: it is no record of a run (reason "damaged").
+        InvalidInput: another version of train_func has written it.
+    """
+    key = RunKeys(name, generation).run
+    data = store.get(key).data
+    try:
+        return RunRecord.read(json.loads(data))
+    except InvalidInput:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StorageFailed(
+            f"{store.address}/{key} is damaged: it is no record of a run ({type(error).__name__}: {error})",
+            reason="damaged",
+        ) from None
 
 
 def differing(before: RunRecord, asked: RunRecord) -> dict[str, tuple[object, object]]:

@@ -14,7 +14,7 @@ from train_func.client.backend import Backend, Note
 from train_func.client.diagnose import JobMonitor, explain, patiently, separate
 from train_func.client.diagnose.diagnosis import workers
 from train_func.client.fetch import fetch
-from train_func.client.load import ready
+from train_func.client.load import check_loadable, ready
 from train_func.client.logs import AttemptLine, StoredLogs, headed, joined, of_attempt
 from train_func.client.status import Event
 from train_func.client.stored_run import (
@@ -26,7 +26,7 @@ from train_func.client.stored_run import (
     submitted,
     workers_of,
 )
-from train_func.client.submission import SubmissionRecord
+from train_func.client.submission import other_backend
 from train_func.client.watch import WaitingNotice, watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.records import RunRecord
@@ -39,13 +39,15 @@ from train_func.validity import whole_fault
 if TYPE_CHECKING:
     from transformers import Pipeline
 
+    from train_func.client.history import History
+
 REPR_SECONDS, LONGEST_WAIT = 3.0, 60.0  # for a job's repr; between two looks where the backend tells of every change
 WAY = {
     **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
     "Suspended": "it continues when its queue, or the user who suspended it, resumes it",
     **dict.fromkeys(("Cancelled", "Interrupted", "Absent"), "submit the same again: it starts from the beginning"),
     "Failed": "result() tells why",
-    "Succeeded": "its function called no session.publish(trainer), and files in its pods go with the job",
+    "Succeeded": "its function called no session.publish(...) and left no files in the folder TRAIN_FUNC_OUTPUT",
 }
 
 
@@ -135,8 +137,7 @@ class Job:
         """Lines of all workers from the first one on, each behind its worker; a line before those of each attempt.
 
         Args:
-            follow: go on until the job, or the attempt asked for, has finished; of more than 16 workers of a cluster
-                only worker 0 and those that fail, unless one is asked for.
+            follow: go on until the job, or the attempt asked for, has finished.
             worker: only of this one, which any attempt may have had.
             attempt: only of this one, by the number in the line before its lines.
 
@@ -168,12 +169,19 @@ class Job:
         """What happened to the job and its workers, oldest first."""
         return self._job.events()
 
-    def history(self) -> list[dict[str, Any]]:
-        """Every reported step and evaluation of all attempts; of a step that was repeated the later attempt counts."""
-        return history(self._store, self.record)
+    def history(self) -> "History":
+        """Every reported step and evaluation, as a DataFrame; of a repeated step the later attempt counts.
+
+        ``job.history().plot()`` draws the metrics over the steps.
+        """
+        from train_func.client.history import history_of  # pandas takes long to import
+
+        return history_of(history(self._store, self.record), self.name)
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
-        """Waits, then returns the metrics of the run; empty when the function published nothing.
+        """Waits, then returns the published metrics, and over them what the function has returned.
+
+        A value that was no dict stands under ``returned``.
 
         Raises:
             JobFailed: naming the cause, the worker and the line of the cell.
@@ -194,11 +202,11 @@ class Job:
             self._note(words)
         published = self._final_manifest()
         if published is None:
-            print(f"{self.name}: nothing was published: {WAY['Succeeded']}")
+            self._note("it ran under an earlier version of train_func, and published nothing")
             return {}
         if published.note:
             self._note(published.note)
-        return dict(published.metrics)
+        return {**published.metrics, **published.returned}
 
     def fetch(self, what: str = "model", *, to: str | Path | None = None) -> Path:
         """Downloads the published model and verifies it; returns its folder.
@@ -229,7 +237,12 @@ class Job:
         """A ready ``transformers`` pipeline of the fetched and verified model; runs no code out of its folder.
 
         Verified means: as it was published. Every account that can write to the store can publish.
+
+        Raises:
+            InvalidInput: the run has no task, or the files are no model of it; with names and sizes of what there is.
         """
+        if published := self._final_manifest():
+            check_loadable(self.record, published)
         return ready(self.fetch())
 
     def cancel(self) -> None:
@@ -261,8 +274,8 @@ class Job:
     def delete(self) -> None:
         """Stops the workers and removes the job from its backend, with its pods and their logs; says what stays.
 
-        The run stays: its record, logs and model in the store, by which it is found again. To remove that as well,
-        remove the folder that is named.
+        The run stays: its record, logs and model in the store, by which it is found again. ``train_func.remove``
+        removes that as well.
         """
         there = self._job.status() is not None
         self._job.delete()
@@ -270,7 +283,7 @@ class Job:
         self._note(
             f"{'the job is deleted, with its pods and their files' if there else gone}; the run "
             f"stays in {self._store.address}/{self.name}/, where logs(), attach() and submit() find it, result() and "
-            "fetch() what it has published: remove that folder to remove the run too"
+            f"fetch() what it has published; remove({self.name!r}) removes the run too"
         )
 
     def _final_manifest(self) -> Result | None:
@@ -282,15 +295,4 @@ class Job:
         return bool(self._store.list(self.record.keys.result))
 
     def _other_backend(self) -> str:
-        """Where else the job may be, in words; empty when it was submitted to the backend of this handle."""
-        kept = SubmissionRecord.read(self._store, self.record)
-        if kept is None:  # the first versions kept none
-            others = [name for name in registry.BACKENDS if name != registry.name_of(self._backend)]
-            tries = " or ".join(f"attach({self.name!r}, on={name}(...))" for name in others)
-            return (
-                f"there is no job {self.record.job_name} here, and no record says where the run was submitted: try "
-                f"{tries}, or submit the run again"
-            )
-        if kept.is_at(self._backend):
-            return ""
-        return f"{self.name} was submitted to another backend: attach({self.name!r}, {kept.expression})"
+        return other_backend(self._store, self.record, self._backend)

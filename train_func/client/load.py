@@ -5,14 +5,34 @@ That its bytes are those that were published says nothing of who published them.
 
 import json
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+from train_func.client.quantity import readable
+from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.layout import PIPELINE
+from train_func.records import RunRecord
+from train_func.result import Result
 
 if TYPE_CHECKING:
     from transformers import Pipeline
+
+NO_FILES = "it has published no files: result() returns what the function returned"
+MAX_SHOWN = 10  # published files
+CONFIG = "config.json"  # all that the first versions published beside the weights
+
+
+def check_loadable(record: RunRecord, published: Result) -> None:
+    """Raises InvalidInput, with what was published, unless that is a model of which the task says how it is used."""
+    if record.run.task is not None and {PIPELINE, CONFIG} & set(published.files):
+        return
+    shown = listed([f"{name} ({readable(size)})" for name, size in published.sizes.items()], MAX_SHOWN)
+    has = f"it has published {shown}: fetch() returns the folder, to load them from" if shown else NO_FILES
+    why = "has no task" if record.run.task is None else "has published no model of its task"
+    raise InvalidInput(f"{record.name} {why}, so load() does not know how its files are used; {has}", cause="model")
 
 
 def ready(folder: Path) -> "Pipeline":
@@ -21,6 +41,8 @@ def ready(folder: Path) -> "Pipeline":
     Raises:
         InvalidInput: it needs Python code of its own, has no safetensors, or is no whole model of that kind.
     """
+    if find_spec("torch") is None:
+        raise InvalidInput(f"{folder}: loading a model needs torch: pip install 'train-func[local]'")
     options = _options(folder)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")  # without ipywidgets no bar is expected either
@@ -48,7 +70,9 @@ def _options(folder: Path) -> dict[str, Any]:
         found = json.loads(path.read_text()) if path.exists() else {"task": "text-classification", "truncation": True}
     except ValueError:
         found = None
-    if not isinstance(found, dict) or not all(isinstance(value, (str, int, float)) for value in found.values()):
+    if not isinstance(found, dict) or not all(
+        isinstance(value, (str, int, float, NoneType)) for value in found.values()
+    ):
         found = {}
     if isinstance(found.get("task"), str):
         return found

@@ -8,6 +8,7 @@ from typing import Any
 
 from train_func.client import quantity
 from train_func.errors import InvalidInput
+from train_func.fields import field_names
 from train_func.secret import secret_under
 from train_func.storage import schemes
 from train_func.validity import whole_fault
@@ -48,6 +49,8 @@ class Placement:
     """Memory of each worker, a Kubernetes quantity; None: no limit."""
     disk: str | None = None
     """Most that a worker may keep in each of its cache and its working folder; None: no limit."""
+    cache: str | None = None
+    """PersistentVolumeClaim that all workers keep their cache in; None: a volume of each."""
     gpu: int = 0
     """GPUs of each worker; as many ranks run in it, or one without any."""
     grace_seconds: int = 30
@@ -83,7 +86,8 @@ class Placement:
     @property
     def options(self) -> dict[str, Any]:
         """What the options of the backend came to, as plain JSON values; a variable is an option of its own."""
-        options = {name: getattr(self, name) for name in _OPTIONS}
+        apart = ("namespace", "store_settings", "environment")
+        options = {name: getattr(self, name) for name in field_names(Placement) if name not in apart}
         options |= {
             "cpu": str(self.cpu),
             "node_selector": dict(self.node_selector),
@@ -92,12 +96,6 @@ class Placement:
         given = self.environment.items()
         shown = {name: value if isinstance(value, str) else f"of Secret {value.secret}" for name, value in given}
         return {**options, **{f"environment[{name!r}]": value for name, value in shown.items()}}
-
-
-_OPTIONS = (
-    *("image", "cpu", "memory", "gpu", "disk", "spot", "node_selector", "tolerations", "queue", "priority_class"),
-    *("service_account", "grace_seconds", "store_secret", "hub_secret"),
-)
 
 
 def cpu_fault(value: object) -> str | None:
@@ -124,7 +122,7 @@ def memory_fault(value: object, name: str = "memory") -> str | None:
 
 def _faults(placement: Placement) -> list[str]:
     image = "a container image is expected, such as 'registry/name:tag'"
-    optional = ("namespace", "queue", "priority_class", "service_account")
+    optional = ("namespace", "cache", "queue", "priority_class", "service_account")
     found = [
         cpu_fault(placement.cpu),
         whole_fault("gpu", placement.gpu, 0),

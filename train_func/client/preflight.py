@@ -26,7 +26,7 @@ class Facts:
     """What the check learnt of the inputs."""
 
     fingerprints: Mapping[str, str] = field(default_factory=dict)
-    """Of the inputs, by the field of the task that names them."""
+    """Of the inputs: those of the task by its field, those of the run by key."""
     num_model_bytes: int = 0
     """Of the weights that every worker loads."""
     notes: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Check:
     """The check of a run's data, model and store address, begun when this is made; leaving ``with`` ends it."""
 
     def __init__(self, run: Run, store: str) -> None:
-        self._process = None if run.task is None else self._begun(run, store)
+        self._process = self._begun(run, store) if run.task or run.inputs else None
 
     def _begun(self, run: Run, store: str) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
@@ -70,7 +70,7 @@ class Check:
             self._process.communicate(timeout=END_SECONDS)
 
     def facts(self) -> Facts:
-        """Waits for its end; raises InvalidInput with every fault. Without a task there is nothing to look at."""
+        """Waits for its end; raises InvalidInput with every fault. Without a task and inputs there is nothing."""
         if self._process is None:
             return Facts()
         report = self._report(self._process)

@@ -4,6 +4,8 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from train_func.errors import InvalidInput
+
 if TYPE_CHECKING:
     from train_func.client.backend import Backend
 
@@ -21,6 +23,15 @@ def make(name: str, options: Mapping[str, Any]) -> "Backend":
     """The backend of that name with these options; raises KeyError when none is registered under it."""
     backend: Backend = getattr(importlib.import_module(BACKENDS[name]), name)(**options)
     return backend
+
+
+def given(on: "Backend | None") -> "Backend":
+    """What a caller has given as ``on``; the default backend where that is None. Raises InvalidInput for all else."""
+    asked: object = on
+    if asked is not None and (isinstance(asked, type) or not hasattr(asked, "store_address")):
+        names = [asked.__name__] if isinstance(asked, type) else BACKENDS
+        raise InvalidInput(f"on={asked!r}: a backend is expected: on={' or '.join(f'{name}()' for name in names)}")
+    return make(DEFAULT, {}) if on is None else on
 
 
 def name_of(backend: "Backend") -> str:

@@ -17,8 +17,6 @@ class Condition:
     """True or False, as Kubernetes writes it."""
     reason: str
     message: str
-    time: datetime
-    """When ``status`` last changed."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +24,7 @@ class JobStatus:
     """The state of one job; its conditions stand in the order in which they came."""
 
     conditions: tuple[Condition, ...]
-    start_time: datetime | None
-    completion_time: datetime | None
-    """Absent after a permanent exit code: the operator sets it for success, deadline and backoff limit only."""
-    interrupted: bool
+    interrupted: bool = False
     """Not finished, and without a controller: that, or its machine, died."""
     created: datetime | None = None
     """By the backend's clock; what happened before befell an earlier job of that name. None where that cannot be."""

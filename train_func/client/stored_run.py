@@ -12,30 +12,30 @@ from train_func.errors import StorageFailed
 from train_func.exits import retryable
 from train_func.metrics import Row, from_csv
 from train_func.records import RunRecord
-from train_func.storage import Store, find
+from train_func.storage import Readable, Store, find
 
 FINISHED = ("Succeeded", "Failed", "Cancelled", "Interrupted")
 
 
-def submitted(store: Store, record: RunRecord) -> str:
+def submitted(store: Readable, record: RunRecord) -> str:
     """Time of the newest submission, ISO; empty where the store has no record of the run."""
     found = find(store, record.keys.run)
     return str(json.loads(found.data).get("submitted", "")) if found else ""
 
 
-def all_ends(store: Store, record: RunRecord) -> list[EndRecord]:
+def all_ends(store: Readable, record: RunRecord) -> list[EndRecord]:
     """Every end record of the newest submission, oldest attempt first."""
     return ends(store, record, (entry.key for entry in store.list(f"{record.keys.attempts}/")))
 
 
-def ends(store: Store, record: RunRecord, keys: Iterable[str]) -> list[EndRecord]:
+def ends(store: Readable, record: RunRecord, keys: Iterable[str]) -> list[EndRecord]:
     """The end records among these keys that belong to the newest submission, oldest attempt first.
 
     Raises StorageFailed (reason "damaged") where another version of this package wrote one.
     """
     newest = submitted(store, record)
     named = [key for key in keys if (file := record.keys.attempt_file(key)) and file.is_end]
-    found = [EndRecord.from_record(store.get(key).data, f"{store.address}/{key}") for key in named]
+    found = [EndRecord.from_json(store.get(key).data, f"{store.address}/{key}") for key in named]
     own = [end for end in found if not newest or end.submitted in ("", newest)]
     return sorted(own, key=lambda end: (end.attempt, end.ended))
 
@@ -47,16 +47,15 @@ def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
         published: whether the store holds the final manifest; a job that was cancelled, or that has lost its
             controller, has then succeeded.
     """
-    true = {condition.type: condition for condition in status.conditions if condition.status == "True"}
-    if "Succeeded" in true:
+    if status.condition("Succeeded"):
         return "Succeeded"
-    if "Failed" in true:
-        if true["Failed"].reason != "Cancelled":
+    if failed := status.condition("Failed"):
+        if failed.reason != "Cancelled":
             return "Failed"
         return "Succeeded" if published() else "Cancelled"
     if status.interrupted:
         return "Succeeded" if published() else "Interrupted"
-    return next((state for state in ("Suspended", "Restarting", "Running") if state in true), "Created")
+    return next((state for state in ("Suspended", "Restarting", "Running") if status.condition(state)), "Created")
 
 
 def mark_cancelled(store: Store, record: RunRecord) -> None:
@@ -64,7 +63,7 @@ def mark_cancelled(store: Store, record: RunRecord) -> None:
     store.put(record.keys.cancelled, json.dumps({"time": datetime.now(UTC).isoformat()}).encode())
 
 
-def state_in_store(store: Store, record: RunRecord) -> str:
+def state_in_store(store: Readable, record: RunRecord) -> str:
     """What became of a job that is gone from its backend: cancelled, deleted, or past its time to live."""
     there = {f"{record.keys.prefix}/{name}" for name in store.names(record.keys.prefix)}
     is_published = record.keys.result in there
@@ -80,7 +79,7 @@ def state_in_store(store: Store, record: RunRecord) -> str:
     return "Succeeded" if is_published else "Absent"
 
 
-def _newest_ends(store: Store, record: RunRecord) -> list[EndRecord]:
+def _newest_ends(store: Readable, record: RunRecord) -> list[EndRecord]:
     """The ends in the newest attempt whose group has formed, and those in later attempts whose group has not.
 
     Each attempt is listed by itself: a listing of all would grow with what else they hold.
@@ -92,26 +91,26 @@ def _newest_ends(store: Store, record: RunRecord) -> list[EndRecord]:
     return ends(store, record, keys)
 
 
-def attempt_numbers(store: Store, record: RunRecord) -> list[int]:
+def attempt_numbers(store: Readable, record: RunRecord) -> list[int]:
     """The numbers of the attempts in the store, in ascending order."""
     names = (name.removesuffix("/") for name in store.names(record.keys.attempts))
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def workers_of(store: Store, record: RunRecord) -> list[int]:
+def workers_of(store: Readable, record: RunRecord) -> list[int]:
     """The numbers of the workers that the run has now, or that an earlier attempt has left a record or log of."""
     files = (record.keys.attempt_file(entry.key) for entry in store.list(f"{record.keys.attempts}/"))
     found = {file.worker for file in files if file and file.worker is not None}
     return sorted(found.union(range(record.run.workers)))
 
 
-def _has_formed(store: Store, lease: str) -> bool:
+def _has_formed(store: Readable, lease: str) -> bool:
     found = find(store, lease)
     return found is not None and Lease.from_json(found.data, f"{store.address}/{lease}").formed
 
 
-def history(store: Store, record: RunRecord) -> list[dict[str, Any]]:
-    """What ``Job.history`` returns. Raises StorageFailed (reason "damaged") when a file cannot be read."""
+def history(store: Readable, record: RunRecord) -> list[dict[str, Any]]:
+    """The rows of ``Job.history``. Raises StorageFailed (reason "damaged") when a file cannot be read."""
     rows = {number: _rows(store, record, number) for number in attempt_numbers(store, record)}
     return [
         {"step": row.step, "timestamp": row.timestamp, "attempt": number, **row.values}
@@ -130,7 +129,7 @@ def joined_history(rows: Mapping[int, Sequence[Row]]) -> list[tuple[int, Row]]:
     return sorted(kept, key=lambda found: (found[1].step, found[1].timestamp))
 
 
-def _rows(store: Store, record: RunRecord, number: int) -> list[Row]:
+def _rows(store: Readable, record: RunRecord, number: int) -> list[Row]:
     keys = record.keys.attempt(number)
     there = set(store.names(keys.metrics))
     found: list[Row] = []

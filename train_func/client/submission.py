@@ -7,8 +7,9 @@ from typing import Any, Self
 
 from train_func.client import registry
 from train_func.client.backend import Backend, BoundJob, Submission
+from train_func.layout import RunKeys
 from train_func.records import RunRecord
-from train_func.storage import Store, find
+from train_func.storage import Readable, Store, find
 
 FORMAT = 1
 
@@ -37,11 +38,14 @@ class SubmissionRecord:
         )
 
     @classmethod
-    def read(cls, store: Store, record: RunRecord) -> Self | None:
-        """The newest submission of a run; None where there is no record of it, or one of another format."""
-        found = find(store, record.keys.submission)
-        plain = json.loads(found.data) if found else {}
-        return cls(**plain) if plain.get("format") == FORMAT else None
+    def read(cls, store: Readable, keys: RunKeys) -> Self | None:
+        """The newest submission of a run; None where there is no record of it, or none of this format."""
+        found = find(store, keys.submission)
+        try:
+            plain = json.loads(found.data) if found else {}
+        except ValueError:
+            plain = {}
+        return cls(**plain) if isinstance(plain, dict) and plain.get("format") == FORMAT else None
 
     def is_at(self, backend: Backend) -> bool:
         """Whether it was submitted to where the jobs of ``backend`` are."""
@@ -64,3 +68,18 @@ class SubmissionRecord:
         """The options that differ from ``now``, each as it was then, such as ``cpu='2'``."""
         was = self.options
         return [f"{name}={was.get(name)!r}" for name in {**was, **now} if was.get(name) != now.get(name)]
+
+
+def other_backend(store: Store, record: RunRecord, backend: Backend) -> str:
+    """Where else the job of the run may be, in words; empty when it was submitted to ``backend``."""
+    kept = SubmissionRecord.read(store, record.keys)
+    if kept is None:  # the first versions kept none
+        others = [name for name in registry.BACKENDS if name != registry.name_of(backend)]
+        tries = " or ".join(f"attach({record.name!r}, on={name}(...))" for name in others)
+        return (
+            f"there is no job {record.job_name} here, and no record says where the run was submitted: try "
+            f"{tries}, or submit the run again"
+        )
+    if kept.is_at(backend):
+        return ""
+    return f"{record.name} was submitted to another backend: attach({record.name!r}, {kept.expression})"

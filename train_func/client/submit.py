@@ -14,6 +14,7 @@ from train_func.client.backend import Backend, RunsAlready
 from train_func.client.claim import Claim
 from train_func.client.identity import check_ranks, differing, newest_generation, placed, record_of, stored
 from train_func.client.job import Job
+from train_func.client.packages import carry
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
 from train_func.client.stored_run import FINISHED
@@ -33,13 +34,15 @@ SIMILAR = 5  # names that are shown of those that a store holds
 
 
 def submit(
-    function: Callable[[dict[str, Any]], object], run: Run, *, on: Backend | None = None, fresh: bool = False
+    function: Callable[..., object], run: Run | None = None, *, on: Backend | None = None, fresh: bool = False
 ) -> Job:
     """Starts ``function`` as a job, or attaches to that of the same run.
 
     Running or succeeded: attaches. Failed, cancelled or interrupted: a new job of the same run.
 
     Args:
+        function: takes the dict of parameters, each of them by its name, or nothing.
+        run: what is asked for; by default one worker, without parameters.
         on: the backend, ``Local()`` by default.
         fresh: train again from the beginning, as the next generation of the run.
 
@@ -48,13 +51,17 @@ def submit(
         InvalidInput: data, model or options cannot work; every fault at once.
         StorageFailed: the store is away, denies, or is not there.
     """
-    backend = _backend(on)
-    if not isinstance(run, Run):
+    backend = registry.given(on)
+    asked: object = Run() if run is None else run
+    if not isinstance(asked, Run):
         raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(task=...) is expected")
-    asked, run = run, backend.adapted(run)
-    source = pack(function, run.task.modules if run.task else ())
+    run = backend.adapted(asked)
+    modules, values = (run.task.modules, None) if run.task else ((), run.parameters)
+    inventory = backend.inventory()
+    source = pack(function, modules, values, is_there=carry.presence(backend.packages, inventory))
+    packages = carry.check(backend.packages, inventory, source.imports)
     store, facts = _checked(backend, run)
-    record = record_of(run, source, facts, store, fresh=fresh)
+    record = record_of(run, source, facts, store, fresh=fresh, packages=packages)
     claim = Claim(store, record.keys)
     job = Job(record, backend, store)
     earlier = Job(replace(record, generation=record.generation - 1), backend, store) if record.generation > 1 else None
@@ -65,17 +72,16 @@ def submit(
         state = "Absent"  # its run was removed from the store, or is a new generation: nothing is left to attach to
     if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
         return _attached(record, backend, store, state)
-    _refuse_elsewhere(
-        replace(record, generation=record.generation - 1) if fresh and earlier else record, backend, store
-    )
+    _refuse_elsewhere(earlier.record if fresh and earlier else record, backend, store)
     check_ranks(store, record, backend.submission(record, ()).ranks_per_worker)
     prepared = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
     if not fresh and state != "Absent":
         print(f"{job.name}: already submitted, and it is {state}; it is tried again")
+    carry.upload(packages.wheels, store)
     for note in facts.notes:
         print(shown(f"note: {note}"))
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
-    record = replace(record, run=prepared.with_task(facts.commits))
+    record = replace(record, run=prepared.with_inputs(facts.commits))
     if not _start(record, source, backend, store, claim):
         return _of_other(record, backend, store)
     again = f"submitted, generation {record.generation}" if earlier else "submitted"
@@ -96,7 +102,7 @@ def _attached(asked: RunRecord, backend: Backend, store: Store, state: str, by: 
     if other := differing(job.record, asked):
         was, now = (", ".join(f"{name}={values[place]}" for name, values in other.items()) for place in (0, 1))
         print(shown(f"note: submitted with {was}; you asked for {now}"))
-    kept = SubmissionRecord.read(store, job.record) if state != "Succeeded" else None
+    kept = SubmissionRecord.read(store, job.record.keys) if state != "Succeeded" else None
     if kept and (options := kept.differing(backend.submission(job.record, ()).options)):
         print(
             f"note: it was submitted with {', '.join(options)}, and stays so; for the options given now stop it first, "
@@ -122,7 +128,7 @@ def _refuse_beside(earlier: Job, backend: Backend) -> None:
 
 def _refuse_elsewhere(record: RunRecord, backend: Backend, store: Store) -> None:
     """Of two jobs of one run, on two backends, only one could publish, and each would replace the other's records."""
-    kept = SubmissionRecord.read(store, record)
+    kept = SubmissionRecord.read(store, record.keys)
     if kept is None or kept.is_at(backend):
         return
     try:
@@ -165,7 +171,7 @@ def attach(name: str, *, on: Backend | None = None) -> Job:
     Raises:
         JobNotFound: the store of that backend holds no such run; the most similar names are listed.
     """
-    backend = _backend(on)
+    backend = registry.given(on)
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
         raise InvalidInput(f"attach was given {name!r}; the name of a run is expected, such as job.name")
     store = open_store(backend.store_address())
@@ -182,14 +188,6 @@ def attach(name: str, *, on: Backend | None = None) -> Job:
 def _similar(name: str, known: list[str]) -> str:
     nearest = ", ".join(difflib.get_close_matches(name, known, SIMILAR, cutoff=0))
     return f"it holds: {nearest or 'none'}" if len(known) <= SIMILAR else f"of its {len(known)} the nearest: {nearest}"
-
-
-def _backend(on: Backend | None) -> Backend:
-    given: object = on
-    if given is not None and (isinstance(given, type) or not hasattr(given, "store_address")):
-        names = [given.__name__] if isinstance(given, type) else registry.BACKENDS
-        raise InvalidInput(f"on={given!r}: a backend is expected: on={' or '.join(f'{name}()' for name in names)}")
-    return on if on is not None else registry.make(registry.DEFAULT, {})
 
 
 def _start(record: RunRecord, source: Source, backend: Backend, store: Store, claim: Claim) -> bool:

@@ -8,10 +8,13 @@ from typing import Protocol
 
 from train_func.client.diagnose import Diagnosis, JobMonitor, patiently
 from train_func.client.logs import Attempt, AttemptLine
+from train_func.counted import counted
 from train_func.events import (
+    OF_RANK,
     AttemptStarts,
     LogGap,
     PublishesPending,
+    Reported,
     StepProgress,
     WaitsForPeers,
     WaitsForStore,
@@ -21,9 +24,11 @@ from train_func.events import (
 from train_func.terminal import shown
 
 PROGRESS_SECONDS = 5.0  # between two progress lines
+MOST_PRINTED = 50  # lines of rank 0 in that time
 LOOK_SECONDS = 0.5  # between two looks at the state while no worker says anything
 FIRST_NOTICE_SECONDS, LONGEST_NOTICE_SECONDS = 12.0, 300.0  # of silence, before the first notice and between two
 STARTING = "the workers start and meet"
+RANK_0 = OF_RANK.format(0)
 LOADING = "the group is complete; its ranks load their libraries"
 
 
@@ -80,7 +85,7 @@ def watch(
         return display.shown
     finally:
         stop.set()
-    return job.state
+    return state
 
 
 class WaitingNotice:
@@ -115,7 +120,8 @@ class Display:
         self._clock = clock
         self._begun = clock()
         self._progress = -PROGRESS_SECONDS
-        self._held: StepProgress | None = None  # progress that came too soon after the one before it
+        self._printing, self._num_printed = -PROGRESS_SECONDS, 0  # since when so many lines of rank 0 were counted
+        self._held: StepProgress | Reported | None = None  # progress that came too soon after the one before it
         self._state = ""
         self._shown: set[str] = set()  # first lines of what hinders the job
         self._passed: list[int] = []
@@ -148,6 +154,7 @@ class Display:
     def finish(self, name: str, state: str, amiss: str = "") -> None:
         """Shows the last progress, the last state, and the warning about a job that has succeeded."""
         self._tell_earlier()
+        self._tell_unprinted()
         if self._held:
             self._say(str(self._held))
         self.state(name, state)
@@ -164,6 +171,9 @@ class Display:
         if line.attempt is not self._attempt and not line.late:
             self._begin(line.attempt)
         match line.event:
+            case None if line.text.startswith(RANK_0):
+                self._tell_printed(line.text.removeprefix(RANK_0))
+                return
             case None | WorkerStarts() | LogGap() | WorkerEnds(exit_code=0):
                 return
             case WaitsForStore(purpose=""):
@@ -172,14 +182,32 @@ class Display:
                 return  # what one waits for, all wait for
             case WorkerEnds() as end if self._was_shown(end):
                 return
-            case StepProgress() as progress:
+            case StepProgress() | Reported() as progress:
                 self._tell_progress(progress)
                 return
         self._next = LOADING if isinstance(line.event, (AttemptStarts, PublishesPending)) else ""
         self._say(str(line.event))
 
+    def _tell_printed(self, text: str) -> None:
+        """A line of rank 0; of many at once only the first."""
+        now = self._clock()
+        if now - self._printing >= PROGRESS_SECONDS:
+            self._tell_unprinted()
+            self._printing = now
+        self._num_printed += 1
+        if self._num_printed <= MOST_PRINTED:
+            self._next = ""
+            self._say(text)
+
+    def _tell_unprinted(self) -> None:
+        if (left_out := self._num_printed - MOST_PRINTED) > 0:
+            self._say(f"{counted(left_out, 'further line')} of rank 0: logs() shows them")
+        self._num_printed = 0
+
     def idle(self) -> None:
         """Shows what is due when no event has come for a while."""
+        if self._num_printed > MOST_PRINTED and self._clock() - self._printing >= PROGRESS_SECONDS:
+            self._tell_unprinted()
         if self._held and self._clock() - self._progress >= PROGRESS_SECONDS:
             self._tell_progress(self._held)
         if self._next and self._state in ("Created", "Running", "Restarting"):
@@ -209,9 +237,10 @@ class Display:
         self._ends |= end
         return known
 
-    def _tell_progress(self, progress: StepProgress) -> None:
+    def _tell_progress(self, progress: StepProgress | Reported) -> None:
         now = self._clock()
-        if now - self._progress < PROGRESS_SECONDS and progress.step < progress.num_steps:
+        is_last = isinstance(progress, StepProgress) and progress.step >= progress.num_steps
+        if now - self._progress < PROGRESS_SECONDS and not is_last:
             self._held = progress
             return
         self._held = None

@@ -6,15 +6,17 @@ A new scheme is a subclass of ``Scheme`` that opens a ``Store``, and one line: i
 """
 
 import importlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from train_func.storage.store import Entry, FromSecret, Object, Scheme, Store, find, refused
+from train_func.storage.store import Entry, FromSecret, Object, Readable, Scheme, Store, find, refused
 
 __all__ = [
     "Entry",
     "FromSecret",
     "Object",
+    "Readable",
     "Scheme",
     "Store",
     "find",
@@ -22,6 +24,7 @@ __all__ = [
     "open_store",
     "scheme_of",
     "schemes",
+    "schemes_of",
 ]
 
 ENTRY_POINTS = "train_func.stores"
@@ -59,6 +62,13 @@ def scheme_of(address: str) -> type[Scheme]:
 def schemes() -> list[type[Scheme]]:
     """All that are registered."""
     return [_load(target) for target in {**_installed(), **_BUILT_IN}.values()]
+
+
+def schemes_of(addresses: Iterable[str]) -> list[type[Scheme]]:
+    """Those of the addresses that are one of a store, each once."""
+    names = dict.fromkeys(address.partition("://")[0] for address in addresses if "://" in address)
+    targets = (_BUILT_IN.get(name) or _installed().get(name) for name in names)
+    return [_load(target) for target in targets if target]
 
 
 def is_address(text: str) -> bool:

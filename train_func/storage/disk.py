@@ -58,6 +58,17 @@ def place(file: BinaryIO, target: Path, *, exclusive: bool = False) -> None:
     sync_folder(target.parent)
 
 
+@contextlib.contextmanager
+def replacing(path: Path, asked: str) -> Iterator[BinaryIO]:
+    """A new file that takes the place of ``path`` when the block has ended well; faults as ``disk_faults``."""
+    with disk_faults(asked):
+        make_folders(path.parent)
+        with temporary(path.parent) as file:
+            yield file
+            settle(file)
+            place(file, path)
+
+
 def make_folders(folder: Path) -> None:
     """``mkdir -p``, on the disk before this returns."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]

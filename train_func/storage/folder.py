@@ -11,8 +11,7 @@ from urllib.parse import unquote
 
 from train_func import lock
 from train_func.errors import StorageFailed
-from train_func.storage import retry
-from train_func.storage.disk import copy, disk_faults, make_folders, open_source, place, settle, sync_folder, temporary
+from train_func.storage import disk, retry
 from train_func.storage.store import (
     RESERVED,
     Entry,
@@ -81,9 +80,9 @@ class FolderStore(Scheme):
         return self._write("put", key, write, if_absent=if_absent, if_version=if_version)
 
     def upload(self, key: str, path: Path, *, sent: Callable[[int], object] = ignore) -> str:
-        with open_source(path, f"upload of {path} to {key!r} in {self.address}") as source:
+        with disk.open_source(path, f"upload of {path} to {key!r} in {self.address}") as source:
             self._sweep()
-            digest = self._write("upload", key, lambda file: copy(source, file))
+            digest = self._write("upload", key, lambda file: disk.copy(source, file))
             sent(source.tell())
         return digest
 
@@ -95,19 +94,14 @@ class FolderStore(Scheme):
     def download(self, key: str, path: Path) -> str:
         with self._reading("download", key) as source_path:
             source = source_path.open("rb")
-        with source, disk_faults(f"download of {key!r} from {self.address} to {path}"):
-            make_folders(path.parent)
-            with temporary(path.parent) as file:
-                digest = copy(source, file)
-                settle(file)
-                place(file, path)
-        return digest
+        with source, disk.replacing(path, f"download of {key!r} from {self.address} to {path}") as file:
+            return disk.copy(source, file)
 
     def names(self, folder: str) -> list[str]:
         above = folder_prefix(folder)
         asked = f"names in {folder!r} in {self.address}"
         self._refuse_missing_parent(asked)
-        with disk_faults(asked):
+        with disk.disk_faults(asked):
             found = self._scan(self._root / above, above)
             return sorted(f"{item.name}/" if _is_folder(item) else item.name for item in found if self._holds(item))
 
@@ -121,7 +115,7 @@ class FolderStore(Scheme):
         asked = f"list of {prefix!r} in {self.address}"
         self._refuse_missing_parent(asked)
         folder, _, begin = prefix.rpartition("/")
-        with disk_faults(asked):
+        with disk.disk_faults(asked):
             found = self._walk(self._root / folder, f"{folder}/" if folder else "", begin)
             return sorted(found, key=lambda entry: entry.key)
 
@@ -133,7 +127,7 @@ class FolderStore(Scheme):
                 return
             with self._lock(key):
                 path.unlink(missing_ok=True)
-                sync_folder(path.parent)
+                disk.sync_folder(path.parent)
             with contextlib.suppress(OSError):  # the first that is not empty ends it
                 for folder in path.relative_to(self._root).parents[:-1]:
                     (self._root / folder).rmdir()
@@ -152,9 +146,9 @@ class FolderStore(Scheme):
     ) -> str:
         with self._faults(operation, key):
             self._refuse_missing_parent(f"{operation} of {key!r} in {self.address}")
-            with temporary(self._inner("unfinished")) as file:
+            with disk.temporary(self._inner("unfinished")) as file:
                 result = write(file)
-                settle(file)
+                disk.settle(file)
                 with self._lock(key):
                     if if_version is not None:
                         self._refuse_other_version(key, if_version)
@@ -166,8 +160,8 @@ class FolderStore(Scheme):
         target = self._root / key
         for left in reversed(range(PLACING_ROUNDS)):
             try:
-                make_folders(target.parent)
-                place(file, target, exclusive=exclusive)
+                disk.make_folders(target.parent)
+                disk.place(file, target, exclusive=exclusive)
                 break
             except FileExistsError as error:
                 if error.filename2 is not None and not target.is_dir():
@@ -211,7 +205,7 @@ class FolderStore(Scheme):
 
     def _inner(self, name: str) -> Path:
         folder = self._root / RESERVED / name
-        make_folders(folder)
+        disk.make_folders(folder)
         return folder
 
     def _sweep(self) -> None:
@@ -248,7 +242,7 @@ class FolderStore(Scheme):
     @contextlib.contextmanager
     def _faults(self, operation: str, key: str) -> Iterator[None]:
         check_key(key)
-        with disk_faults(f"{operation} of {key!r} in {self.address}"):
+        with disk.disk_faults(f"{operation} of {key!r} in {self.address}"):
             yield
 
     @contextlib.contextmanager
@@ -265,7 +259,7 @@ class FolderStore(Scheme):
                 ) from None
 
     def _refuse_missing_parent(self, asked: str) -> None:
-        with disk_faults(asked):
+        with disk.disk_faults(asked):
             if self._root.exists() and not self._root.is_dir():
                 raise StorageFailed(f"{asked}: that is a file, not a folder", reason="address")
             if not self._root.parent.is_dir():

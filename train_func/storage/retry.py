@@ -52,7 +52,7 @@ def begin(call: Callable[[], T]) -> "Future[T]":
         except BaseException as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=work, name="store", daemon=True).start()
+    threading.Thread(target=work, daemon=True).start()
     return outcome
 
 

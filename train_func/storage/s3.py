@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 from train_func.errors import StorageFailed
 from train_func.storage import retry
@@ -20,12 +19,12 @@ from train_func.storage.store import (
     Scheme,
     check_key,
     check_prefix,
+    endpoint_fault,
     find,
     folder_prefix,
     ignore,
     key_fault,
     refused,
-    without_password,
 )
 
 PROBE_TRY_SECONDS = 1.5  # with one connect time-out more it knows why before the probe's limit
@@ -91,8 +90,8 @@ class S3Store(Scheme):
             return put_whole(self._server, "put", key, data, condition, tries)
         except StorageFailed as failed:
             # An earlier try whose answer was lost may have been this put's own success.
-            if failed.reason == "conflict" and tries.num > 1 and (version := self._version_of(key, data)):
-                return version
+            if failed.reason == "conflict" and tries.num > 1 and (found := find(self, key)) and found.data == data:
+                return found.version
             if failed.reason == "absent" and if_version is not None:
                 raise StorageFailed(f"{failed}; version {if_version} was to be replaced", reason="conflict") from failed
             raise
@@ -161,11 +160,6 @@ class S3Store(Scheme):
         verify(recorded(answer), hashlib.sha256(data).hexdigest())
         return Object(data, str(answer["ETag"]))
 
-    def _version_of(self, key: str, data: bytes) -> str | None:
-        """The version under ``key`` when it holds just these bytes."""
-        found = find(self, key)
-        return found.version if found and found.data == data else None
-
 
 def bucket_of(address: str) -> tuple[str, str]:
     """Bucket and prefix ("" or ``a/b``) of an address."""
@@ -199,12 +193,6 @@ def _endpoint() -> str | None:
     name = next((name for name in S3Store.endpoint_variables if os.environ.get(name)), None)
     if name is None:
         return None
-    endpoint = os.environ[name]
-    parts = urlsplit(endpoint)
-    if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc:
-        return endpoint
-    raise StorageFailed(
-        f"{name}={without_password(endpoint)!r}: an address such as http://myminio:9000 is expected, http or https, "
-        "without user and password",
-        reason="address",
-    )
+    if fault := endpoint_fault(name, os.environ[name]):
+        raise StorageFailed(fault, reason="address")
+    return os.environ[name]

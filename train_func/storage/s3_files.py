@@ -10,12 +10,11 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from train_func.errors import StorageFailed
-from train_func.storage.disk import CHUNK, disk_faults, make_folders, open_source, place, settle, temporary
+from train_func.storage.disk import CHUNK, disk_faults, open_source, replacing
 from train_func.storage.retry import Backoff
 from train_func.storage.s3_server import Server
 
@@ -23,25 +22,6 @@ PART = 8 << 20  # bytes; smaller files go in one request
 MOST_PARTS = 10_000  # of S3
 SENDERS = 4  # threads
 SHA256 = "sha256"  # of the whole, in the object's metadata
-
-
-@dataclass(frozen=True)
-class Fingerprints:
-    """SHA-256 of a file and of the parts it is sent in."""
-
-    whole: str
-    parts: tuple[str, ...]  # base64, as S3 wants them
-    part_size: int
-
-
-def fingerprints(source: BinaryIO, size: int) -> Fingerprints:
-    """Reads a file of ``size`` bytes once."""
-    part_size = max(PART, -(-size // MOST_PARTS))
-    whole, parts = hashlib.sha256(), []
-    while part := source.read(part_size):
-        whole.update(part)
-        parts.append(checksum(part))
-    return Fingerprints(whole.hexdigest(), tuple(parts), part_size)
 
 
 def checksum(data: bytes) -> str:
@@ -73,27 +53,33 @@ def upload(server: Server, key: str, path: Path, sent: Callable[[int], object]) 
             put_whole(server, "upload", key, data, {}, server.tries())
             sent(size)
             return hashlib.sha256(data).hexdigest()
-        known = fingerprints(source, size)
-    _Multipart(server, key, path, known, sent).send()
-    return known.whole
+        multipart = _Multipart(server, key, path, source, size, sent)
+    multipart.send()
+    return multipart.sha256
 
 
 class _Multipart:
     """One upload in parts; leaves nothing on the server when it fails, as far as that can still be reached."""
 
     def __init__(
-        self, server: Server, key: str, path: Path, known: Fingerprints, sent: Callable[[int], object]
+        self, server: Server, key: str, path: Path, source: BinaryIO, size: int, sent: Callable[[int], object]
     ) -> None:
+        """Reads ``source``, the file at ``path`` with ``size`` bytes, once: what is sent later has to be the same."""
+        self._part_size = max(PART, -(-size // MOST_PARTS))
+        whole, self._parts = hashlib.sha256(), list[str]()  # the checksums of the parts
+        while part := source.read(self._part_size):
+            whole.update(part)
+            self._parts.append(checksum(part))
+        self.sha256 = whole.hexdigest()
         self._server = server
         self._sent = sent
         self._key = key
         self._path = path
-        self._known = known
         self._upload: dict[str, str] = {}
 
     def send(self) -> None:
         server, key = self._server, self._key
-        begin = {**server.object(key), "ChecksumAlgorithm": "SHA256", "Metadata": {SHA256: self._known.whole}}
+        begin = {**server.object(key), "ChecksumAlgorithm": "SHA256", "Metadata": {SHA256: self.sha256}}
         answer = server.ask("upload", key, lambda client: client.create_multipart_upload(**begin))
         self._upload = {**server.object(key), "UploadId": answer["UploadId"]}
         try:
@@ -105,7 +91,7 @@ class _Multipart:
     def _send_parts(self) -> list[dict[str, Any]]:
         pool = ThreadPoolExecutor(SENDERS)
         try:
-            sending = [pool.submit(self._send_part, index) for index in range(len(self._known.parts))]
+            sending = [pool.submit(self._send_part, index) for index in range(len(self._parts))]
             wait(sending, return_when=FIRST_EXCEPTION)
         finally:
             pool.shutdown(cancel_futures=True)
@@ -118,9 +104,9 @@ class _Multipart:
     def _send_part(self, index: int) -> dict[str, Any]:
         asked = f"upload of {self._path} to {self._key!r} in {self._server.address}"
         with disk_faults(asked), self._path.open("rb") as source:
-            source.seek(index * self._known.part_size)
-            data = source.read(self._known.part_size)
-        part = {"PartNumber": index + 1, "ChecksumSHA256": self._known.parts[index]}
+            source.seek(index * self._part_size)
+            data = source.read(self._part_size)
+        part = {"PartNumber": index + 1, "ChecksumSHA256": self._parts[index]}
         request = {**self._upload, **part, "Body": data}
         tag = self._server.persist("upload", self._key, lambda client: client.upload_part(**request)["ETag"])
         self._sent(len(data))
@@ -132,7 +118,7 @@ class _Multipart:
             self._server.ask("upload", self._key, lambda client: client.complete_multipart_upload(**request))
         except StorageFailed as failed:
             # The answer to an earlier try was lost: then the upload is gone because it is complete.
-            if failed.reason != "absent" or stored_checksum(self._server, self._key, "upload") != self._known.whole:
+            if failed.reason != "absent" or stored_checksum(self._server, self._key, "upload") != self.sha256:
                 raise
 
     def _abort(self) -> None:
@@ -155,13 +141,8 @@ def recorded(answer: Mapping[str, Any]) -> str | None:
 
 def download(server: Server, key: str, path: Path) -> str:
     """Writes the object to ``path`` once all of it has arrived and is right; returns its SHA-256 (hex)."""
-    with disk_faults(f"download of {key!r} from {server.address} to {path}"):
-        make_folders(path.parent)
-        with temporary(path.parent) as file:
-            digest = _Download(server, key, file).receive()
-            settle(file)
-            place(file, path)
-    return digest
+    with replacing(path, f"download of {key!r} from {server.address} to {path}") as file:
+        return _Download(server, key, file).receive()
 
 
 class _Download:

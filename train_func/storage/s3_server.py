@@ -1,11 +1,9 @@
 """One bucket of an S3 server: every request bounded in time, tried again where that helps, its failure explained."""
 
 import copy
-import socket
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from urllib.parse import urlsplit
 
 from train_func.errors import StorageFailed
 from train_func.storage.retry import Backoff, call_with_timeout
@@ -17,7 +15,6 @@ CONNECT_SECONDS = 2.0
 READ_SECONDS = 8.0
 TRY_SECONDS = 15.0  # no try begins later; with the last one's time-outs everything ends inside a 30 s eviction
 LIMIT_SECONDS = 25.0  # for what no time-out covers, such as a silent name server
-RESOLVE_SECONDS = 1.0
 DAMAGED_TRIES = 3  # bytes damaged on the way come right when asked for again; damaged at rest they never do
 CONNECTIONS = 16
 
@@ -61,7 +58,6 @@ class Server:
 
         Raises StorageFailed.
         """
-        tries = tries or self.tries()
         try:
             return call_with_timeout(LIMIT_SECONDS, lambda: self.persist(operation, key, call, tries))
         except TimeoutError:
@@ -122,24 +118,11 @@ class Server:
 
     def _failed(self, operation: str, key: str, fault: "Fault", tries: Backoff) -> StorageFailed:
         asked = f"{operation} of {key!r}" if key else operation
-        found = f" [{resolved(self._endpoint)}]" if self._endpoint and fault.reason == "unreachable" else ""
         tried = f" (tried {tries.num} times in {tries.spent:.1f} s)" if tries.num > 1 else ""
-        what = f"{self.address}, {self.place}{found}: {fault.what}"
+        what = f"{self.address}, {self.place}: {fault.what}"
         return StorageFailed(
             f"{asked} in {what}{tried}. {fault.remedy}",
             reason=fault.reason,
             fault=what,
             is_unknown_host=fault.is_unknown_host,
         )
-
-
-def resolved(endpoint: str) -> str:
-    """The addresses behind an endpoint's name, or why there are none."""
-    host = urlsplit(endpoint).hostname or ""
-    try:
-        found = call_with_timeout(RESOLVE_SECONDS, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
-    except TimeoutError:
-        return f"{host}: the name server does not answer"
-    except OSError as error:
-        return f"{host}: {error.strerror}"
-    return ", ".join(sorted({str(address[0]) for *_, address in found}))

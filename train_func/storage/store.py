@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
+from urllib.parse import urlsplit
 
 from train_func.errors import StorageFailed
 
@@ -34,15 +35,31 @@ def ignore(num_bytes: int) -> None:
     """For a caller that needs no progress."""
 
 
-class Store(Protocol):
+class Readable(Protocol):
+    """What small objects are read from: a store, or what was listed of one."""
+
+    address: str
+
+    def get(self, key: str) -> Object:
+        """The object under ``key`` (reason "absent" when there is none)."""
+
+    def names(self, folder: str) -> list[str]:
+        """What lies directly in ``folder`` ("" for the store's own), sorted; names of folders end with "/".
+
+        What this costs does not grow with what lies deeper.
+        """
+
+    def list(self, prefix: str) -> list[Entry]:
+        """All objects whose key begins with ``prefix`` ("" for all), sorted by key."""
+
+
+class Store(Readable, Protocol):
     """Objects under keys such as ``run/attempts/1/lease.json``; safe to use from several threads.
 
     Every method raises StorageFailed and nothing else; its ``reason`` tells the kinds of failure apart. A server that
     is away is asked again for some seconds first. ``put`` and ``get`` hold the object in memory and are meant for
     small ones; ``upload`` and ``download`` take files of any size.
     """
-
-    address: str
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_version: str | None = None) -> str:
         """Stores ``data``, whole or not at all, and returns its version.
@@ -59,20 +76,8 @@ class Store(Protocol):
         ``sent`` is told of every piece that has arrived how many bytes it has, from any thread.
         """
 
-    def get(self, key: str) -> Object:
-        """The object under ``key`` (reason "absent" when there is none)."""
-
     def download(self, key: str, path: Path) -> str:
         """Writes the object to ``path``, which changes only when all of it has arrived; returns its SHA-256 (hex)."""
-
-    def names(self, folder: str) -> list[str]:
-        """What lies directly in ``folder`` ("" for the store's own), sorted; names of folders end with "/".
-
-        What this costs does not grow with what lies deeper.
-        """
-
-    def list(self, prefix: str) -> list[Entry]:
-        """All objects whose key begins with ``prefix`` ("" for all), sorted by key."""
 
     def checksum(self, key: str) -> str | None:
         """SHA-256 (hex) of the object, without sending it: as recorded when it was stored, None when none was recorded.
@@ -89,7 +94,7 @@ class Store(Protocol):
         """
 
 
-def find(store: Store, key: str) -> Object | None:
+def find(store: Readable, key: str) -> Object | None:
     """The object under ``key``; None where there is none."""
     try:
         return store.get(key)
@@ -202,6 +207,17 @@ def key_fault(key: str) -> str | None:
 def without_password(address: str) -> str:
     """The address with everything before an ``@`` hidden."""
     return re.sub(r"//[^/]*@", "//***@", address)
+
+
+def endpoint_fault(name: str, endpoint: str) -> str | None:
+    """Why no server can be there, or None; ``name`` is the setting that says so."""
+    parts = urlsplit(endpoint)
+    if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc:
+        return None
+    return (
+        f"{name}={without_password(endpoint)!r}: an address such as http://myminio:9000 is expected, http or https, "
+        "without user and password"
+    )
 
 
 def refused(address: str, why: str) -> StorageFailed:

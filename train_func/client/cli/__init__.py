@@ -22,6 +22,8 @@ COMMANDS = {
     "fetch": "train_func.client.cli.job:FETCH",
     "cancel": "train_func.client.cli.job:CANCEL",
     "delete": "train_func.client.cli.job:DELETE",
+    "runs": "train_func.client.cli.runs:RUNS",
+    "remove": "train_func.client.cli.runs:REMOVE",
     "doctor": "train_func.client.cli.doctor:DOCTOR",
 }
 FAILED, INTERRUPTED = 1, 130  # exit codes; argparse's own for wrong usage is 2

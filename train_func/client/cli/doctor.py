@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from train_func.client.cli import Command
 from train_func.errors import InvalidInput, TrainFuncError
+from train_func.layout import PROBES
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.terminal import shown
@@ -22,7 +23,7 @@ def doctor(given: argparse.Namespace) -> int:
 
     asked = {
         "cluster": lambda: Cluster().check(Run()),
-        "store": lambda: open_store(Cluster().store_address()).probe("probes"),
+        "store": lambda: open_store(Cluster().store_address()).probe(PROBES),
     }
     found = {what: _faults(ask) for what, ask in asked.items()}
     for what, faults in found.items():

@@ -7,6 +7,7 @@ import os
 import sys
 
 from train_func.client import registry
+from train_func.client.backend import Backend
 from train_func.client.cli import FAILED, Command
 from train_func.client.job import Job
 from train_func.client.stored_run import FINISHED
@@ -49,15 +50,25 @@ def _delete(given: argparse.Namespace) -> int:
 
 
 def _job(given: argparse.Namespace) -> Job:
-    return attach(given.name, on=registry.make(given.on, {"store": given.store} if given.store else {}))
+    return attach(given.name, on=backend_of(given))
 
 
-def _of_a_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the name of the run")
+def backend_of(given: argparse.Namespace) -> Backend:
+    """What ``--on`` and ``--store`` name."""
+    return registry.make(given.on, {"store": given.store} if given.store else {})
+
+
+def add_backend(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--on`` and ``--store``."""
     parser.add_argument(
         "--on", choices=registry.BACKENDS, default=registry.DEFAULT, help="its backend (default: %(default)s)"
     )
     parser.add_argument("--store", metavar="ADDRESS", help="its store, such as s3://bucket/runs")
+
+
+def _of_a_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the name of the run")
+    add_backend(parser)
 
 
 def _of_logs(parser: argparse.ArgumentParser) -> None:

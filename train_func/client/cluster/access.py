@@ -1,16 +1,17 @@
 """Access: the API of one cluster, asked by path and answered in plain JSON; how requests are sent is in ``sending``."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from train_func.client.cluster import faults
 from train_func.client.cluster.faults import Target
 from train_func.client.cluster.timings import Waits
+from train_func.storage.retry import begin
 
 CONNECT_SECONDS = 3.0
 QUICK_SECONDS = 4.0  # for an answer, where nothing depends on it or a person waits for it
@@ -28,8 +29,8 @@ class Access(Target):
     this package.
     """
 
-    client: Any
-    """The ApiClient of the kubernetes package."""
+    client: Any = field(compare=False)
+    """The ApiClient of the kubernetes package; another one after another login."""
 
     def core(self, resource: str, name: str = "") -> str:
         """The path of a core resource of the namespace, or of one object."""
@@ -52,36 +53,39 @@ class Access(Target):
         """Merges ``body`` into an object."""
         return self._call("PATCH", path, body, seconds, {}, "application/merge-patch+json")
 
-    def delete(self, path: str, body: Mapping[str, Any] | None = None, *, seconds: float = QUICK_SECONDS) -> Json:
+    def delete(self, path: str, body: Mapping[str, Any], *, seconds: float = QUICK_SECONDS) -> Json:
         """Asks for the end of an object; ``body`` holds options."""
         return self._call("DELETE", path, body, seconds, {})
 
     @contextlib.contextmanager
-    def asking(self, verb: str, resource: str) -> Iterator[None]:
+    def asking(self, verb: str, resource: str, *expected: int) -> Iterator[list[int]]:
         """What the server refuses within it, and what does not reach the server, raises InvalidInput.
 
-        An answer with the status 404 or 409 is left to the caller.
+        An answer with an ``expected`` status ends it without an error; what it yields then holds that status.
         """
+        met: list[int] = []
         try:
-            yield
+            yield met
         except Exception as error:
-            if faults.status_of(error) in (404, 409) or not faults.known(error):
-                raise
-            raise faults.failed(error, verb, resource, self) from None
+            status = faults.status_of(error)
+            if status not in expected:
+                raise faults.failed(error, verb, resource, self) from None
+            met.append(status)
 
-    def find(self, path: str, *, seconds: float = QUICK_SECONDS) -> Json | None:
+    def find(self, path: str) -> Json | None:
         """The object at ``path``, or None when there is none."""
-        return _unless_absent(lambda: self.get(path, seconds=seconds))
+        try:
+            return self.get(path)
+        except Exception as error:
+            if faults.status_of(error) != 404:
+                raise
+            return None
 
     def found(self, resource: str, path: str) -> Json | None:
         """As ``find``, with the errors of ``asking``."""
-        with self.asking("get", resource):
-            return self.find(path, seconds=self.timings.answer)
-
-    def removed(self, resource: str, path: str, body: Mapping[str, Any] | None = None) -> bool:
-        """Asks for the end of the object at ``path``; False when there is none; errors as in ``asking``."""
-        with self.asking("delete", resource):
-            return _unless_absent(lambda: self.delete(path, body, seconds=self.timings.answer)) is not None
+        with self.asking("get", resource, 404) as met:
+            found = self.get(path, seconds=self.timings.answer)
+        return None if met else found
 
     def _call(
         self,
@@ -150,23 +154,21 @@ def run_concurrently(calls: Sequence[Callable[[], T]], seconds: float) -> list[T
     They run in threads of their own, which are left behind then: a silent name server ends no earlier. Time for which
     a busy server asked to be left alone, and that in which credentials are read, is not counted.
     """
-    futures: list[tuple[Future[T], Waits]] = [(Future(), Waits()) for _ in calls]
     end = time.monotonic() + seconds
-    for call, (future, waits) in zip(calls, futures, strict=True):
-        threading.Thread(target=_settle, args=(call, future, waits), name="preflight", daemon=True).start()
+    begun: list[tuple[Future[T], Waits]] = []
+    for call in calls:
+        waits = Waits()
+        begun.append((begin(partial(_counted, call, waits)), waits))
     outcomes: list[T | Exception] = []
-    for future, waits in futures:
+    for future, waits in begun:
         outcome = _outcome(future, end, waits)
         outcomes.append(outcome)
     return outcomes
 
 
-def _settle(call: Callable[[], T], future: "Future[T]", waits: Waits) -> None:
+def _counted(call: Callable[[], T], waits: Waits) -> T:
     waits.count()
-    try:
-        future.set_result(call())
-    except Exception as error:
-        future.set_exception(error)
+    return call()
 
 
 def _outcome(future: "Future[T]", end: float, waits: Waits) -> T | Exception:
@@ -177,15 +179,6 @@ def _outcome(future: "Future[T]", end: float, waits: Waits) -> T | Exception:
         return future.result(0)
     except Exception as error:
         return error
-
-
-def _unless_absent(call: Callable[[], Json]) -> Json | None:
-    try:
-        return call()
-    except Exception as error:
-        if faults.status_of(error) == 404:
-            return None
-        raise
 
 
 def _joined(path: str, name: str) -> str:

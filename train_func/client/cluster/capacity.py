@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -26,29 +26,6 @@ ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
-class PodRequest:
-    """What one worker asks of a node, and how many there are."""
-
-    resources: Amounts
-    num_workers: int
-    node_selector: Mapping[str, str]
-    tolerations: Sequence[Json]
-
-    @classmethod
-    def of(cls, workers: Workers) -> "PodRequest":
-        """What the workers of a job ask for."""
-        return cls(
-            resources=requests(workers.spec),
-            num_workers=workers.num,
-            node_selector=workers.spec.get("nodeSelector") or {},
-            tolerations=workers.spec.get("tolerations") or (),
-        )
-
-    def __str__(self) -> str:
-        return amounts(self.resources)
-
-
-@dataclass(frozen=True)
 class NodeFit:
     """What one node has for a worker."""
 
@@ -63,14 +40,10 @@ class NodeFit:
 
 
 def requests(pod: Json) -> dict[str, Decimal]:
-    """What the scheduler counts for a pod's spec."""
+    """What the containers of a pod's spec ask for; the scheduler counts init containers and an overhead too."""
     together: defaultdict[str, Decimal] = defaultdict(Decimal)
     for container in pod.get("containers") or ():
         _add(together, _asked(container))
-    for container in pod.get("initContainers") or ():
-        for name, amount in _asked(container).items():
-            together[name] = max(together[name], amount)
-    _add(together, parsed(pod.get("overhead")))
     return dict(together)
 
 
@@ -79,38 +52,40 @@ def _add(together: defaultdict[str, Decimal], more: Amounts) -> None:
         together[name] += amount
 
 
-def node_fits(ask: PodRequest, nodes: Iterable[Json], pods: Iterable[Json] | None) -> list[NodeFit]:
-    """Per node what it has for one worker, those that come closest first.
+def report(workers: Workers, nodes: Iterable[Json], pods: Iterable[Json] | None) -> SchedulingReport:
+    """Per node what it has for one worker, those that come closest first, and what all of them lack.
 
     Args:
         nodes: as the API lists them.
         pods: of all namespaces; None where they may not be listed.
     """
-    used = _used(pods) if pods is not None else None
-    found = [_node_fit(ask, node, used) for node in nodes]
-    return sorted(found, key=lambda fit: (len(fit.never), len(fit.now), fit.node))
+    asked, used = requests(workers.spec), _used(pods) if pods is not None else None
+    found = [_node_fit(workers.spec, asked, node, used) for node in nodes]
+    found.sort(key=lambda fit: (len(fit.never), len(fit.now), fit.node))
+    return SchedulingReport(_lack(workers.num, asked, found), _table(asked, found))
 
 
-def lack(ask: PodRequest, found: Sequence[NodeFit]) -> str | None:
+def _lack(num_workers: int, asked: Amounts, found: Sequence[NodeFit]) -> str | None:
     """Why these nodes, even if they were empty, could not hold all workers; None when they could."""
+    wanted = amounts(asked)
     if not found:
-        return f"the cluster has no node at all; each worker asks for {ask}"
+        return f"the cluster has no node at all; each worker asks for {wanted}"
     able = [fit for fit in found if not fit.never]
     if not able:
         none = f"none of the cluster's {len(found)} nodes" if len(found) > 1 else "the cluster's only node"
-        return f"{none} could {'never' if len(found) == 1 else 'ever'} hold a worker, which asks for {ask}"
-    places = sum(_places(ask, fit) for fit in able)
-    if places >= ask.num_workers:
+        return f"{none} could {'never' if len(found) == 1 else 'ever'} hold a worker, which asks for {wanted}"
+    places = sum(_places(asked, fit) for fit in able)
+    if places >= num_workers:
         return None
     return (
-        f"{ask.num_workers} workers that ask for {ask} each have to run at once, and the nodes, even if they were "
+        f"{num_workers} workers that ask for {wanted} each have to run at once, and the nodes, even if they were "
         f"empty, could hold {places}"
     )
 
 
-def table(ask: PodRequest, found: Sequence[NodeFit]) -> str:
+def _table(asked: Amounts, found: Sequence[NodeFit]) -> str:
     """Per node what is free of what there is, and why it holds no worker."""
-    shown = [(fit.node, _has(ask, fit), "; ".join((*fit.never, *fit.now)) or "could hold one") for fit in found]
+    shown = [(fit.node, _has(asked, fit), "; ".join((*fit.never, *fit.now)) or "could hold one") for fit in found]
     rows = [("node", "free of all" if any(r.free is not None for r in found) else "has", "why not"), *shown[:SHOWN]]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"    {node:<{widths[0]}}  {has:<{widths[1]}}  {why}" for node, has, why in rows]
@@ -151,35 +126,36 @@ def _used(pods: Iterable[Json]) -> Mapping[str, Amounts]:
     return used
 
 
-def _node_fit(ask: PodRequest, node: Json, used: Mapping[str, Amounts] | None) -> NodeFit:
+def _node_fit(worker: Json, asked: Amounts, node: Json, used: Mapping[str, Amounts] | None) -> NodeFit:
     name, spec, status = node["metadata"]["name"], node.get("spec") or {}, node.get("status") or {}
     whole = parsed(status.get("allocatable"))
     free = None
     if used is not None:
         taken = used.get(name, {})
         free = {kind: amount - taken.get(kind, Decimal(0)) for kind, amount in whole.items()}
-    passing, lasting = _taints(ask, spec.get("taints") or ())
-    never = [*_labels(ask, node["metadata"].get("labels") or {}), *lasting, *_short(ask, whole, "in all")]
+    passing, lasting = _taints(worker.get("tolerations") or (), spec.get("taints") or ())
+    wrong = _labels(worker.get("nodeSelector") or {}, node["metadata"].get("labels") or {})
+    never = [*wrong, *lasting, *_short(asked, whole, "in all")]
     now = [*_unwell(spec, status), *passing]
     if free is not None and not never:
-        now += _short(ask, free, "free")
+        now += _short(asked, free, "free")
     return NodeFit(name, whole, free, tuple(never), tuple(dict.fromkeys(now)))
 
 
-def _labels(ask: PodRequest, labels: Mapping[str, str]) -> list[str]:
+def _labels(selector: Mapping[str, str], labels: Mapping[str, str]) -> list[str]:
     return [
         f"label {key}={value} is expected, it has {f'{key}={labels[key]}' if key in labels else 'none'}"
-        for key, value in ask.node_selector.items()
+        for key, value in selector.items()
         if labels.get(key) != value
     ]
 
 
-def _taints(ask: PodRequest, taints: Iterable[Json]) -> tuple[list[str], list[str]]:
+def _taints(tolerations: Sequence[Json], taints: Iterable[Json]) -> tuple[list[str], list[str]]:
     """Those that keep the worker away: the passing ones, and those that stay."""
     passing: list[str] = []
     lasting: list[str] = []
     for taint in taints:
-        if taint["effect"] == "PreferNoSchedule" or any(_tolerates(found, taint) for found in ask.tolerations):
+        if taint["effect"] == "PreferNoSchedule" or any(_tolerates(found, taint) for found in tolerations):
             continue
         value = f"={taint['value']}" if taint.get("value") else ""
         words = f"taint {taint['key']}{value}:{taint['effect']} is not tolerated"
@@ -203,10 +179,10 @@ def _unwell(spec: Json, status: Json) -> list[str]:
     ]
 
 
-def _short(ask: PodRequest, there: Amounts, word: str) -> list[str]:
+def _short(asked: Amounts, there: Amounts, word: str) -> list[str]:
     """What is missing of ``there``, which is all of the node (word: in all) or what is free of it."""
     found = []
-    for name, amount in {**ask.resources, "pods": Decimal(1)}.items():
+    for name, amount in {**asked, "pods": Decimal(1)}.items():
         has = max(there.get(name, Decimal(0)), Decimal(0))
         if has >= amount:
             continue
@@ -219,14 +195,14 @@ def _short(ask: PodRequest, there: Amounts, word: str) -> list[str]:
     return found
 
 
-def _places(ask: PodRequest, fit: NodeFit) -> int:
-    wanted = {**ask.resources, "pods": Decimal(1)}
+def _places(asked: Amounts, fit: NodeFit) -> int:
+    wanted = {**asked, "pods": Decimal(1)}
     return min(int(fit.whole.get(name, Decimal(0)) // amount) for name, amount in wanted.items() if amount)
 
 
-def _has(ask: PodRequest, fit: NodeFit) -> str:
+def _has(asked: Amounts, fit: NodeFit) -> str:
     told = []
-    for name in ask.resources:
+    for name in asked:
         whole = worded(name, fit.whole.get(name, Decimal(0)))
         if fit.free is not None:
             whole = f"{worded(name, max(fit.free.get(name, Decimal(0)), Decimal(0)))} of {whole}"
@@ -243,12 +219,8 @@ def look(access: Access, workers: Workers) -> SchedulingReport | None:
     nodes = access.get("/api/v1/nodes", limit=PAGE)
     if _goes_on(nodes):
         return None
-    ask = PodRequest.of(workers)
-    found = node_fits(ask, nodes["items"], _pods(access))
-    lacking, shown = lack(ask, found), table(ask, found)
-    if lacking and grows(access):
-        return SchedulingReport(None, f"{shown}\n{GROWS}")
-    return SchedulingReport(lacking, shown)
+    found = report(workers, nodes["items"], _pods(access))
+    return replace(found, lack=None, table=f"{found.table}\n{GROWS}") if found.lack and grows(access) else found
 
 
 def grows(access: Access) -> bool:

@@ -7,13 +7,11 @@ from typing import Any
 
 from train_func.client.cluster import capacity, faults, quota, rights
 from train_func.client.cluster.access import Access, run_concurrently
-from train_func.client.cluster.options import image_fault
-from train_func.client.diagnose.diagnosis import create_secret
-from train_func.client.diagnose.starting import judge
+from train_func.client.diagnose.diagnosis import Diagnosis, create_secret
 from train_func.client.kinds import KINDS
 from train_func.client.kinds.kind import Workers
 from train_func.client.kinds.pod import QUEUE_LABEL
-from train_func.errors import Cause
+from train_func.counted import counted
 
 KUEUE = "kueue.x-k8s.io"
 WEBHOOK_SECONDS = 3.0  # it answers within milliseconds; without a pod behind it the API server tries for ten seconds
@@ -22,22 +20,8 @@ RIGHTS_SECONDS = 1.5  # for rights that the review did not show, all asked at on
 Json = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Why the job cannot run."""
-
-    cause: Cause
-    message: str
-
-
-@dataclass(frozen=True)
-class Note:
-    """What is worth knowing and refuses nothing."""
-
-    text: str
-
-
-Said = Iterator[Finding | Note]
+Said = Iterator[Diagnosis | str]
+"""What keeps the job from running, or a note: what is worth knowing and refuses nothing."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +40,7 @@ def permissions(access: Access, job: Asked) -> Said:
     answers = run_concurrently([partial(_may, access, right) for right in doubtful], RIGHTS_SECONDS)
     if missing := [right for right, may in zip(doubtful, answers, strict=True) if may is False]:
         told = f"namespace {access.namespace} of {access.where}: you may not {rights.worded(missing)}"
-        yield Finding("permission", f"{told}; {rights.remedy(access.namespace)}")
-
-
-def image(access: Access, job: Asked) -> Said:
-    """Whether the image's name can be one."""
-    if fault := image_fault(job.workers.container["image"]):
-        yield Finding("image", fault)
+        yield Diagnosis("permission", f"{told}; {rights.remedy(access.namespace)}")
 
 
 def operator(access: Access, job: Asked) -> Said:
@@ -73,17 +51,17 @@ def operator(access: Access, job: Asked) -> Said:
     if not versions:
         others = [other for other in KINDS.values() if other is not kind and other.group in served]
         there = "".join(f" ({o.operator.name} is there, which executes Cluster(kind={o.name!r}))" for o in others)
-        yield Finding("cluster", faults.no_operator(access) + there)
+        yield Diagnosis("cluster", faults.no_operator(access) + there)
     elif kind.version not in versions:
         told = f"{access.where} serves {kind.group} as {', '.join(versions)}; {kind.version} is expected"
-        yield Finding("cluster", f"{told}: {kind.operator.name}, {kind.operator.install}")
+        yield Diagnosis("cluster", f"{told}: {kind.operator.name}, {kind.operator.install}")
     else:
         kinds = access.get(f"/apis/{kind.group}/{kind.version}")["resources"]
         if not any(found["name"] == kind.plural for found in kinds):
-            yield Finding("cluster", faults.no_operator(access))
+            yield Diagnosis("cluster", faults.no_operator(access))
     queue = job.manifest["metadata"].get("labels", {}).get(QUEUE_LABEL)
     if queue and KUEUE not in served:
-        yield Finding("input", f"queue={queue!r}: {access.where} has no Kueue; leave queue out, or have it installed")
+        yield Diagnosis("input", f"queue={queue!r}: {access.where} has no Kueue; leave queue out, or have it installed")
     elif queue:
         yield from _queue(access, queue, served[KUEUE]["preferredVersion"]["version"])
 
@@ -95,46 +73,23 @@ def webhook(access: Access, job: Asked) -> Said:
     except Exception as error:
         if faults.timed_out(error):  # the API server itself answers: this was not the first question
             why = f"its webhook did not look at a job within {WEBHOOK_SECONDS:.0f} s"
-            yield Finding("cluster", faults.silent_operator(access, why))
+            yield Diagnosis("cluster", faults.silent_operator(access, why))
         # A missing API, namespace or right is told by those who ask for that; a job that is there is the client's.
         elif faults.status_of(error) not in (404, 409) and not faults.forbidden(error):
             raise
-
-
-def admission(access: Access, job: Asked) -> Said:
-    """Whether a worker's pod would be admitted: pod security, limits, account, and whatever else is asked here."""
-    try:
-        body = {"apiVersion": "v1", "kind": "Pod", **job.workers.pod}
-        access.post(access.core("pods"), body, dryRun="All")
-    except Exception as error:
-        words, status = faults.said(error), faults.status_of(error)
-        if status not in (400, 403, 422) or faults.forbidden(error):
-            if status not in (404, 409):
-                raise
-        elif "exceeded quota" not in words:  # which the quotas themselves tell better
-            told = judge(words, job.workers.num)
-            yield Finding(told.cause, f"a worker's pod would not be admitted: {told.message}; {told.remedy}")
 
 
 def namespace(access: Access, job: Asked) -> Said:
     """Whether the namespace is there and stays."""
     found = access.get(f"/api/v1/namespaces/{access.namespace}")
     if (found.get("status") or {}).get("phase") == "Terminating":
-        yield Finding("cluster", f"namespace={access.namespace!r}: it is being deleted; take another, or wait")
+        yield Diagnosis("cluster", f"namespace={access.namespace!r}: it is being deleted; take another, or wait")
 
 
 def quotas(access: Access, job: Asked) -> Said:
     """Whether the namespace's quotas could hold the job, and do now."""
     items = access.get(access.core("resourcequotas"))["items"]
-    for excess in quota.excesses(job.workers, access.kind.num_objects(job.workers.num), items):
-        yield Finding("quota", excess.message) if excess.ever else Note(f"{excess.message}: the job waits for it")
-
-
-def limits(access: Access, job: Asked) -> Said:
-    """Whether a worker is within the namespace's limit ranges."""
-    items = access.get(access.core("limitranges"))["items"]
-    for told in quota.outside(job.workers, items):
-        yield Finding("quota", told)
+    yield from quota.excesses(job.workers, access.kind.num_objects(job.workers.num), items)
 
 
 def nodes(access: Access, job: Asked) -> Said:
@@ -142,7 +97,7 @@ def nodes(access: Access, job: Asked) -> Said:
     report = capacity.look(access, job.workers)
     if report and report.lack:
         todo = "ask for less cpu, memory or gpu, or for fewer workers"
-        yield Finding("scheduling", f"{report.lack}; {todo}\n{report.table}")
+        yield Diagnosis("scheduling", f"{report.lack}; {todo}\n{report.table}")
 
 
 def secrets(access: Access, job: Asked) -> Said:
@@ -156,23 +111,27 @@ def secrets(access: Access, job: Asked) -> Said:
         yield from _secret(access, name, keys)
 
 
-def account(access: Access, job: Asked) -> Said:
-    """Whether the service account that was named is there."""
-    name = job.workers.spec.get("serviceAccountName")
-    if name and access.find(access.core("serviceaccounts", name)) is None:
-        yield Finding(
-            "input",
-            f"service_account={name!r}: namespace {access.namespace} has no such account; create it, or leave it out",
-        )
-
-
-def priority(access: Access, job: Asked) -> Said:
-    """Whether the priority class that was named is there."""
-    name = job.workers.spec.get("priorityClassName")
-    if name and access.find(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}") is None:
-        yield Finding(
-            "input", f"priority_class={name!r}: there is none of that name; `kubectl get priorityclasses` lists them"
-        )
+def claims(access: Access, job: Asked) -> Said:
+    """Whether the claims that workers mount are there, and can be mounted by all of them."""
+    volumes = (volume.get("persistentVolumeClaim") for volume in job.workers.spec.get("volumes") or ())
+    for name in dict.fromkeys(claim["claimName"] for claim in volumes if claim):
+        found = access.find(access.core("persistentvolumeclaims", name))
+        if found is None:
+            yield Diagnosis(
+                "input",
+                f"claim {name!r}: namespace {access.namespace} has no such PersistentVolumeClaim; "
+                f"`kubectl -n {access.namespace} get persistentvolumeclaims` lists them",
+            )
+            continue
+        modes = set(found["spec"].get("accessModes") or ())
+        if job.workers.num > 1 and modes == {"ReadWriteOncePod"}:
+            yield Diagnosis(
+                "input",
+                f"claim {name!r} is ReadWriteOncePod, which one pod can mount, and the job has "
+                f"{counted(job.workers.num, 'worker')}; take one that is ReadWriteMany, or workers=1",
+            )
+        elif job.workers.num > 1 and modes <= {"ReadWriteOnce", "ReadWriteOncePod"}:
+            yield f"claim {name!r} is ReadWriteOnce: {counted(job.workers.num, 'worker')} have to run on one node"
 
 
 def _may(access: Access, right: rights.Right) -> bool:
@@ -196,14 +155,14 @@ def _secret(access: Access, name: str, keys: list[str]) -> Said:
     except Exception as error:
         if faults.status_of(error) != 404 or "namespaces" in faults.said(error):
             raise
-        yield Finding(
+        yield Diagnosis(
             "permission",
             f"Secret {name!r} is not in namespace {access.namespace}, and workers take {', '.join(keys)} from it: "
             f"{create_secret(name, keys, access.namespace)}",
         )
         return
     if lacking := [key for key in keys if key not in there]:
-        yield Finding(
+        yield Diagnosis(
             "permission",
             f"Secret {name!r} in namespace {access.namespace} has no {', '.join(lacking)}; it has "
             f"{', '.join(sorted(there)) or 'nothing'}. Workers take {', '.join(keys)} from it",
@@ -212,7 +171,7 @@ def _secret(access: Access, name: str, keys: list[str]) -> Said:
 
 def _queue(access: Access, queue: str, version: str) -> Said:
     if access.find(f"/apis/{KUEUE}/{version}/namespaces/{access.namespace}/localqueues/{queue}") is None:
-        yield Finding(
+        yield Diagnosis(
             "input",
             f"queue={queue!r}: namespace {access.namespace} has no such LocalQueue; "
             f"`kubectl -n {access.namespace} get localqueues` lists them",

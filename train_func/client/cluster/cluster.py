@@ -15,13 +15,16 @@ from train_func.client.cluster import objects, preflight, uploads
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.cluster_job import ClusterJob
 from train_func.client.cluster.kubeconfig import connect
-from train_func.client.cluster.options import endpoint_faults, image_fault, store_faults
+from train_func.client.cluster.options import endpoint_faults, store_faults
 from train_func.client.cluster.timings import Timings
 from train_func.client.kinds import DEFAULT, KINDS, Kind
 from train_func.client.kinds.pod import FILES, config_map
+from train_func.client.packages.image_list import inventory_of
+from train_func.client.packages.wheels import requirement_faults
 from train_func.client.placement import Placement, SecretKey
 from train_func.errors import InvalidInput
 from train_func.home import home
+from train_func.inventory import Inventory
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store, scheme_of
@@ -31,6 +34,7 @@ from train_func.terminal import shown
 CPU, MEMORY = 2, "8Gi"
 GRACE_SECONDS = 30
 SPOT_GRACE_SECONDS = 15  # GKE gives a node 30 s, and the pods that are not the system's half of them
+_unlisted: set[str] = set()  # images of which it was said that their packages are not known
 UNNAMED, UNNAMED_STORE = "unnamed:0", S3Store.example  # where a setting is missing, so that all else can be asked
 
 
@@ -58,6 +62,8 @@ class Cluster:
     """GPUs of each worker."""
     disk: str = "50Gi"
     """Most that each worker may keep in its cache, and in its working folder, before it is evicted."""
+    cache: str | None = None
+    """PersistentVolumeClaim in which workers share inputs and models, each fetched once; default: a volume of each."""
     spot: bool = False
     """Whether workers may run on nodes that can be taken away, and prefer them."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -76,6 +82,8 @@ class Cluster:
     """Secret with the key HF_TOKEN; the workers start without it."""
     s3_endpoint: str | None = None
     """Where the workers find the store; default: TRAIN_FUNC_S3_ENDPOINT, else AWS_ENDPOINT_URL_S3 as it is here."""
+    packages: Sequence[str] = ()
+    """Requirements such as ``"scikit-learn==1.9.1"``: what the image lacks travels with the run, as wheels."""
     environment: Mapping[str, str | SecretKey] = field(default_factory=dict)
     """Further variables of the workers: plain values, or Secrets by reference."""
     grace_seconds: int | None = None
@@ -91,8 +99,7 @@ class Cluster:
             self._placement(self.image or "image", self.namespace)
         except InvalidInput as found:
             faults += found.faults
-        named = any(fault.startswith("image=") for fault in faults)
-        faults += [fault] if self.image and not named and (fault := image_fault(self.image)) else []
+        faults += requirement_faults(self.packages)
         faults += store_faults(self.store) if self.store is not None else []
         faults += endpoint_faults("s3_endpoint", self.s3_endpoint) if self.s3_endpoint is not None else []
         if faults:
@@ -121,6 +128,17 @@ class Cluster:
     def models_folder(self) -> Path:
         """Where fetched models go by default."""
         return home(os.environ) / "models"
+
+    def inventory(self) -> Inventory | None:
+        """What the image holds, as it lists it itself; where that cannot be known a note says so, once."""
+        image = self._given("image")
+        if image is None:
+            return None  # which is a fault of its own
+        found = inventory_of(image, os.environ)
+        if found is None and image not in _unlisted:
+            _unlisted.add(image)
+            print(shown(f"note: which packages image {image!r} has is not known; imports are not compared with them"))
+        return found
 
     def check(self, run: Run) -> None:
         """Asks the cluster everything that can be known before anything is created.
@@ -228,6 +246,7 @@ class Cluster:
                 memory=self._given("memory", MEMORY) if self.memory is None else self.memory,
                 gpu=self.gpu,
                 disk=self.disk,
+                cache=self.cache,
                 grace_seconds=grace_seconds if self.grace_seconds is None else self.grace_seconds,
                 spot=self.spot,
                 node_selector=self.node_selector,

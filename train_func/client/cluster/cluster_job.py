@@ -46,7 +46,7 @@ class ClusterJob:
     def logs(
         self, *, follow: bool, worker: int | None = None, note: Note, stop: threading.Event
     ) -> Iterator[LogLine | LogCut]:
-        """As every backend; of more than 16 workers only worker 0 and those that fail are followed, or ``worker``."""
+        """As every backend."""
         if follow:
             self._observe()  # so that `pods` answers from what the lines begin with, pods that are gone included
             return logs.Following(self._access(), self._observe, worker, note).lines(stop)
@@ -108,11 +108,8 @@ class ClusterJob:
         with self._lock:
             observer = self._observer
             if observer is None or not self._is_current(observer):
-                same = observer and (observer.access.where, observer.access.namespace) == (
-                    access.where,
-                    access.namespace,
-                )
-                observer = self._observer = Observer(access, self.name, observer if same else None)
+                same = observer if observer and observer.access == access else None
+                observer = self._observer = Observer(access, self.name, same)
             observer.ask()
             return observer
 

@@ -8,96 +8,49 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
-
-import psutil
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
 
 from train_func.client.cluster.timings import Timings, Waits
+from train_func.storage.retry import begin
 
 AUTHORIZATION = "authorization"  # the header, and its name in the client's Configuration
-COARSE_SECONDS = 5.0  # the time when a process was started is told in whole seconds
-EXEC_INFO = "KUBERNETES_EXEC_INFO"  # in the environment of every credential plugin
 _HELD = ("cert_file", "key_file")
 
 T = TypeVar("T")
 
 
-class Reading(Generic[T]):
-    """One reading of credentials, in a thread of its own: the client waits without a limit for a plugin."""
+def _read(read: Callable[[Any], T]) -> tuple[Any, T]:
+    from kubernetes import client
 
-    def __init__(self, read: Callable[[Any], T], timings: Timings) -> None:
-        self._timings = timings
-        self._begun = time.monotonic()
-        self._outcome: Future[tuple[Any, T]] = Future()
-        self._thread = threading.Thread(target=self._run, args=(read,), name="credentials", daemon=True)
-        self._thread.start()
-
-    def _run(self, read: Callable[[Any], T]) -> None:
-        from kubernetes import client
-
-        configuration = client.Configuration()
-        try:
-            told = read(configuration)
-            _strip(configuration)
-            self._outcome.set_result((configuration, told))
-        except Exception as error:
-            self._outcome.set_exception(error)
-
-    def result(self) -> tuple[Any, T]:
-        """The Configuration that was read, and what ``read`` returned or raised, once it is over."""
-        return self._outcome.result(0)
-
-    def over(self, seconds: float) -> bool:
-        """Whether it is, after ``seconds`` at most."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def given_up(self) -> bool:
-        """Whether it has taken too long; its plugin is then ended."""
-        if self.over(0) or time.monotonic() - self._begun < self._timings.login:
-            return False
-        for plugin in plugins():
-            with contextlib.suppress(psutil.Error):
-                if time.time() - plugin.create_time() > self._timings.login - COARSE_SECONDS:
-                    plugin.kill()
-        return True
+    configuration = client.Configuration()
+    told = read(configuration)
+    _strip(configuration)
+    return configuration, told
 
 
-_late: dict[Hashable, Reading[Any]] = {}
+_late: dict[Hashable, tuple[float, Future[tuple[Any, Any]]]] = {}
+"""Readings that are not over, and when they began: a plugin may ask a person."""
 
 
-def first(key: Hashable, read: Callable[[Any], T], timings: Timings) -> tuple[Any, T] | None:
+def first(
+    key: Hashable, read: Callable[[Any], T], timings: Timings, again: float | None = None
+) -> tuple[Any, T] | None:
     """A new Configuration that ``read`` has filled, and what it returned; None when that takes too long.
 
-    It then goes on: the next call with the same key waits for the same reading.
+    It then goes on in a thread of its own, which does not keep the program from ending: the next call with the same
+    key waits for the same reading, and no longer than ``again`` seconds. After ``timings.login`` it is given up.
     """
-    reading: Reading[T] | None = _late.pop(key, None)
-    if reading is None or reading.given_up():
-        reading = Reading(read, timings)
-    over = False
-    try:
-        over = reading.over(timings.credentials)
-    finally:
-        if not over:
-            _late[key] = reading
-    return reading.result() if over else None
-
-
-def plugins() -> list[psutil.Process]:
-    """Those that this process waits for; the client does not tell which one it has started."""
-    me, found = psutil.Process(), []
-    inherited = _exec_info(me)  # if so, every child has it
-    for child in me.children():
-        with contextlib.suppress(psutil.Error):  # it has just ended
-            if _exec_info(child) not in (None, inherited):
-                found.append(child)
-    return found
-
-
-def _exec_info(process: psutil.Process) -> str | None:
-    value: str | None = (process.as_dict(["environ"])["environ"] or {}).get(EXEC_INFO)
-    return value
+    begun, reading = _late.get(key) or (0.0, None)
+    seconds = timings.credentials if again is None else again
+    if reading is None or not (reading.done() or time.monotonic() - begun < timings.login):
+        seconds, reading = timings.credentials, begin(lambda: _read(read))
+        _late[key] = time.monotonic(), reading
+    wait([reading], seconds)
+    if not reading.done():
+        return None
+    _late.pop(key, None)
+    return reading.result()
 
 
 class Credentials:
@@ -109,7 +62,6 @@ class Credentials:
         self._read = read
         self._timings = timings
         self._lock = threading.Lock()
-        self._reading: Reading[object] | None = None  # that takes its time
         self._next_reading = 0.0  # those that were read first may have been old already
         self._next_look = time.monotonic() + self._timings.credentials_pause
         self.generation = 0
@@ -153,16 +105,9 @@ class Credentials:
 
     def _found(self, read: Callable[[Any], object]) -> Any:
         """A new Configuration; None when there is none yet: one reading at a time, and only its begin is waited for."""
-        if self._reading and self._reading.given_up():
-            self._reading = None
-        seconds = 0.0 if self._reading else self._timings.credentials
-        reading = self._reading = self._reading or Reading(read, self._timings)
-        if not reading.over(seconds):
-            return None
-        self._reading = None
         with contextlib.suppress(Exception):  # the server's refusal, which the caller gets, tells more
-            configuration, _ = reading.result()
-            return configuration
+            found = first(self, read, self._timings, again=0.0)
+            return found and found[0]
         return None
 
     def _look_at_expiry(self, configuration: Any) -> None:

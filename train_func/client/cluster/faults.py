@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from train_func.client.cluster import rights
 from train_func.client.cluster.sending import NO_API, retry_after
 from train_func.client.cluster.timings import Timings
+from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.starting import DENIED, POLICY
 from train_func.client.kinds import Kind
-from train_func.errors import Cause, InvalidInput
+from train_func.errors import InvalidInput
 
 _LOG_IN = (
     "Log in to the cluster again; where the kubeconfig names a file with a token, put a new one there: `kubectl create "
@@ -19,7 +20,6 @@ _LOG_IN = (
 )
 _RBAC = re.compile(r"cannot \w+ resource")
 _WEBHOOK = re.compile(r'failed calling webhook "(?P<name>[^"]+)"')
-_DENIED = re.compile(r'admission webhook "[^"]+" denied the request')
 T = TypeVar("T")
 _NAMESPACE = re.compile(r'namespaces? "[^"]+" not found')
 
@@ -72,92 +72,82 @@ def timed_out(error: BaseException) -> bool:
 
 
 def failed(error: BaseException, verb: str, resource: str, target: Target) -> InvalidInput:
-    """The error to raise for one of the API's."""
-    return InvalidInput(api_fault(error, verb, resource, target), cause=cause_of(error))
+    """The error to raise for one of the API's; a fault of this program is raised as it is."""
+    found = diagnosed(error, verb, resource, target)
+    return InvalidInput(found.message, cause=found.cause)
 
 
-def cause_of(error: BaseException) -> Cause:
-    """The kind of the fault."""
-    words = said(error)
-    match status_of(error):
-        case 401:
-            return "permission"
-        case 403 if _DENIED.search(words):
-            return "input"
-        case 403:
-            return refused_cause(words)
-        case 400 | 409 | 422:
-            return "input"
-        case 404 if _NAMESPACE.search(words):
-            return "input"
-    return "cluster"
-
-
-def refused_cause(words: str) -> Cause:
-    """The kind of a refusal, by the words of what admits pods and jobs."""
-    if "exceeded quota" in words or "failed quota" in words:
-        return "quota"
-    if re.search(r"(maximum|minimum) \S+ usage per|is invalid|no PriorityClass|denied the request", words):
-        return "input"
-    return "permission"
-
-
-def api_fault(error: BaseException, verb: str, resource: str, target: Target) -> str:
-    """What was asked, where, what came back, and what to do."""
+def diagnosed(error: BaseException, verb: str, resource: str, target: Target) -> Diagnosis:
+    """What was asked, where, what came back, and what to do; a fault of this program is raised as it is."""
+    if not known(error):
+        raise error
     asked = f"{verb} {resource} in namespace {target.namespace} of {target.where}"
     words = said(error)
     match status_of(error):
         case None:
-            return unreachable(error, target.where)
+            away = f"{target.where} cannot be reached: {_why(error)}"
+            return Diagnosis("cluster", f"{away}. See whether `kubectl get pods` answers with that context")
         case 401:
-            return f"{target.where} does not accept the credentials (expired?): {words}. {_LOG_IN}"
+            refused = f"{target.where} does not accept the credentials (expired?): {words}. {_LOG_IN}"
+            return Diagnosis("permission", refused)
         case 404:
             return _missing(asked, words, resource, target)
         case 409:
-            return f"{asked}: it is there already: {words}; attach to it, or delete it first"
+            return Diagnosis("input", f"{asked}: it is there already: {words}; attach to it, or delete it first")
         case 400 | 422 if not DENIED.search(words) or target.kind.operator.webhook in words:
-            return f"{asked}: the cluster does not take what was asked: {words}"
+            return Diagnosis("input", f"{asked}: the cluster does not take what was asked: {words}")
         case 400 | 403 | 422:
             return _refusal(asked, words, target)
         case 429:
             seconds = retry_after(error)
             later = "" if seconds is None else f", and wants to be asked again after {seconds:.0f} s"
-            return (
+            busy = (
                 f"{asked}: the API server has too many requests (status 429){later}: {words}. It is asked again for at "
                 f"most {target.timings.busy:.0f} s; submit again later"
             )
+            return Diagnosis("cluster", busy)
         case _ if found := _WEBHOOK.search(words):
             why = f"its webhook {found['name']} cannot be called: {words.rpartition(': ')[2]}"
-            return silent_operator(target, why)
+            return Diagnosis("cluster", silent_operator(target, why))
         case status:
-            return f"{asked}: the API server failed with status {status}: {words}; submit again when it is ready"
+            failure = f"{asked}: the API server failed with status {status}: {words}; submit again when it is ready"
+            return Diagnosis("cluster", failure)
 
 
-def _refusal(asked: str, words: str, target: Target) -> str:
+def _refusal(asked: str, words: str, target: Target) -> Diagnosis:
     if "system:anonymous" in words:
-        return (
+        message = (
             f"{target.where} was sent no credentials: {words}. See whether `kubectl get pods` works with that context"
         )
+        return Diagnosis("permission", message)
     if _RBAC.search(words):
-        return (
+        message = (
             f"{asked}: forbidden: {words}; if that namespace exists at all (`kubectl get namespaces`): "
             f"{rights.remedy(target.namespace)}"
         )
+        return Diagnosis("permission", message)
     if "is being terminated" in words:
-        return f"{asked}: the namespace is being deleted; wait until it is gone and made anew, or take another"
-    denied = DENIED.search(words) and target.kind.operator.webhook not in words
-    return f"{asked}: refused: {words}" + (f"; {POLICY}" if denied else "")
+        message = f"{asked}: the namespace is being deleted; wait until it is gone and made anew, or take another"
+        return Diagnosis("permission", message)
+    refused = f"{asked}: refused: {words}"
+    if DENIED.search(words):
+        return Diagnosis("input", refused if target.kind.operator.webhook in words else f"{refused}; {POLICY}")
+    if "exceeded quota" in words or "failed quota" in words:
+        return Diagnosis("quota", refused)
+    is_input = re.search(r"(maximum|minimum) \S+ usage per|is invalid|no PriorityClass", words)
+    return Diagnosis("input" if is_input else "permission", refused)
 
 
-def _missing(asked: str, words: str, resource: str, target: Target) -> str:
+def _missing(asked: str, words: str, resource: str, target: Target) -> Diagnosis:
     if _NAMESPACE.search(words):
-        return (
+        message = (
             f"namespace={target.namespace!r}: {target.where} has no such namespace; `kubectl get namespaces` lists "
             f"them, `kubectl create namespace {target.namespace}` makes it"
         )
+        return Diagnosis("input", message)
     if resource.partition("/")[0] == target.kind.plural and '" not found' not in words:
-        return no_operator(target)
-    return f"{asked}: not found: {words}"
+        return Diagnosis("cluster", no_operator(target))
+    return Diagnosis("cluster", f"{asked}: not found: {words}")
 
 
 def no_operator(target: Target) -> str:
@@ -176,11 +166,6 @@ def silent_operator(target: Target, why: str) -> str:
         f"the {operator.name} of {target.where} does not answer: {why}. It starts within a minute or so; otherwise "
         f"have the administrator of the cluster look: {operator.look}"
     )
-
-
-def unreachable(error: BaseException, where: str) -> str:
-    """Why no answer came, in a few words, and what to look at."""
-    return f"{where} cannot be reached: {_why(error)}. See whether `kubectl get pods` answers with that context"
 
 
 def _why(error: BaseException) -> str:

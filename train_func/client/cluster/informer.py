@@ -50,12 +50,12 @@ class Informer(threading.Thread, Generic[T]):
         """``before``: one that has ended, of the same; what it had seen is kept."""
         super().__init__(name=f"watch {watched.resource}", daemon=True)
         self._access = access
-        self._watched = watched
+        self.watched = watched
         self._changed = changed
         self._version = ""
         self._stream: Stream | None = None
         self._stopped = threading.Event()
-        self._waits = Waits(self._stopped)
+        self.waits = Waits(self._stopped)
         self._pause = access.timings.watch_pause
         self._since: float | None = None  # when that began that nothing is heard
         self.items: dict[str, T] = before.items if before else {}
@@ -69,11 +69,6 @@ class Informer(threading.Thread, Generic[T]):
         self.failure: BaseException | None = None
         """Why it has given up."""
 
-    @property
-    def resource(self) -> str:
-        """What is watched."""
-        return self._watched.resource
-
     def stop(self) -> None:
         """Ends the watch and the thread."""
         self._stopped.set()
@@ -81,7 +76,7 @@ class Informer(threading.Thread, Generic[T]):
             stream.close()
 
     def run(self) -> None:
-        self._waits.count()
+        self.waits.count()
         while not self._stopped.is_set():
             try:
                 if not self._version:
@@ -109,18 +104,13 @@ class Informer(threading.Thread, Generic[T]):
         lasting = self._since is not None and time.monotonic() - self._since >= self._access.timings.outage
         return self.failure or (self.error if lasting else None)
 
-    @property
-    def busy_until(self) -> float:
-        """When the wait for a busy server, or for credentials, is over or was; as ``time.monotonic`` tells it."""
-        return self._waits.until
-
     def _give_up(self, error: BaseException) -> None:
         self.failure, self.synced = error, False
         self._changed()
 
     def _list(self) -> None:
-        listing = self._access.get(self._watched.path, seconds=LIST_SECONDS, **dict(self._watched.query))
-        read = {item["metadata"]["uid"]: self._watched.read(item) for item in listing["items"]}
+        listing = self._access.get(self.watched.path, seconds=LIST_SECONDS, **dict(self.watched.query))
+        read = {item["metadata"]["uid"]: self.watched.read(item) for item in listing["items"]}
         found = {uid: value for uid, value in read.items() if value is not None}
         missed = {uid: value for uid, value in self.items.items() if uid not in found}
         kept = {uid: found[uid] for uid in self.items if uid in found}
@@ -137,7 +127,7 @@ class Informer(threading.Thread, Generic[T]):
             "timeoutSeconds": str(self._access.timings.watch),
         }
         silence = self._access.timings.silence  # bookmarks come every minute
-        stream = Stream(self._access, self._watched.path, [*self._watched.query, *query.items()], silence=silence)
+        stream = Stream(self._access, self.watched.path, [*self.watched.query, *query.items()], silence=silence)
         self._stream = stream
         self.error = self._since = None
         if self._stopped.is_set():
@@ -151,7 +141,7 @@ class Informer(threading.Thread, Generic[T]):
 
     def _read(self, stream: Stream) -> None:
         for line in stream.lines():
-            if self._watched.concerns in line or _BOOKMARK in line[:64] or b'"ERROR"' in line[:64]:
+            if self.watched.concerns in line or _BOOKMARK in line[:64] or b'"ERROR"' in line[:64]:
                 self._take(json.loads(line))
             self._pause = self._access.timings.watch_pause
 
@@ -160,7 +150,7 @@ class Informer(threading.Thread, Generic[T]):
         if kind == "ERROR":
             raise _refused(item)
         self._version = item["metadata"]["resourceVersion"]
-        if kind == "BOOKMARK" or (value := self._watched.read(item)) is None:
+        if kind == "BOOKMARK" or (value := self.watched.read(item)) is None:
             return
         uid = item["metadata"]["uid"]
         if kind == "DELETED":

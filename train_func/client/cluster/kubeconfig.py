@@ -111,22 +111,11 @@ def _load(configuration: Any, kubeconfig: str, context: str | None) -> tuple[str
 
 
 def _slow(kubeconfig: str, context: str | None, timings: Timings) -> str:
-    """Which credentials take too long to be read, and what to do."""
-    from kubernetes import config
-    from kubernetes.config.kube_config import KubeConfigMerger
-
-    seconds = f"within {timings.credentials:.0f} s"
-    if not _written(kubeconfig):
-        return f"the token of this pod's service account could not be read {seconds}; try again"
-    contexts, current = config.list_kube_config_contexts(config_file=kubeconfig)
-    chosen = next((found for found in contexts if found["name"] == context), current)
-    users = KubeConfigMerger(kubeconfig).config.safe_get("users") or ()
-    user: Any = next((found["user"] for found in users if found["name"] == chosen["context"].get("user")), None) or {}
-    plugged = f"the credential plugin {user['exec']['command']!r}" if "exec" in user else ""
-    who = plugged or "whatever gives its credentials"
+    named = f"context {context!r}" if context else "the current context"
     return (
-        f"context {chosen['name']!r} of {kubeconfig}: {who} did not answer {seconds}; it may wait for a login. Run "
-        "`kubectl get pods` with that context in a terminal, log in where it asks for that, and try again"
+        f"the credentials of {named} of {kubeconfig} could not be read within {timings.credentials:.0f} s; a "
+        "credential plugin may wait for a login. Run `kubectl get pods` with that context in a terminal, log in where "
+        "it asks, and try again"
     )
 
 

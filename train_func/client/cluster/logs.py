@@ -132,12 +132,13 @@ class Following:
     def _await_first_listing(self, stop: threading.Event) -> None:
         """The limit of time is for a silent server: what a busy one asks for, and credentials, come on top."""
         timings, observer = self._access.timings, self._observer()
-        begun = end = time.monotonic()
-        while time.monotonic() < end + timings.first_listing and not observer.failure:
+        begun = time.monotonic()
+        while not observer.failure:
             if observer.ready(LOOK_SECONDS) or stop.is_set():
                 return
             observer = self._observer()
-            end = max(begun, min(observer.busy_until, begun + timings.busy))
+            if time.monotonic() > begun + timings.first_listing + min(observer.waited, timings.busy):
+                break
         if error := observer.failure or observer.error:
             raise _refused(self._access, error)
         where, seconds = self._access.where, f"{timings.first_listing:.0f} s"
@@ -232,8 +233,6 @@ class Following:
         return ready[: MOST_FOLLOWED - len(self._tails)]
 
 
-def _refused(access: Access, error: BaseException) -> BaseException:
+def _refused(access: Access, error: BaseException) -> InvalidInput:
     """What to raise for what ended a watch."""
-    if not faults.known(error):
-        return error
     return faults.failed(error, "watch", f"{access.kind.plural}, pods and events", access)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from train_func.client.backend import RunsAlready
-from train_func.client.cluster import faults
 from train_func.client.cluster.access import Access, Json
 from train_func.client.kinds import reading
 from train_func.client.kinds.pod import RUN_LABEL
@@ -133,14 +132,9 @@ def _own(access: Access, job: Json, config_map: Json) -> bool:
     """Makes the job the owner of a ConfigMap; False when that has been changed or deleted meanwhile."""
     metadata = config_map["metadata"]
     body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "ownerReferences": [_reference(job)]}}
-    try:
-        with access.asking("patch", "configmaps"):
-            access.patch(access.core("configmaps", metadata["name"]), body, seconds=access.timings.answer)
-    except Exception as error:
-        if faults.status_of(error) not in (404, 409):
-            raise
-        return False
-    return True
+    with access.asking("patch", "configmaps", 404, 409) as met:
+        access.patch(access.core("configmaps", metadata["name"]), body, seconds=access.timings.answer)
+    return not met
 
 
 def _reference(job: Json) -> Json:
@@ -155,12 +149,9 @@ def _owners(config_map: Json) -> list[Json]:
 
 def _post(access: Access, resource: str, path: str, body: Mapping[str, Any]) -> Json | None:
     """What was created; None when there is something of that name."""
-    try:
-        return access.post(path, body, seconds=access.timings.answer)
-    except Exception as error:
-        if faults.status_of(error) == 409:
-            return None
-        raise faults.failed(error, "create", resource, access) if faults.known(error) else error from None
+    with access.asking("create", resource, 409) as met:
+        created = access.post(path, body, seconds=access.timings.answer)
+    return None if met else created
 
 
 def _comes(access: Access, name: str, seconds: float) -> Json | None:
@@ -207,13 +198,8 @@ def names(access: Access) -> list[str]:
 
 
 def _listed(access: Access, resource: str, path: str, **query: str) -> list[Json]:
-    try:
-        with access.asking("list", resource):
-            return list(access.get(path, seconds=access.timings.answer, **query)["items"])
-    except Exception as error:
-        if faults.status_of(error) == 404:  # the kind of job, or the namespace, is not there
-            raise faults.failed(error, "list", resource, access) from None
-        raise
+    with access.asking("list", resource):
+        return list(access.get(path, seconds=access.timings.answer, **query)["items"])
 
 
 def remove(access: Access, name: str) -> bool:
@@ -239,23 +225,18 @@ def _remove(access: Access, name: str, job: Json | None) -> None:
 def _delete_job(access: Access, job: Mapping[str, Any]) -> None:
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
-    try:
-        access.removed(access.kind.plural, access.jobs(name), body)
-    except Exception as error:
-        if faults.status_of(error) == 409:  # another job of that name by now: another client submitted it again
-            raise _runs(access, name) from None
-        raise
+    with access.asking("delete", access.kind.plural, 404, 409) as met:
+        access.delete(access.jobs(name), body, seconds=access.timings.answer)
+    if 409 in met:  # another job of that name by now: another client submitted it again
+        raise _runs(access, name)
 
 
 def _delete_config_map(access: Access, found: Json) -> None:
     """Unless another client has changed or replaced it meanwhile."""
     name = found["metadata"]["name"]
     unchanged = {field: found["metadata"][field] for field in ("uid", "resourceVersion")}
-    try:
-        access.removed("configmaps", access.core("configmaps", name), {"preconditions": unchanged})
-    except Exception as error:
-        if faults.status_of(error) != 409:
-            raise
+    with access.asking("delete", "configmaps", 404, 409):
+        access.delete(access.core("configmaps", name), {"preconditions": unchanged}, seconds=access.timings.answer)
 
 
 def _await_end(access: Access, job: Mapping[str, Any]) -> None:

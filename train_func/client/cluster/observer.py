@@ -5,7 +5,6 @@ It ends when it has not been asked for a while.
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -23,45 +22,12 @@ REFUSED_SECONDS = 5.0  # the same where the cluster refuses to be watched
 _Born = tuple[str, Pod]  # when it was created, because a name is used again
 
 
-class LogAccess:
-    """Whether the logs of a job may be read, as all who read them find out; a right that comes back is noticed."""
-
-    def __init__(self, lasting: float, now: Callable[[], float] = time.monotonic, *, allowed: bool = False) -> None:
-        """``lasting``: seconds after which a refusal is an outage; ``now``: a clock in seconds; ``allowed`` before."""
-        self._lasting = lasting
-        self._now = now
-        self._allowed = allowed
-        self._refused: tuple[BaseException, float] | None = None
-
-    @property
-    def was_allowed(self) -> bool:
-        """Whether a log was ever opened."""
-        return self._allowed
-
-    def allowed(self) -> None:
-        """A log was opened."""
-        self._allowed, self._refused = True, None
-
-    def refused(self, error: BaseException) -> bool:
-        """It was not; whether to try again: it was allowed before, or the server may only just have started."""
-        _, since = self._refused = self._refused or (error, self._now())
-        return self._allowed or self._now() - since < self._lasting
-
-    @property
-    def outage(self) -> BaseException | None:
-        """Why they cannot be read, if that lasts."""
-        error, since = self._refused or (None, 0.0)
-        return error if self._now() - since >= self._lasting else None
-
-
 class Observer:
     """What the API has of one job, kept up to date."""
 
     def __init__(self, access: Access, job_name: str, before: "Observer | None" = None) -> None:
         """``before``: one that has ended, of the same job; what it had seen is kept."""
         self.access = access
-        allowed = before is not None and before.logs.was_allowed  # a refusal is found out anew
-        self.logs: LogAccess = LogAccess(access.timings.outage, allowed=allowed)
         self._changed = threading.Condition()
         self._generation = 0
         self._answered: dict[int, int] = {}  # by thread: the generation when it was told of a change
@@ -70,25 +36,15 @@ class Observer:
         kind, of_job = access.kind, job_name.encode()
         job = (("fieldSelector", f"metadata.name={job_name}"),)
         pods = (("labelSelector", kind.pod_selector(job_name)),)
-        self._job: Informer[JobStatus] = Informer(
-            access,
-            Watched(kind.plural, access.jobs(), job, of_job, kind.status),
-            self._change,
-            before._job if before else None,
-        )
-        self._pods: Informer[_Born] = Informer(
-            access,
-            Watched("pods", access.core("pods"), pods, of_job, partial(_born, kind)),
-            self._change,
-            before._pods if before else None,
-        )
-        self._events: Informer[Event] = Informer(
-            access,
-            Watched("events", access.core("events"), (), of_job, partial(objects.event, access, job_name)),
-            self._change,
-            before._events if before else None,
-        )
-        self._all: tuple[Informer[JobStatus] | Informer[_Born] | Informer[Event], ...]
+        its_job = Watched(kind.plural, access.jobs(), job, of_job, kind.status)
+        its_pods = Watched("pods", access.core("pods"), pods, of_job, partial(_born, kind))
+        event = partial(objects.event, access, job_name)
+        its_events = Watched("events", access.core("events"), (), of_job, event)
+        old_job, old_pods, old_events = before._all if before else (None, None, None)
+        self._job = Informer(access, its_job, self._change, old_job)
+        self._pods = Informer(access, its_pods, self._change, old_pods)
+        self._events = Informer(access, its_events, self._change, old_events)
+        self._all: tuple[Informer[JobStatus], Informer[_Born], Informer[Event]]
         self._all = (self._job, self._pods, self._events)
         for one in self._all:
             one.start()
@@ -115,17 +71,16 @@ class Observer:
         return next((one.error for one in self._all if one.error), None)
 
     @property
-    def busy_until(self) -> float:
-        """When the wait for a busy server, or for credentials, is over or was; as ``time.monotonic`` tells it."""
-        return max(one.busy_until for one in self._all)
+    def waited(self) -> float:
+        """Seconds of waits for a busy server and for credentials."""
+        return max(one.waits.seconds for one in self._all)
 
     @property
     def outage(self) -> InvalidInput | None:
         """The same as an error to tell, once it lasts."""
-        found = [(one.outage, "watch", one.resource) for one in self._all] + [(self.logs.outage, "get", "pods/log")]
-        for error, verb, resource in found:
-            if error and faults.known(error):
-                return faults.failed(error, verb, resource, self.access)
+        for one in self._all:
+            if one.outage and faults.known(one.outage):
+                return faults.failed(one.outage, "watch", one.watched.resource, self.access)
         return None
 
     def ask(self) -> None:

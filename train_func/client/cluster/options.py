@@ -1,19 +1,11 @@
-"""What the options of Cluster may be: the image, and the addresses of a store and of its server."""
+"""What the options of Cluster may be: the addresses of a store and of its server."""
 
-import re
 from urllib.parse import urlsplit
 
+from train_func.client.cluster.proxy import is_loopback
 from train_func.errors import StorageFailed
 from train_func.storage import scheme_of
-from train_func.storage.store import without_password
-
-LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0")
-_DOMAIN = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::\d+)?"
-_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
-_NAME = re.compile(rf"(?:(?P<domain>{_DOMAIN})/)?{_PART}(?:/{_PART})*")
-_TAG = re.compile(r"\w[\w.-]{0,127}")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-WANTED = "'registry/name:tag' or 'registry/name@sha256:...' is expected"
+from train_func.storage.store import endpoint_fault, without_password
 
 
 def store_faults(address: str | None) -> list[str]:
@@ -37,11 +29,10 @@ def store_faults(address: str | None) -> list[str]:
 
 def endpoint_faults(name: str, endpoint: str) -> list[str]:
     """Why pods could not find a server there; ``name`` is the setting that says so."""
-    parts = urlsplit(str(endpoint))
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-        shown = without_password(str(endpoint))
-        return [f"{name}={shown!r}: an address such as http://myminio:9000 is expected, without user and password"]
-    if parts.hostname.startswith(LOOPBACK):
+    if malformed := endpoint_fault(name, str(endpoint)):
+        return [malformed]
+    host = urlsplit(endpoint).hostname or ""
+    if is_loopback(host) or host == "0.0.0.0":
         fault = (
             f"{name}={endpoint!r}: in a pod that is the pod itself, not this machine; give the server's name inside "
             "the cluster, as Cluster(s3_endpoint='http://myminio:9000') or TRAIN_FUNC_S3_ENDPOINT; "
@@ -49,24 +40,3 @@ def endpoint_faults(name: str, endpoint: str) -> list[str]:
         )
         return [fault]
     return []
-
-
-def image_fault(image: str) -> str | None:
-    """Why no node could pull ``image`` under that name, or would pull now one and now another; None when it is sane."""
-    given = f"image={image!r}"
-    if "://" in image:
-        return f"{given}: {WANTED}, without {image.partition('://')[0]}://"
-    rest, _, digest = image.partition("@")
-    if digest and not _DIGEST.fullmatch(digest):
-        return f"{given}: the digest {digest!r} is none: sha256: and 64 hexadecimal digits are expected"
-    name, colon, tag = rest.rpartition(":")
-    if not colon or "/" in tag:  # that colon stands before the registry's port
-        name, colon, tag = rest, "", ""
-    if colon and not _TAG.fullmatch(tag):
-        return f"{given}: the tag {tag!r} is none: letters, digits, '.', '_' and '-' are expected, at most 128"
-    if not _NAME.fullmatch(name):
-        capital = ": its name has to be of small letters" if name != name.lower() else ""
-        return f"{given}: no image can be called so{capital}; {WANTED}"
-    if not tag and not digest:
-        return f"{given}: it has no tag, so that every node may pull another one; {WANTED}"
-    return None

@@ -1,13 +1,15 @@
-"""Which proxy leads to an API server: by the rules of kubectl, which are those of Go's ``net/http``.
+"""Which proxy leads to an API server: by HTTPS_PROXY and NO_PROXY as Python reads them, with networks as kubectl does.
 
 The kubernetes client of the lock reads neither HTTPS_PROXY and NO_PROXY nor a kubeconfig's ``proxy-url``; later ones
 read the first and mistake the second: https://github.com/kubernetes-client/python/issues/2460
 """
 
+import contextlib
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
 from train_func.errors import InvalidInput
 
@@ -33,7 +35,7 @@ def from_environment(server: str, environment: Mapping[str, str]) -> Proxy | Non
     target = urlsplit(server)
     name = f"{target.scheme.upper()}_PROXY"
     given = _variable(environment, name)
-    if not given or _loopback(target.hostname or "") or _excepted(target, _variable(environment, "NO_PROXY")):
+    if not given or is_loopback(target.hostname or "") or _excepted(target, _variable(environment, "NO_PROXY")):
         return None
     remedy = f"put {target.hostname} into NO_PROXY, or give another {name} or the kubeconfig a proxy-url, which wins"
     return parse(given if "://" in given else f"http://{given}", name, remedy)
@@ -70,55 +72,29 @@ def _variable(environment: Mapping[str, str], name: str) -> str:
     return environment.get(name) or environment.get(name.lower()) or ""
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether that name or address of a machine is the machine itself."""
     address = _address(host)
     return host == "localhost" or (address is not None and address.is_loopback)
 
 
 def _excepted(target: SplitResult, exceptions: str) -> bool:
-    """Whether NO_PROXY names the server."""
-    host = (target.hostname or "").rstrip(".")
-    port = target.port or PORTS.get(target.scheme)
-    return any(_names(entry, host, port) for item in exceptions.split(",") if (entry := item.strip().lower()))
-
-
-def _names(entry: str, host: str, port: int | None) -> bool:
-    """Whether one entry of NO_PROXY means that host: ``*``, an address, a network, or a domain, maybe with a port."""
-    if entry == "*":
+    """Whether NO_PROXY names the server, or a network that its address is in, which Python itself does not read."""
+    address = _address(target.hostname or "")
+    if address and any(address in network for network in _networks(exceptions)):
         return True
-    if "/" in entry:
-        return _in_network(entry, host)
-    entry, wanted = _without_port(entry)
-    if wanted not in (None, str(port)):
-        return False
-    if address := _address(entry):
-        return address == _address(host)
-    if _address(host):
-        return False
-    entry = entry.removeprefix("*")
-    # Of ".example.com" only what is below it, of "example.com" the name itself too.
-    return host.endswith(entry) if entry.startswith(".") else host == entry or host.endswith(f".{entry}")
+    port = target.port or PORTS.get(target.scheme)
+    server = target.netloc if target.port else f"{target.netloc}:{port}"
+    return bool(proxy_bypass_environment(server, {"no": exceptions.replace("*.", ".")}))
 
 
-def _without_port(entry: str) -> tuple[str, str | None]:
-    if entry.startswith("["):
-        address, _, rest = entry[1:].partition("]")
-        return address, rest.removeprefix(":") or None
-    host, colon, port = entry.rpartition(":")
-    return (host, port) if colon and ":" not in host else (entry, None)
-
-
-def _in_network(entry: str, host: str) -> bool:
-    try:
-        network = ipaddress.ip_network(entry, strict=False)
-    except ValueError:
-        return False
-    address = _address(host)
-    return address is not None and address in network
+def _networks(exceptions: str) -> Iterator[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    for entry in exceptions.split(","):
+        with contextlib.suppress(ValueError):
+            yield ipaddress.ip_network(entry.strip(), strict=False)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host)
-    except ValueError:
-        return None
+    return None

@@ -9,8 +9,6 @@ import random
 import threading
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from train_func.client.cluster.credentials import AUTHORIZATION, Credentials
@@ -107,12 +105,7 @@ def retry_after(error: BaseException) -> float | None:
     """Seconds after which the server wants to be asked again; None where it does not say."""
     headers: Mapping[str, str] = getattr(error, "headers", None) or {}
     given = next((value for name, value in headers.items() if name.lower() == "retry-after"), "").strip()
-    if given.isdecimal():
-        return float(given)
-    try:
-        return max(0.0, (parsedate_to_datetime(given) - datetime.now(UTC)).total_seconds())
-    except (TypeError, ValueError):  # no date, or one without its zone
-        return None
+    return float(given) if given.isdecimal() else None
 
 
 def _pause(error: Any, method: str, num_busy: int) -> float | None:

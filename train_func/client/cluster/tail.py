@@ -101,6 +101,7 @@ class Tail(threading.Thread):
         self._stream: Stream | None = None
         self._resumed = Resumed()
         self._tries = 0
+        self._was_open = False
 
     def stop(self) -> None:
         """Reads no more."""
@@ -130,16 +131,11 @@ class Tail(threading.Thread):
             self._put(LogCut(self.pod.worker, self.pod.uid))
             return True
         try:
-            whole = self._read(observer, follow=not ended(pod))
+            whole = self._read(follow=not ended(pod))
         except Exception as error:
-            if faults.forbidden(error) or faults.status_of(error) == NO_CREDENTIALS:
-                if not observer.logs.refused(error):
-                    raise faults.failed(error, "get", "pods/log", self._access) from None
-                if ended(pod) and observer.logs.outage:  # the store has the rest of it
-                    self._put(LogCut(self.pod.worker, self.pod.uid))
-                    return True
-                self._tries = min(self._tries + 1, MOST_TRIES)  # not counted: nothing speaks against the pod
-                return False
+            refused = faults.forbidden(error) or faults.status_of(error) == NO_CREDENTIALS
+            if refused and not self._was_open:  # otherwise a right or a login may come back
+                raise faults.failed(error, "get", "pods/log", self._access) from None
             if not faults.known(error):
                 raise
             self._tries += faults.status_of(error) not in (NOT_STARTED, NOT_FOUND) or ended(pod)
@@ -147,14 +143,14 @@ class Tail(threading.Thread):
         self._tries = 0
         return whole and ended(pod)
 
-    def _read(self, observer: Observer, *, follow: bool) -> bool:
+    def _read(self, *, follow: bool) -> bool:
         """Whether the answer ended in good order, and held nothing but the container's lines."""
         self._resumed.begin()
         stream = self._stream = open_log(self._access, self.pod, follow=follow, since=self._resumed.since)
         if self._stopped.is_set() or not is_there(self._access, self.pod):
             stream.close()
             return False
-        observer.logs.allowed()
+        self._was_open = True
         whole = True
         for line in stream.lines():
             whole = self._take(line) and whole

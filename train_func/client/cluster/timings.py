@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +21,7 @@ class Timings:
     credentials_pause: float = 30.0
     """At least, between two readings of credentials: a plugin may ask a login server, or a person."""
     login: float = 180.0
-    """After which a plugin is ended that still waits for a person: the next reading asks anew."""
+    """After which a plugin that still waits for a person is given up: the next reading asks anew."""
     first_listing: float = 15.0
     """For the first listing of a job that is followed, beside what a busy server asks for."""
     watch: int = 300
@@ -60,48 +59,38 @@ class Waits:
         self._stopped: threading.Event = stopped or (self._outer._stopped if self._outer else threading.Event())
         self._lock = threading.Lock()
         self.seconds = 0.0
-        self.until = 0.0
-        """When the longest of the waits is over, as ``time.monotonic`` tells it."""
+        """Of all its waits; of one that is under way all of it."""
 
     @classmethod
-    def of_this_thread(cls) -> Self:
+    def of_this_thread(cls) -> "Waits":
         """Those that are counted; new ones where none are."""
-        counted = _waits.get()
-        return counted if isinstance(counted, cls) else cls()
+        return _waits.get() or cls()
 
     def wait(self, seconds: float) -> bool:
         """Waits as the server asks; False when the caller was stopped meanwhile."""
-        self._add(seconds, time.monotonic() + seconds)
+        self._add(seconds)
         return not self._stopped.wait(seconds)
 
     @contextlib.contextmanager
     def lent(self, seconds: float) -> Iterator[None]:
         """Until it is left, the caller waits for something else, ``seconds`` at most; the rest is taken back."""
         end = time.monotonic() + seconds
-        self._add(seconds, end)
+        self._add(seconds)
         try:
             yield
         finally:
-            self._take_back(max(0.0, end - time.monotonic()), end)
+            self._add(-max(0.0, end - time.monotonic()))
 
     def count(self) -> None:
         """From now on, in this thread."""
         _waits.set(self)
 
-    def _add(self, seconds: float, until: float) -> None:
+    def _add(self, seconds: float) -> None:
         """The caller, and the one that waits for it, waits so much longer."""
         with self._lock:
-            self.seconds, self.until = self.seconds + seconds, max(self.until, until)
+            self.seconds += seconds
         if self._outer:
-            self._outer._add(seconds, until)
-
-    def _take_back(self, seconds: float, until: float) -> None:
-        with self._lock:
-            self.seconds -= seconds
-            if self.until == until:
-                self.until = time.monotonic()
-        if self._outer:
-            self._outer._take_back(seconds, until)
+            self._outer._add(seconds)
 
 
 _waits: contextvars.ContextVar[Waits | None] = contextvars.ContextVar("waits", default=None)

@@ -42,7 +42,7 @@ def upload_inputs(run: Run, inputs: Mapping[str, Input], store: Store, timings: 
             store.delete(key)
             raise InvalidInput(f"{file.path} changed while it was carried to the store; submit again", cause="data")
     addresses: dict[str, Any] = {field: f"{store.address}/{_root(found)}" for field, found in inputs.items()}
-    return run.with_task(addresses)
+    return run.with_inputs(addresses)
 
 
 def _root(found: Input) -> str:

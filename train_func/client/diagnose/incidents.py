@@ -16,25 +16,21 @@ from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.status import ContainerEnd, Event, Pod
 from train_func.errors import Cause
 
-# Why the cluster ended a pod on purpose, by the reason in the pod's status.
+# Why the cluster ended a pod on purpose, by the reason in the pod's status or of an event about it.
 EVICTION_REASONS = {
     "Evicted": "was evicted",
     "Preempting": "was preempted",
+    "Preempted": "was preempted",
     "PreemptionByScheduler": "was preempted",
     "EvictionByEvictionAPI": "was evicted",
     "DeletionByTaintManager": "was removed from its node",
+    "TaintManagerEviction": "was removed from its node",
     "DeletionByPodGC": "was lost with its node",
     "TerminationByKubelet": "was ended by its node",
     "NodeLost": "was lost with its node",
     "NodeShutdown": "was ended by its node, which shuts down",
     "Terminated": "was ended by its node, which shuts down",
     "Shutdown": "was ended by its node, which shuts down",
-}
-# The same, by the reason of an event.
-_EVICTION_EVENTS = {
-    "Evicted": "was evicted",
-    "Preempted": "was preempted",
-    "TaintManagerEviction": "was removed from its node",
 }
 CRASHES = 4  # pods that end the same way, each within SHORT_LIFE, after which only a change can help
 SHORT_LIFE = 60.0  # seconds
@@ -58,12 +54,8 @@ class Incident:
     """The same for the same incident in a pod and in an event, and in every later look."""
     worker: int
     diagnosis: Diagnosis
-    is_eviction: bool = False
-
-    @property
-    def over_disk(self) -> bool:
-        """Whether the worker was evicted for what it kept on disk."""
-        return self.is_eviction and self.diagnosis.cause == "storage"
+    over_disk: bool = False
+    """Whether the worker was evicted for what it kept on disk."""
 
 
 def incidents(pods: Sequence[Pod], events: Sequence[Event], crashes: int = CRASHES) -> list[Incident]:
@@ -154,14 +146,17 @@ def _with_repeated(found: Iterable[Incident]) -> list[Incident]:
 def _of_pod(pod: Pod) -> Incident | None:
     if pod.reason not in EVICTION_REASONS:
         return None
-    found = eviction(pod.worker, EVICTION_REASONS[pod.reason], pod.message)
-    return Incident(f"eviction {pod.name} {pod.uid}", pod.worker, found, is_eviction=True)
+    return _eviction(pod.worker, f"{pod.name} {pod.uid}", pod.reason, pod.message)
+
+
+def _eviction(worker: int, pod: str, reason: str, message: str) -> Incident:
+    found = eviction(worker, EVICTION_REASONS[reason], message)
+    return Incident(f"eviction {pod}", worker, found, over_disk=found.cause == "storage")
 
 
 def _of_event(event: Event, starts: ContainerStarts, crashes: int) -> Incident | None:
-    if event.object == f"Pod/{event.pod}" and event.reason in _EVICTION_EVENTS:
-        found = eviction(event.worker, _EVICTION_EVENTS[event.reason], event.message)
-        return Incident(f"eviction {event.pod} {event.uid or event.time}", event.worker, found, is_eviction=True)
+    if event.object == f"Pod/{event.pod}" and event.reason in EVICTION_REASONS:
+        return _eviction(event.worker, f"{event.pod} {event.uid or event.time}", event.reason, event.message)
     end = event.end
     if end is None or not exits.retryable(end.code) or end.code in exits.FOLLOWING:
         return None

@@ -57,7 +57,7 @@ class JobMonitor:
         self._hopeless: tuple[Diagnosis, float] | None = None
         self._quiet = True
         self._report: tuple[SchedulingReport | None, float] | None = None
-        self._outage = ApiOutage()
+        self._outage: list[Diagnosis] = []
         self._store_waits = StoreWaits(job, now)
         self._hindering: list[Diagnosis] = []
 
@@ -76,7 +76,7 @@ class JobMonitor:
             if first or error.cause not in OF_THE_BACKEND:
                 raise
             outage = error
-        return [*self._outage.news(outage), *found]
+        return [*self._outage_news(outage), *found]
 
     def _look(self, first: bool, now: float) -> list[Diagnosis]:
         status = self._job.status()
@@ -94,7 +94,7 @@ class JobMonitor:
     @property
     def current(self) -> list[Diagnosis]:
         """What hinders the job at the moment, and why there is no news of it."""
-        return [*self._hindering, *self._outage.current]
+        return [*self._hindering, *self._outage]
 
     def failure(self) -> JobFailed | None:
         """The error to raise when the job hangs and waiting cannot help; None while it may."""
@@ -109,6 +109,13 @@ class JobMonitor:
     def poll_interval(self) -> float:
         """Seconds after which to look again even if nothing seems to change."""
         return LOOK if self.current or self._quiet else CALM
+
+    def _outage_news(self, error: InvalidInput | None) -> list[Diagnosis]:
+        """What to report now; ``error`` is why there is no news of the job, None while there is."""
+        before, self._outage = self._outage, [_outage(error)] if error else []
+        if [diagnosis.cause for diagnosis in before] == [diagnosis.cause for diagnosis in self._outage]:
+            return []
+        return self._outage or [Diagnosis("cluster", "reconnected to the cluster: what is shown is up to date")]
 
     def _new_incidents(self, pods: Sequence[Pod], events: Sequence[Event]) -> list[Diagnosis]:
         """The incidents since the last look."""
@@ -171,21 +178,6 @@ class JobMonitor:
             return False
         self._told[diagnosis.cause] = (diagnosis, now)
         return True
-
-
-class ApiOutage:
-    """Why there is no news of one job: reported when the outage begins, and when it is over."""
-
-    def __init__(self) -> None:
-        self.current: list[Diagnosis] = []
-        """The outage; empty while the backend answers."""
-
-    def news(self, error: InvalidInput | None) -> list[Diagnosis]:
-        """What to report now; ``error`` is why there is no news of the job, None while there is."""
-        before, self.current = self.current, [_outage(error)] if error else []
-        if [diagnosis.cause for diagnosis in before] == [diagnosis.cause for diagnosis in self.current]:
-            return []
-        return self.current or [Diagnosis("cluster", "reconnected to the cluster: what is shown is up to date")]
 
 
 def _outage(error: InvalidInput) -> Diagnosis:

@@ -6,12 +6,14 @@ from typing import Any
 
 from train_func.client.expansion import escape
 from train_func.client.placement import Placement, SecretKey
+from train_func.inputs import claims_of
 from train_func.records import RunRecord
-from train_func.storage import scheme_of
+from train_func.storage import schemes_of
 
 JOB_DIR = "/etc/train-func"
 WORK_DIR = "/workspace"
 CACHE_DIR = "/cache"
+CLAIMS_DIR = "/claims"
 SHM_DIR = "/dev/shm"
 TERMINATION_FILE = "/dev/termination-log"
 COMMAND = ("python", "-u", "-m", "train_func.worker", "run")
@@ -110,14 +112,24 @@ def _preferred(label: str, value: str) -> Json:
 def _volumes(record: RunRecord, placement: Placement, files: Sequence[str]) -> list[Json]:
     items = [{"key": name, "path": name} for name in sorted(files)]
     disk, memory = ({"sizeLimit": limit} if limit else {} for limit in (placement.disk, placement.memory))
+    cache = {"persistentVolumeClaim": {"claimName": placement.cache}} if placement.cache else {"emptyDir": dict(disk)}
     return [
         {"name": "job", "configMap": {"name": record.job_name, "defaultMode": 0o444, "items": items}},
         {"name": "work", "emptyDir": dict(disk)},
-        {"name": "cache", "emptyDir": dict(disk)},
+        {"name": "cache", **cache},
         # Without it /dev/shm has 64 MiB, and data loaders and NCCL die of a bus error. What lies there counts as the
         # worker's memory.
         {"name": "shm", "emptyDir": {"medium": "Memory", **memory}},
+        *(
+            {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+            for name, claim in _claims(record)
+        ),
     ]
+
+
+def _claims(record: RunRecord) -> list[tuple[str, str]]:
+    """The names of the volumes that inputs lie in, and of their claims."""
+    return [(f"claim-{number}", claim) for number, claim in enumerate(claims_of(record.run.inputs))]
 
 
 def worker_container(record: RunRecord, placement: Placement, name: str, number_label: str) -> Json:
@@ -144,6 +156,10 @@ def worker_container(record: RunRecord, placement: Placement, name: str, number_
             {"name": "work", "mountPath": WORK_DIR},
             {"name": "cache", "mountPath": CACHE_DIR},
             {"name": "shm", "mountPath": SHM_DIR},
+            *(
+                {"name": name, "mountPath": f"{CLAIMS_DIR}/{claim}", "readOnly": True}
+                for name, claim in _claims(record)
+            ),
         ],
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -174,10 +190,12 @@ def _environment(record: RunRecord, placement: Placement, container: str, number
         "USER": "train-func",  # the user's number has no name in most images, and torch asks for one
         "TMPDIR": f"{WORK_DIR}/tmp",
         "HF_HOME": f"{CACHE_DIR}/hf",
+        **({"TRAIN_FUNC_CLAIMS_DIR": CLAIMS_DIR} if _claims(record) else {}),
     }
     of_store = {
         name: SecretKey(secret=placement.store_secret, key=found.key, optional=found.optional)
-        for name, found in scheme_of(record.store).secret_variables.items()
+        for scheme in schemes_of([record.store, *record.run.inputs.values()])
+        for name, found in scheme.secret_variables.items()
     }
     return [
         *(_variable(*item) for item in plain.items()),

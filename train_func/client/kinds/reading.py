@@ -13,12 +13,9 @@ Json = Mapping[str, Any]
 
 def job_status(job: Json, conditions: Iterable[Condition], *, is_over_deadline: bool = False) -> JobStatus:
     """The status of a job; its operator is there as long as the cluster, so it is never interrupted."""
-    status, metadata = job.get("status") or {}, job.get("metadata") or {}
+    metadata = job.get("metadata") or {}
     return JobStatus(
         conditions=tuple(conditions),
-        start_time=moment(status.get("startTime")),
-        completion_time=moment(status.get("completionTime")),
-        interrupted=False,
         created=moment(metadata.get("creationTimestamp")),
         deleting="deletionTimestamp" in metadata,
         is_over_deadline=is_over_deadline,
@@ -92,5 +89,4 @@ def moment(text: str | None) -> datetime | None:
 
 def condition(found: Json) -> Condition:
     """One condition of a job."""
-    changed = moment(found.get("lastTransitionTime")) or NEVER
-    return Condition(found["type"], found["status"], found.get("reason", ""), found.get("message", ""), changed)
+    return Condition(found["type"], found["status"], found.get("reason", ""), found.get("message", ""))

@@ -108,12 +108,10 @@ class TrainJob(Kind):
         found = [replace(condition, type=_STATES.get(condition.type, condition.type)) for condition in read]
         started = [count for count in status.get("jobsStatus") or () if count["name"] == NODE and count.get("ready")]
         if started and not any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in found):
-            created = reading.moment(job["metadata"]["creationTimestamp"]) or reading.NEVER
-            found.append(Condition("Running", "True", "JobsReady", "all pods of the job run", created))
+            found.append(Condition("Running", "True", "JobsReady", "all pods of the job run"))
         failed = next((c for c in found if (c.type, c.status) == ("Failed", "True")), None)
         late = failed is not None and failed.reason == "DeadlineExceeded"
-        done = next((c.time for c in found if (c.type, c.status) == ("Succeeded", "True")), None)
-        return replace(reading.job_status(job, found, is_over_deadline=late), completion_time=done)
+        return reading.job_status(job, found, is_over_deadline=late)
 
 
 TRAINJOB = TrainJob()

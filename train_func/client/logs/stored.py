@@ -67,10 +67,10 @@ class StoredLogs:
     def _log(self, key: str, file: AttemptFile, ends: Collection[str]) -> StoredLog:
         worker = file.worker or 0
         end = self._keys.attempt(file.attempt).end(worker)
-        uid = self._uid(EndRecord.from_record, end) if end in ends else ""
+        uid = self._uid(EndRecord.from_json, end) if end in ends else ""
         return StoredLog(file.attempt, worker, key, uid or uid_in(next(iter(self._texts(key)), "")))
 
-    def _uid(self, read: Callable[[bytes, str], Lease | EndRecord], key: str) -> str:
+    def _uid(self, read: Callable[[bytes, str], Lease], key: str) -> str:
         """The pod that a record names; empty where another version of this package wrote it."""
         data = self._store.get(key).data
         try:

@@ -8,7 +8,6 @@ import io
 import logging
 import pickle
 import sys
-import threading
 import types
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -23,12 +22,6 @@ _KINDS_OF_TYPES = frozenset({"typing", "typing_extensions", "annotationlib"})
 # Values of numeric packages, by name, as neither is imported for this; a torch.nn.Parameter is part of a model.
 _VALUES = frozenset(f"torch.{name}" for name in ("Tensor", "dtype", "device", "Size", "layout", "memory_format"))
 _BASES_OF_VALUES = frozenset({"numpy.ndarray", "numpy.generic", "numpy.dtype"})
-_NAMED: tuple[tuple[type, str], ...] = (
-    (io.IOBase, "an open file"),
-    (threading.Thread, "a running thread"),
-    (type(threading.Lock()), "a lock"),
-    (type(threading.RLock()), "a lock"),
-)
 
 
 def why_alive(value: object) -> str | None:
@@ -42,7 +35,7 @@ def why_alive(value: object) -> str | None:
         seen.add(id(one))
         inner = _inside(one)
         if inner is None:
-            named = _named(one)
+            named = f"a live object ({_full_name(type(one))})"
             return named if one is value else f"a {type(value).__name__} that holds {named}"
         waiting.extend(inner)
     return None
@@ -117,14 +110,3 @@ def _is_of_a_package(value: object) -> bool:
 
 def _full_name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _named(value: object) -> str:
-    kind = type(value)
-    name = _full_name(kind)
-    for live, words in _NAMED:
-        if isinstance(value, live):
-            return f"{words} ({name})"
-    if hasattr(kind, "__next__"):
-        return f"an iterator ({name}), used up where it is read"
-    return f"a live object ({name})"

@@ -8,17 +8,14 @@ built inside the function. The value must still be the one its statement gives.
 """
 
 import ast
-import dataclasses
 import re
-import reprlib
 from collections.abc import Iterator, Mapping
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 from train_func.client.source.alive import why_alive
 from train_func.client.source.statements import DEFINITIONS, Statement
 from train_func.client.source.uses import binds
-from train_func.secret import secret_under
 
 ASSIGNMENTS: tuple[type[ast.stmt], ...] = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 if hasattr(ast, "TypeAlias"):  # Python 3.12: type Name = ...
@@ -64,36 +61,24 @@ def expression_of(node: ast.stmt, name: str) -> ast.expr | None:
     return None
 
 
-def changed(statement: Statement, name: str, live: Mapping[str, Any], by: Statement | None) -> str:
+def changed(statement: Statement, name: str, by: Statement | None) -> str:
     """The fault of a constant that is no longer what its statement gives; ``by``: the statement that changed it."""
-    now = reprlib.repr(live[name])
-    value = "a value that is not shown" if _holds_secret(name, live[name]) else now
     where = f"; it was changed in {by.place()}" if by else ""
     return (
-        f"{statement.place()}: {name!r} is no longer what this statement gives, it is {value} now{where}; only the "
+        f"{statement.place()}: {name!r} is no longer what this statement gives{where}; only the "
         "statement travels. Write the final value in one assignment, or pass it by Run(parameters={...})"
     )
-
-
-def _holds_secret(name: str, value: object) -> bool:
-    if isinstance(value, Mapping):
-        return any(_holds_secret(str(key), inner) for key, inner in value.items())
-    if isinstance(value, list | tuple | set | frozenset):
-        return any(_holds_secret(name, inner) for inner in value)
-    if dataclasses.is_dataclass(value) or isinstance(value, SimpleNamespace):
-        return _holds_secret(name, vars(value) if hasattr(value, "__dict__") else repr(value))
-    return isinstance(value, str) and secret_under(name, value) is not None
 
 
 def changes(statement: Statement, name: str, *, by_method: bool) -> bool:
     """Whether the statement changes what ``name`` holds in place, as ``name.x = 1`` or ``name["x"] += 1``."""
     node = statement.node
     targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [getattr(node, "target", None)]
-    changed_in_place = (t for t in targets if isinstance(t, ast.Subscript | ast.Attribute) and _root(t) == name)
+    changed_in_place = (t for t in targets if isinstance(t, ast.Subscript | ast.Attribute) and root_of(t) == name)
     if any(not (isinstance(target, ast.Attribute) and target.attr in _LABELS) for target in changed_in_place):
         return True
     called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
-    return by_method and isinstance(called, ast.Attribute) and _root(called) == name and called.attr in _CHANGERS
+    return by_method and isinstance(called, ast.Attribute) and root_of(called) == name and called.attr in _CHANGERS
 
 
 _LABELS = frozenset(("__doc__", "__module__", "__name__", "__qualname__"))
@@ -110,7 +95,7 @@ def changed_within(node: ast.AST) -> set[str]:
             found |= set(inner.names)
         elif isinstance(inner, ast.Subscript | ast.Attribute):
             is_changer = isinstance(inner, ast.Attribute) and inner.attr in _CHANGERS
-            if (is_changer or not isinstance(inner.ctx, ast.Load)) and (root := _root(inner)):
+            if (is_changer or not isinstance(inner.ctx, ast.Load)) and (root := root_of(inner)):
                 found.add(root)
     return found
 
@@ -146,7 +131,8 @@ def _part(target: ast.expr, value: ast.expr, name: str) -> ast.expr | None:
     return next((part for part in parts if part is not None), None)
 
 
-def _root(node: ast.expr) -> str | None:
+def root_of(node: ast.expr) -> str | None:
+    """The name that an attribute or an item is looked up on, as ``a`` in ``a.b[0].c``."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
@@ -221,5 +207,5 @@ def _dotted(node: ast.expr, live: Mapping[str, Any]) -> str:
 def _is_only_looked_up(node: ast.stmt, live: Mapping[str, Any]) -> bool:
     """Whether the value is a module's own, as in ``relu = torch.relu``: any process of that module has it."""
     value = getattr(node, "value", None)
-    root = _root(value) if isinstance(value, ast.Attribute) else None
+    root = root_of(value) if isinstance(value, ast.Attribute) else None
     return root is not None and isinstance(live.get(root), ModuleType)

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
+from train_func.call import call_of
 from train_func.client.source.space import Space, layers
 from train_func.client.source.statements import Definition, Statement
 from train_func.errors import SourceRefused
 
 ALLOWED = (
     "what travels is a function made by `def name(parameters):` in a notebook cell or a .py file, "
-    "taking the dict of parameters or nothing"
+    "taking the dict of parameters, each of them by its name, or nothing"
 )
 
 
@@ -28,15 +29,17 @@ class Root:
     name: str
 
 
-def find(function: object) -> Root:
+def find(function: object, parameters: Mapping[str, Any] | None = None) -> Root:
     """Where ``function`` was defined.
+
+    ``parameters``: what it is called with; None: a Run with its task.
 
     Raises:
         SourceRefused: when it is of a kind that cannot travel, or its text cannot be had; with every reason.
     """
     faults = list(_faults_of_kind(function))
     root = None if faults else _wrapped(function) or _plain(function)
-    faults += _faults_of_signature(function, root)
+    faults += _faults_of_signature(function, root, parameters)
     if faults:
         raise SourceRefused(faults)
     assert root is not None
@@ -63,22 +66,17 @@ def _faults_of_kind(function: object) -> Iterator[str]:
         yield f"{place}the generator function {shown!r} was given (it has `yield`); {ALLOWED}. Its body would never run"
 
 
-def _faults_of_signature(function: object, root: Root | None) -> Iterator[str]:
+def _faults_of_signature(function: object, root: Root | None, parameters: Mapping[str, Any] | None) -> Iterator[str]:
     if root is None or not callable(function):
         return
     try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
+        call_of(function, parameters or {}, is_whole=parameters is None)
+    except ValueError:  # it tells no signature
         return
-    takes = f"{root.statement.place()}: {root.name!r} takes {signature}"
-    try:
-        if signature.parameters:
-            signature.bind({})
     except TypeError as error:
-        yield (
-            f"{takes}, but is called with one value, the dict of parameters ({error}); {ALLOWED}. "
-            "Read the other values from that dict: parameters['name']"
-        )
+        takes = f"{root.statement.place()}: {root.name!r} takes {inspect.signature(function)}"
+        given = "the dict of parameters" if parameters is None else "Run(parameters=...), as one dict or by their names"
+        yield f"{takes}, but is called with {given} ({error}); {ALLOWED}"
 
 
 def _plain(function: object) -> Root:

@@ -4,7 +4,7 @@ import ast
 import builtins
 import difflib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from train_func.client.source import constants
@@ -58,9 +58,9 @@ class _Found:
 class Gathering:
     """What ``root`` needs; ``faults`` lists every reason why it cannot travel."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, is_there: Callable[[str], bool]) -> None:
         self.space = root.space
-        self.modules = Modules()
+        self.modules = Modules(is_there)
         self.faults: list[str] = []
         self._pieces: dict[int, Piece] = {}
         self._found: dict[str, list[Statement]] = {root.name: [root.statement]}
@@ -172,9 +172,9 @@ class Gathering:
         is_definition = isinstance(statement.node, Definition)
         by = self.space.changed_by(name, statement, by_method=not is_definition)
         if by and binding.gives is not True:
-            found.faults.append(constants.changed(statement, name, live, by))
+            found.faults.append(constants.changed(statement, name, by))
         elif binding.gives is False:
-            found.unless_within = constants.changed(statement, name, live, None)
+            found.unless_within = constants.changed(statement, name, None)
         elif not is_definition:
             found.faults += constants.faults_of(statement, name, live)
         return found

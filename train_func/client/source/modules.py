@@ -6,8 +6,7 @@ import io
 import sys
 import sysconfig
 import tokenize
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
 
@@ -20,23 +19,20 @@ _STANDARD = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib"
 _CAUGHT = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 
 
-@dataclass(frozen=True)
-class Imported:
-    """One import statement; ``is_optional``: code goes on, or may never come there, without that module."""
+def _imports_in(
+    node: ast.AST, *, is_optional: bool = False, lazy_is_optional: bool = False
+) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """The import statements below ``node``, and whether code goes on, or may never come there, without that module.
 
-    node: ast.Import | ast.ImportFrom
-    is_optional: bool
-
-
-def imports_in(node: ast.AST, *, is_optional: bool = False, lazy_is_optional: bool = False) -> Iterator[Imported]:
-    """The import statements below ``node``; ``lazy_is_optional``: those inside functions count as optional."""
+    ``lazy_is_optional``: those inside functions count as optional.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
-            yield Imported(child, is_optional)
+            yield child, is_optional
         elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
             is_lazy = lazy_is_optional and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             optional = is_optional or is_lazy or _may_be_passed_by(child)
-            yield from imports_in(child, is_optional=optional, lazy_is_optional=lazy_is_optional)
+            yield from _imports_in(child, is_optional=optional, lazy_is_optional=lazy_is_optional)
 
 
 def _may_be_passed_by(node: ast.AST) -> bool:
@@ -71,35 +67,39 @@ def read_text(path: Path) -> str:
 class Modules:
     """Collects what all import statements of the packed code ask for."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_there: Callable[[str], bool]) -> None:
+        """``is_there``: whether a top-level module that is not here is installed where the code runs."""
         self.local: dict[str, tuple[Module, Text]] = {}
-        self.installed: set[str] = set()  # top-level names that the code cannot do without
+        self.installed: dict[str, str] = {}  # top-level names that the code cannot do without, and where each stands
+        self._is_there = is_there
         self.faults: list[str] = []
         self._specs: dict[str, ModuleSpec | None] = {}
 
     def add(self, tree: ast.AST, text: Text, package: str = "", *, lazy_is_optional: bool = False) -> None:
         """Follow every import below ``tree``, which stands in ``text``; relative ones start from ``package``."""
-        for imported in imports_in(tree, lazy_is_optional=lazy_is_optional):
-            for name, is_certain in _asked(imported.node, package):
-                self._want(name, is_certain and not imported.is_optional, text, imported.node.lineno)
-        for node in ast.walk(tree):
-            if called := _by_call(node):
-                self._want(called, False, text, getattr(node, "lineno", 1))
+        for imported, is_optional in _imports_in(tree, lazy_is_optional=lazy_is_optional):
+            for name, is_certain in _asked(imported, package):
+                self._want(name, is_certain and not is_optional, text, imported.lineno)
 
     def _want(self, name: str, is_certain: bool, text: Text, line: int) -> None:
         top, *rest = name.split(".")
         if top in NEVER_PACKED:
             if is_certain and top == "train_func":
-                self.installed.add(top)
+                self._stays(top, text, line)
             return
         spec = self._spec(top)
         if spec is None or (spec.origin is None and not self._below(spec, rest)):
-            if is_certain:
+            if is_certain and self._is_there(top):
+                self._stays(top, text, line)
+            elif is_certain:
                 self.faults.append(_missing(top, text.place(line)))
         elif not all(is_installed(place) for place in ([spec.origin] if spec.origin else _folders(spec))):
             self._embed_all(spec, rest, is_certain, text, line)
         elif is_certain:
-            self.installed.add(top)
+            self._stays(top, text, line)
+
+    def _stays(self, top: str, text: Text, line: int) -> None:
+        self.installed.setdefault(top, text.place(line))
 
     def _spec(self, top: str) -> ModuleSpec | None:
         if top not in self._specs:
@@ -166,16 +166,6 @@ def _asked(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[st
         yield from ((f"{base}.{alias.name}", False) for alias in node.names if alias.name != "*")
 
 
-def _by_call(node: ast.AST) -> str | None:
-    """The name in ``importlib.import_module("name")``."""
-    if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Constant):
-        return None
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    value = node.args[0].value
-    is_name = isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
-    return value if name in {"import_module", "__import__"} and is_name and isinstance(value, str) else None
-
-
 def _folders(spec: ModuleSpec) -> list[str]:
     return list(spec.submodule_search_locations or ())
 
@@ -192,5 +182,6 @@ def _file(folders: list[str], part: str) -> Path | None:
 def _missing(name: str, place: str) -> str:
     return (
         f"{place}: code imports {name!r}, which this interpreter does not have; a module that is installed here or "
-        "whose .py file lies here can be imported. Install it, correct the name, or catch ImportError if it may lack"
+        "whose .py file lies here can be imported. Install it, correct the name, let its package travel with "
+        "Local(packages=[...]) or Cluster(packages=[...]), or catch ImportError if it may lack"
     )

@@ -2,7 +2,7 @@
 
 import ast
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,22 +28,32 @@ class Source:
     """Name of the function in the packed module."""
     cells: dict[str, Any]
     """The content of ``cells.json``: from lines of the text to the cells they came from."""
-    imports: tuple[str, ...]
-    """Top-level names of the installed modules it cannot do without, sorted."""
+    imports: Mapping[str, str]
+    """Top-level names of the installed modules it cannot do without, sorted, and where each is imported first."""
 
 
-def pack(function: object, also: Sequence[str] = ()) -> Source:
+def pack(
+    function: object,
+    also: Sequence[str] = (),
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    is_there: Callable[[str], bool] = lambda module: False,
+) -> Source:
     """Packs ``function`` with the helpers, constants, classes and imports it uses, from other cells and local modules.
 
-    ``also``: modules that have to be there beside those it imports.
+    Args:
+        function: to be packed.
+        also: modules that have to be there beside those it imports.
+        parameters: what it is called with; None: a Run with its task, as one dict.
+        is_there: whether a top-level module that is not here is installed where the function runs.
 
     The text depends only on the text of what is packed: not on cell numbers, nor on when cells were executed.
 
     Raises:
         SourceRefused: when anything of it cannot travel; every reason, each with its cell and line.
     """
-    root = find(function)
-    gathering = Gathering(root)
+    root = find(function, parameters)
+    gathering = Gathering(root, is_there)
     modules = gathering.modules
     for name in also:
         modules.add(ast.parse(f"import {name}"), root.statement.text)
@@ -63,7 +73,7 @@ def pack(function: object, also: Sequence[str] = ()) -> Source:
     sha256 = hashlib.sha256(data).hexdigest()
     pieces += [_entry(first, module.path, 1, module.text) for module, first in unfold(packed).modules]
     cells = {"function": root.name, "sha256": sha256, "pieces": pieces}
-    return Source(packed, sha256, root.name, cells, tuple(sorted(modules.installed)))
+    return Source(packed, sha256, root.name, cells, dict(sorted(modules.installed.items())))
 
 
 def _secrets(gathering: Gathering) -> list[Secret]:
@@ -78,10 +88,11 @@ def _nothing_published(gathering: Gathering) -> Iterator[str]:
     trees = [piece.statement.node for piece in gathering.pieces]
     local = [text.tree for _, text in gathering.modules.local.values()]
     nodes = [node for tree in [*trees, *local] for node in ast.walk(tree)]
-    if _opens_session(nodes) and not any(_publishes(node) for node in nodes):
+    returns = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(gathering.root.statement.node))
+    if _opens_session(nodes) and not returns and not any(_publishes(node) for node in nodes) and _trains(nodes):
         yield (
-            f"{gathering.root.statement.place()}: a Session is used and `.publish(` stands nowhere: the model would "
-            "be lost. Call session.publish(trainer) at the end of the `with Session(...)` block"
+            f"{gathering.root.statement.place()}: a Trainer is used in a Session and `.publish(` stands nowhere: the "
+            "model would be lost. Call session.publish(trainer) at the end of the `with Session(...)` block"
         )
 
 
@@ -89,6 +100,11 @@ def _opens_session(nodes: list[ast.AST]) -> bool:
     ours = [n for n in nodes if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("train_func")]
     names = {alias.asname or alias.name for node in ours for alias in node.names if alias.name == "Session"}
     return any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in names for n in nodes)
+
+
+def _trains(nodes: list[ast.AST]) -> bool:
+    names = {n.id if isinstance(n, ast.Name) else n.attr for n in nodes if isinstance(n, ast.Name | ast.Attribute)}
+    return "Trainer" in names
 
 
 def _publishes(node: ast.AST) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from train_func.client.source.constants import changes, expression_of
+from train_func.client.source.constants import changes, expression_of, root_of
 from train_func.client.source.evaluation import NotHarmless, evaluate, same
 from train_func.client.source.modules import read_text
 from train_func.client.source.statements import Definition, Statement, Text
@@ -148,12 +148,8 @@ class Space:
 
     def changed_by(self, name: str, statement: Statement, *, by_method: bool) -> Statement | None:
         """The newest later statement that changed what ``name`` holds in place."""
-        for later in reversed(self.statements):
-            if not later.comes_after(statement):
-                continue
-            if changes(later, name, by_method=by_method):
-                return later
-        return None
+        later = (one for one in reversed(self.statements) if one.comes_after(statement))
+        return next((one for one in later if changes(one, name, by_method=by_method)), None)
 
     def registered_with(self, name: str, statement: Statement) -> list[Statement]:
         """Later definitions decorated with something of ``name``, as ``@name.register``; the newest of each wording."""
@@ -272,7 +268,4 @@ def layers(value: object) -> Iterator[FunctionType]:
 
 def _belongs_to(decorator: ast.expr, name: str) -> bool:
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    is_attribute = isinstance(called, ast.Attribute)
-    while isinstance(called, ast.Attribute):
-        called = called.value
-    return is_attribute and isinstance(called, ast.Name) and called.id == name
+    return isinstance(called, ast.Attribute) and root_of(called) == name

@@ -13,9 +13,6 @@ from train_func.client.twin.record import PodRecord
 from train_func.client.twin.shim import Launch
 from train_func.client.twin.spec import Spec
 
-DEFAULT_GRACE = 30  # seconds, as in Kubernetes
-DEFAULT_TERMINATION_FILE = "/dev/termination-log"
-
 
 class Node:
     """This machine, as the pods of one job see it."""
@@ -37,28 +34,26 @@ class Node:
             link.symlink_to(pod)
         mounts = self._mounts(record)
         environment = self._environment(record, mounts)
-        argv = [*container.get("command", ()), *container.get("args", ())]
-        wanted = container.get("workingDir")
-        working = Path(substitutes.rewrite(wanted, mounts)) if wanted else link / "root"
+        command = [expand(substitutes.rewrite(word, mounts), environment) for word in container["command"]]
+        working = Path(substitutes.rewrite(container["workingDir"], mounts))
         working.mkdir(parents=True, exist_ok=True)
-        memory = container.get("resources", {}).get("limits", {}).get("memory")
+        memory = container["resources"]["limits"].get("memory")
         return Launch(
-            argv=substitutes.interpreter([expand(substitutes.rewrite(word, mounts), environment) for word in argv]),
+            argv=substitutes.interpreter(command),
             environment=environment,
             folder=str(working),
             log=str(self.folder.pod_log(record)),
-            termination=str(mounts[_termination_file(container)]),
-            message_from_log=container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
-            memory_limit=None if memory is None else quantity.whole(str(memory)),
-            grace=float(self.spec.pod.get("terminationGracePeriodSeconds", DEFAULT_GRACE)),
+            termination=str(mounts[container["terminationMessagePath"]]),
+            memory_limit=None if memory is None else quantity.whole(memory),
+            grace=float(self.spec.pod["terminationGracePeriodSeconds"]),
         )
 
     def _mounts(self, record: PodRecord) -> dict[str, Path]:
         pod = self.folder.link(record)
-        volumes = {volume["name"]: volume for volume in self.spec.pod.get("volumes", [])}
-        mounts = {_termination_file(self.spec.container): pod / "termination"}
-        for mount in self.spec.container.get("volumeMounts", []):
-            path = mount["mountPath"].rstrip("/")
+        volumes = {volume["name"]: volume for volume in self.spec.pod["volumes"]}
+        mounts = {self.spec.container["terminationMessagePath"]: pod / "termination"}
+        for mount in self.spec.container["volumeMounts"]:
+            path = mount["mountPath"]
             mounts[path] = substitutes.volume_folder(
                 volumes[mount["name"]], path, pod=pod, config_maps=self.folder.config_maps, cache=self.folder.cache
             )
@@ -66,7 +61,7 @@ class Node:
 
     def _environment(self, record: PodRecord, mounts: Mapping[str, Path]) -> dict[str, str]:
         """The image's variables, the manifest's in their order, the operator's, the machine's."""
-        declared = self.spec.container.get("env", [])
+        declared = self.spec.container["env"]
         secrets = {entry["name"] for entry in declared if "secretKeyRef" in entry.get("valueFrom", {})}
         brought = {name: value for name, value in self.environment.items() if name not in secrets}
         environment = {**brought, "HOSTNAME": record.name}
@@ -75,8 +70,7 @@ class Node:
             value = self._value(entry, record, environment, mounts)
             if value is not None:
                 environment[entry["name"]] = value
-        if "HF_HOME" in self.environment:
-            environment["HF_HOME"] = self.environment["HF_HOME"]
+        environment["HF_HOME"] = self.environment["HF_HOME"]
         environment["CUDA_VISIBLE_DEVICES"] = substitutes.devices(record.worker, self.spec.container, self.machine)
         environment["TRAIN_FUNC_JOB"] = self.spec.name
         environment["TRAIN_FUNC_HOME"] = str(self.folder.home)
@@ -91,10 +85,6 @@ class Node:
         if "fieldRef" in source:
             return substitutes.field(source["fieldRef"]["fieldPath"], self.spec, record)
         if "resourceFieldRef" in source:
-            return substitutes.resource(source["resourceFieldRef"], self.spec.container, self.machine)
+            return substitutes.cores(self.spec.container)
         # Only what the manifest itself says is rewritten, never what a variable in it stands for.
-        return expand(self.services.local(substitutes.rewrite(entry.get("value", ""), mounts)), known)
-
-
-def _termination_file(container: Mapping[str, Any]) -> str:
-    return str(container.get("terminationMessagePath", DEFAULT_TERMINATION_FILE))
+        return expand(self.services.local(substitutes.rewrite(entry["value"], mounts)), known)

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from train_func import lock
-from train_func.client.twin import processes, rules
+from train_func import lock, process_tree
+from train_func.client.twin import rules
 from train_func.client.twin.container import Node
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.kubelet import Kubelet
@@ -30,13 +30,10 @@ class Controller:
     def __init__(self, folder: JobFolder) -> None:
         self.folder = folder
         self.spec = Spec.of(folder.read("manifest.json"))
-        machine = folder.read("machine.json")
-        node = Node(self.spec, folder, Machine(**{**machine, "gpus": tuple(machine["gpus"])}), dict(os.environ))
+        node = Node(self.spec, folder, Machine.look(os.environ), dict(os.environ))
         self.kubelet = Kubelet(node, folder.records(), self._event)
         self.status = rules.created(self.spec, stamp())
-        self._manifest = folder.version("manifest.json")
         self._written: dict[str, str] = {}
-        self._pods: dict[str, str] = {}
         self._reconcile()
 
     def run(self) -> None:
@@ -55,10 +52,7 @@ class Controller:
                 return
 
     def _take_requests(self) -> None:
-        """What others may change of a job that runs: its manifest, and pods that they delete."""
-        if (version := self.folder.version("manifest.json")) != self._manifest:
-            self._manifest = version
-            self.spec = Spec.of(self.folder.read("manifest.json"))
+        """What others may change of a job that runs: pods that they delete."""
         for request in self.folder.deletions.iterdir():
             request.unlink()
             for record in self.kubelet.pods:
@@ -76,9 +70,9 @@ class Controller:
         """
         return self._seen() != self._looked_at
 
-    def _seen(self) -> tuple[str, str, Spec]:
+    def _seen(self) -> tuple[str, str]:
         records = [asdict(record) for record in self.kubelet.records]
-        return json.dumps(records), json.dumps(self.status), self.spec
+        return json.dumps(records), json.dumps(self.status)
 
     def _reconcile(self) -> None:
         """Applies the operator's rules once."""
@@ -94,8 +88,6 @@ class Controller:
             name = self.spec.pod_name(worker)
             self._event("Normal", "SuccessfulCreatePod", f"Created pod: {name}", f"{rules.KIND}/{self.spec.name}")
             self.kubelet.create(worker)
-        if rules.finished(self.status):
-            self.kubelet.stop_restarting()
         self._save()
 
     def _cancel(self) -> None:
@@ -121,14 +113,21 @@ class Controller:
         self.folder.add_event(severity, reason, message, about)
 
     def _save(self) -> None:
-        """Writes what has changed: pods first, so that a reader of a finished job sees how its pods ended."""
-        for record in self.kubelet.records:
-            self._tell_once(self._pods, record.uid, "pod", asdict(record))
-        if self._changed("pods.json", [asdict(record) for record in self.kubelet.records]):
-            self.folder.write_records(self.kubelet.records)
+        """Writes what has changed: pods first, so that a reader of a finished job sees how its pods ended.
+
+        Every state of a job and of its pods is in the log too, however short it was.
+        """
+        records = [asdict(record) for record in self.kubelet.records]
+        for record in records:
+            if self._changed(record["uid"], record):
+                self._log(f"pod {json.dumps(record)}")
+        if self._changed("pods.json", records):
+            self.folder.write("pods.json", records)
         if self._changed("status.json", self.status):
             self.folder.write("status.json", self.status)
-            self._tell_once(self._written, "conditions", "conditions", rules.undated(self.status["conditions"]))
+        conditions = rules.undated(self.status["conditions"])
+        if self._changed("conditions", conditions):
+            self._log(f"conditions {json.dumps(conditions)}")
 
     def _changed(self, name: str, value: object) -> bool:
         """Whether the value is another than at the last question."""
@@ -136,13 +135,6 @@ class Controller:
         before = self._written.get(name)
         self._written[name] = text
         return text != before
-
-    def _tell_once(self, told: dict[str, str], key: str, what: str, value: object) -> None:
-        """Every state of a job and of its pods is in the log, however short it was."""
-        text = json.dumps(value)
-        if told.get(key) != text:
-            told[key] = text
-            self._log(f"{what} {text}")
 
     def _log(self, text: str) -> None:
         print(f"{stamp()} {text}", flush=True)
@@ -159,7 +151,7 @@ def main(root: Path) -> int:
     if lock.take(folder.lock, seconds=2) is None:
         print(f"{stamp()} another controller holds {folder.lock}", flush=True)
         return 1
-    processes.adopt_orphans()
+    process_tree.adopt_orphans()
     folder.pid.write_text(str(os.getpid()))
     controller = Controller(folder)
     os.write(write, b"1")

@@ -61,11 +61,6 @@ class JobFolder:
         except FileNotFoundError:
             return None
 
-    def version(self, name: str) -> tuple[int, int]:
-        """Changes whenever the file ``name`` is replaced."""
-        found = (self.root / name).stat()
-        return found.st_ino, found.st_mtime_ns
-
     def write(self, name: str, value: object) -> None:
         """Replaces the JSON file ``name`` in one step."""
         aside = self.root / f".{name}.new"
@@ -75,9 +70,6 @@ class JobFolder:
     def records(self) -> list[PodRecord]:
         """Every incarnation of every worker, oldest first."""
         return [PodRecord(**plain) for plain in self.read("pods.json") or []]
-
-    def write_records(self, records: list[PodRecord]) -> None:
-        self.write("pods.json", [asdict(record) for record in records])
 
     def add_event(self, severity: str, reason: str, message: str, about: str) -> None:
         """``severity`` is Normal or Warning, ``about`` such as Pod/name."""
@@ -93,7 +85,7 @@ class JobFolder:
             return
         yield from (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
 
-    def prepare(self, manifest: Mapping[str, Any], files: Mapping[str, bytes], machine: Mapping[str, Any]) -> None:
+    def prepare(self, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
         """Lays out a new job; pods of an earlier one under this name stay, with their logs, as deleted."""
         self.retire()
         for old in ("status.json", "cancel"):
@@ -107,7 +99,6 @@ class JobFolder:
             (folder / name).write_bytes(content)
             (folder / name).chmod(0o444)
         self.write("manifest.json", manifest)
-        self.write("machine.json", machine)
 
     def expired(self) -> bool:
         """Whether the job has finished and its time to live is over."""
@@ -131,7 +122,7 @@ class JobFolder:
                 if not record.over:
                     record.phase, record.reason = "Failed", "Interrupted"
         if records:
-            self.write_records(records)
+            self.write("pods.json", [asdict(record) for record in records])
 
     def clear(self, record: PodRecord) -> None:
         """Removes the volumes of a pod, as its deletion does."""

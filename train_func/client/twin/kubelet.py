@@ -1,6 +1,6 @@
-"""The node's part: starts the containers of pods, starts them again in place, ends them, records what became of them.
+"""The node's part: starts the containers of pods, ends them, records what became of them.
 
-One container per pod, one shim process per start of a container.
+One container per pod, which starts once, and one shim process per container.
 """
 
 import contextlib
@@ -9,18 +9,18 @@ import os
 import select
 import signal
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from train_func.client.twin import processes, shim
+from train_func import process_tree
+from train_func.client.twin import shim
 from train_func.client.twin.container import Node
-from train_func.client.twin.record import PodRecord, new_uid, stamp
+from train_func.client.twin.record import PodRecord, stamp
 from train_func.client.twin.substitutes import CannotStart
 
-# A container that keeps ending is started again in place after these pauses, as the kubelet does.
-FIRST_PAUSE, LONGEST_PAUSE, FORGIVEN_AFTER = 10.0, 300.0, 600.0
 # A cluster needs a second or more to replace a pod; without any pause a worker that always ends at once fills the disk.
 SHORT_LIFE, FIRST_DELAY, LONGEST_DELAY = 10.0, 0.5, 10.0
 LOST: dict[str, Any] = {
@@ -48,8 +48,6 @@ class Kubelet:
 
     def __init__(self, node: Node, records: list[PodRecord], event: Callable[[str, str, str, str], None]) -> None:
         self.records = records
-        self.restarting = True
-        """Whether containers are started again in place: not once the job has finished, which would go on forever."""
         self._node = node
         self._event = event
         self._containers: dict[str, _Container] = {}
@@ -74,13 +72,12 @@ class Kubelet:
     def create(self, worker: int) -> None:
         """Adds a pod; its container starts at once unless its predecessors were short-lived."""
         spec = self._node.spec
-        record = PodRecord(name=spec.pod_name(worker), uid=new_uid(), worker=worker, created=stamp())
+        record = PodRecord(name=spec.pod_name(worker), uid=str(uuid.uuid4()), worker=worker, created=stamp())
         record.reason = "ContainerCreating"
         self.records.append(record)
         now = time.monotonic()
         self._start_at[record.uid] = now + self._delay(worker)
-        if (seconds := spec.pod.get("activeDeadlineSeconds")) is not None:
-            self._overdue_at[record.uid] = now + seconds
+        self._overdue_at[record.uid] = now + spec.pod["activeDeadlineSeconds"]
 
     def delete(self, record: PodRecord) -> None:
         """Asks its processes to end within the grace period; a pod without any is gone at once."""
@@ -92,14 +89,6 @@ class Kubelet:
             self._delete_now(record)
         else:
             self._terminate(container)
-
-    def stop_restarting(self) -> None:
-        """Nothing is started again in place from now on."""
-        self.restarting = False
-        for record in self.records:
-            if record.uid in self._start_at and record.shim is not None:
-                del self._start_at[record.uid]
-                self._finish(record)
 
     def wait(self, seconds: float) -> set[int]:
         """Waits at most ``seconds`` for news, and takes them in; returns the signals this process got."""
@@ -135,8 +124,6 @@ class Kubelet:
             record.reason, record.message = refusal.reason, str(refusal)
             self._event("Warning", refusal.reason, str(refusal), f"Pod/{record.name}")
             return
-        if record.shim is not None:
-            record.restarts += 1
         child_commands, commands = os.pipe()
         reports, child_reports = os.pipe()
         pid = os.fork()
@@ -160,10 +147,8 @@ class Kubelet:
                 container.end = line
 
     def _started(self, record: PodRecord) -> None:
-        if not record.started:
-            self._event("Normal", "Created", "Created container pytorch", f"Pod/{record.name}")
-        record.phase, record.reason, record.message = "Running", "", ""
-        record.started, record.ended, record.exit_code = record.started or stamp(), None, None
+        self._event("Normal", "Created", "Created container pytorch", f"Pod/{record.name}")
+        record.phase, record.reason, record.started = "Running", "", stamp()
         self._event("Normal", "Started", "Started container pytorch", f"Pod/{record.name}")
 
     def _ended(self, container: _Container) -> None:
@@ -175,15 +160,14 @@ class Kubelet:
         self._node.folder.link(record).unlink(missing_ok=True)
         del self._containers[record.uid]
         if not container.end:
-            processes.kill_descendants(spare=[other.shim for other in self._containers.values()])
+            process_tree.kill_descendants(spare=[other.shim for other in self._containers.values()])
         end = container.end or LOST
         record.exit_code, record.reason, record.message = end["exit_code"], end["reason"], end["message"]
         record.ended = stamp()
         lived = time.monotonic() - container.begun
         self._short_lives[record.worker] = self._short_lives.get(record.worker, 0) + 1 if lived < SHORT_LIFE else 0
         self._tell_end(record)
-        if record.deleting or record.uid in self._past_deadline or not self._restart(record, lived):
-            self._finish(record)
+        self._finish(record)
 
     def _tell_end(self, record: PodRecord) -> None:
         """As the operator does, which copies the termination message of a container that failed by itself."""
@@ -194,18 +178,6 @@ class Kubelet:
             self._event("Warning", record.reason, f"{what} terminated message: {record.message}", about)
         message = f"Pod: {spec.namespace}.{record.name} exited with code {record.exit_code}"
         self._event("Normal", "ExitedWithCode", message, about)
-
-    def _restart(self, record: PodRecord, lived: float) -> bool:
-        """Plans the next start in place, if the policy has one; ExitCode is the operator's, to the node it is Never."""
-        policy = self._node.spec.restart_policy
-        if not self.restarting or not (policy == "Always" or (policy == "OnFailure" and record.exit_code)):
-            return False
-        before = 0 if lived >= FORGIVEN_AFTER else record.restarts
-        pause = 0.0 if before == 0 else min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (before - 1))
-        if pause:
-            record.reason = "CrashLoopBackOff"
-        self._start_at[record.uid] = time.monotonic() + pause
-        return True
 
     def _finish(self, record: PodRecord) -> None:
         record.phase = "Succeeded" if record.exit_code == 0 else "Failed"

@@ -7,7 +7,8 @@ sees the same. The environment is read here, once per call, and handed on.
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,20 +16,25 @@ from train_func import lock
 from train_func.client.backend import BoundJob, Input, RunsAlready, Submission, provisional
 from train_func.client.kinds.pod import FILES
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
+from train_func.client.packages.wheels import requirement_faults
 from train_func.client.placement import Placement, memory_fault
-from train_func.client.twin import admission, room, start_and_end
+from train_func.client.twin import room, start_and_end
+from train_func.client.twin.capacity import capacity_faults
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.local_job import LocalJob, folder_of
 from train_func.client.twin.machine import Machine
 from train_func.counted import counted
 from train_func.errors import InvalidInput
 from train_func.home import home
+from train_func.inputs import claim_of
+from train_func.inventory import Inventory
 from train_func.records import RunRecord
 from train_func.run import Run
-from train_func.storage import Store, scheme_of
+from train_func.storage import Store, schemes_of
 from train_func.validity import whole_fault
 
 IMAGE = "train-func"  # this interpreter stands in for it
+TRAINS_WITH = ("torch", "accelerate")  # the extra `local`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +53,8 @@ class Local:
     """Memory at which a worker is killed, such as ``"4Gi"``; default: none, for as many workers as should fit."""
     gpu: int | None = None
     """GPUs of each worker; default: those of this machine shared evenly, none if there are fewer than workers."""
+    packages: Sequence[str] = ()
+    """Requirements such as ``"scikit-learn==1.9.1"``: what this interpreter lacks travels with the run, as wheels."""
 
     def __post_init__(self) -> None:
         if isinstance(given := cast(object, self.store), Path):
@@ -56,6 +64,7 @@ class Local:
             whole_fault("cpu", self.cpu, 1) if self.cpu is not None else None,
             memory_fault(self.memory) if self.memory is not None else None,
             whole_fault("gpu", self.gpu, 0) if self.gpu is not None else None,
+            *requirement_faults(self.packages),
         ]
         if found := [fault for fault in faults if fault]:
             raise InvalidInput(found)
@@ -79,8 +88,25 @@ class Local:
     def models_folder(self) -> Path:
         return home(os.environ) / "models"
 
+    def inventory(self) -> Inventory | None:
+        """What this interpreter has, where packages have to fit it."""
+        return Inventory.of_this_environment() if self.packages else None
+
     def check(self, run: Run) -> None:
         """Raises InvalidInput with everything that would keep the run from starting on this machine."""
+        if lacking := [name for name in TRAINS_WITH if find_spec(name) is None]:
+            raise InvalidInput(
+                f"Local() trains on this machine, and {sys.executable} has no {' and no '.join(lacking)}: "
+                "pip install 'train-func[local]', or submit with on=Cluster()"
+            )
+        if claims := [name for name, address in run.inputs.items() if claim_of(address)]:
+            raise InvalidInput(
+                [
+                    f"inputs[{name!r}]={run.inputs[name]!r}: this machine has no claims; name a file or folder of this "
+                    f"machine here, as inputs={{{name!r}: '/data'}}, or submit with on=Cluster()"
+                    for name in claims
+                ]
+            )
         machine = Machine.look(os.environ)
         record = provisional(run, self.store_address())
         _refuse(self.submission(record, FILES).manifest, machine)
@@ -116,12 +142,13 @@ class Local:
 
     def submission(self, record: RunRecord, files: Sequence[str]) -> Submission:
         machine, workers = Machine.look(os.environ), record.run.workers
+        read = schemes_of([record.store, *record.run.inputs.values()])
         placement = Placement(
             image=IMAGE,
             cpu=self.cpu or max(1, machine.cores // workers),
             memory=self.memory,
             gpu=self._gpus_of_each(machine, workers),
-            store_settings=scheme_of(record.store).worker_settings(os.environ),
+            store_settings={n: v for scheme in read for n, v in scheme.worker_settings(os.environ).items()},
         )
         manifest = PYTORCHJOB.render(record, placement, files)
         return Submission(manifest, placement.options, self.found_by, placement.ranks)
@@ -130,11 +157,11 @@ class Local:
         """Starts a job; one of that name that has ended is replaced, its logs stay readable.
 
         Raises:
-            InvalidInput: the manifest cannot be executed here.
+            InvalidInput: this machine has less than the job asks for.
             RunsAlready: another process of this machine has started it.
         """
-        machine, manifest = Machine.look(os.environ), submission.manifest
-        _refuse(manifest, machine)
+        manifest = submission.manifest
+        _refuse(manifest, Machine.look(os.environ))
         folder = folder_of(manifest["metadata"]["name"])
         for other in folder.root.parent.glob("[a-z]*"):
             start_and_end.forget_expired(JobFolder(folder.home, other.name))
@@ -147,7 +174,7 @@ class Local:
                     f"attach to it, or cancel it first"
                 )
             start_and_end.sweep(folder)
-            folder.prepare(manifest, files, asdict(machine))
+            folder.prepare(manifest, files)
             start_and_end.start(folder, manifest)
         return self.job(folder.root.name)
 
@@ -165,7 +192,5 @@ class Local:
 
 
 def _refuse(manifest: Mapping[str, Any], machine: Machine) -> None:
-    if faults := admission.faults(manifest):
-        raise InvalidInput(faults)
-    if faults := admission.capacity_faults(manifest, machine):
+    if faults := capacity_faults(manifest, machine):
         raise InvalidInput(faults, cause="scheduling")

@@ -1,20 +1,21 @@
 """A job of this machine: looked at and changed through its folder, which its controller and every process share."""
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from train_func import lock
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.status import Event, JobStatus, LogLine, Pod, SchedulingReport
-from train_func.client.twin import admission, logs, rules, start_and_end
+from train_func.client.twin import logs, rules, start_and_end
 from train_func.client.twin.folder import JobFolder
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.home import home
 
+_JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 LOOK_SECONDS = 0.3  # between two looks at a job that is waited for
 
 
@@ -70,25 +71,13 @@ class LocalJob:
         """None: a job that this machine has no room for was refused at once."""
         return None
 
-    def suspend(self, suspended: bool = True) -> None:
-        """Changes ``spec.runPolicy.suspend`` and returns: the pods go, or come again, as soon as that is seen.
-
-        Raises:
-            JobNotFound: there is no such job here, or it has no controller any more.
-        """
-        folder = self._controlled()
-        with lock.hold(folder.root.parent / ".lock"):
-            manifest = folder.read("manifest.json")
-            manifest["spec"].setdefault("runPolicy", {})["suspend"] = suspended
-            folder.write("manifest.json", manifest)
-
     def delete_pod(self, pod_name: str) -> None:
         """Asks for the deletion of a worker's pod and returns; what then becomes of the job is the operator's matter.
 
         Raises:
             JobNotFound: there is no such job or pod here, or it has no controller any more.
         """
-        folder = self._controlled()
+        folder = self._folder()
         existing = {record.name: record.uid for record in folder.records() if not record.deleted}
         if pod_name not in existing or not folder.controlled():
             raise JobNotFound(f"no pod {pod_name!r} of job {self.name} runs; it has: {', '.join(existing) or 'none'}")
@@ -102,7 +91,7 @@ class LocalJob:
             JobFailed: its controller does not end.
         """
         if self.status() is None:
-            raise self._not_found()
+            raise JobNotFound(f"this machine has no job {self.name!r} in {home(os.environ) / 'jobs'}")
         start_and_end.end(self._folder())
 
     def delete(self) -> None:
@@ -119,23 +108,12 @@ class LocalJob:
         start_and_end.forget_expired(folder)
         return folder
 
-    def _controlled(self) -> JobFolder:
-        """The folder of a job that changes still reach."""
-        status = self.status()
-        if status is None:
-            raise self._not_found()
-        if status.interrupted:
-            raise JobNotFound(f"job {self.name} was interrupted and has no controller; submit the run again to go on")
-        return folder_of(self.name)
-
-    def _not_found(self) -> JobNotFound:
-        return JobNotFound(f"this machine has no job {self.name!r} in {home(os.environ) / 'jobs'}")
-
 
 def folder_of(name: str) -> JobFolder:
     """Where a job of this machine lives; raises InvalidInput when no job can have that name."""
-    if not admission.JOB_NAME.fullmatch(name):
-        raise InvalidInput(f"{name!r} cannot be the name of a job: {admission.NAME_RULE}")
+    if not _JOB_NAME.fullmatch(name):
+        rule = "a DNS label is expected: a-z, 0-9 and -, at most 63 characters, a letter first"
+        raise InvalidInput(f"{name!r} cannot be the name of a job: {rule}")
     return JobFolder(home(os.environ), name)
 
 

@@ -16,7 +16,8 @@ LONGEST_LINE = 1024 * 1024  # bytes; a longer one comes in pieces
 
 
 def lines(folder: JobFolder, *, follow: bool, worker: int | None, stop: threading.Event) -> Iterator[LogLine]:
-    """Every incarnation in turn, with ``follow`` until the controller is gone or ``stop`` is set.
+    """Every incarnation in turn: what has been written so far, or with ``follow`` until the controller is gone or
+    ``stop`` is set.
 
     ``worker``: only of this one.
 
@@ -26,7 +27,7 @@ def lines(folder: JobFolder, *, follow: bool, worker: int | None, stop: threadin
     while not stop.is_set():
         controlled = folder.controlled()  # before reading: what is written after it was gone is read below
         for record in (found for found in folder.records() if worker in (None, found.worker)):
-            reader = readers.setdefault(record.uid, _Reader(folder, record))
+            reader = readers.setdefault(record.uid, _Reader(folder, record, to_now=not follow))
             reader.ended = record.over or record.deleted
         for reader in readers.values():
             yield from reader.read()
@@ -59,8 +60,10 @@ def last_lines(folder: JobFolder, uids: Collection[str]) -> dict[str, str]:
 class _Reader:
     """One pod's log, read as far as it has been written."""
 
-    def __init__(self, folder: JobFolder, record: PodRecord) -> None:
+    def __init__(self, folder: JobFolder, record: PodRecord, *, to_now: bool) -> None:
+        """``to_now``: what is written later is not read: a worker may never stop writing."""
         self._path = folder.pod_log(record)
+        self._until = self._path.stat().st_size if to_now and self._path.exists() else None
         self._worker = record.worker
         self._uid = record.uid
         self._position = 0
@@ -76,7 +79,8 @@ class _Reader:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)
-                data = file.read(CHUNK_BYTES)
+                left = CHUNK_BYTES if self._until is None else self._until - self._position
+                data = file.read(min(CHUNK_BYTES, left))
         except FileNotFoundError:
             return
         self._position += len(data)

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import re
+import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,9 +79,6 @@ def _gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def _listed_gpus() -> int:
     """WSL has no device files for its GPUs."""
-    import shutil
-    import subprocess  # not needed by the controller, which has to start quickly
-
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return 0

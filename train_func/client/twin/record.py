@@ -1,6 +1,5 @@
 """What the twin keeps of one pod, in memory and in pods.json."""
 
-import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -10,12 +9,6 @@ from train_func.client.status import Pod
 def stamp() -> str:
     """Now, as Kubernetes writes times, to the microsecond."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def new_uid() -> str:
-    """An identifier in the form of a UUID."""
-    digits = os.urandom(16).hex()
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 @dataclass(kw_only=True)

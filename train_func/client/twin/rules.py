@@ -1,8 +1,9 @@
 """The operator's rules: what becomes of a job when its pods change. A pure function of status, pods and time.
 
-Follows what Training Operator 1.9.4 does, its oddities included: a permanent exit code sets no completion time, so that
-such a job never expires; a job that has failed takes no further condition; Running and Restarting replace each other;
-a running pod that was asked to end counts as failed, and when it ends with 0 an elastic job has succeeded.
+Follows what Training Operator 1.9.4 does with the jobs that train_func renders (elastic, restarted by exit code, no pod
+cleaned up), its oddities included: a permanent exit code sets no completion time, so that such a job never expires; a
+job that has failed takes no further condition; Running and Restarting replace each other; a running pod that was asked
+to end counts as failed, and when it ends with 0 the job has succeeded.
 """
 
 import copy
@@ -35,25 +36,22 @@ class Outcome:
 def reconcile(spec: Spec, status: Status, pods: Sequence[PodRecord], now: str) -> Outcome:
     """One look at a job. ``pods`` are those that exist, at most one of each worker; ``now`` is a time stamp."""
     outcome = Outcome(copy.deepcopy(status))
-    if finished(status):
-        _clean_up(spec, outcome, pods)
-    elif spec.suspended:
-        _suspend(spec, outcome, pods, now)
-    else:
+    if holds(status, "Succeeded"):
+        for replica in outcome.status["replicaStatuses"].values():
+            replica["succeeded"] += replica["active"]
+            replica["active"] = 0
+    elif not finished(status):
         _go_on(spec, outcome, pods, now)
-    before = copy.deepcopy(status["conditions"])
-    if undated(outcome.status["conditions"]) == undated(before):
-        outcome.status["conditions"] = before  # what went and came back in one look is no news
+    if undated(outcome.status["conditions"]) == undated(status["conditions"]):
+        outcome.status["conditions"] = status["conditions"]  # what went and came back in one look is no news
     return outcome
 
 
 def _go_on(spec: Spec, outcome: Outcome, pods: Sequence[PodRecord], now: str) -> None:
-    if holds(outcome.status, "Suspended"):
-        _resume(spec, outcome, now)
-    if message := _limit(spec, outcome.status, pods, now):
+    if _is_over_deadline(spec, outcome.status, now):
         outcome.status.setdefault("completionTime", now)
+        message = f"Job {spec.name} has failed because it was active longer than specified deadline"
         _say(outcome, "Normal", "Failed", message, now)
-        _clean_up(spec, outcome, pods)
     else:
         _pods(spec, outcome, pods, now)
         _job(spec, outcome, now)
@@ -78,7 +76,7 @@ def finished(status: Status | None) -> bool:
 
 def expires(spec: Spec, status: Status) -> datetime | None:
     """When a finished job is removed, if ever."""
-    if not finished(status) or spec.suspended or spec.time_to_live is None or "completionTime" not in status:
+    if not finished(status) or "completionTime" not in status:
         return None
     return datetime.fromisoformat(status["completionTime"]) + timedelta(seconds=spec.time_to_live)
 
@@ -109,60 +107,10 @@ def _say(outcome: Outcome, severity: str, kind: str, message: str, now: str) -> 
     set_condition(outcome.status, kind, f"{KIND}{kind}", message, now)
 
 
-def _suspend(spec: Spec, outcome: Outcome, pods: Sequence[PodRecord], now: str) -> None:
-    """Deletes all pods, whatever cleanPodPolicy says."""
-    outcome.delete = list(pods)
-    for replica in outcome.status["replicaStatuses"].values():
-        replica["active"] = 0
-    if holds(outcome.status, "Suspended"):
-        return
-    reason, message = f"{KIND}Suspended", f"{KIND} {spec.name} is suspended."
-    outcome.events.append(("Normal", reason, message))
-    if holds(outcome.status, "Running"):
-        set_condition(outcome.status, "Running", reason, message, now, "False")
-    set_condition(outcome.status, "Suspended", reason, message, now)
-
-
-def _resume(spec: Spec, outcome: Outcome, now: str) -> None:
-    """The time of the deadline begins anew."""
-    reason, message = f"{KIND}Resumed", f"{KIND} {spec.name} is resumed."
-    outcome.events.append(("Normal", reason, message))
-    set_condition(outcome.status, "Suspended", reason, message, now, "False")
-    outcome.status["startTime"] = now
-
-
-def _clean_up(spec: Spec, outcome: Outcome, pods: Sequence[PodRecord]) -> None:
-    if spec.clean_pod_policy == "All":
-        outcome.delete = list(pods)
-    elif spec.clean_pod_policy == "Running":
-        outcome.delete = [pod for pod in pods if not pod.over]
-    if holds(outcome.status, "Succeeded"):
-        for replica in outcome.status["replicaStatuses"].values():
-            replica["succeeded"] += replica["active"]
-            replica["active"] = 0
-
-
-def _limit(spec: Spec, status: Status, pods: Sequence[PodRecord], now: str) -> str | None:
-    """The message of the limit that the job is over, if any."""
-    if spec.backoff_limit is not None and _over_backoff_limit(spec, spec.backoff_limit, status, pods):
-        return f"Job {spec.name} has failed because it has reached the specified backoff limit"
-    started = status.get("startTime")
-    if spec.deadline is not None and started:
-        active = datetime.fromisoformat(now) - datetime.fromisoformat(started)
-        if active.total_seconds() >= spec.deadline:
-            return f"Job {spec.name} has failed because it was active longer than specified deadline"
-    return None
-
-
-def _over_backoff_limit(spec: Spec, limit: int, status: Status, pods: Sequence[PodRecord]) -> bool:
-    """Restarts in place of running pods count; pods that were replaced do not, except for a limit of 0."""
-    failed = sum(pod.phase == "Failed" for pod in pods)
-    active = sum(not pod.over and not pod.deleting for pod in pods)
-    before = sum(replica["failed"] for replica in status["replicaStatuses"].values())
-    if limit == 0 and failed > before and active != spec.num_workers:
-        return True
-    restarts = sum(pod.restarts for pod in pods if pod.phase == "Running")
-    return spec.restart_policy != "Never" and restarts >= max(1, limit)
+def _is_over_deadline(spec: Spec, status: Status, now: str) -> bool:
+    started = status.get("startTime", now)
+    active = datetime.fromisoformat(now) - datetime.fromisoformat(started)
+    return active.total_seconds() >= spec.deadline
 
 
 def _pods(spec: Spec, outcome: Outcome, pods: Sequence[PodRecord], now: str) -> None:
@@ -180,14 +128,12 @@ def _pods(spec: Spec, outcome: Outcome, pods: Sequence[PodRecord], now: str) -> 
 
 
 def _failed_pod(spec: Spec, outcome: Outcome, pod: PodRecord, now: str) -> None:
-    by_code = spec.restart_policy == "ExitCode"
     # A failed pod without an exit code counts as retryable.
-    retryable = pod.exit_code is None or exits.retryable(pod.exit_code)
-    if spec.restart_policy in ("OnFailure", "Always") or (by_code and retryable):
+    if pod.exit_code is None or exits.retryable(pod.exit_code):
         outcome.delete.append(pod)
         message = f"job {spec.name} is restarting because Worker replica(s) failed."
         _say(outcome, "Warning", "Restarting", message, now)
-    elif by_code:
+    else:
         _say(outcome, "Warning", "Failed", f'job "{spec.name}" is failing because "Worker" replica(s) failed.', now)
 
 
@@ -198,16 +144,11 @@ def _job(spec: Spec, outcome: Outcome, now: str) -> None:
     counts = status["replicaStatuses"]["Worker"]
     succeeded, active, failed = counts["succeeded"], counts["active"], counts["failed"]
     job = f"{KIND} {spec.namespace}/{spec.name}"
-    if succeeded == spec.num_workers or (spec.elastic is not None and succeeded > 0):
+    if succeeded > 0:  # of an elastic job one is enough
         status.setdefault("completionTime", now)
         _say(outcome, "Normal", "Succeeded", f"{job} successfully completed.", now)
     elif active > 0:
         set_condition(status, "Running", f"{KIND}Running", f"{job} is running.", now)
     if failed > 0 and spec.num_workers > succeeded + active:
-        if spec.restart_policy == "Never":
-            status.setdefault("completionTime", now)
-            message = f"{KIND} {spec.name} is failed because {failed} Worker replica(s) failed."
-            _say(outcome, "Normal", "Failed", message, now)
-        else:
-            message = f"{KIND} {spec.name} is restarting because {failed} Worker replica(s) failed."
-            _say(outcome, "Warning", "Restarting", message, now)
+        message = f"{KIND} {spec.name} is restarting because {failed} Worker replica(s) failed."
+        _say(outcome, "Warning", "Restarting", message, now)

@@ -9,12 +9,14 @@ import json
 import os
 import select
 import signal
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from train_func import process_tree
 from train_func.client.twin import processes
 
 TERMINATE = b"T"
@@ -38,8 +40,6 @@ class Launch:
     log: str
     termination: str
     """File of the termination message."""
-    message_from_log: bool
-    """Whether the end of the log stands in for a missing termination message of a failed container."""
     memory_limit: int | None
     """Bytes of all its processes together."""
     grace: float
@@ -56,7 +56,6 @@ class Shim:
         self.launch = launch
         self.commands = commands
         self.reports = reports
-        self.pid = 0
         self.exit_code: int | None = None
         self.out_of_memory = False
         self.kill_at: float | None = None
@@ -66,20 +65,18 @@ class Shim:
     def live(self) -> None:
         """Returns when the container has ended and nothing of it is left."""
         self.wake = listen_for_signals()
-        processes.adopt_orphans()
-        processes.die_with_parent(signal.SIGTERM)
-        Path(self.launch.log).touch()
+        process_tree.adopt_orphans()
         try:
-            self.pid = _start(self.launch)
+            self.container = _start(self.launch)
         except OSError as failure:
             message = f"cannot execute {self.launch.argv[0]!r}: {failure.strerror}"
             self._report(exit_code=START_ERROR, reason="StartError", message=message)
             return
-        self._report(pid=self.pid)
+        self._report(pid=self.container.pid)
         while self.exit_code is None:
             self._wait()
             self._look()
-        processes.kill_descendants()
+        process_tree.kill_descendants()
         reason = "OOMKilled" if self.out_of_memory else "Error" if self.exit_code else "Completed"
         self._report(exit_code=self.exit_code, reason=reason, message=self._message())
 
@@ -87,8 +84,8 @@ class Shim:
         asking = HANDLER_SECONDS if self.asking else None
         limits = [limit for limit in (self._grace_left(), self.memory.seconds, asking) if limit is not None]
         readable, _, _ = select.select([self.wake, self.commands], [], [], min(limits, default=None))
-        if self.wake in readable and signal.SIGTERM in os.read(self.wake, 4096):
-            self._abandon()
+        if self.wake in readable:
+            os.read(self.wake, 4096)
         if self.commands in readable:
             if os.read(self.commands, 1) != TERMINATE:
                 self._abandon()
@@ -100,7 +97,7 @@ class Shim:
         """Takes in what has changed: ended processes, a grace period that is over, memory."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                if ended[0] == self.pid:
+                if ended[0] == self.container.pid:
                     code = os.waitstatus_to_exitcode(ended[1])
                     self.exit_code = code if code >= 0 else 128 - code
         if self.exit_code is None and self.memory.exceeded():
@@ -120,25 +117,25 @@ class Shim:
         One that is just starting gets it as soon as it has one; in a pod that signal is lost, and with
         it the grace period of a job that is cancelled right after its start.
         """
-        if processes.catches(self.pid, signal.SIGTERM):
-            processes.send(self.pid, signal.SIGTERM)
+        if processes.catches(self.container.pid, signal.SIGTERM):
+            process_tree.send(self.container.pid, signal.SIGTERM)
             self.asking = False
 
     def _kill(self) -> None:
-        for pid in processes.descendants(os.getpid()):
-            processes.send(pid, signal.SIGKILL)
+        for pid in process_tree.descendants(os.getpid()):
+            process_tree.send(pid, signal.SIGKILL)
         self.kill_at = None
 
     def _abandon(self) -> NoReturn:
         """The controller is gone, which alone would end or report this container."""
-        processes.kill_descendants()
+        process_tree.kill_descendants()
         os._exit(1)
 
     def _message(self) -> str:
         with contextlib.suppress(OSError), Path(self.launch.termination).open("rb") as file:
             if written := file.read(MESSAGE_BYTES):
                 return written.decode(errors="replace")
-        return _tail(Path(self.launch.log)) if self.launch.message_from_log and self.exit_code else ""
+        return _tail(Path(self.launch.log)) if self.exit_code else ""
 
     def _report(self, **what: Any) -> None:
         data = json.dumps(what).encode() + b"\n"
@@ -161,7 +158,7 @@ class _Memory:
             return False
         now = time.monotonic()
         if now >= self._family_until:
-            self._family, self._family_until = processes.descendants(os.getpid()), now + FAMILY_SECONDS
+            self._family, self._family_until = process_tree.descendants(os.getpid()), now + FAMILY_SECONDS
         resident = processes.resident_bytes(self._family)
         if resident <= self._suspicious:
             return False
@@ -182,41 +179,28 @@ def listen_for_signals() -> int:
     return wake
 
 
-def _start(launch: Launch) -> int:
+def _start(launch: Launch) -> "subprocess.Popen[bytes]":
     """Executes the command in a session of its own; raises OSError when that is impossible."""
     shim = os.getpid()
-    failures, write = os.pipe()  # closed by the execution itself
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setsid()
-            processes.die_with_parent(signal.SIGKILL)
-            if os.getppid() == shim:
-                _become(launch)
-        except OSError as failure:
-            os.write(write, str(failure.errno).encode())
-        finally:
-            os._exit(START_ERROR)
-    os.close(write)
-    with os.fdopen(failures) as file:
-        errno = file.read()
-    if errno:
-        os.waitpid(pid, 0)
-        raise OSError(int(errno), os.strerror(int(errno)))
-    return pid
 
+    def prepare() -> None:
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
+        process_tree.die_with(shim)
 
-def _become(launch: Launch) -> NoReturn:
-    log = os.open(launch.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    os.chdir(launch.folder)
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    os.execvpe(launch.argv[0], list(launch.argv), launch.environment)
+    with Path(launch.log).open("ab") as log:
+        return subprocess.Popen(
+            launch.argv,
+            env=launch.environment,
+            cwd=launch.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
 
 
 def _tail(log: Path) -> str:

@@ -1,56 +1,41 @@
-"""What the controller needs to know of a PyTorchJob, with the operator's defaults."""
+"""What the controller needs to know of a PyTorchJob that train_func has rendered."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 JobManifest = Mapping[str, Any]
-DEFAULT_PORT = 23456
-PORT_NAME = "pytorchjob-port"
-CONTAINER = "pytorch"
+PORT = 23456  # the operator's, for the rendezvous
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A PyTorchJob of Workers only."""
+    """An elastic PyTorchJob of Workers only, that are restarted by exit code."""
 
     name: str
     namespace: str
     num_workers: int
-    restart_policy: str
-    """Always, OnFailure, Never or ExitCode."""
-    ranks_per_worker: str | None
-    """None: the elastic policy's own number stands instead."""
-    elastic: Mapping[str, Any] | None
-    backoff_limit: int | None
-    deadline: int | None
+    ranks_per_worker: str
+    elastic: Mapping[str, Any]
+    deadline: int
     """Seconds."""
-    time_to_live: int | None
+    time_to_live: int
     """Seconds from the end of the job to its removal."""
-    suspended: bool
-    clean_pod_policy: str
-    """None, Running or All."""
     template: Mapping[str, Any]
 
     @classmethod
     def of(cls, manifest: JobManifest) -> Self:
-        """The spec of an admitted manifest."""
+        """The spec of a manifest."""
         spec = manifest["spec"]
         worker = spec["pytorchReplicaSpecs"]["Worker"]
-        policy = spec.get("runPolicy", {})
-        num_workers = worker.get("replicas", 1)
         return cls(
             name=manifest["metadata"]["name"],
             namespace=manifest["metadata"].get("namespace", "default"),
-            num_workers=num_workers,
-            restart_policy=worker.get("restartPolicy", "OnFailure"),
-            ranks_per_worker=spec.get("nprocPerNode", _default_ranks(spec.get("elasticPolicy"))),
-            elastic=_elastic(spec.get("elasticPolicy"), num_workers),
-            backoff_limit=policy.get("backoffLimit"),
-            deadline=policy.get("activeDeadlineSeconds"),
-            time_to_live=policy.get("ttlSecondsAfterFinished"),
-            suspended=policy.get("suspend") is True,
-            clean_pod_policy=policy.get("cleanPodPolicy", "None"),
+            num_workers=worker["replicas"],
+            ranks_per_worker=spec["nprocPerNode"],
+            elastic=spec["elasticPolicy"],
+            deadline=spec["runPolicy"]["activeDeadlineSeconds"],
+            time_to_live=spec["runPolicy"]["ttlSecondsAfterFinished"],
             template=worker["template"],
         )
 
@@ -73,7 +58,7 @@ class Spec:
     def labels(self, worker: int) -> dict[str, str]:
         """Labels of a worker's pod: the template's, then the operator's."""
         return {
-            **self.template.get("metadata", {}).get("labels", {}),
+            **self.template["metadata"]["labels"],
             "training.kubeflow.org/operator-name": "pytorchjob-controller",
             "training.kubeflow.org/job-name": self.name,
             "training.kubeflow.org/replica-type": "worker",
@@ -84,36 +69,14 @@ class Spec:
 
     def operator_environment(self) -> dict[str, str]:
         """What the operator appends to the container's environment; without a Master no RANK, no WORLD_SIZE."""
-        added = {"PYTHONUNBUFFERED": "1"}
-        if self.ranks_per_worker is not None:
-            added["PET_NPROC_PER_NODE"] = self.ranks_per_worker
-        if self.elastic is None:
-            return {**added, "PET_NNODES": str(self.num_workers)}
         elastic = self.elastic
-        host, port = elastic.get("rdzvHost", self.pod_name(0)), elastic.get("rdzvPort", self._port())
-        added["PET_RDZV_ENDPOINT"] = f"{host}:{port}"
-        added["PET_RDZV_BACKEND"] = elastic.get("rdzvBackend", "c10d")
-        added["PET_NNODES"] = f"{elastic['minReplicas']}:{elastic['maxReplicas']}"
-        given = {"PET_MAX_RESTARTS": "maxRestarts", "PET_NPROC_PER_NODE": "nProcPerNode", "PET_RDZV_ID": "rdzvId"}
-        added |= {name: str(elastic[key]) for name, key in given.items() if key in elastic}
-        if elastic.get("rdzvConf"):
-            added["PET_RDZV_CONF"] = ",".join(f"{pair['key']}={pair['value']}" for pair in elastic["rdzvConf"])
-        if elastic.get("standalone"):
-            added["PET_STANDALONE"] = ""
-        return added
-
-    def _port(self) -> int:
-        named = (port["containerPort"] for port in self.container.get("ports", []) if port.get("name") == PORT_NAME)
-        return next(named, DEFAULT_PORT)
-
-
-def _default_ranks(elastic: Mapping[str, Any] | None) -> str | None:
-    return None if elastic is not None and "nProcPerNode" in elastic else "auto"
-
-
-def _elastic(policy: Mapping[str, Any] | None, num_workers: int) -> Mapping[str, Any] | None:
-    """A missing bound is the other one; both missing: the number of workers."""
-    if policy is None:
-        return None
-    least = policy.get("minReplicas", policy.get("maxReplicas", num_workers))
-    return {**policy, "minReplicas": least, "maxReplicas": policy.get("maxReplicas", least)}
+        return {
+            "PYTHONUNBUFFERED": "1",
+            "PET_NPROC_PER_NODE": self.ranks_per_worker,
+            "PET_RDZV_ENDPOINT": f"{self.pod_name(0)}:{PORT}",
+            "PET_RDZV_BACKEND": elastic["rdzvBackend"],
+            "PET_NNODES": f"{elastic['minReplicas']}:{elastic['maxReplicas']}",
+            "PET_MAX_RESTARTS": str(elastic["maxRestarts"]),
+            "PET_RDZV_ID": elastic["rdzvId"],
+            "PET_RDZV_CONF": ",".join(f"{pair['key']}={pair['value']}" for pair in elastic["rdzvConf"]),
+        }

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from train_func import lock
+from train_func import lock, process_tree
 from train_func.client.twin import processes, rules, substitutes
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.record import stamp
@@ -78,13 +78,13 @@ def _cleared_away(folder: JobFolder) -> bool:
 
 
 def _await_end(folder: JobFolder, ended: Callable[[], bool]) -> None:
-    grace = Spec.of(folder.read("manifest.json")).pod.get("terminationGracePeriodSeconds", 30)
+    grace = Spec.of(folder.read("manifest.json")).pod["terminationGracePeriodSeconds"]
     end = time.monotonic() + grace + END_SECONDS
     while not ended():
         if time.monotonic() > end:
             raise JobFailed(
                 f"job {folder.root.name} did not end within {grace + END_SECONDS:.0f} s; "
-                f"its controller is process {folder.pid.read_text()}, see {folder.log}",
+                f"see {folder.pid} for its controller and {folder.log} for what that did",
                 cause="unknown",
             )
         time.sleep(0.02)
@@ -93,10 +93,10 @@ def _await_end(folder: JobFolder, ended: Callable[[], bool]) -> None:
 def sweep(folder: JobFolder) -> None:
     """Ends what is left of a job whose controller and shims were killed together, and waits until it is gone."""
     wanted = {"TRAIN_FUNC_JOB": folder.root.name, "TRAIN_FUNC_HOME": str(folder.home)}
-    end = time.monotonic() + processes.KILL_SECONDS
+    end = time.monotonic() + process_tree.KILL_SECONDS
     while (left := set(processes.of_environment(wanted)) - {os.getpid()}) and time.monotonic() < end:
         for pid in left:
-            processes.send(pid, signal.SIGKILL)
+            process_tree.send(pid, signal.SIGKILL)
         time.sleep(0.01)
 
 

@@ -6,10 +6,10 @@
     volume emptyDir `cache`         one folder of this machine, shared and kept
     volume emptyDir at /dev/shm     the machine's own shared memory
     HF_HOME                         the submitting person's own, where the check before the job looked as well
-    paths below a mount             the same paths below its folder, in env, command, args, workingDir
+    paths below a mount             the same paths below its folder, in env, command, workingDir
     secretKeyRef                    the variable of the same name in the process that submitted
-    fieldRef                        the pod's name, uid, labels; loopback and host name for its addresses
-    resourceFieldRef                the limit, or all that this machine has
+    fieldRef                        the pod's name, uid, labels
+    resourceFieldRef                the CPU limit
     HOSTNAME                        the pod's name, which does not resolve here
     Service name and port           127.0.0.1 and a port kept free for the job
     GPUs                            CUDA_VISIBLE_DEVICES, dealt over the workers
@@ -18,11 +18,10 @@
     first process of a PID space    SIGTERM only when it has a handler, the rest killed at its end (shim)
     user, security context          the user who submitted
 
-Everything else of a manifest is taken literally, or refused (admission).
+Everything else of a manifest is taken literally, or has no meaning on one machine.
 """
 
 import os
-import platform
 import re
 import socket
 import sys
@@ -35,7 +34,7 @@ from train_func.client import quantity
 from train_func.client.twin.machine import Machine
 from train_func.client.twin.record import PodRecord
 from train_func.client.twin.spec import Spec
-from train_func.storage import scheme_of
+from train_func.storage import schemes
 
 LOOPBACK = "127.0.0.1"
 SHARED_MEMORY = "/dev/shm"
@@ -105,11 +104,13 @@ def rewrite(text: str, mounts: Mapping[str, Path]) -> str:
 
 
 def secrets(manifest: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
-    """Values for the secretKeyRefs of a manifest, by variable, from ``environment`` and from where its store looks."""
-    declared = Spec.of(manifest).container.get("env", [])
+    """Values for the secretKeyRefs of a manifest, by variable, from ``environment`` and from where its stores look."""
+    declared = Spec.of(manifest).container["env"]
     wanted = {entry["name"] for entry in declared if "secretKeyRef" in entry.get("valueFrom", {})}
-    address = next((entry["value"] for entry in declared if entry["name"] == "TRAIN_FUNC_STORE"), None)
-    values = {**environment, **(scheme_of(address).secret_values(environment) if address else {})}
+    values = dict(environment)
+    for scheme in schemes():
+        if wanted & set(scheme.secret_variables):
+            values |= scheme.secret_values(environment)
     return {name: values[name] for name in wanted if name in values}
 
 
@@ -128,36 +129,19 @@ def secret(name: str, reference: Mapping[str, Any], environment: Mapping[str, st
 
 def field(path: str, spec: Spec, pod: PodRecord) -> str:
     """The value for a fieldRef."""
-    keyed = re.fullmatch(r"metadata\.(labels|annotations)\['([^']+)'\]", path)
-    if keyed:
-        annotations: Mapping[str, str] = spec.template.get("metadata", {}).get("annotations", {})
-        return (spec.labels(pod.worker) if keyed[1] == "labels" else annotations).get(keyed[2], "")
-    values = {
-        "metadata.name": pod.name,
-        "metadata.namespace": spec.namespace,
-        "metadata.uid": pod.uid,
-        "spec.nodeName": platform.node(),
-        "status.hostIP": LOOPBACK,
-        "status.podIP": LOOPBACK,
-    }
-    if path not in values:
-        raise CannotStart("CreateContainerConfigError", f"fieldRef {path!r} is unknown; known are {', '.join(values)}")
-    return values[path]
+    if keyed := re.fullmatch(r"metadata\.labels\['([^']+)'\]", path):
+        return spec.labels(pod.worker).get(keyed[1], "")
+    return {"metadata.name": pod.name, "metadata.uid": pod.uid}[path]
 
 
-def resource(reference: Mapping[str, str], container: Mapping[str, Any], machine: Machine) -> str:
-    """The value for a resourceFieldRef, rounded up; what is not limited is all that the machine has."""
-    kind, _, name = reference["resource"].partition(".")
-    everything = {"cpu": str(machine.cores), "memory": str(machine.memory)}
-    if kind not in ("limits", "requests") or name not in everything:
-        raise CannotStart("CreateContainerConfigError", f"resourceFieldRef {reference['resource']!r} is unknown")
-    amount = str(container.get("resources", {}).get(kind, {}).get(name, everything[name]))
-    return str(quantity.whole(amount, reference.get("divisor") or "1"))
+def cores(container: Mapping[str, Any]) -> str:
+    """The value for the resourceFieldRef of the CPU limit, rounded up."""
+    return str(quantity.whole(container["resources"]["limits"]["cpu"]))
 
 
 def devices(worker: int, container: Mapping[str, Any], machine: Machine) -> str:
     """The GPUs of one worker, as CUDA_VISIBLE_DEVICES; none asked for: none visible."""
-    count = int(container.get("resources", {}).get("limits", {}).get(GPU, 0))
+    count = int(container["resources"]["limits"].get(GPU, 0))
     return ",".join(machine.gpus[worker * count : (worker + 1) * count])
 
 

@@ -1,0 +1,82 @@
+"""The commands on the runs of a store: list them, and remove one with its files."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from train_func.client.cli import FAILED, Command
+from train_func.client.cli.job import add_backend, backend_of
+from train_func.client.remove import Removal
+from train_func.client.runs import StoredRun, stored_runs
+from train_func.counted import listed, sized
+from train_func.terminal import shown
+
+HEADINGS = ("NAME", "TASK", "SUBMITTED", "STATE", "SIZE", "METRICS")
+
+
+def _runs(given: argparse.Namespace) -> int:
+    found, notes = stored_runs(given.name, backend_of(given))
+    for line in _lines([HEADINGS, *map(_cells, found)]):
+        print(shown(line))
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    return os.EX_OK
+
+
+def _cells(run: StoredRun) -> Sequence[str]:
+    metrics = [
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in run.metrics.items()
+    ]
+    return (
+        run.name,
+        run.task,
+        run.submitted[:16].replace("T", " "),
+        run.state,
+        sized(run.num_bytes),
+        listed(metrics, 4),
+    )
+
+
+def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _remove(given: argparse.Namespace) -> int:
+    backend = backend_of(given)
+    removal = Removal.of(given.name, backend)
+    print(removal, flush=True)
+    if not given.yes:
+        if not _agreed("remove it for good? [y/N] "):
+            print("nothing was removed")
+            return FAILED
+        removal = Removal.of(given.name, backend)  # another client may have submitted something meanwhile
+    removal.carry_out()
+    print(f"{given.name}: removed")
+    return os.EX_OK
+
+
+def _agreed(question: str) -> bool:
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
+
+
+def _of_runs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", nargs="?", default="", help="only runs whose name begins so")
+    add_backend(parser)
+
+
+def _of_remove(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the name of the run")
+    add_backend(parser)
+    parser.add_argument("--yes", action="store_true", help="remove it without asking")
+
+
+RUNS = Command("list the runs of a store with their states, sizes and metrics", _runs, _of_runs)
+REMOVE = Command(
+    "remove a run for good, with its files in the store and its job; says what goes and asks", _remove, _of_remove
+)

@@ -1,0 +1,195 @@
+"""Removes a run with all its files: what goes is told first, and a removal that was interrupted can be made again.
+
+What says that a run has succeeded goes first, so that nothing half is fetched or attached to; ``run.json``, by which
+the run is found, goes last.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from train_func.client import registry
+from train_func.client.backend import Backend, BoundJob
+from train_func.client.submission import SubmissionRecord
+from train_func.counted import counted, sized
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
+from train_func.layout import INPUTS, MODEL_MANIFEST, PROBES, RUN, SUMS, RunKeys
+from train_func.run import NAME
+from train_func.storage import Entry, Store, find, open_store
+from train_func.terminal import shown
+
+AT_ONCE = 8  # objects that are read or removed at the same moment
+ROUNDS = 3  # of removing: a worker may have written another file meanwhile
+_SHA256 = re.compile(rb"\b[0-9a-f]{64}\b")  # a record names files and wheels by it, in an address or alone
+_GENERATION = r"(?:generations/\d+/)?"
+_STEPS = tuple(
+    re.compile(step)
+    for step in (
+        rf"{_GENERATION}attempts/\d+/worker-\d+\.json",  # without these the result alone tells of success
+        rf"{_GENERATION}result\.json",
+        rf"model/(?:{re.escape(MODEL_MANIFEST)}|{SUMS})",  # without these the folder is no model
+        rf"(?!{_GENERATION}{re.escape(RUN)}$).*",
+        rf"generations/\d+/{re.escape(RUN)}",
+        re.escape(RUN),
+    )
+)
+
+
+def remove(name: str, *, on: Backend | None = None) -> None:
+    """Removes a run: its files in the store, of all attempts and generations, and its jobs; says first what goes.
+
+    The inputs that were carried to the store for it go too, unless another run names them. A model that was fetched
+    stays. A removal that was interrupted is completed by another one.
+
+    Args:
+        name: of the run, as ``job.name`` and ``runs()`` give it.
+        on: the backend whose store has the run, ``Local()`` by default.
+
+    Raises:
+        InvalidInput: a job of the run has not ended, or cannot be asked.
+        JobNotFound: the store of that backend holds no such run.
+        StorageFailed: the store is away or denies; what is left can be removed by the same call.
+    """
+    removal = Removal.of(name, registry.given(on))
+    print(f"removed now: {removal}", flush=True)
+    removal.carry_out()
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What goes with a run, as it was found."""
+
+    name: str
+    store: Store
+    jobs: tuple[BoundJob, ...]
+    """Of all its generations, ended or gone."""
+    files: tuple[Entry, ...]
+    """In its folder in the store."""
+    inputs: tuple[Entry, ...]
+    """Those that no other run names."""
+    num_generations: int
+    fetched: Path | None
+    """A model of the run that was fetched, which stays."""
+
+    @classmethod
+    def of(cls, name: str, backend: Backend) -> "Removal":
+        """Raises what ``remove`` raises; nothing is changed."""
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise InvalidInput(f"remove was given {name!r}; the name of a run is expected, such as job.name")
+        store = open_store(backend.store_address())
+        files = tuple(store.list(f"{name}/"))
+        if not files:
+            raise JobNotFound(f"{store.address} holds no run {name!r}; runs() lists those that it holds")
+        numbers = _generations(name, files)
+        fetched = backend.models_folder() / name
+        return cls(
+            name=name,
+            store=store,
+            jobs=tuple(_ended_job(store, RunKeys(name, number), backend) for number in numbers),
+            files=files,
+            inputs=tuple(_own_inputs(store, name, files)),
+            num_generations=len(numbers),
+            fetched=fetched if fetched.exists() else None,
+        )
+
+    def __str__(self) -> str:
+        holds = [counted(self.num_generations, "generation")] if self.num_generations > 1 else []
+        if any(entry.key == f"{RunKeys(self.name).model}/{MODEL_MANIFEST}" for entry in self.files):
+            holds.append("its model")
+        inside = f" ({', '.join(holds)})" if holds else ""
+        told = [
+            f"{self.name}: {_told(self.files)} in {self.store.address}/{self.name}/{inside}",
+            f"inputs that no other run names: {_told(self.inputs)}" if self.inputs else "",
+            f"{self.fetched} stays, where the model was fetched" if self.fetched else "",
+        ]
+        return shown("; ".join(filter(None, told)))
+
+    def carry_out(self) -> None:
+        """Removes it; raises StorageFailed, with reason "conflict" where a worker still writes to it."""
+        for job in self.jobs:
+            job.delete()
+        left = self.files
+        for _ in range(ROUNDS):
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                for keys in self._in_order(entry.key for entry in left):
+                    list(pool.map(self.store.delete, keys))
+            if not (left := tuple(self.store.list(f"{self.name}/"))):
+                return
+        raise StorageFailed(
+            f"{self.store.address}/{self.name}/ was written to while it was removed, {_told(left)} came: remove the "
+            "run again when its workers have ended",
+            reason="conflict",
+        )
+
+    def _in_order(self, keys: Iterable[str]) -> list[list[str]]:
+        """What is removed at once, step after step."""
+        found: list[list[str]] = [[] for _ in _STEPS]
+        for key in keys:
+            inside = key.removeprefix(f"{self.name}/")
+            found[next(number for number, step in enumerate(_STEPS) if step.fullmatch(inside))].append(key)
+        inputs = [entry.key for entry in self.inputs]
+        return [*found[:-2], inputs, *found[-2:]]
+
+
+def _ended_job(store: Store, keys: RunKeys, backend: Backend) -> BoundJob:
+    """The job of a generation, where it was submitted to; raises InvalidInput unless it has ended or is gone."""
+    kept = SubmissionRecord.read(store, keys)
+    is_here = kept is None or kept.is_at(backend)
+    try:
+        job = backend.job(keys.job_name) if kept is None or is_here else kept.job(keys.job_name)
+        status = job.status()
+    except (TrainFuncError, KeyError, TypeError) as error:  # another machine's backend may have other options
+        if kept is None or is_here:
+            raise
+        raise InvalidInput(
+            f"{keys.name} was submitted to {kept.place}, and whether it runs there is unknown: {error}. Remove it "
+            f"where that can be asked: remove({keys.name!r}, {kept.expression})"
+        ) from error
+    if status is None or (not status.deleting and (status.finished or status.interrupted)):
+        return job
+    on = (
+        registry.expression(registry.name_of(backend), backend.found_by) if kept is None or is_here else kept.expression
+    )
+    raise InvalidInput(
+        f"job {keys.job_name} has not ended, and nothing was removed: wait for it, or stop it first: "
+        f"attach({keys.name!r}{on and f', {on}'}).cancel()"
+    )
+
+
+def _generations(name: str, files: Iterable[Entry]) -> list[int]:
+    folder = re.escape(RunKeys(name).generations)
+    found = (re.match(rf"{folder}/(\d+)/", entry.key) for entry in files)
+    return sorted({1, *(int(number[1]) for number in found if number)})
+
+
+def _own_inputs(store: Store, name: str, files: Iterable[Entry]) -> list[Entry]:
+    """The objects of the inputs that the records of this run name and those of no other run."""
+    there = {entry.key for entry in files}
+    runs = [RunKeys(name, number).run for number in _generations(name, files)]
+    named = _named(store, [key for key in runs if key in there])
+    own = {sha256: found for sha256 in sorted(named) if (found := store.list(f"{INPUTS}/{sha256}/"))}
+    if not own:
+        return []
+    folders = (folder.removesuffix("/") for folder in store.names("") if folder.endswith("/"))
+    others = [folder for folder in folders if folder not in (name, INPUTS, PROBES)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        shared = set().union(*pool.map(lambda other: _named(store, _records(store, other)), others))
+    return [entry for sha256, found in own.items() if sha256 not in shared for entry in found]
+
+
+def _records(store: Store, name: str) -> list[str]:
+    """Keys of the records of all generations of a run."""
+    later = (number.removesuffix("/") for number in store.names(RunKeys(name).generations))
+    return [RunKeys(name, number).run for number in (1, *(int(number) for number in later if number.isdecimal()))]
+
+
+def _named(store: Store, keys: Iterable[str]) -> set[str]:
+    """What these records name by its SHA-256: inputs, and other things."""
+    found = (find(store, key) for key in keys)
+    return {sha256.decode() for record in found if record for sha256 in _SHA256.findall(record.data)}
+
+
+def _told(files: Sequence[Entry]) -> str:
+    return f"{counted(len(files), 'file')}, {sized(sum(entry.size for entry in files))}"

@@ -1,0 +1,220 @@
+"""The runs that a store holds, as a table: what each asked for, how it ended, its metrics, the size of its files."""
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from train_func.client import registry
+from train_func.client.backend import Backend, BoundJob
+from train_func.client.identity import newest_generation, stored
+from train_func.client.stored_run import state_in_store, state_of
+from train_func.client.submission import SubmissionRecord
+from train_func.counted import listed
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.fields import field_names
+from train_func.layout import INPUTS, PROBES
+from train_func.records import RunRecord
+from train_func.result import Result
+from train_func.run import NAME, Run
+from train_func.storage import Entry, Object, Store, open_store
+from train_func.task import KIND
+from train_func.terminal import shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AT_ONCE = 8  # runs that are read at the same moment
+UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """One run of a store; of its generations the newest."""
+
+    name: str
+    num_bytes: int
+    """Of all files in its folder: every attempt, every generation, the model."""
+    record: RunRecord | None = None
+    """None where none can be read."""
+    state: str = UNKNOWN
+    """As ``Job.state``."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """What was published and returned, as far as it is a number, a truth or a text."""
+    note: str = ""
+    """Why something is not known."""
+
+    @property
+    def task(self) -> str:
+        """The kind of its task; without one, its function."""
+        if self.record is None:
+            return ""
+        task = self.record.run.task
+        return task.kind.rpartition(":")[2].rpartition(".")[2] if task else f"{self.record.function}()"
+
+    @property
+    def submitted(self) -> str:
+        """When, ISO, UTC; empty where that is not known."""
+        return self.record.submitted if self.record else ""
+
+
+def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
+    """The runs in the store of a backend, newest first, as a DataFrame with one row for each.
+
+    Columns: ``name``; ``task`` (or function); ``submitted`` (UTC); ``state``, as ``Job.state``, and Unknown where that
+    cannot be told; ``workers``; what the runs shown were asked differently, such as ``epochs``, ``task.dataset`` or
+    ``parameters.lr``; their results, such as ``metrics.accuracy``; ``size_mb``, that of the run's folder in the store.
+    What cannot be read is printed, and hides no other run.
+
+    Args:
+        name: only runs whose name begins so.
+        on: the backend, ``Local()`` by default.
+
+    Raises:
+        InvalidInput: pandas is not installed, or the backend cannot be asked for its jobs.
+        StorageFailed: the store is away, denies, or is not there.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise InvalidInput(
+            "runs() returns a DataFrame, and pandas is not installed here: install it, or use "
+            "`python -m train_func runs`, which needs none"
+        ) from None
+    found, notes = stored_runs(name, registry.given(on))
+    for note in notes:
+        print(f"note: {note}")
+    asked = [_asked(run.record) if run.record else {} for run in found]
+    columns = _differing([own for own, run in zip(asked, found, strict=True) if run.record])
+    rows = [
+        {
+            "name": run.name,
+            "task": run.task,
+            "submitted": run.submitted or None,
+            "state": run.state,
+            "workers": run.record and run.record.run.workers,
+            **{column: own.get(column) for column in columns},
+            **{f"metrics.{metric}": value for metric, value in run.metrics.items()},
+        }
+        for run, own in zip(found, asked, strict=True)
+    ]
+    table = pd.DataFrame(rows, columns=None if rows else ["name", "task", "submitted", "state", "workers"])
+    table["submitted"] = pd.to_datetime(table["submitted"], utc=True, format="ISO8601", errors="coerce")
+    table["workers"] = table["workers"].astype("Int64")
+    return table.assign(size_mb=[round(run.num_bytes / 1e6, 3) for run in found])
+
+
+def stored_runs(begin: str, backend: Backend) -> tuple[list[StoredRun], list[str]]:
+    """The runs whose names begin so, newest first, and what is to be said of what cannot be read.
+
+    The requests to the store are one, and for each run its listing, its record, its result, and of its newest attempt
+    the lease and the end of each worker.
+    """
+    if not isinstance(begin, str):
+        raise InvalidInput(f"name={begin!r}: how the names of the runs begin is expected, such as 'reviews'")
+    store = open_store(backend.store_address())
+    folders = [name.removesuffix("/") for name in store.names("") if name.endswith("/")]
+    jobs = {job.name: job for job in backend.jobs()}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        names = [name for name in folders if NAME.fullmatch(name) and name.startswith(begin)]
+        found = [run for run in pool.map(lambda name: _stored_run(store, name, backend, jobs), names) if run]
+    found.sort(key=lambda run: (run.submitted, run.name), reverse=True)
+    notes = [f"{run.name}: {run.note}" for run in found if run.note]
+    foreign = [name for name in folders if not NAME.fullmatch(name) and name not in (INPUTS, PROBES)]
+    if foreign and not begin:
+        notes.append(f"{store.address} also holds folders that are no runs: {listed(foreign)}")
+    return found, [shown(note) for note in notes]
+
+
+class _Listing:
+    """The folder of a run, listed once: what there is is answered from the listing, and each object is read once."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.address = store.address
+        self._store = store
+        self._entries = store.list(f"{name}/")
+        self._keys = {entry.key for entry in self._entries}
+        self._read: dict[str, Object] = {}
+        self.num_bytes = sum(entry.size for entry in self._entries)
+
+    def get(self, key: str) -> Object:
+        if key not in self._keys:
+            raise StorageFailed(f"{self.address}/{key} is not there", reason="absent")
+        if key not in self._read:
+            self._read[key] = self._store.get(key)
+        return self._read[key]
+
+    def names(self, folder: str) -> list[str]:
+        below = (key.removeprefix(f"{folder}/") for key in self._keys if key.startswith(f"{folder}/"))
+        return sorted({first + slash for first, slash, _ in (key.partition("/") for key in below)})
+
+    def list(self, prefix: str) -> list[Entry]:
+        return [entry for entry in self._entries if entry.key.startswith(prefix)]
+
+
+def _stored_run(store: Store, name: str, backend: Backend, jobs: Mapping[str, BoundJob]) -> StoredRun | None:
+    """None when its folder has gone since it was listed."""
+    listing = _Listing(store, name)
+    if not listing.list(""):
+        return None
+    generation = newest_generation(listing, name)
+    if generation == 0:
+        note = "no run.json: its function was called without submit, or a part of the run is lost"
+        return StoredRun(name=name, num_bytes=listing.num_bytes, note=note)
+    record, state, metrics, note = None, UNKNOWN, dict[str, Any](), ""
+    try:
+        record = stored(listing, name, generation)
+        state, note = _state(listing, record, backend, jobs.get(record.job_name))
+        if listing.list(record.keys.result):
+            key = record.keys.result
+            result = Result.read(listing.get(key).data, f"{store.address}/{key}")
+            metrics = {
+                name: value
+                for name, value in {**result.metrics, **result.returned}.items()
+                if isinstance(value, (int, float, str))
+            }
+    except (InvalidInput, StorageFailed) as error:
+        if isinstance(error, StorageFailed) and error.reason not in ("damaged", "absent"):
+            raise
+        note = str(error)
+    return StoredRun(name=name, num_bytes=listing.num_bytes, record=record, state=state, metrics=metrics, note=note)
+
+
+def _state(listing: _Listing, record: RunRecord, backend: Backend, job: BoundJob | None) -> tuple[str, str]:
+    """The state of the job, and why it is not known."""
+    if job and (status := job.status()):
+        return state_of(status, published=lambda: bool(listing.list(record.keys.result))), ""
+    state = state_in_store(listing, record)
+    if state == "Absent" and (kept := SubmissionRecord.read(listing, record.keys)) and not kept.is_at(backend):
+        return UNKNOWN, f"it was submitted to another backend: runs({kept.expression}) tells its state"
+    return state, ""
+
+
+def _asked(record: RunRecord) -> dict[str, Any]:
+    """What was asked for, by the column that shows it."""
+    run = record.run
+    task = run.task.to_dict() if run.task else {}
+    flat = {f"task.{name}": value for name, value in task.items() if name != KIND}
+    for name in field_names(Run):
+        value = getattr(run, name, None)  # a run of format 1 has fewer
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{key}": own for key, own in value.items()}
+        elif name not in ("task", "workers", "name"):
+            flat[name] = value
+    plain = (int, float, str, type(None))
+    return {
+        "generation": record.generation,
+        **{name: value if isinstance(value, plain) else json.dumps(value) for name, value in flat.items()},
+    }
+
+
+def _differing(asked: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns in which the runs differ; a field that only some tasks have is compared among those."""
+    found = []
+    for column in dict.fromkeys(name for own in asked for name in own):
+        values = {repr(own[column]) for own in asked if column in own}
+        is_missing = any(column not in own for own in asked) and not column.startswith("task.")
+        if len(values) > 1 or is_missing:
+            found.append(column)
+    return found
