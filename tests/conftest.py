@@ -21,7 +21,7 @@ def sentences() -> Path:
 
 
 # Files that look at one launch of four ranks: in one process they share it.
-OF_ONE_LAUNCH = {"tests/distributed/test_parity.py", "tests/distributed/test_splits.py"}
+OF_ONE_LAUNCH = {f"tests/distributed/test_{name}.py" for name in ("parity", "splits", "task_metrics")}
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -5,21 +5,27 @@ import json
 import textwrap
 
 from tests.runs import a_run
+from train_func.inputs import claim_of, key_of
 from train_func.packed import fold
 from train_func.records import RunRecord
 
 
-def write_job_folder(folder, source, *, store="", **fields):
-    """Writes run.json, source.py and cells.json for a module ``source`` with ``train_func``; returns the record."""
+def write_job_folder(folder, source, *, store=None, **fields):
+    """Writes run.json, source.py and cells.json for a module ``source`` with ``train_func``; returns the record.
+
+    Inputs are claims.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     packed = fold(textwrap.dedent(source), [])
+    run = a_run(**fields)
     record = RunRecord(
-        run=a_run(**fields),
+        run=run,
         name="a-run",
         generation=1,
-        store=store,
+        store=store or (folder / "store").as_uri(),
         function="train_func",
         source_sha256=hashlib.sha256(packed.encode()).hexdigest(),
+        fingerprints={key_of(name): str(claim_of(address)) for name, address in run.inputs.items()},
     )
     (folder / "run.json").write_text(json.dumps(record.to_dict()))
     (folder / "source.py").write_text(packed)

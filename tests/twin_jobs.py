@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from train_func import Local
 from train_func.client.backend import Submission
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.placement import Placement, SecretKey
-from train_func.client.status import JobStatus
+from train_func.client.status import JobStatus, Pod
 from train_func.client.twin.folder import JobFolder
 from train_func.records import RunRecord
 from train_func.run import Run
@@ -62,15 +63,13 @@ def worker_manifest(
     *,
     name: str,
     workers: int = 2,
-    restart: str = "ExitCode",
-    elastic: bool = True,
     memory: str | None = None,
     grace: int = 2,
     policy: dict[str, Any] | None = None,
     environment: dict[str, str | SecretKey] | None = None,
     store: str = "file:///srv/store",
 ) -> dict[str, Any]:
-    """A job whose workers run a Python program; ``policy`` replaces fields of the runPolicy, None removes one."""
+    """A job whose workers run a Python program; ``policy`` replaces fields of the runPolicy."""
     record = RunRecord(
         run=Run(workers=workers),
         name=name,
@@ -82,11 +81,7 @@ def worker_manifest(
     placement = Placement(image="i", cpu=1, memory=memory, grace_seconds=grace, environment=environment or {})
     job = PYTORCHJOB.render(record, placement, ["run.json"])
     container_of(job)["command"] = ["python", "-u", "-c", code]
-    job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = restart
-    run_policy = {**job["spec"]["runPolicy"], **(policy or {})}
-    job["spec"]["runPolicy"] = {key: value for key, value in run_policy.items() if value is not None}
-    if not elastic:
-        del job["spec"]["elasticPolicy"]
+    job["spec"]["runPolicy"] |= policy or {}
     return job
 
 
@@ -126,6 +121,11 @@ class Jobs:
         held = (" ".join(kind for kind, status, *_ in conditions if status == "True") for conditions in told)
         return [holding for holding, _ in groupby(held)]
 
+    def moment(self, which: str, name: str = "job-a") -> datetime | None:
+        """The startTime or completionTime of its status."""
+        told = JobFolder(self.home, name).read("status.json").get(which)
+        return datetime.fromisoformat(told) if told else None
+
     def controller_log(self, name: str = "job-a") -> str:
         return (self.home / "jobs" / name / "controller.log").read_text()
 
@@ -138,6 +138,15 @@ class Jobs:
 
     def controller(self, name: str = "job-a") -> int:
         return int((self.home / "jobs" / name / "controller.pid").read_text())
+
+
+def first_end(jobs: Jobs, name: str = "job-a") -> Pod:
+    """Waits until a pod has ended, which may have been replaced by then, and returns it."""
+
+    def ended() -> list[Pod]:
+        return [pod for pod in jobs.backend.job(name).pods() if pod.exit_code is not None]
+
+    return until(ended, f"end of a pod of {name}")[0]
 
 
 @pytest.fixture

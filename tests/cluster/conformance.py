@@ -96,8 +96,6 @@ class Stage(Protocol):
         """The status as the operator writes it; empty when the job is gone."""
         ...
 
-    def suspend(self, job: str, suspended: bool) -> None: ...
-
     def delete_pod(self, job: str, pod: SeenPod) -> None: ...
 
     def let_go(self, job: str) -> None:
@@ -126,8 +124,6 @@ class Play:
         self.scenario = scenario
         self.stage = stage
         self.job = f"c-{scenario.name}"
-        self.starts: list[str] = []
-        self._last_start = ""
 
     def run(self) -> Trace:
         """Plays it and takes the job away again."""
@@ -157,19 +153,6 @@ class Play:
 
     def delete_pod(self, worker: int) -> None:
         self.stage.delete_pod(self.job, self._running(worker)[-1])
-
-    def suspend(self, suspended: bool) -> None:
-        self.stage.suspend(self.job, suspended)
-
-    def note_start(self) -> None:
-        """Writes down how the job's start time is now."""
-        start = self.stage.status(self.job).get("startTime", "")
-        word = "absent" if not start else "set" if not self._last_start else "later"
-        self.starts.append("the same" if start and start == self._last_start else word)
-        self._last_start = start
-
-    def until_no_pods(self) -> None:
-        self.until(lambda: all(pod.deleted for pod in self.record.pods.values()), "no pods")
 
     def until_gone(self, worker: int) -> None:
         self.until(lambda: all(pod.deleted for pod in self.record.pods.values() if pod.worker == worker), "no such pod")
@@ -223,7 +206,6 @@ class Play:
         if scenario.time_to_live is not None:
             spec["runPolicy"]["ttlSecondsAfterFinished"] = _seconds(scenario.time_to_live, pace)
         worker = spec["pytorchReplicaSpecs"]["Worker"]
-        worker["restartPolicy"] = scenario.restart
         container = worker["template"]["spec"]["containers"][0]
         container["command"] = ["python", "-u", f"{JOB_DIR}/program.py", *scenario.behaviour.split()]
         container["resources"]["requests"] |= {"cpu": "10m"}
@@ -236,7 +218,6 @@ class Play:
         return Trace(
             conditions=[[self._said(*found) for found in held] for held in self.record.conditions],
             pods={str(worker): [str(pod) for pod in pods[worker]] for worker in workers},
-            starts=self.starts,
             completed="completionTime" in self.stage.status(self.job),
             gone=self.record.gone,
             environments={str(w): self._environment(p[-1]) for w, p in pods.items() if not p[-1].deleted},

@@ -15,7 +15,7 @@ from tests.cluster.scenarios import DIFFERENCES, SCENARIOS, Scenario
 
 GOLDEN = Path(__file__).parents[1] / "golden/conformance.json"
 # Whose workers' environments are kept; those of the others are the same.
-KEPT = ("success", "three-workers", "not-elastic", "own-rendezvous", "bare-policy", "own-variables")
+KEPT = ("success", "three-workers", "own-variables")
 NAMES = [scenario.name for scenario in SCENARIOS]
 
 Played = Mapping[str, Trace | BaseException]

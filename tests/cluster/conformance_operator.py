@@ -66,10 +66,6 @@ class OperatorStage:
             if pod.metadata.finalizers:
                 self.admin.patch_namespaced_pod(pod.metadata.name, self.namespace, {"metadata": {"finalizers": None}})
 
-    def suspend(self, job: str, suspended: bool) -> None:
-        change = {"spec": {"runPolicy": {"suspend": suspended}}}
-        self.custom.patch_namespaced_custom_object(*JOBS, self.namespace, PLURAL, job, change)
-
     def delete_pod(self, job: str, pod: SeenPod) -> None:
         self.admin.delete_namespaced_pod(pod.name, self.namespace)
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import NoReturn
 
 WORKER = int(os.environ["TRAIN_FUNC_WORKER"])
@@ -164,15 +163,6 @@ def listen_late() -> NoReturn:
     stay("143")
 
 
-def end_in_place(times: str) -> None:
-    """Fails so many times; what tells the starts of one pod apart is a file in it."""
-    marks = Path(os.environ["TRAIN_FUNC_WORK_DIR"])
-    before = len(list(marks.glob("mark-*")))
-    (marks / f"mark-{before}").touch()
-    time.sleep(PACE)
-    sys.exit(int(before < int(times)))
-
-
 def leave_first() -> None:
     """Worker 0 ends well while the others work on."""
     time.sleep(4 * PACE if WORKER else PACE)
@@ -199,7 +189,7 @@ FAILURES = {
 }
 BEHAVIOURS = {
     behaviour.__name__: behaviour
-    for behaviour in (end, fail, fail_at_first, fail_and_stay, stay, be_deaf, end_in_place, leave_first, stay_behind)
+    for behaviour in (end, fail, fail_at_first, fail_and_stay, stay, be_deaf, leave_first, stay_behind)
 }
 
 if __name__ == "__main__":

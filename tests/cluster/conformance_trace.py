@@ -15,8 +15,6 @@ class Trace:
     """Every set of conditions that the job had, in order."""
     pods: dict[str, list[str]]
     """By worker, its incarnations: how each ended."""
-    starts: list[str]
-    """The job's start time at some moments: absent, set, the same, later."""
     completed: bool
     """Whether it has a completion time."""
     gone: bool
@@ -95,7 +93,7 @@ def differences(twin: Trace, operator: Trace) -> dict[str, tuple[Any, Any]]:
 
 
 def _parts(twin: Trace, operator: Trace) -> dict[str, tuple[Any, Any]]:
-    names = ("conditions", "starts", "completed", "gone", "left")
+    names = ("conditions", "completed", "gone", "left")
     workers = sorted({*twin.pods, *operator.pods})
     return {
         **{name: (getattr(twin, name), getattr(operator, name)) for name in names},

@@ -46,9 +46,6 @@ class TwinStage:
     def let_go(self, job: str) -> None:
         """Nothing is held: the twin's operator never misses how a pod ended."""
 
-    def suspend(self, job: str, suspended: bool) -> None:
-        self.backend.job(job).suspend(suspended)
-
     def delete_pod(self, job: str, pod: SeenPod) -> None:
         self.backend.job(job).delete_pod(pod.name)
 

@@ -19,7 +19,6 @@ class Scenario:
     behaviour: str
     """Arguments of the program."""
     workers: int = 2
-    restart: str = "ExitCode"
     memory: str | None = None
     grace: float | None = None
     deadline: float | None = None
@@ -44,30 +43,6 @@ def _container(job: Json) -> Json:
     return container
 
 
-def _not_elastic(job: Json) -> None:
-    del job["spec"]["elasticPolicy"], job["spec"]["nprocPerNode"]
-
-
-def _own_rendezvous(job: Json) -> None:
-    """One bound only, a host and a port of its own, several settings."""
-    job["spec"]["elasticPolicy"] = {
-        "minReplicas": 2,
-        "rdzvBackend": "etcd-v2",
-        "rdzvHost": "elsewhere",
-        "rdzvPort": 1234,
-        "rdzvConf": [{"key": "a", "value": "1"}, {"key": "b", "value": "2"}],
-        "maxRestarts": 3,
-        "standalone": True,
-    }
-
-
-def _bare_policy(job: Json) -> None:
-    """No bounds, the old field for the number of processes, a port of its own."""
-    job["spec"]["elasticPolicy"] = {"nProcPerNode": 2}
-    del job["spec"]["nprocPerNode"]
-    _container(job)["ports"] = [{"name": "pytorchjob-port", "containerPort": 3456}]
-
-
 def _own_variables(job: Json) -> None:
     """References of all kinds, expansion, and an attempt to set what the operator sets."""
     fields = {
@@ -75,14 +50,13 @@ def _own_variables(job: Json) -> None:
         "LABEL": "metadata.labels['train-func/run']",
         "OTHER": "metadata.labels['absent']",
     }
-    _container(job)["resources"]["limits"] |= {"cpu": "1500m", "memory": "300Mi"}
+    _container(job)["resources"]["limits"] |= {"cpu": "1500m"}
     _container(job)["env"] += [
         {"name": "PET_NNODES", "value": "9"},
         {"name": "PYTHONUNBUFFERED", "value": "x"},
         {"name": "FIRST", "value": "$(TRAIN_FUNC_POD) $$(FIRST) $(ABSENT) $(SECOND) $HOME"},
         {"name": "SECOND", "value": "$(FIRST) $(PET_NNODES)"},
         {"name": "CORES", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
-        {"name": "MEBIBYTES", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
         {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "absent", "key": "k", "optional": True}}},
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
     ]
@@ -105,61 +79,22 @@ def _delete_the_last_worker_1(play: Play) -> None:
     play.until_gone(1)
 
 
-def _suspend_twice(play: Play) -> None:
-    play.ready(0, 1)
-    play.note_start()
-    play.suspend(True)
-    play.until_condition("Suspended")
-    play.note_start()
-    play.until_no_pods()
-    play.suspend(False)
-    play.ready(0, 1)
-    play.note_start()
-    play.suspend(True)
-    play.until_condition("Suspended")
-    play.until_no_pods()
-
-
-def _resume(play: Play) -> None:
-    play.until_condition("Suspended")
-    play.note_start()
-    play.suspend(False)
-    play.until_condition("Running")
-    play.note_start()
-
-
-def _cleaned(*workers: int) -> Callable[[Play], bool]:
-    """These pods of a finished job are gone, the others have ended."""
-
-    def rest(play: Play) -> bool:
-        pods = play.record.pods.values()
-        return play.at_rest() and all(pod.deleted for pod in pods if pod.worker in workers)
-
-    return rest
-
-
 SCENARIOS = [
     # How a job succeeds, and what its workers are told.
     Scenario(name="success", behaviour="end 0"),
     Scenario(name="three-workers", behaviour="end 0", workers=3),
-    Scenario(name="not-elastic", behaviour="end 0", change=_not_elastic),
-    Scenario(name="own-rendezvous", behaviour="end 0", workers=1, change=_own_rendezvous),
-    Scenario(name="bare-policy", behaviour="end 0", workers=1, change=_bare_policy),
     Scenario(name="own-variables", behaviour="end 0", workers=1, change=_own_variables),
     Scenario(name="elastic-first-leaves", behaviour="leave_first", workers=3),
-    Scenario(name="not-elastic-first-leaves", behaviour="leave_first", change=_not_elastic),
     # Faults of the run.
     Scenario(name="code-bug", behaviour="fail exception"),
     Scenario(name="exit-1", behaviour="fail 1", workers=3),
     Scenario(name="exit-65", behaviour="fail 65"),
-    Scenario(name="never", behaviour="fail 143", restart="Never"),
     # Faults that a new pod fixes.
     Scenario(name="exit-143", behaviour="fail_at_first 1 143"),
     Scenario(name="exit-144", behaviour="fail_at_first 2 144", workers=3, policy={"backoffLimit": 1}),
     Scenario(name="killed", behaviour="fail_at_first 1 killed"),
     Scenario(name="kills-itself", behaviour="fail_at_first 1 kill_itself"),
     Scenario(name="out-of-memory", behaviour="fail_at_first 1 out_of_memory", memory="64Mi"),
-    Scenario(name="restart-in-place", behaviour="end_in_place 1", workers=1, restart="OnFailure"),
     # A pod is deleted from outside.
     Scenario(name="pod-deleted", behaviour="fail_at_first 1 stay_143", act=_delete_worker_1),
     Scenario(name="pod-deleted-deaf", behaviour="fail_at_first 1 be_deaf", act=_delete_worker_1),
@@ -177,22 +112,10 @@ SCENARIOS = [
         act=_delete_the_last_worker_1,
     ),
     # Limits.
-    Scenario(name="backoff-limit-0", behaviour="fail 144", policy={"backoffLimit": 0}),
-    Scenario(
-        name="backoff-limit-in-place",
-        behaviour="end_in_place 2",
-        workers=1,
-        restart="OnFailure",
-        policy={"backoffLimit": 1},
-    ),
     Scenario(name="deadline", behaviour="stay 143", deadline=5),
     Scenario(name="deadline-deaf", behaviour="be_deaf", deadline=5),
     Scenario(name="deadline-after-restart", behaviour="fail_and_stay", deadline=8),
-    # Suspension, and what is left of a job that has finished.
-    Scenario(name="suspended-twice", behaviour="stay 143", act=_suspend_twice, rest=lambda play: True),
-    Scenario(name="suspended-from-the-start", behaviour="end 0", policy={"suspend": True}, act=_resume),
-    Scenario(name="clean-running", behaviour="stay_behind", policy={"cleanPodPolicy": "Running"}, rest=_cleaned(1)),
-    Scenario(name="clean-all", behaviour="stay_behind", policy={"cleanPodPolicy": "All"}, rest=_cleaned(0, 1)),
+    # What is left of a job that has finished.
     Scenario(name="expires", behaviour="end 0", time_to_live=1, rest=Play.is_gone),
     Scenario(name="expires-while-working", behaviour="stay_behind", time_to_live=1, rest=Play.is_gone),
     Scenario(name="expires-never", behaviour="fail 1", time_to_live=0.5, act=lambda play: play.outlive(2)),
@@ -213,12 +136,5 @@ DIFFERENCES = [
         ["Failed 137 Error, deleted", "Succeeded 0 Completed"],
         "a stop signal that comes before the first process of a pod listens is lost, and its grace period with it; "
         "the twin delivers it late, so that a job can be cancelled right after its start",
-    ),
-    Difference(
-        "backoff-limit-in-place",
-        "pods of worker 0",
-        ["Failed 1 Error, started again 1 times"],
-        ["Succeeded 0 Completed, started again 2 times"],
-        "a node starts the containers of a job that has failed again and again, forever; the twin lets them end",
     ),
 ]

@@ -34,11 +34,7 @@ QUICK = {
     "exit-143",
     "pod-deleted",
     "pod-deleted-ends-with-0",
-    "restart-in-place",
-    "backoff-limit-0",
     "deadline",
-    "suspended-from-the-start",
-    "clean-running",
     "expires",
 }
 SCENARIOS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES]

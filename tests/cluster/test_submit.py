@@ -14,6 +14,7 @@ import pytest
 from tests.cluster import api_in_front
 from tests.cluster.kept import everything_in, kinds, of_kind
 from tests.cluster.kubectl import Kubectl, until
+from tests.messages import unnamed
 from tests.tiny_model import write_tiny_model
 from train_func import Cluster, InvalidInput, JobFailed, JobNotFound, Run, TextClassification, attach, submit
 from train_func.client.backend import Submission
@@ -91,7 +92,7 @@ def uid_of(notebook: Kubectl, job: Job) -> str:
 def test_the_same_attaches_a_changed_function_is_new_and_deleting_leaves_nothing(run, jobs, objects_of, capsys):
     job = submit(says_hello, run, on=Cluster(**SMALL))
     jobs.append(job)
-    assert "submitted, 1 worker, 32 rows to train, 8 held out; 2 classes: 0, 1" in capsys.readouterr().out
+    assert unnamed(capsys.readouterr().out, "1 worker", "32 rows", "8 held out", "2 classes: 0, 1") == []
     again = submit(says_hello, run, on=Cluster(**SMALL))
     assert again.name == job.name
     assert "; attached to it" in capsys.readouterr().out
@@ -99,7 +100,7 @@ def test_the_same_attaches_a_changed_function_is_new_and_deleting_leaves_nothing
     assert job.wait(LIMIT_SECONDS) == "Succeeded", "\n".join(job.logs())
     assert any("hello from rank 0" in line for line in job.logs())
     assert submit(says_hello, run, on=Cluster(**SMALL)).state == "Succeeded"
-    assert "it was already done" in capsys.readouterr().out
+    assert "already done" in capsys.readouterr().out
 
     other = submit(says_good_bye, run, on=Cluster(**SMALL))
     jobs.append(other)
@@ -163,7 +164,7 @@ def test_an_object_of_that_name_that_is_not_ours_is_refused_and_left_alone(run, 
         foreign |= {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": manifest["spec"]}
     admin.apply(foreign)
     try:
-        with pytest.raises(InvalidInput, match=f"(?i:{kind}) {name} in namespace {namespace} .* is not of train_func"):
+        with pytest.raises(InvalidInput, match=f"(?i:{kind}) {name} .*{namespace} .*train_func"):
             submit(says_good_bye, run, on=Cluster(**SMALL), fresh=True)
         assert Kubectl(admin.kubeconfig, namespace).json("get", kind, name)["metadata"]["labels"] == {
             "of": "another-user"
@@ -260,7 +261,7 @@ def test_a_client_overtaken_by_the_same_submission_attaches_to_its_job(run, jobs
 
     first: list[str] = []
     job = submit(waits, run, on=Overtaken(**SMALL, grace_seconds=1))
-    assert "already submitted by another client" in capsys.readouterr().out
+    assert "another client" in capsys.readouterr().out
     assert job.name == jobs[-1].name
     assert first == [uid_of(notebook, job)]
     jobs[-1].delete()

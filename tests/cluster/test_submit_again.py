@@ -33,17 +33,17 @@ def test_a_job_that_is_being_deleted_is_waited_for_and_submitted_anew(run, jobs,
         assert uid_of(notebook, job) != first
     finally:
         finalizers()
-    assert "is Deleted; it is tried again" in capsys.readouterr().out
+    assert "Deleted" in capsys.readouterr().out
 
 
 def test_attaching_with_other_options_says_what_the_job_has(run, jobs, namespace, capsys):
     job = submit(waits, run, on=Cluster(**SMALL, grace_seconds=1))
     jobs.append(job)
     submit(waits, run, on=Cluster(**SMALL, grace_seconds=1))
-    assert "it was submitted with" not in capsys.readouterr().out
+    assert "cpu=" not in capsys.readouterr().out
     submit(waits, run, on=Cluster(**{**SMALL, "cpu": "100m"}, grace_seconds=1))
     said = capsys.readouterr().out
-    assert "note: it was submitted with cpu='200m', and stays so" in said
+    assert "cpu='200m'" in said
     assert f"attach({job.name!r}, on=Cluster(namespace={namespace!r})).cancel()" in said
 
 

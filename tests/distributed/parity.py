@@ -68,7 +68,7 @@ def train(name, world_size, rank, folder):
         "weights": flat(trainer.model.parameters()),
         "metrics": metrics,
         "once": [coverage.num_once for coverage in trainer.coverage],
-        "in_metric": trainer.measured.coverage.num_once,
+        "in_metric": trainer.evaluations[-1].coverage.num_once,
         "batches": batches(plan),
     }
 

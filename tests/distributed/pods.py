@@ -23,7 +23,7 @@ PROMPT = 30.0  # seconds for what takes no time by itself, on a busy machine; wi
 class Job:
     """The pods of one run whose function is ``source``; a pod that is started again is a new process."""
 
-    def __init__(self, folder, source, *, workers=1, ranks=1, grace=10, store=True, environment=(), **fields):
+    def __init__(self, folder, source, *, workers=1, ranks=1, grace=10, store=None, environment=(), **fields):
         self.folder = folder
         self.num_workers = workers
         self.ranks = ranks
@@ -31,7 +31,7 @@ class Job:
         self.environment = dict(environment)
         self.pods = {}
         self.started = []
-        address = store if isinstance(store, str) else (folder / "store").as_uri() if store else ""
+        address = store or (folder / "store").as_uri()
         self.record = write_job_folder(folder / "job", source, store=address, workers=workers, **fields)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

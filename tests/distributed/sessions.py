@@ -53,7 +53,7 @@ def build(session, kind=Trainer, change=split_dataset_by_node):
     rows = session.plan(train) if kind is Trainer else train
     return kind(
         model=model,
-        args=TrainingArguments(**session.arguments, num_train_epochs=session.run.epochs, eval_strategy="epoch"),
+        args=TrainingArguments(**session.arguments(eval_strategy="epoch")),
         train_dataset=change(rows, session.rank, session.world_size),
         eval_dataset=held_out,
         processing_class=tokenizer,
@@ -74,7 +74,7 @@ def publishes(folder):
     with Session(record(folder, "published").parameters()) as session:
         trainer = trained(session)
         session.publish(trainer)
-        return {"metrics": trainer.measured.metrics, "attempt": session.attempt}
+        return {"metrics": trainer.evaluations[-1].metrics, "attempt": session.attempt}
 
 
 def is_beaten(folder):

@@ -11,7 +11,15 @@ from tests.distributed.worlds import WORLD_SIZES
 
 pytestmark = pytest.mark.timeout(HANG)
 SEVERAL = (2, 3)
-RIGHT = ["split once", "sharded once", "blocks by hand", "another rank's block", "rows", "some rows"]
+RIGHT = [
+    "split once",
+    "sharded once",
+    "blocks by hand",
+    "another rank's block",
+    "rows",
+    "some rows",
+    "rows without ids",
+]
 RIGHT_ROWS = ["whole", "iterable", "the same part everywhere", "split, but not dealt out"]
 BLOCKS_TWICE = "split twice, into blocks and again into blocks .split_dataset_by_node, shard or select"
 NAMED = {
@@ -32,7 +40,6 @@ NAMED = {
     "a step left out": "Epoch 1 did not use every training row once: of 40 rows 28 once, 12 never .row ids",
     "rows split": "different training rows: a block for each rank .split_dataset_by_node",
     "rows shuffled": "different training rows: in a different order on every rank",
-    "rows without ids": "no row_id",
     "held-out split": "different held-out rows: a block for each rank",
 }
 NAMED_ROWS = {

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.distributed.pods import PROMPT, Job, seconds_until_gone
+from tests.messages import unnamed
 from train_func.attempt_records import Verdict
 from train_func.storage import open_store
 from train_func.worker.pod.attempt_store import Attempts
@@ -74,7 +75,7 @@ def train_func(parameters):
         assert not any(psutil.pid_exists(int(child)) for child in children)
         assert f"[rank {2 * worker}] epochs=7\n" in made.log(1, worker)
         assert pod.termination["attempt"] == 1
-    assert made.pods[0].says("^attempt 1 of at most 3: starts")
+    assert made.pods[0].says(r"^attempt 1 .*\b3\b")
 
 
 def test_a_finished_run_is_not_trained_again(job):
@@ -106,10 +107,9 @@ def train_func(parameters):
     assert root["ranks"][0]["error"]["type"] == "NameError"
     assert 'source.py", line 15' in root["ranks"][0]["error"]["traceback"]
     assert follower["cause"] == "peer"
-    assert "worker 1" in follower["message"]
-    assert "NameError: name 'mistyped' is not defined" in follower["message"]
-    assert made.pods[1].termination["message"] == "rank 1: NameError: name 'mistyped' is not defined"
-    assert "[rank 1] NameError: name 'mistyped' is not defined\n" in made.log(1, 1)
+    assert unnamed(follower["message"], "worker 1", "NameError", "'mistyped'") == []
+    assert unnamed(made.pods[1].termination["message"], "rank 1", "NameError", "'mistyped'") == []
+    assert "[rank 1] NameError: " in made.log(1, 1)
 
 
 def test_a_peer_that_waits_in_vain_is_told_that_the_other_failed(job):
@@ -136,7 +136,7 @@ def test_a_worker_that_waits_for_the_group_of_a_job_that_is_over_leaves(job):
     other = Attempts(open_store(made.record.store), made.record, worker=0, pod="a-run-worker-0")
     other.write_end(other.claim(), Verdict(77, "permission", "no way in", 0), [])
     assert made.exit_codes() == [77]
-    assert made.pods[1].termination["message"] == "worker 0 had ended: no way in"
+    assert unnamed(made.pods[1].termination["message"], "worker 0", "no way in") == []
 
 
 def test_a_killed_rank_is_noticed_at_once_and_its_peer_follows(job):
@@ -150,7 +150,7 @@ def test_a_killed_rank_is_noticed_at_once_and_its_peer_follows(job):
     assert time.monotonic() - start < PROMPT
     record = made.end_record(1, 1)
     assert (record["cause"], record["ranks"][0]["exit_code"]) == ("killed", -signal.SIGKILL)
-    assert record["message"] == "rank 1 was killed by SIGKILL"
+    assert unnamed(record["message"], "rank 1", "SIGKILL") == []
 
 
 def test_a_killed_supervisor_takes_its_ranks_along_and_its_peer_follows(job):
@@ -183,7 +183,7 @@ def test_a_stop_while_starting_while_meeting_and_while_training(job):
     made.pods[1].says(r"^\[rank 1\] training")
     made.pods[1].signal(signal.SIGTERM)
     assert made.exit_codes() == [145, 143]
-    assert "asked to stop by SIGTERM" in made.end_record(3, 0)["message"]
+    assert "SIGTERM" in made.end_record(3, 0)["message"]
 
 
 def test_workers_stopped_before_their_group_has_formed_leave_one_attempt(job):
@@ -247,14 +247,13 @@ def train_func(parameters):
     assert made.start().exit_codes() == [71]
     record = made.end_record(2, 0)
     assert record["cause"] == "killed"
-    assert "2 of 2 attempts" in record["message"]
-    assert "rank 0 was killed by SIGKILL" in record["message"]
+    assert unnamed(record["message"], "2 of 2 attempts", "rank 0", "SIGKILL") == []
 
     assert made.start().exit_codes() == [147]  # after a final end the user has submitted anew
     made.pods[0].says(r"^attempt 3 \(1 of at most 2 since it was submitted again\)")
 
 
-def test_a_session_that_publishes_nothing_is_no_success(job):
+def test_a_session_may_end_without_publishing(job):
     source = """
 import sys
 
@@ -264,30 +263,46 @@ def train_func(parameters):
         sys.exit(0)
 """
     made = job(source).start()
-    assert made.exit_codes() == [70]
-    assert made.end_record(1, 0)["cause"] == "code"
-    assert "without publishing" in made.end_record(1, 0)["message"]
-
-
-def test_a_function_without_a_store_leaves_no_record(job):
-    made = job("def train_func():\n    print('done')\n", store=False).start()
     assert made.exit_codes() == [0]
-    assert made.pods[0].says(r"^\[rank 0\] done")
+    assert made.end_record(1, 0)["cause"] is None
 
 
-def test_a_store_that_goes_away_while_training_ends_nothing(job):
-    source = """
-import shutil
+GOES_AWAY = """
+import pathlib, time
 
 def train_func(parameters):
-    shutil.rmtree(parameters["folder"])
-    print("the store is gone", flush=True)
+    store = pathlib.Path(parameters["folder"])
+    store.rename(store.with_name("away"))
+    print("the store is away", flush=True)
+    while parameters["returns"] and not store.exists():
+        time.sleep(0.05)
+    return {"seen": 7}
 """
-    made = job(source)
-    made = job(source, store=(made.folder / "inner/store").as_uri(), parameters={"folder": str(made.folder / "inner")})
-    (made.folder.parent / "0/inner").mkdir()
-    assert made.start().exit_codes() == [0]
-    assert made.pods[0].says("the store was no help at the end of this attempt")
+
+
+def goes_away(job, folder, *, returns):
+    """A job whose store is in a folder that the function renames."""
+    folder.mkdir()
+    parameters = {"folder": str(folder), "returns": returns}
+    return job(GOES_AWAY, store=(folder / "store").as_uri(), parameters=parameters).start()
+
+
+def test_a_store_that_is_away_during_the_training_alone_ends_nothing(job, tmp_path):
+    folder = tmp_path / "outer"
+    made = goes_away(job, folder, returns=True)
+    made.pods[0].says("the store is away")
+    folder.with_name("away").rename(folder)
+    assert made.exit_codes() == [0]
+    assert json.loads((folder / "store" / made.record.keys.prefix / "result.json").read_text())["returned"] == {
+        "seen": 7
+    }
+
+
+def test_a_store_that_is_gone_at_the_end_is_what_failed(job, tmp_path):
+    made = goes_away(job, tmp_path / "outer", returns=False)
+    assert made.exit_codes() == [69]
+    assert made.pods[0].termination["cause"] == "storage"
+    assert made.pods[0].says("the store was no help")
 
 
 def test_a_store_that_is_away_is_waited_for_until_the_worker_is_stopped(job):
@@ -323,6 +338,6 @@ def train_func(parameters):
     assert made.exit_codes() == [70] * workers
     root = made.end_record(1, workers - 1)
     assert (root["cause"], root["root_cause"]) == ("code", True)
-    assert root["message"].startswith("rank 1 left with exit code 0")
+    assert unnamed(root["message"], "rank 1", "exit code 0") == []
     assert [rank["error"] for rank in root["ranks"]] == [None] * ranks
-    assert "rank 1 left with exit code 0" in made.pods[0].termination["message"]
+    assert unnamed(made.pods[0].termination["message"], "rank 1", "exit code 0") == []

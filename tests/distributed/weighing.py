@@ -366,7 +366,7 @@ def train_stock(case, world_size, folder, watched=True):
     def check(trainer):
         hf_trainer_checks.check_stock_trainer(trainer, row_ids_of(rows))
 
-    with hf_trainer_guard.Watch(check, lambda: None).lasts() if watched else contextlib.nullcontext():
+    with hf_trainer_guard.Watch(check, lambda: None, lambda: None).lasts() if watched else contextlib.nullcontext():
         loss = trainer.train().training_loss
     return {"loss": loss, "eval_loss": trainer.evaluate()["eval_loss"], "gradients": np.stack(keeps.gradients)}
 

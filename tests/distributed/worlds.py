@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from tests.distributed import parity, small, splits, weighing
+from tests.distributed import parity, small, splits, task_metrics, weighing
 
 WORLD_SIZES = (1, 2, 3, 4)
 
@@ -20,7 +20,7 @@ def main():
     for size in WORLD_SIZES:
         with small.world_of(size, rank, folder) as belongs:
             if belongs:
-                programs = {"parity": parity, "splits": splits, "weighing": weighing}
+                programs = {"parity": parity, "splits": splits, "weighing": weighing, "task_metrics": task_metrics}
                 found = {name: program.run(size, rank, folder) for name, program in programs.items()}
                 torch.save(found, folder / f"world-{size}-rank-{rank}.pt")
 

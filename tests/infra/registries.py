@@ -49,8 +49,8 @@ def until_it_answers(url):
             threading.Event().wait(0.1)
 
 
-def pushed(registry, name):
-    """A small image for two platforms under NAME:1; its digest."""
+def pushed(registry, name, last=None):
+    """A small image for two platforms under NAME:1, with this content of its last layer; its digest."""
 
     def blob(content):
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -66,13 +66,13 @@ def pushed(registry, name):
 
     found = []
     for machine in ("amd64", "arm64"):
-        layer = os.urandom(64)  # nothing ever unpacks it
+        layers = [os.urandom(64), last or os.urandom(64)]  # nothing ever unpacks them
         config = {"architecture": machine, "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}, "config": {}}
         body = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **blob(json.dumps(config).encode())},
-            "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar", **blob(layer)}],
+            "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar", **blob(layer)} for layer in layers],
         }
         content = json.dumps(body).encode()
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"

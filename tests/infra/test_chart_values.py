@@ -193,7 +193,7 @@ def test_of_openebs_hostpath_alone_is_on(render):
 def test_a_chart_that_brings_more_than_hostpath_is_refused(render):
     more = "#!/bin/sh\nprintf 'containers:\\n  - image: \"grafana/loki:3\"\\n'\n"
     said = render("openebs", "generic", "--storage", "openebs", helm=more, code=3)
-    assert "brings more than hostpath volumes (grafana/loki:3)" in said
+    assert "(grafana/loki:3)" in said
     assert "infra/openebs/values.yaml" in said
 
 

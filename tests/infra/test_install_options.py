@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import unnamed
+
 ROOT = Path(__file__).parents[2]
 USAGE, PREREQUISITE = 2, 3
 
@@ -93,26 +95,26 @@ def test_the_manual_names_every_option_that_is_read():
 def test_it_does_not_guess_which_of_several_clusters_is_meant(kubectl, tmp_path):
     done = install("install", "--yes", KUBECONFIG=kubeconfig(tmp_path, "staging", "production"))
     assert done.returncode == USAGE
-    assert "several contexts; name one: --context production staging" in done.stderr
+    assert "--context production staging" in done.stderr
 
 
 def test_a_context_that_is_not_there_is_named_with_those_that_are(kubectl, tmp_path):
     done = install("doctor", "--context", "prod", KUBECONFIG=kubeconfig(tmp_path, "staging", "production"))
     assert done.returncode == USAGE
-    assert "--context prod: one of production staging is expected" in done.stderr
+    assert unnamed(done.stderr, "--context prod", "production staging") == []
 
 
 def test_without_a_kubeconfig_it_says_which_one_it_looked_for(kubectl):
     done = install("install", "--yes", KUBECONFIG="/no/such/file")
     assert done.returncode == PREREQUISITE
-    assert "there is no file KUBECONFIG=/no/such/file, which names no cluster" in done.stderr
+    assert "KUBECONFIG=/no/such/file" in done.stderr
 
 
 def test_a_kubeconfig_that_cannot_be_read_is_named_with_its_fault(kubectl, tmp_path):
     (tmp_path / "kubeconfig").write_text("contexts: [")
     done = install("install", KUBECONFIG=str(tmp_path / "kubeconfig"))
     assert done.returncode == PREREQUISITE
-    assert "the kubeconfig cannot be read: error: error loading config file" in done.stderr
+    assert "error loading config" in done.stderr
 
 
 def test_a_value_may_stand_behind_an_equals_sign(kubectl):
@@ -141,13 +143,13 @@ def test_a_rendering_that_fails_prints_nothing_but_why(kubectl):
     done = install("render", "--s3", "minio", "--only", "s3")
     assert done.returncode == PREREQUISITE
     assert done.stdout == ""
-    assert done.stderr.splitlines()[-1].startswith("install.sh: --s3 minio: S3_IMAGE=registry/minio:tag is expected")
+    assert unnamed(done.stderr.splitlines()[-1], "--s3 minio", "S3_IMAGE=registry/minio:tag") == []
 
 
 def test_a_server_that_does_not_answer_is_named_before_anything_else(kubectl, tmp_path):
     done = install("install", "--yes", KUBECONFIG=kubeconfig(tmp_path, "away"))
     assert done.returncode == PREREQUISITE
-    assert "FAIL  API server       http://127.0.0.1:1 does not answer" in done.stdout
+    assert re.search(r"^FAIL  API server +http://127\.0\.0\.1:1 ", done.stdout, re.M)
     assert "nothing was changed" in done.stderr
 
 
@@ -155,10 +157,7 @@ def test_a_server_that_does_not_answer_is_named_before_anything_else(kubectl, tm
 def test_a_server_that_does_not_answer_is_not_one_where_nothing_is_installed(kubectl, tmp_path, command):
     done = install(command, "--yes", KUBECONFIG=kubeconfig(tmp_path, "away"))
     assert done.returncode == PREREQUISITE
-    assert (
-        "context away did not tell what was decided: The connection to the server 127.0.0.1:1 was refused"
-        in done.stderr
-    )
+    assert unnamed(done.stderr, "context away", "127.0.0.1:1 was refused") == []
     assert "nothing is installed" not in done.stderr
 
 
@@ -166,7 +165,7 @@ def test_an_image_without_a_tag_is_refused(kubectl, tmp_path):
     given = {"TRAIN_FUNC_IMAGE": "registry:5000/train-func", "KUBECONFIG": kubeconfig(tmp_path, "away")}
     done = install("install", **given)
     assert done.returncode == USAGE
-    assert "TRAIN_FUNC_IMAGE=registry:5000/train-func has neither a tag nor a digest" in done.stderr
+    assert unnamed(done.stderr, "TRAIN_FUNC_IMAGE=registry:5000/train-func", "tag", "digest") == []
 
 
 def test_without_kubectl_it_says_which_version_it_wants(tmp_path):
@@ -174,4 +173,4 @@ def test_without_kubectl_it_says_which_version_it_wants(tmp_path):
         (tmp_path / tool).symlink_to(shutil.which(tool))
     done = install("install", PATH=str(tmp_path))
     assert done.returncode == PREREQUISITE
-    assert "kubectl is not installed; 1.30 or newer is expected" in done.stderr
+    assert unnamed(done.stderr, "kubectl", "1.30") == []

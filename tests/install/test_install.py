@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from tests.cluster import api_in_front, restricted_pod
 from tests.install.objects import everything
 from tests.install.store import can_list, client, key_of, store_address
+from tests.messages import unnamed
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK_SECONDS = 400
@@ -28,14 +30,14 @@ def second_run(installed, admin) -> str:
 
 
 def test_the_second_run_changes_nothing_and_says_so(second_run):
-    assert "everything was there already: nothing was changed" in second_run
+    assert "nothing was changed" in second_run
     assert "applied" not in second_run
     assert "skipped: openebs" in second_run
     assert "jupyterhub" in second_run.rpartition("skipped: ")[2]
 
 
 def test_what_was_left_out_stays_left_out_until_it_is_named(second_run):
-    assert "skipped: left out when this was installed; --only jupyterhub adds it" in second_run
+    assert unnamed(second_run, "left out", "--only jupyterhub") == []
 
 
 @pytest.mark.slow
@@ -57,7 +59,7 @@ def test_volumes_stay_in_the_class_in_which_they_were_made(installed, admin):
     before = everything(admin)
     done = installed("install", "--storage", "none")
     assert done.returncode == 2
-    assert "--storage none: this cluster has existing:standard" in done.stderr
+    assert unnamed(done.stderr, "--storage none", "existing:standard") == []
     assert everything(admin) == before
 
 
@@ -79,14 +81,14 @@ def test_the_doctor_names_what_is_not_well_and_finds_all_well_once_install_has_b
     status = installed("status")
     assert status.returncode == 4
     assert "minio missing" in status.stdout
-    assert "install.sh install brings it back" in status.stderr
-    assert 'FAIL  s3               Error from server (NotFound): statefulsets.apps "myminio" not found' in done.stdout
-    assert "ok    operator         is ready" in done.stdout
+    assert "install.sh install" in status.stderr
+    assert re.search(r'^FAIL  s3 .*\(NotFound\).* "myminio"', done.stdout, re.M)
+    assert re.search(r"^ok +operator +is ready\b", done.stdout, re.M)
 
     # An image that is no store.
     done = installed("install", "--only", "s3", "--timeout", "10s", S3_IMAGE=os.environ["TRAIN_FUNC_IMAGE"])
     assert done.returncode == 5
-    assert "statefulset/myminio in kubeflow was not ready within 10s" in done.stderr
+    assert unnamed(done.stderr, "statefulset/myminio", "10s") == []
     assert "myminio-0" in done.stderr  # its pod, as evidence
 
     # A definition that was changed by hand is put back by the same run.
@@ -104,10 +106,9 @@ def test_the_doctor_names_what_is_not_well_and_finds_all_well_once_install_has_b
 
 def test_the_status_tells_what_runs_and_how_to_reach_it(installed):
     said = installed.must("status")
-    assert "profile testbed, store minio, volumes standard" in said
+    assert unnamed(said, "profile testbed", "store minio", "volumes standard") == []
     assert "1/1" in said
-    assert "port-forward svc/myminio 9000" in said
-    assert "export TRAIN_FUNC_CPU=500m TRAIN_FUNC_MEMORY=2Gi" in said
+    assert unnamed(said, "svc/myminio 9000", "TRAIN_FUNC_CPU=500m", "TRAIN_FUNC_MEMORY=2Gi") == []
 
 
 def test_the_notebook_runs_as_the_notebooks_account_with_the_key_of_jobs(installed, admin, notebook, tmp_path):
@@ -173,7 +174,7 @@ def test_purging_without_the_name_of_the_context_changes_nothing(installed, admi
     before = everything(admin)
     done = installed("uninstall", "--purge", agreed=False)
     assert done.returncode == 2
-    assert "the name of the context is expected on standard input" in done.stderr
+    assert "standard input" in done.stderr
     assert everything(admin) == before
 
 

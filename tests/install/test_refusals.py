@@ -1,6 +1,7 @@
 """What is missing is named before anything is changed, each with its remedy and exit code 3."""
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ from tests.cluster import accounts
 from tests.cluster.kubectl import Kubectl
 from tests.install.installer import Installer
 from tests.install.objects import everything
+from tests.messages import unnamed
 
 OTHER_OPERATOR = """
 apiVersion: apps/v1
@@ -49,18 +51,18 @@ def wrongly_asked(installer: Installer, admin: Kubectl) -> str:
 
 
 def test_a_class_that_is_not_there(wrongly_asked):
-    assert "FAIL  volumes          there is no class fast; there are: standard" in wrongly_asked
-    assert "next: --storage existing:ONE OF THEM, or --storage openebs" in wrongly_asked
+    assert re.search(r"^FAIL  volumes .*\bfast; .*\bstandard\b", wrongly_asked, re.M)
+    assert unnamed(wrongly_asked, "--storage existing:", "--storage openebs") == []
 
 
 def test_an_image_that_its_registry_does_not_have(wrongly_asked):
-    found = "FAIL  image            localhost:5000/missing/image:1 is not in localhost:5000, which answers"
-    assert found in wrongly_asked
-    assert "next: push it, or fix its name" in wrongly_asked
+    assert re.search(r"^FAIL  image +localhost:5000/missing/image:1 is not in localhost:5000\b", wrongly_asked, re.M)
 
 
 def test_a_registry_that_does_not_answer(wrongly_asked):
-    assert "FAIL  image            registry.invalid/minio:1: registry.invalid does not answer" in wrongly_asked
+    assert re.search(
+        r"^FAIL  image +registry\.invalid/minio:1: registry\.invalid does not answer\b", wrongly_asked, re.M
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +77,7 @@ def without_charts(installer: Installer, admin: Kubectl, bare: dict[str, str]) -
 
 
 def test_a_cluster_without_a_default_class_that_cannot_have_openebs(without_charts):
-    assert "the cluster has no default class: OpenEBS makes the class openebs-hostpath" in without_charts
+    assert unnamed(without_charts, "no default class", "openebs-hostpath") == []
     assert "FAIL  openebs" in without_charts
     assert "or --skip openebs" in without_charts
 
@@ -103,31 +105,30 @@ def beside_others(installer: Installer, admin: Kubectl) -> Iterator[tuple[str, s
 
 
 def test_an_image_of_workers_that_is_not_named(beside_others):
-    assert "TRAIN_FUNC_IMAGE is not set" in beside_others[0]
+    assert "TRAIN_FUNC_IMAGE is not" in beside_others[0]
 
 
 def test_an_operator_of_another_owner(beside_others):
     said, namespace = beside_others
-    assert f"other/training-operator:v1.7.0 in namespace {namespace}" in said
-    assert "--skip operator to go on with it" in said
+    assert re.search(rf"^FAIL  operator .*\bother/training-operator:v1\.7\.0 .*\b{namespace}\b", said, re.M)
+    assert "--skip operator" in said
 
 
 def test_a_store_of_another_owner(beside_others):
-    assert "not made by install.sh, and in its way: service myminio kubeflow" in beside_others[0]
-    assert "--s3 external goes on with a store that is there" in beside_others[0]
+    assert re.search(r"^FAIL  store .*\bservice myminio kubeflow\b", beside_others[0], re.M)
+    assert "--s3 external" in beside_others[0]
 
 
 def test_a_namespace_for_jobs_in_which_a_pod_may_be_privileged(beside_others):
-    assert "FAIL  namespaces       train-func allows privileged pods" in beside_others[0]
-    assert "label namespace train-func pod-security.kubernetes.io/enforce=restricted" in beside_others[0]
+    assert re.search(r"^FAIL  namespaces +train-func allows privileged pods\b", beside_others[0], re.M)
+    assert "pod-security.kubernetes.io/enforce=restricted" in beside_others[0]
 
 
 def test_an_account_without_rights(installer, admin, tmp_path):
     with accounts.namespace_of_its_own(admin) as name:
         user = accounts.notebook_user(admin, name, tmp_path)
         said = refused(installer("install", KUBECONFIG=str(user.kubeconfig)))
-        assert "FAIL  rights" in said
-        assert "notebook may not create namespaces customresourcedefinitions" in said
+        assert re.search(r"^FAIL  rights .*\bnotebook .*\bnamespaces customresourcedefinitions\b", said, re.M)
 
 
 def test_a_server_that_is_too_old(installer, admin, unchanged, tmp_path):
@@ -135,4 +136,4 @@ def test_a_server_that_is_too_old(installer, admin, unchanged, tmp_path):
 
     with api_in_front.of_version("v1.27.3", admin.kubeconfig, tmp_path) as kubeconfig:
         said = refused(installer("install", KUBECONFIG=str(kubeconfig)))
-        assert "FAIL  API server       Kubernetes 1.27.3" in said
+        assert re.search(r"^FAIL  API server .*\b1\.27\.3\b", said, re.M)

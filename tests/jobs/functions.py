@@ -11,9 +11,7 @@ def fine_tunes(parameters):
         model, tokenizer = session.model()
         train, held_out = session.data(tokenizer)
         plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
-        arguments = TrainingArguments(
-            **session.arguments, num_train_epochs=parameters["epochs"], learning_rate=parameters["learning_rate"]
-        )
+        arguments = TrainingArguments(**session.arguments())
         trainer = Trainer(
             model=model, args=arguments, train_dataset=plan, eval_dataset=held_out, processing_class=tokenizer
         )
@@ -115,7 +113,7 @@ def loads_twice(parameters):
         if session.attempt == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
-        arguments = TrainingArguments(**session.arguments, num_train_epochs=parameters["epochs"])
+        arguments = TrainingArguments(**session.arguments())
         trainer = Trainer(model=model, args=arguments, train_dataset=plan, processing_class=tokenizer)
         trainer.train()
         session.publish(trainer)

@@ -57,16 +57,16 @@ def test_the_history_of_a_real_job_is_in_its_store(recorded):
     steps = [event for event in said if isinstance(event, events.StepProgress)]
     (measured,) = (event for event in said if isinstance(event, events.Evaluated))
     history = job.history()
-    trained = [row for row in history if "loss" in row]
-    assert [(row["step"], row["loss"]) for row in trained] == [(event.step, event.loss) for event in steps]
-    assert {row["attempt"] for row in history} == {1}
-    assert all(datetime.fromisoformat(row["timestamp"]).tzinfo for row in history)
-    (evaluated,) = (row for row in history if "eval_accuracy" in row)
-    assert evaluated["eval_accuracy"] == measured.metrics["accuracy"] == job.result()["accuracy"]
+    trained = history.dropna(subset="loss")
+    assert [*zip(trained["step"], trained["loss"], strict=True)] == [(event.step, event.loss) for event in steps]
+    assert {*history["attempt"]} == {1}
+    assert [*trained["timestamp"]] == [datetime.fromisoformat(event.time) for event in steps]
+    (accuracy,) = history["eval_accuracy"].dropna()
+    assert accuracy == measured.metrics["accuracy"] == job.result()["accuracy"]
     names = job._store.names(job.record.keys.attempt(1).metrics)
     assert [name for name in names if "tfevents" not in name] == ["metrics.csv"]
     job.delete()
-    assert job.history() == history
+    assert job.history().equals(history)
 
 
 def test_the_print_of_an_event_changes_nothing(recorded, home, a_run, capsys):
@@ -76,13 +76,14 @@ def test_the_print_of_an_event_changes_nothing(recorded, home, a_run, capsys):
     job = submit(prints_events, a_run(workers=1, parameters={"lines": printed}), on=Local())
     assert job.watch() == "Failed"
     shown = capsys.readouterr().out
-    assert "progress step=" not in shown.partition("worker 0 ends")[0]
+    told = shown.partition("worker 0 ends")[0].splitlines()
+    assert all(events.ESCAPED in line for line in told if "progress step=" in line)  # as printed, and no progress
     said = [events.parse(line.text) for line in Local().job(job.record.job_name).logs(follow=False)]
     kinds = [type(event) for event in said if event]
     assert kinds == [events.WorkerStarts, events.AttemptStarts, events.WorkerEnds]
     assert [line.split(",")[0] for line in job.logs() if line.startswith("---")] == ["--- attempt 1"]
     assert sum("@ event:" in line for line in job.logs()) >= 5 * len(printed)
-    assert job.history() == []
+    assert job.history().empty
     with pytest.raises(JobFailed) as caught:
         job.result()
     assert caught.value.cause == "code"

@@ -11,6 +11,7 @@ import pytest
 
 from tests.jobs import functions
 from tests.jobs.conftest import processes_of, until
+from tests.messages import unnamed
 from train_func import InvalidInput, JobFailed, JobNotFound, Local, attach, submit
 
 LIMIT = 300
@@ -36,7 +37,7 @@ def test_a_typo_fails_once_and_is_shown_with_its_line(home, a_run):
     job = submit(functions.misspells, a_run(), on=Local())
     error = failure(job)
     assert error.cause == "code"
-    assert "AttributeError: 'list' object has no attribute 'apend'" in str(error)
+    assert unnamed(error, "AttributeError", "'apend'") == []
     assert f"functions.py, line {line_of('apend')}: `[].apend(rank)`" in str(error)
     assert "rank 1" in str(error)
     assert job.state == "Failed"
@@ -47,7 +48,7 @@ def test_a_missing_import_fails_once_and_is_named(home, a_run):
     job = submit(functions.imports_what_is_missing, a_run(workers=1), on=Local())
     error = failure(job)
     assert error.cause == "code"
-    assert "No module named 'a_missing_package'" in str(error)
+    assert unnamed(error, "ModuleNotFoundError", "'a_missing_package'") == []
 
 
 def test_a_worker_killed_once_is_replaced_and_the_job_succeeds(home, a_run, tmp_path):
@@ -82,9 +83,8 @@ def test_a_new_submission_is_watched_by_itself_and_its_attempts_are_told_apart(h
     job = submit(functions.kills_itself, asked, on=Local())
     assert job.watch() == "Succeeded"
     shown = capsys.readouterr().out
-    assert "earlier submissions had the attempts 1: logs() shows them too" in shown
+    assert unnamed(shown, "attempts 1: ", "attempt 2 (1 of") == []
     assert "attempt 1 of" not in shown
-    assert "attempt 2 (1 of at most 1 since it was submitted again)" in shown
     headings = [line for line in job.logs() if line.startswith("---")]
     assert [heading.rsplit(" ", 2)[0] for heading in headings] == [
         "--- attempt 1, submitted",
@@ -93,8 +93,9 @@ def test_a_new_submission_is_watched_by_itself_and_its_attempts_are_told_apart(h
     second = [line for line in job.logs(attempt=2) if "met the others" in line]
     assert len(second) == 2
     assert not any("met the others" in line for line in job.logs(attempt=1))
-    with pytest.raises(JobNotFound, match="no attempt 3 with a log: it has the attempts 1 to 2"):
+    with pytest.raises(JobNotFound) as refused:
         list(job.logs(attempt=3))
+    assert unnamed(refused.value, "no attempt 3", "1 to 2") == []
     everything = list(job.logs())
     job.delete()
     assert list(job.logs()) == everything  # now from the store
@@ -104,7 +105,7 @@ def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):
     job = submit(functions.needs_much_memory, a_run(workers=1, max_attempts=1), on=Local(memory="700Mi"))
     error = failure(job)
     assert error.cause == "memory"
-    assert "give each worker more memory" in str(error)
+    assert "memory=..." in str(error)
     assert {pod.reason for pod in Local().job(job.record.job_name).pods()} >= {"OOMKilled"}
 
 
@@ -169,10 +170,7 @@ def test_an_interrupt_ends_the_watching_and_not_the_job(home, a_run, tmp_path, c
         assert job.watch() == "Running"
     finally:
         signal.signal(signal.SIGINT, before)
-    assert (
-        f"the job keeps running: attach('{job.name}').watch() shows it again, .cancel() stops it"
-        in capsys.readouterr().out
-    )
+    assert unnamed(capsys.readouterr().out, f"attach('{job.name}').watch()", ".cancel()") == []
     file.touch()
     assert job.wait(LIMIT) == "Succeeded"
 
@@ -221,5 +219,5 @@ def test_the_death_of_the_kernel_does_not_touch_the_job(home, tiny_model, rows, 
 
 
 def test_a_name_that_was_never_submitted_is_refused_with_those_that_are_there(home):
-    with pytest.raises(JobNotFound, match="holds no run 'bert-reviews-0'"):
+    with pytest.raises(JobNotFound, match="'bert-reviews-0'"):
         attach("bert-reviews-0")

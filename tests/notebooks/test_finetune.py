@@ -38,8 +38,16 @@ def test_it_shows_progress_metrics_the_model_and_predictions(executed):
     assert "progress step=" in first
     assert re.search(r"^accuracy: 0\.\d+$", first, re.M)
     assert "model.safetensors" in first
-    assert len(re.findall(r"^ +[1-5] \(\d+%\)  ", first, re.M)) == 3
+    assert len(re.findall(r"^ +[1-5]  \w", first, re.M)) == 3  # rows to train on
+    assert re.search(r"^right: \d+ of 20 held-out rows$", first, re.M)
+    assert re.search(r"^wrong \d+ ", first, re.M)
     assert "audit epoch=1 rows=81 used_once=81 missing=0 repeated=0 world_size=2" in first
+
+
+def test_it_draws_how_the_training_went_and_what_is_taken_for_what(executed):
+    folder, _ = executed
+    outputs = [out for cell in nbformat.read(folder / "0.ipynb", 4).cells for out in cell.get("outputs", [])]
+    assert len([out for out in outputs if "image/png" in out.get("data", {})]) == 2
 
 
 def test_it_shows_nothing_red(executed):
@@ -54,8 +62,8 @@ def test_it_shows_nothing_red(executed):
 
 def test_the_second_time_it_attaches_to_what_was_done(executed):
     folder, (first, second) = executed
-    assert "it was already done" not in first
-    assert "it was already done" in second
+    assert "already done" not in first
+    assert "already done" in second
     runs = list((folder / "home/store").glob("*/run.json"))
     assert len(runs) == 1
     assert json.loads(runs[0].read_text())["run"]["task"]["samples"] == 101

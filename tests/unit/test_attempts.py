@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.messages import unnamed
 from train_func.attempt_records import Failure, Verdict
 from train_func.errors import StorageFailed
 from train_func.records import RunRecord
@@ -243,9 +244,10 @@ def test_the_root_is_the_first_that_did_not_follow():
 
 def test_a_killed_rank_is_the_root_whatever_the_others_say_about_it():
     found = of_ranks([ended(0, 70, time=1), ended(1, -9, order=1)], worker=0, out_of_memory=False)
-    assert (found.exit_code, found.cause, found.message) == (147, "killed", "rank 1 was killed by SIGKILL")
+    assert (found.exit_code, found.cause) == (147, "killed")
+    assert unnamed(found.message, "rank 1", "SIGKILL") == []
     assert of_ranks([ended(1, -9)], worker=0, out_of_memory=True).exit_code == 137
-    assert of_ranks([ended(1, -11)], worker=0, out_of_memory=True).message == "rank 1 was killed by SIGSEGV"
+    assert unnamed(of_ranks([ended(1, -11)], worker=0, out_of_memory=True).message, "rank 1", "SIGSEGV") == []
 
 
 def test_ranks_that_only_follow_make_a_worker_that_follows():
@@ -255,7 +257,8 @@ def test_ranks_that_only_follow_make_a_worker_that_follows():
     killed = following(verdict(147, worker=1), own)
     assert (killed.exit_code, killed.cause) == (145, "peer")
     typo = following(verdict(70, worker=1, message="a typo"), own)
-    assert (typo.exit_code, typo.cause, typo.message) == (70, "peer", "worker 1 had ended: a typo")
+    assert (typo.exit_code, typo.cause) == (70, "peer")
+    assert unnamed(typo.message, "worker 1", "a typo") == []
     assert following(verdict(71, worker=1), own).cause == "killed"
 
 
@@ -268,7 +271,7 @@ def test_a_rank_that_left_with_code_0_before_its_end_is_the_root_and_others_that
     left = RankEnd(1, 0, None, False, 1, unfinished=True)
     found = of_ranks([ended(0, 145, follows=True, time=1), left], worker=0, out_of_memory=False)
     assert (found.exit_code, found.cause, found.root_cause) == (70, "code", True)
-    assert found.message.startswith("rank 1 left with exit code 0")
+    assert unnamed(found.message, "rank 1", "exit code 0") == []
     asked = RankEnd(1, 0, None, True, 1, unfinished=True)
     assert of_ranks([asked], worker=0, out_of_memory=False) is None
 
@@ -306,7 +309,7 @@ class Away:
 
 def test_a_store_that_comes_back_is_waited_for(capsys):
     assert patiently(Away(1), Stop(), QUICK) == "there"
-    assert "more for the store: no answer" in capsys.readouterr().out
+    assert "no answer" in capsys.readouterr().out
 
 
 def test_the_wait_for_a_store_has_an_end_and_other_faults_have_none():
@@ -339,8 +342,8 @@ def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(
     waiting = patient(flaky, Stop(), 60, "publish", QUICK)
     assert [waiting.get("a"), waiting.get("b"), waiting.put("c", b"")] == ["there"] * 3
     assert (flaky.num_calls("get"), flaky.num_calls("put")) == (3, 2)
-    said = capsys.readouterr().out
-    assert said.count("more for the store, to publish: no answer") == 1  # and not with every try
+    (said,) = capsys.readouterr().out.splitlines()  # and not one with every try
+    assert unnamed(said, "publish", "no answer") == []
 
 
 def test_all_calls_of_a_patient_store_wait_together_no_longer_than_stated():

@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+from tests.stored_runs import put_run
+from train_func import Run
+from train_func.storage import open_store
+
 OWN = """
 from train_func.client.cli import Command
 
@@ -11,10 +15,12 @@ GREET = Command("greet", lambda given: print(f"hello {given.whom}") or 7, lambda
 """
 
 
-def command(*arguments, **environment):
+def command(*arguments, given="", **environment):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TRAIN_FUNC_", "KUBE"))}
     line = [sys.executable, "-m", "train_func", *arguments]
-    return subprocess.run(line, env=clean | environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        line, env=clean | environment, input=given, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def installed(folder, module, text, entry):
@@ -31,10 +37,10 @@ def installed(folder, module, text, entry):
 def test_a_wrong_use_tells_the_commands_there_are():
     for done in (command(), command("docter")):
         assert done.returncode == 2
-        assert "usage: python -m train_func" in done.stderr
+        assert "usage: " in done.stderr
     shown = command("--help")
     assert shown.returncode == 0
-    for name in ("watch", "logs", "result", "fetch", "cancel", "delete", "doctor"):
+    for name in ("watch", "logs", "result", "fetch", "cancel", "delete", "runs", "remove", "doctor"):
         assert f"\n    {name} " in shown.stdout
 
 
@@ -43,6 +49,23 @@ def test_what_cannot_be_done_is_one_line_and_no_traceback(tmp_path):
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("JobNotFound: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_runs_of_a_store_are_listed_and_one_is_removed_after_it_was_asked_for(tmp_path):
+    store = open_store((tmp_path / "store").as_uri())
+    kept, gone = put_run(store, Run(name="kept")), put_run(store, Run(name="gone"), metrics={"loss": 0.25})
+    of_store = {"TRAIN_FUNC_HOME": str(tmp_path), "TRAIN_FUNC_STORE": store.address}
+    heading, *rows = command("runs", **of_store).stdout.splitlines()
+    assert heading.split() == ["NAME", "TASK", "SUBMITTED", "STATE", "SIZE", "METRICS"]
+    assert {row.split()[0] for row in rows} == {kept.name, gone.name}
+    assert command("runs", "go", **of_store).stdout.splitlines()[1].endswith("loss=0.25")
+    for answer in ("", "n\n"):
+        unasked = command("remove", gone.name, given=answer, **of_store)
+        assert unasked.returncode == 1
+    assert store.list(f"{gone.name}/")
+    assert command("remove", gone.name, given="y\n", **of_store).returncode == 0
+    assert command("remove", kept.name, "--yes", **of_store).returncode == 0
+    assert store.list("") == []
 
 
 def test_a_package_of_the_users_own_adds_a_command_by_one_line(tmp_path):

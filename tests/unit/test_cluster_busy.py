@@ -10,7 +10,7 @@ from tests.twin_jobs import until
 from train_func.client.cluster import logs
 from train_func.client.cluster.informer import Informer, Watched
 from train_func.client.cluster.kubeconfig import connect
-from train_func.client.cluster.observer import LogAccess, Observer
+from train_func.client.cluster.observer import Observer
 from train_func.client.cluster.tail import Tail
 from train_func.client.cluster.timings import Timings
 from train_func.client.status import LogCut, Pod
@@ -95,8 +95,6 @@ def test_the_reader_of_a_log_that_is_stopped_does_not_wait_for_a_busy_server(ser
     pod = Pod("job-a-worker-0", "uid-0", 0, "Running", None, "", "", None, None, deleted=False)
 
     class Knows:
-        logs = LogAccess(5.0)
-
         def pod(self, uid):
             return pod
 

@@ -4,8 +4,9 @@ from decimal import Decimal
 
 import pytest
 
+from tests.messages import unnamed
 from train_func.client.cluster import capacity
-from train_func.client.cluster.capacity import PodRequest
+from train_func.client.kinds.kind import Workers
 
 
 def node(name="one", cpu="4", memory="16Gi", labels=None, taints=(), gpu=None, **spec):
@@ -23,20 +24,20 @@ def pod(on, cpu="1", memory="1Gi", phase="Running"):
 
 
 def ask(cpu="2", memory="8Gi", gpu=None, num_workers=1, selector=None, tolerations=()):
-    resources = {"cpu": Decimal(cpu), "memory": Decimal(int(memory.removesuffix("Gi")) * 2**30)}
-    if gpu:
-        resources["nvidia.com/gpu"] = Decimal(gpu)
-    return PodRequest(resources, num_workers, selector or {}, tolerations)
+    requests = {"cpu": cpu, "memory": memory, **({"nvidia.com/gpu": str(gpu)} if gpu else {})}
+    containers = [{"resources": {"requests": requests}}]
+    spec = {"containers": containers, "nodeSelector": selector or {}, "tolerations": tolerations}
+    return Workers(num_workers, {"spec": spec})
 
 
 TAINT = {"key": "spot", "value": "yes", "effect": "NoSchedule"}
 
 
 def test_a_node_with_enough_of_everything_could_hold_a_worker():
-    fits = capacity.node_fits(ask(), [node()], [pod("one")])
-    assert capacity.lack(ask(), fits) is None
-    assert "could hold one" in capacity.table(ask(), fits)
-    assert "3 of 4 cpu, 15Gi of 16Gi memory" in capacity.table(ask(), fits)
+    told = capacity.report(ask(), [node()], [pod("one")])
+    assert told.lack is None
+    assert "could hold one" in told.table
+    assert unnamed(told.table, "3 of 4", "15Gi of 16Gi") == []
 
 
 @pytest.mark.parametrize(
@@ -53,9 +54,9 @@ def test_a_node_with_enough_of_everything_could_hold_a_worker():
     ],
 )
 def test_what_a_node_can_never_hold_is_found_with_the_reason(asked, there, why):
-    fits = capacity.node_fits(asked, [there], None)
-    assert "only node could never hold a worker" in capacity.lack(asked, fits)
-    assert why in capacity.table(asked, fits)
+    told = capacity.report(asked, [there], None)
+    assert "only node" in told.lack
+    assert why in told.table
 
 
 @pytest.mark.parametrize(
@@ -68,8 +69,7 @@ def test_what_a_node_can_never_hold_is_found_with_the_reason(asked, there, why):
     ],
 )
 def test_a_tolerated_taint_keeps_no_worker_away(toleration):
-    asked = ask(tolerations=[toleration])
-    assert capacity.lack(asked, capacity.node_fits(asked, [node(taints=[TAINT])], None)) is None
+    assert capacity.report(ask(tolerations=[toleration]), [node(taints=[TAINT])], None).lack is None
 
 
 @pytest.mark.parametrize(
@@ -83,44 +83,37 @@ def test_a_tolerated_taint_keeps_no_worker_away(toleration):
     ],
 )
 def test_a_node_that_is_only_unwell_now_could_hold_one_later(there, why):
-    fits = capacity.node_fits(ask(), [there], [])
-    assert capacity.lack(ask(), fits) is None
-    assert why in capacity.table(ask(), fits)
+    told = capacity.report(ask(), [there], [])
+    assert told.lack is None
+    assert why in told.table
 
 
 def test_a_node_that_others_fill_could_hold_one_later():
-    fits = capacity.node_fits(ask(), [node()], [pod("one", cpu="3"), pod("one", phase="Succeeded"), pod("elsewhere")])
-    assert capacity.lack(ask(), fits) is None
-    assert "cpu: 2 asked for, 1 free" in capacity.table(ask(), fits)
+    told = capacity.report(ask(), [node()], [pod("one", cpu="3"), pod("one", phase="Succeeded"), pod("elsewhere")])
+    assert told.lack is None
+    assert unnamed(told.table, "cpu: 2", "1 free") == []
 
 
 def test_workers_that_fit_one_by_one_but_never_together_are_found():
-    asked = ask(num_workers=5)
     nodes = [node(), node("two")]
-    told = capacity.lack(asked, capacity.node_fits(asked, nodes, None))
-    assert "5 workers" in told
-    assert "could hold 4" in told
-    assert capacity.lack(ask(num_workers=4), capacity.node_fits(ask(num_workers=4), nodes, None)) is None
+    lack = capacity.report(ask(num_workers=5), nodes, None).lack
+    assert "5 workers" in lack
+    assert "could hold 4" in lack
+    assert capacity.report(ask(num_workers=4), nodes, None).lack is None
 
 
-def test_a_limit_without_a_request_counts_as_one_and_init_containers_by_their_largest():
-    spec = {
-        "containers": [{"resources": {"limits": {"cpu": "500m"}}}, {"resources": {"requests": {"cpu": "1"}}}],
-        "initContainers": [{"resources": {"requests": {"cpu": "4"}}}],
-    }
-    assert capacity.requests(spec) == {"cpu": 4}
-    assert capacity.requests({"containers": spec["containers"]}) == {"cpu": Decimal("1.5")}
+def test_a_limit_without_a_request_counts_as_one():
+    spec = {"containers": [{"resources": {"limits": {"cpu": "500m"}}}, {"resources": {"requests": {"cpu": "1"}}}]}
+    assert capacity.requests(spec) == {"cpu": Decimal("1.5")}
 
 
 def test_of_many_nodes_those_closest_to_fitting_are_shown():
     nodes = [node(f"far-{number}", cpu="1", memory="1Gi") for number in range(20)] + [node("near", cpu="1")]
-    told = capacity.table(ask(), capacity.node_fits(ask(), nodes, None))
-    assert told.splitlines()[1].split()[0] == "near"
-    assert "... and 13 more" in told
-    assert "none of the cluster's 21 nodes could ever hold" in capacity.lack(
-        ask(), capacity.node_fits(ask(), nodes, None)
-    )
+    told = capacity.report(ask(), nodes, None)
+    assert told.table.splitlines()[1].split()[0] == "near"
+    assert "... and 13 more" in told.table
+    assert "21 nodes" in told.lack
 
 
 def test_a_cluster_without_nodes_is_said_to_be_one():
-    assert "no node at all" in capacity.lack(ask(), [])
+    assert "no node" in capacity.report(ask(), [], None).lack

@@ -12,7 +12,6 @@ import pytest
 from tests.twin_jobs import until
 from train_func.client.cluster import logs, tail
 from train_func.client.cluster.access import Access
-from train_func.client.cluster.observer import LogAccess
 from train_func.client.cluster.timings import Timings
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.status import Condition, JobStatus, LogCut, LogLine, Pod
@@ -31,7 +30,9 @@ class Server(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.hangs = self.expired = False
+        self.num_refused = self.num_flows = 0
         self.closing = threading.Event()
+        self.breaks = threading.Event()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -47,6 +48,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.closing.wait(60)
             self.close_connection = True
         elif self.server.expired:
+            self.server.num_refused += 1
             self.answer(401, b'{"message": "Unauthorized"}')
         elif not address.path.endswith("/log"):
             self.answer(200, b'{"metadata": {"uid": "uid-0"}}')
@@ -63,7 +65,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         number = 0
         with contextlib.suppress(OSError):
-            while not self.server.closing.wait(0.01):
+            self.server.num_flows += 1
+            while not self.server.closing.wait(0.01) and not self.server.breaks.is_set():
                 number += 1
                 line = f"2026-11-21T14:49:{number // 100 % 60:02}.{number:09}Z {number}\n".encode()
                 self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
@@ -122,8 +125,7 @@ class Observed:
 
     def __init__(self, pod, *conditions):
         self._pod = pod
-        self._status = JobStatus(tuple(Condition(kind, "True", "", "", NOW) for kind in conditions), NOW, NOW, False)
-        self.logs = LogAccess(0.2)
+        self._status = JobStatus(tuple(Condition(kind, "True", "", "") for kind in conditions))
 
     def __call__(self):
         return self
@@ -174,10 +176,18 @@ def test_a_log_that_is_there_as_a_whole_is_not_waited_for_as_long_as_a_silent_wo
         tail.open_log(access, ENDED, follow=False)
 
 
-def test_credentials_that_expire_cut_the_log_of_a_pod_that_has_ended(access, server):
-    server.expired, observed = True, Observed(ENDED, "Succeeded")
-    observed.logs.allowed()
-    assert list(logs.Following(access, observed, None, print).lines(threading.Event())) == [LogCut(0, "uid-0")]
+def test_credentials_that_expire_while_a_log_is_read_end_nothing_and_it_goes_on_after_a_login(access, server):
+    stop = threading.Event()
+    lines = logs.Following(access, Observed(RUNS, "Running"), None, print).lines(stop)
+    next(lines)
+    server.expired = True
+    server.breaks.set()
+    until(lambda: server.num_refused > 1, "it is asked for again")
+    server.expired = False
+    server.breaks.clear()
+    until(lambda: server.num_flows > 1, "it is read again")
+    stop.set()
+    assert not [line for line in lines if isinstance(line, LogCut)]
 
 
 def test_credentials_that_were_never_accepted_are_named_at_once(access, server):

@@ -5,10 +5,12 @@ import json
 import pytest
 
 from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
+from tests.messages import unnamed
 from train_func import InvalidInput, Run
 from train_func.client.backend import provisional
-from train_func.client.cluster import preflight
+from train_func.client.cluster import preflight, rights
 from train_func.client.cluster.kubeconfig import connect
+from train_func.client.cluster.rights import Right
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.placement import Placement
 
@@ -43,9 +45,9 @@ def checked(tmp_path, monkeypatch):
     with running(server := ApiServer()):
         monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", {"server": server.url})))
 
-        def check(api, **options):
+        def check(api, manifest=MANIFEST, **options):
             server.answer = api
-            return preflight.check(connect(), MANIFEST, **options)
+            return preflight.check(connect(), manifest, **options)
 
         yield check
 
@@ -53,19 +55,43 @@ def checked(tmp_path, monkeypatch):
 ALL = ("get", "list", "watch", "create", "delete", "patch")
 
 
+class WithClaims(Api):
+    """Has claims, by their names, with their access modes."""
+
+    def __init__(self, **modes):
+        super().__init__(*ALL)
+        self.modes = modes
+
+    def __call__(self, asked):
+        if "/persistentvolumeclaims/" not in asked.path:
+            return super().__call__(asked)
+        modes = self.modes.get(asked.path.rpartition("/")[2])
+        if modes is None:
+            return Answer(404, {"kind": "Status", "reason": "NotFound", "message": "not found", "code": 404})
+        return Answer(body={"kind": "PersistentVolumeClaim", "spec": {"accessModes": modes}})
+
+
+def mounting(workers):
+    """The manifest of a run that reads claims, and keeps its cache in another."""
+    run = Run(workers=workers, inputs={"a": "pvc://reviews/2026", "b": "pvc://pictures", "c": "pvc://reviews/2025"})
+    placement = Placement(image="registry/image:1", cpu=1, cache="shared")
+    return PYTORCHJOB.render(provisional(run, "s3://bucket"), placement, ("run.json",))
+
+
 def test_missing_rights_are_named_together_with_the_role_that_grants_them(checked):
     with pytest.raises(InvalidInput) as caught:
         checked(Api("get", "list", "watch"), also=["image: none is given"])
     assert caught.value.cause == "input"  # of the first fault
-    assert "create, delete, patch configmaps" in str(caught.value)
-    assert "create, delete, patch pytorchjobs.kubeflow.org" in str(caught.value)
-    assert "kind: Role" in str(caught.value)
-    assert "image: none is given" in str(caught.value)
+    also, missing = caught.value.faults
+    assert also.startswith("image: ")
+    for group, resource in (("", "configmaps"), ("kubeflow.org", "pytorchjobs")):
+        assert rights.worded([Right(group, resource, verb) for verb in ("create", "delete", "patch")]) in missing
+    assert rights.FILE in missing
 
 
 def test_what_may_not_be_looked_at_is_said_once_and_refuses_nothing(checked):
     (note,) = checked(Api(*ALL))
-    assert all(unknown in note for unknown in ("its quotas", "its limit ranges", "whether a node could hold a worker"))
+    assert unnamed(note, "quotas", "node") == []
     assert checked(Api(*ALL)) == []
 
 
@@ -83,3 +109,17 @@ def test_what_several_checks_find_is_told_by_the_one_that_tells_it_best(checked)
     with pytest.raises(InvalidInput) as caught:
         checked(Full(*ALL))
     assert (caught.value.cause, len(caught.value.faults)) == ("quota", 1)
+
+
+def test_every_claim_that_cannot_be_mounted_is_named_once(checked):
+    with pytest.raises(InvalidInput) as caught:
+        checked(WithClaims(pictures=["ReadWriteOncePod"]), mounting(workers=2))
+    assert caught.value.cause == "input"
+    assert sorted(fault.split("'")[1] for fault in caught.value.faults) == ["pictures", "reviews", "shared"]
+
+
+def test_a_claim_of_one_node_is_told_of_where_there_are_several_workers(checked):
+    modes = {"reviews": ["ReadOnlyMany"], "pictures": ["ReadWriteOnce", "ReadOnlyMany"], "shared": ["ReadWriteOnce"]}
+    told = [note for note in checked(WithClaims(**modes), mounting(workers=2)) if "claim" in note]
+    assert [note.split("'")[1] for note in told] == ["shared"]
+    assert [note for note in checked(WithClaims(**modes), mounting(workers=1)) if "ReadWriteOnce" in note] == []

@@ -26,7 +26,7 @@ def ended(store) -> Callable[..., None]:
 
     def put(attempt: int = 1, **fields: object) -> None:
         end = {"worker": 0, "attempt": attempt, "ended": f"{attempt}", "exit_code": 1, **fields}
-        store.put(f"job-a/attempts/{attempt}/worker-0.json", EndRecord(**end).to_record())
+        store.put(f"job-a/attempts/{attempt}/worker-0.json", EndRecord(**end).to_json())
 
     return put
 
@@ -34,8 +34,8 @@ def ended(store) -> Callable[..., None]:
 def test_a_worker_that_left_no_record_is_told_by_its_exit_code_and_not_by_its_log(store):
     error = explain(a_record(), RecordedJob("exit_1"), store)
     assert error.cause == "unknown"
-    assert "worker 0 ended with exit code 1\n" in str(error)
-    assert "hello from the log" not in str(error)
+    assert unnamed(error, "worker 0", "exit code 1") == []
+    assert "hello" not in str(error)
 
 
 KILLED_LOG = "worker 1 of 2 starts in job-a-worker-1\nworker 1 meets the others\n[rank 1] slow 0\n[rank 1] slow 1\n"
@@ -78,7 +78,7 @@ def test_what_the_supervisor_wrote_as_termination_message_is_read(store):
     status["state"]["terminated"] |= {"exitCode": 77, "message": json.dumps(said)}
     error = explain(a_record(), job, store)
     assert error.cause == "storage"
-    assert unnamed(error, "worker 0", "exit code 77", "the keys are wrong") == []
+    assert unnamed(error, "worker 0", "exit code 77", said["message"]) == []
 
 
 def test_the_deadline_is_told_with_what_kept_the_workers_from_starting(store):
@@ -87,7 +87,7 @@ def test_the_deadline_is_told_with_what_kept_the_workers_from_starting(store):
     job.recorded["job"] = RecordedJob("deadline").recorded["job"]
     error = explain(a_record(), job, store)
     assert error.cause == "deadline"
-    assert unnamed(error, "worker 0", "0/1 nodes are available: 1 Insufficient cpu") == []
+    assert unnamed(error, "worker 0", "Insufficient cpu") == []
 
 
 def test_a_worker_over_its_memory_is_told_even_when_its_pod_is_gone(store):
@@ -108,12 +108,12 @@ def test_a_worker_that_was_taken_away_is_told(store):
 def test_a_worker_that_was_evicted_for_its_disk_is_told_with_what_to_raise(store, ended, cause):
     job = RecordedJob("evicted_disk").without(pods=True)
     assert explain(a_record(), job, store).cause == "storage"
-    ended(exit_code=71, cause=cause, message="3 of 3 attempts made no progress")
+    ended(exit_code=71, cause=cause, message="3 of 3 attempts")
     error = explain(a_record(), job, store)
     assert error.cause == "storage"
     assert "disk='20Mi'" in str(error)
-    assert "next: raise disk=..." in str(error)
-    assert "3 of 3 attempts made no progress" in str(error)
+    assert "disk=..." in str(error)
+    assert "3 of 3 attempts" in str(error)
 
 
 def test_an_eviction_in_between_hides_no_fault_of_the_function(store, ended):
@@ -163,7 +163,7 @@ def test_a_fault_of_an_earlier_submission_is_not_that_of_the_newest(store, ended
     store.put("job-a/run.json", json.dumps({"submitted": NEWEST}).encode())
     told = explain(a_record(), RecordedJob("exit_1"), store)
     assert told.cause == "unknown"
-    assert "worker 0 ended with exit code 1" in str(told)
+    assert unnamed(told, "worker 0", "exit code 1") == []
     assert "ValueError" not in str(told)
 
 
@@ -174,7 +174,7 @@ def test_an_image_without_this_package_is_named_as_the_fault(store):
     status["state"]["terminated"] |= {"message": f"{said}(ModuleNotFoundError: No module named 'train_func')\n"}
     error = explain(a_record(), job, store)
     assert error.cause == "image"
-    assert "No module named 'train_func'" in str(error)
+    assert "ModuleNotFoundError" in str(error)
     assert "make image" in str(error)
 
 
@@ -184,7 +184,7 @@ def test_what_pod_and_record_both_say_of_the_memory_is_said_once(store, ended):
     (status,) = job.recorded["pods"][0]["status"]["containerStatuses"]
     status["state"]["terminated"]["message"] = json.dumps(said)
     ended(cause="memory", exit_code=71, message=said["message"])
-    assert str(explain(a_record(), job, store)).count("3 of 3 attempts made no progress") == 1
+    assert str(explain(a_record(), job, store)).count(said["message"]) == 1
 
 
 def test_the_way_to_the_whole_log_prints_what_a_worker_wrote_without_obeying_it(store, capsys):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.messages import unnamed
 from tests.recorded_jobs import Clock, RecordedJob, a_record, looked
 from train_func import events
 from train_func.client.diagnose import JobMonitor, patiently
@@ -48,7 +49,8 @@ def test_that_nothing_is_heard_is_told_once_and_that_it_is_over_and_again(job, e
     first, over, again, over_again = told
     assert str(error) in str(first)
     assert first.cause == error.cause
-    assert "reconnected to the cluster" in str(over)
+    assert (over.cause, over.remedy) == ("cluster", "")
+    assert str(error) not in str(over)
     assert (again, over_again) == (first, over)
 
 
@@ -69,8 +71,9 @@ def test_a_backend_that_raises_instead_is_told_the_same_way_unless_it_does_from_
     monkeypatch.setattr(job, "pods", refuses)
     clock.seconds += 2
     assert [diagnosis.cause for diagnosis in monitor.look()] == ["permission"]
-    with pytest.raises(InvalidInput, match="have this Role applied"):
+    with pytest.raises(InvalidInput) as raised:
         JobMonitor(a_record(), job, clock).look()
+    assert raised.value is FORBIDDEN
 
 
 @pytest.mark.parametrize("error", [AWAY, FORBIDDEN], ids=["away", "forbidden"])
@@ -98,10 +101,7 @@ def test_a_worker_that_waits_for_its_store_is_told_once_with_the_address(job):
         clock.seconds += 1
     (diagnosis,) = told
     assert diagnosis.cause == "storage"
-    assert diagnosis.message == (
-        "worker 0 waits for the store: s3://b/runs, server http://no-store:9000 [10.96.0.1]: "
-        "connection refused: nothing listens there"
-    )
+    assert unnamed(diagnosis.message, "worker 0", REFUSED) == []
     assert "s3_endpoint=..." in diagnosis.remedy
     assert monitor.failure() is None
 
@@ -148,7 +148,7 @@ def test_a_worker_that_has_ended_twice_without_its_store_and_waits_again_is_give
     _, monitor, given_up = looked(without_the_store(job, ends=2), 10)
     assert given_up <= 6
     assert monitor.failure().cause == "storage"
-    assert "worker 0 waits for the store: s3://b/runs, server http://no-store:9000" in str(monitor.failure())
+    assert unnamed(monitor.failure(), "worker 0", "http://no-store:9000") == []
 
 
 def test_one_end_without_the_store_is_waited_through_however_often_it_is_told(job):

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+from tests.messages import unnamed
+
 
 def doctor(*arguments, **environment):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TRAIN_FUNC_", "KUBE"))}
@@ -14,9 +16,15 @@ def doctor(*arguments, **environment):
 def test_everything_that_is_missing_is_told_at_once_with_its_remedy(tmp_path):
     done = doctor("doctor", HOME=str(tmp_path))
     assert done.returncode == 3
-    assert "FAIL  cluster: image: none is given; give Cluster(image='registry/name:tag')" in done.stdout
-    assert "FAIL  cluster: no cluster is named" in done.stdout
-    assert "FAIL  store: store: none is given" in done.stdout
+    found = [line.split(": ") for line in done.stdout.splitlines()]
+    assert [line[:2] for line in found[:2] + found[3:]] == [
+        ["FAIL  cluster", "store"],
+        ["FAIL  cluster", "image"],
+        ["FAIL  store", "store"],
+    ]
+    assert unnamed(found[1], "Cluster(image='registry/name", "TRAIN_FUNC_IMAGE") == []
+    assert found[2][0] == "FAIL  cluster"
+    assert unnamed(found[2], "KUBECONFIG", "Cluster(context=...)") == []
     assert done.stderr == ""
 
 

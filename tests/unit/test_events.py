@@ -17,6 +17,7 @@ TOLD = [
     events.SessionOpened(run="a", attempt=7, world_size=8, device="cuda:0", precision="bf16", num_threads=2),
     events.StepProgress(step=40, num_steps=101, epoch=0.4, loss=0.693, rows_per_second=7.5, seconds_left=3661),
     events.Evaluated(step=40, epoch=0.4, prefix="eval_test", metrics={"accuracy": 0.5, "best": "yes", "rows": 101}),
+    events.Reported(step=40, metrics={"loss": 0.693, "lr": 1e-05}),
     events.RowsAudited(what="epoch=1", counts={"rows": 101, "missing": 0}, world_size=8),
     events.Note(text="Größe 食物\n\ttab and line"),
     events.Published(attempt=7, model="s3://bucket/a/model"),

@@ -20,11 +20,11 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from train_func import Run, TextClassification
-from train_func.worker.check import check
+from train_func.worker.check import report_of
 from train_func.worker.tasks.text_classification import find_text_model
 for fields in json.load(sys.stdin):
     run = Run(task=TextClassification(**fields))
-    print(json.dumps(check(run, None, Path(sys.argv[1]))), flush=True)
+    print(json.dumps(report_of(run.to_dict(), None, Path(sys.argv[1]))), flush=True)
     if sys.argv[2] == "download":
         find_text_model(run.task, None, Path(sys.argv[1]))
 assert "torch" not in sys.modules
@@ -115,29 +115,29 @@ def test_what_is_not_there_is_not_found(answered):
 
 def test_what_is_gated_says_where_to_ask(answered, repositories, ask, tmp_path):
     found = faults(answered["gated"])
-    assert unnamed(found["data"], "data set 'me/gated'", "gated", "/datasets/me/gated", "HF_TOKEN") == []
-    assert unnamed(found["model"], "model 'me/gated'", "gated", "HF_TOKEN") == []
+    assert unnamed(found["data"], "'me/gated'", "gated", "/datasets/me/gated", "HF_TOKEN") == []
+    assert unnamed(found["model"], "'me/gated'", "gated", "HF_TOKEN") == []
     with tiny_hub(repositories) as address:
         (report,) = ask(address, tmp_path, {"model": "me/gated", "dataset": "me/gated"}, HF_TOKEN="some-token")
-    assert unnamed(faults(report)["data"], "data set 'me/gated'", "gated", "access") == []
-    assert unnamed(faults(report)["model"], "model 'me/gated'", "gated", "access") == []
+    assert unnamed(faults(report)["data"], "'me/gated'", "gated", "access") == []
+    assert unnamed(faults(report)["model"], "'me/gated'", "gated", "access") == []
     assert "some-token" not in json.dumps(report)
 
 
 def test_subsets_are_listed_when_one_has_to_be_named(answered):
-    assert unnamed(faults(answered["several"])["data"], "data set 'me/several'", "subset=", "['a', 'b']") == []
+    assert unnamed(faults(answered["several"])["data"], "'me/several'", "subset=", "['a', 'b']") == []
     assert unnamed(faults(answered["no such subset"])["data"], "'c'", "subset=", "['a', 'b']") == []
     assert answered["subset"]["faults"] == []
 
 
 def test_a_revision_that_is_not_there_is_named(answered):
     found = faults(answered["revision"])
-    assert unnamed(found["data"], "data set 'me/reviews' (revision v2)") == []
-    assert unnamed(found["model"], "model 'me/tiny' (revision v3)") == []
+    assert unnamed(found["data"], "'me/reviews'", "revision v2") == []
+    assert unnamed(found["model"], "'me/tiny'", "revision v3") == []
 
 
 def test_a_pickle_is_refused_before_it_is_downloaded(answered):
-    assert "pickle (pytorch_model.bin)" in faults(answered["pickled"])["model"]
+    assert "pytorch_model.bin" in faults(answered["pickled"])["model"]
 
 
 def test_what_is_no_id_is_said_to_be_neither_id_nor_file(answered):
@@ -167,21 +167,14 @@ def test_what_was_downloaded_before_is_used_while_the_hub_is_away(repositories, 
     assert unnamed(faults(revision)["data"], f"only commit {commit}") == []
     assert "no copy" in faults(revision)["model"]
     for cause in ("data", "model"):
-        assert (
-            f"cannot be reached from here (ConnectError: [Errno 111] Connection refused), and HF_HOME ({tmp_path}/hf)"
-            in (faults(absent)[cause])
-        )
-        assert (
-            "without the Hub work a local file or folder, package://NAME/FOLDER, a store address"
-            in faults(absent)[cause]
-        )
+        assert unnamed(faults(absent)[cause], "ConnectError", f"HF_HOME ({tmp_path}/hf)", "package://") == []
 
 
 def test_a_model_that_was_only_checked_is_not_taken_for_downloaded(repositories, ask, tmp_path):
     with tiny_hub(repositories) as address:
         ask(address, tmp_path, GOOD)
     (offline,) = ask(address, tmp_path, GOOD)
-    assert "holds a part of it only" in faults(offline)["model"]
+    assert "part" in faults(offline)["model"]
 
 
 def test_a_name_that_does_not_resolve_is_known_within_seconds(ask, tmp_path):
@@ -190,4 +183,4 @@ def test_a_name_that_does_not_resolve_is_known_within_seconds(ask, tmp_path):
     start = time.monotonic() - began
     (report,) = ask("http://no-such-host.invalid", tmp_path, GOOD)
     assert time.monotonic() - began - start < 20 + 3 * start  # a busy machine takes long to start anything
-    assert "cannot be reached from here (ConnectError: " in faults(report)["data"]
+    assert "ConnectError" in faults(report)["data"]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.messages import unnamed
 from tests.twin_jobs import until
 from train_func import Cluster, Local
 from train_func.client.backend import provisional
@@ -53,22 +54,21 @@ def test_the_way_back_names_the_backend(job, monkeypatch, backend, named):
 
 def test_the_way_back_names_the_namespace_of_the_environment(job, monkeypatch):
     monkeypatch.setenv("TRAIN_FUNC_NAMESPACE", "bob")
-    assert (
-        Job(job.record, Cluster(), job._store).attach_expression == f"attach({job.name!r}, on=Cluster(namespace='bob'))"
-    )
+    assert "on=Cluster(namespace='bob')" in Job(job.record, Cluster(), job._store).attach_expression
 
 
 @pytest.mark.parametrize("ask", [Job.wait, Job.result, Job.cancel, Job.fetch])
 def test_a_job_of_another_place_is_said_to_be_there(job, ask):
     submitted_to(job, "Cluster", "namespace alice", namespace="alice")
-    with pytest.raises((JobNotFound, OSError), match=rf"attach\('{job.name}', on=Cluster\(namespace='alice'\)\)"):
+    with pytest.raises((JobNotFound, OSError)) as refused:
         ask(job)
+    assert unnamed(refused.value, f"'{job.name}'", "on=Cluster(namespace='alice')") == []
 
 
 def test_deleting_through_a_handle_on_another_backend_names_the_one_that_has_the_job(job, capsys):
     submitted_to(job, "Cluster", "namespace alice", namespace="alice")
     job.delete()
-    assert f"attach('{job.name}', on=Cluster(namespace='alice'))" in capsys.readouterr().out
+    assert unnamed(capsys.readouterr().out, f"'{job.name}'", "on=Cluster(namespace='alice')") == []
     assert job._store.get(job.record.keys.submission).data  # what it is found by stays
 
 
@@ -84,14 +84,17 @@ def test_a_submission_of_another_format_says_nothing_of_its_backend(job):
     key = job.record.keys.submission
     kept = json.loads(job._store.get(key).data)
     job._store.put(key, json.dumps({**kept, "format": 2, "region": "eu"}).encode())
-    with pytest.raises(JobNotFound, match="submit the run again"):
+    with pytest.raises(JobNotFound) as gone:
         job.wait()
+    assert unnamed(gone.value, job.record.job_name, "on=Cluster(...)") == []
+    assert "alice" not in str(gone.value)
 
 
 def test_a_job_of_this_place_that_is_gone_is_to_be_submitted_again(job):
     submitted_to(job, "Local", "this machine")
-    with pytest.raises(JobNotFound, match="submit the run again"):
+    with pytest.raises(JobNotFound, match=job.record.job_name) as gone:
         job.wait()
+    assert "on=" not in str(gone.value)
 
 
 def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, capsys):
@@ -99,7 +102,7 @@ def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, 
     take_away(tmp_path / "store")
     job.cancel()
     assert jobs.backend.job(job.record.job_name).status().finished
-    assert "it is stopped; the store could not be told" in capsys.readouterr().out
+    assert unnamed(capsys.readouterr().out, job.name, "stopped", "Absent", str(tmp_path / "store")) == []
 
 
 def test_what_is_published_while_a_job_is_cancelled_stays_and_cancel_says_so(job, jobs, tmp_path, capsys):
@@ -139,10 +142,11 @@ def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys
     result = {"attempt": 1, "metrics": {"loss": 0.5}, "files": {}}
     job._store.put(job.record.keys.result, json.dumps(result).encode())
     submitted_to(job, "Local", "this machine")
-    for said in ("the job is deleted", "there is no job any more"):
+    for is_there in (True, False):
+        assert (jobs.backend.job(name).status() is not None) is is_there
         job.delete()
         (line,) = capsys.readouterr().out.splitlines()
-        assert said in line
+        assert ("its pods" in line) is is_there
         assert f"{job._store.address}/{job.name}/" in line
         assert not (jobs.home / "jobs" / name).exists()
         assert (jobs.backend.job(name).status(), job.state, job.result()) == (None, "Succeeded", {"loss": 0.5})
@@ -167,17 +171,17 @@ def test_a_result_says_why_it_has_no_metrics(job, capsys):
 
 @pytest.mark.parametrize("attempt", ["1", 0, 1.5, True])
 def test_an_attempt_that_is_no_number_is_refused(job, attempt):
-    with pytest.raises(InvalidInput, match=f"attempt={attempt!r}: a whole number of at least 1 is expected"):
+    with pytest.raises(InvalidInput, match=rf"^attempt={attempt!r}: .*\b1\b"):
         job.logs(attempt=attempt)
 
 
 @pytest.mark.parametrize("worker", [4, -1, "0"])
 def test_a_worker_that_no_attempt_had_is_refused_with_those_there_were(job, worker):
-    job._store.put(job.record.keys.attempt(1).log(3), b"said by worker 3\n")
-    assert list(job.logs(worker=3))[1:] == ["[worker 3] said by worker 3"]
-    assert list(job.logs(worker=3, attempt=1)) == ["[worker 3] said by worker 3"]
+    job._store.put(job.record.keys.attempt(1).log(3), b"said by it\n")
+    assert list(job.logs(worker=3))[1:] == ["[worker 3] said by it"]
+    assert list(job.logs(worker=3, attempt=1)) == ["[worker 3] said by it"]
     assert list(job.logs(worker=1)) == []
-    with pytest.raises(InvalidInput, match=f"worker={worker!r}: .* workers 0, 1, 3"):
+    with pytest.raises(InvalidInput, match=f"^worker={worker!r}: .* 0, 1, 3$"):
         job.logs(worker=worker)
 
 

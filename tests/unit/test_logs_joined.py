@@ -47,7 +47,7 @@ def keep(store, attempt, worker, uid, *texts, ended=True):
     store.put(f"{root}/worker-{worker}.log", "".join(f"{text}\n" for text in log_of(worker, uid, *texts)).encode())
     if ended:
         end = EndRecord(attempt=attempt, worker=worker, pod_uid=uid, exit_code=0, cause=None, message="")
-        store.put(f"{root}/worker-{worker}.json", end.to_record())
+        store.put(f"{root}/worker-{worker}.json", end.to_json())
 
 
 def pod(uid, *, deleted=False):

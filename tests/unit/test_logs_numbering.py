@@ -99,7 +99,9 @@ def test_that_what_was_trained_is_published_names_its_attempt():
 
 
 def test_an_event_is_shown_as_its_words():
-    assert list(headed(Numbering({}, 0).told([claims("a", 1)])))[1].startswith("[worker 0] attempt 1 of at most 3: ")
+    claim = claims("a", 1)
+    assert list(headed(Numbering({}, 0).told([claim])))[1] == f"[worker 0] {events.readable(claim.text)}"
+    assert events.MARK not in events.readable(claim.text)
 
 
 @pytest.mark.parametrize("text", [f"[rank 0] {claims('a', 9).text}", "attempt 9 of at most 9: starts"])

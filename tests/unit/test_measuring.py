@@ -256,7 +256,7 @@ def test_what_was_measured_is_published_though_a_tracker_cannot_be_told(a_record
     result = json.loads(store.get("tiny-reviews-0123/result.json").data)
     assert result["metrics"]["loss"] > 0
     assert "note" not in result
-    assert "ConnectionError: tracking server is away" in capsys.readouterr().out
+    assert "ConnectionError: " in capsys.readouterr().out
 
 
 class Killed(BaseException):
@@ -280,7 +280,7 @@ def test_a_model_is_whole_and_left_to_be_published_when_its_rank_is_lost_while_i
     assert not store.list("tiny-reviews-0123/model/")
     pending = Pending(tmp_path)
     assert pending.attempt == 1
-    pending.upload(store, a_record(epochs=1), Stop())
+    pending.publish(store, a_record(epochs=1), Stop())
     result = json.loads(store.get("tiny-reviews-0123/result.json").data)
     assert (result["metrics"], result["step"]) == ({}, 2)
     assert result["note"]

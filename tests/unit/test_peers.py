@@ -58,7 +58,7 @@ def test_all_check_in_or_the_group_is_not_complete(group):
 def test_two_pods_that_say_they_are_the_same_worker_are_caught(group):
     first, second = group(2, 1, 1)
     assert not first.check_in(0.1)
-    with pytest.raises(PeersLost, match="two pods say that they are worker 1"):
+    with pytest.raises(PeersLost, match="two pods .* worker 1"):
         second.check_in(0.1)
 
 
@@ -140,7 +140,7 @@ def test_silence_of_the_neighbour_is_noticed(group, monkeypatch):
         time.sleep(0.02)
     silent.set()
     end = time.monotonic() + LIMIT
-    with pytest.raises(PeersLost, match="worker 1 has given no sign of life"):
+    with pytest.raises(PeersLost, match="worker 1 .* sign of life"):
         while time.monotonic() < end:
             first.look()
             time.sleep(0.02)

@@ -31,18 +31,17 @@ def supervisor(tmp_path):
     """One whose ranks have trained and sealed their model, and which has not met the end of its work yet."""
     record = write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())
     seal(tmp_path)
-    made = Supervisor(environment_of(0, tmp_path, record), LogTee(), Stop())
+    made = Supervisor(environment_of(0, tmp_path), LogTee(), Stop())
     made._attempt = Attempt(made._environment, record, open_store(record.store), made._log_tee, made._stop)
     made._agent = SimpleNamespace(ends=list, pids=set)
     return made
 
 
-def environment_of(worker, folder, record):
+def environment_of(worker, folder):
     return Environment(
         job_dir=folder / "job",
         work_dir=folder,
         temporary_dir=folder,
-        store=record.store,
         worker=worker,
         pod="a-run-worker-0",
         pod_uid="",
@@ -53,25 +52,24 @@ def environment_of(worker, folder, record):
         endpoint="127.0.0.1:1",
         rendezvous_id="a-run",
         rendezvous={},
+        cache_dir=folder / "cache",
     )
 
 
 def seal(folder):
     pending = Pending(folder)
-    pending.begin()
-    pending.folder.mkdir()
-    (pending.folder / "weights").write_bytes(b"trained")
-    pending.seal(1, {"metrics": {}})
+    pending.add(lambda files: (files / "weights").write_bytes(b"trained"), 1, is_model=True)
+    pending.report(1, {"metrics": {}}, seconds=900.0)
 
 
 def unreadable(folder):
-    (folder / "publication" / "sealed.json").write_bytes(b"\xff{")
+    (folder / "publication" / "state.json").write_bytes(b"\xff{")
 
 
 def gone(folder):
-    sealed = folder / "publication" / "sealed.json"
-    sealed.unlink()
-    sealed.mkdir()
+    state = folder / "publication" / "state.json"
+    state.unlink()
+    state.mkdir()
 
 
 @pytest.mark.parametrize("damage", [unreadable, gone])
@@ -107,6 +105,92 @@ def test_a_model_is_published_also_when_the_peers_are_lost(supervisor, tmp_path,
 
 
 @pytest.fixture
+def published(tmp_path):
+    """Publishes what waits, and returns result.json and the files under the model folder."""
+    record = write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())
+    store = open_store(record.store)
+
+    def publish(pending):
+        pending.publish(store, record, Stop())
+        model = f"{record.keys.model}/"
+        names = {entry.key.removeprefix(model) for entry in store.list(model)}
+        return json.loads(store.get(record.keys.result).data), names - {"manifest.json", "SHA256SUMS"}
+
+    return publish
+
+
+def writes(**files):
+    def write(folder):
+        for name, text in files.items():
+            (folder / name).write_text(text)
+
+    return write
+
+
+OF_EVERY_RUN = {"run.json", "versions.json"}
+
+
+def test_files_add_up_and_another_model_replaces_all_of_the_one_before(tmp_path, published):
+    pending = Pending(tmp_path)
+    pending.add(writes(part_1="old", part_2="old"), 1, is_model=True)
+    pending.add(writes(curve="drawn"), 1)
+    pending.add(writes(part_1="new"), 1, is_model=True)
+    pending.report(1, {"metrics": {"loss": 2.0, "rows": 7}})
+    pending.report(1, {"metrics": {"loss": 1.0}}, seconds=60)
+    result, names = published(pending)
+    assert names - OF_EVERY_RUN == {"part_1", "curve", "metrics.json"}
+    assert result["files"]["part_1"]["size"] == 3
+    assert result["metrics"] == {"loss": 1.0, "rows": 7}
+    assert pending.attempt is None
+
+
+def test_files_of_an_earlier_attempt_in_the_same_pod_are_not_published(tmp_path, published):
+    Pending(tmp_path).add(writes(old="1"), 1, is_model=True)
+    pending = Pending(tmp_path)
+    pending.add(writes(new="2"), 2)
+    pending.report(2, {}, seconds=60)
+    assert published(pending)[1] - OF_EVERY_RUN == {"new"}
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path, published):
+    pending = Pending(tmp_path)
+    pending.add(writes(whole="1"), 1)
+
+    def fails(folder):
+        (folder / "half").write_text("2")
+        raise OSError("no space left")
+
+    with pytest.raises(OSError):
+        pending.add(fails, 1)
+    pending.report(1, {}, seconds=60)
+    assert published(pending)[1] - OF_EVERY_RUN == {"whole"}
+
+
+def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is_not(tmp_path, published):
+    output = tmp_path / "output"
+    (output / "plots").mkdir(parents=True)
+    for name in ("plots/loss.png", "taken", "manifest.json"):
+        (output / name).write_text("left")
+    pending = Pending(tmp_path)
+    pending.add(writes(taken="published"), 1)
+    pending.report(1, {"metrics": {"loss": 2.0, "rows": 7}})
+    pending.conclude(1, output, {"loss": 1.0}, ["model (Linear)"], 60.0)
+    result, names = published(pending)
+    assert names - OF_EVERY_RUN == {"taken", "plots/loss.png", "metrics.json"}
+    assert result["files"]["taken"]["size"] == len("published")
+    assert (result["returned"], result["metrics"]) == ({"loss": 1.0}, {"loss": 2.0, "rows": 7})
+    assert all(told in result["note"] for told in ("model (Linear)", "manifest.json", "taken", "loss"))
+    assert sorted(path.name for path in output.iterdir() if path.is_file()) == ["manifest.json", "taken"]
+
+
+def test_a_function_that_leaves_nothing_has_a_result_all_the_same(tmp_path, published):
+    pending = Pending(tmp_path)
+    pending.conclude(1, tmp_path / "output", {}, (), 60.0)
+    result, names = published(pending)
+    assert (result["files"], result["returned"], names) == ({}, {}, set())
+
+
+@pytest.fixture
 def last_attempt(tmp_path):
     """Both workers of a formed group, in the only attempt that their run may have."""
     record = write_job_folder(
@@ -116,7 +200,7 @@ def last_attempt(tmp_path):
 
     def member(worker):
         stop = Stop()
-        environment = replace(environment_of(worker, tmp_path / str(worker), record), job_dir=tmp_path / "job")
+        environment = replace(environment_of(worker, tmp_path / str(worker)), job_dir=tmp_path / "job")
         made = Attempt(environment, record, open_store(record.store), SimpleNamespace(flush=lambda seconds: None), stop)
         made._peers = Peers(group, worker=worker, num_workers=2, stop=stop)
         return made
@@ -162,22 +246,6 @@ def test_of_a_worker_0_that_has_gone_only_what_it_has_published_is_left(last_att
     if published:
         first._store.put("a-run/result.json", b"{}")
     assert second.close(KILLED, None).exit_code == code
-
-
-@pytest.mark.parametrize(("published", "code"), [(True, exits.DONE), (False, exits.CODE)])
-def test_ranks_that_leave_with_code_0_behind_publish_have_done_their_work(last_attempt, published, code):
-    first, second = last_attempt
-    if published:
-        first._store.put("a-run/result.json", b"{}")
-    left = [RankEnd(0, 0, None, False, 0, unfinished=True), RankEnd(1, -15, None, True, 1)]
-    assert first.close(left, None).exit_code == code
-    assert second.close([RankEnd(1, 0, None, False, 0, unfinished=True)], None).exit_code == code
-    assert {end["exit_code"] for end in all_ends(first)} == {code}
-
-
-def all_ends(attempt):
-    store = attempt._store
-    return [json.loads(store.get(entry.key).data) for entry in store.list("a-run/attempts") if "/worker-" in entry.key]
 
 
 class Hangs:
@@ -243,5 +311,6 @@ def test_a_peer_that_ends_once_the_group_has_formed_does_not_end_the_wait_for_it
         attempt.lease = lease
         return Verdict(exits.DONE, None, "all ranks ended", 1)
 
-    attempt._watch(SimpleNamespace(final_end=final_end), set())
+    attempt._attempts = SimpleNamespace(final_end=final_end)
+    attempt._watch(set())
     assert attempt.over is None

@@ -32,7 +32,7 @@ def submitted(**options):
         ({"store_secret": "mine"}, ["store_secret='myminio'"]),
         ({"environment": {"MODE": "ok"}}, ["environment['MODE']=None"]),
         ({"queue": "q"}, ["queue=None"]),
-        ({"node_selector": {"zone": "a"}, "grace_seconds": 5}, ["node_selector={}", "grace_seconds=30"]),
+        ({"node_selector": {"zone": "a"}, "grace_seconds": 5}, ["grace_seconds=30", "node_selector={}"]),
     ],
 )
 def test_every_option_that_differs_is_told_and_no_other(now, told):

@@ -188,7 +188,7 @@ def test_positions_say_which_part_it_is():
 
 @pytest.mark.parametrize("given", [None, [1, 2], rows_of_length([1, 2])])
 def test_what_is_no_plan_is_refused(given):
-    with pytest.raises(InvalidInput, match="no part of a plan: give it train_dataset=split_dataset_by_node") as refused:
+    with pytest.raises(InvalidInput, match="train_dataset=split_dataset_by_node") as refused:
         facts_of(given)
     assert refused.value.cause == "code"
 

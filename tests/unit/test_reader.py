@@ -91,7 +91,7 @@ def test_the_names_of_integer_classes_survive_parquet_and_saving(tmp_path):
 def test_ragged_rows_are_counted_and_the_first_five_named(tmp_path):
     rows = ["fine,1", "one, two,1", "short", *["a,b,c,d"] * 5, '"fine, too",0']
     said = refusal(path := write(tmp_path, "a.csv", "\n".join(["text,label", *rows])))
-    assert unnamed(said, f"{path}: 7 rows", "2 more", 'double quote in it as ""') == []
+    assert unnamed(said, f"{path}: 7 rows", "2 more", '""') == []
     places = re.findall(r"row (\d+) has (\d+) field", said)
     assert places == [("3", "3"), ("4", "1"), ("5", "4"), ("6", "4"), ("7", "4")]
     assert unnamed(said, "'one, two,1'", "'short'") == []
@@ -171,7 +171,7 @@ def test_a_quote_that_is_never_closed_is_named_by_its_row(tmp_path):
     assert unnamed(said, "double quote", "row 3") == []
 
 
-@pytest.mark.parametrize(("content", "reason"), [("", r"is empty \(0 bytes\)"), ("\n\n", "holds no row")])
+@pytest.mark.parametrize(("content", "reason"), [("", "holds no row"), ("\n\n", "holds no row")])
 def test_an_empty_file_is_refused(tmp_path, content, reason):
     with pytest.raises(InvalidInput, match=f"a.csv: the file {reason}"):
         read(write(tmp_path, "a.csv", content))
@@ -228,7 +228,7 @@ def test_other_kinds_of_file_are_recognised(tmp_path, content, reason):
         ("a.json", '[{"a": 1}, 2]', "no object in 1 item: item 2: 2"),
         ("a.json", '[{"a": true}, {"a": {}}]', "column 'a' mixes true/false (item 1: true); object (item 2: {})"),
         ("a.parquet", b"PAR1 and no more", "not a whole Parquet file"),
-        ("a.txt", "text", "a file is read by its ending, which is one of .csv, .tsv, .json, .jsonl, .parquet"),
+        ("a.txt", "text", "a file is read by its ending, which is one of .csv, .tsv, .json, .jsonl, .parquet, .conll"),
     ],
 )
 def test_damaged_and_foreign_files_are_refused_with_their_place(tmp_path, name, content, reason):

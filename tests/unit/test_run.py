@@ -18,9 +18,9 @@ from tests.runs import a_run
 from train_func.errors import InvalidInput
 from train_func.fields import field_names
 from train_func.records import RUN_FORMAT, RunRecord
-from train_func.run import RECORD_KEY, Run, name_of
+from train_func.run import NAME, RECORD_KEY, Run, name_of
 from train_func.task import Task
-from train_func.tasks import TextClassification
+from train_func.tasks import TextClassification, TokenClassification
 from train_func.version import VERSION
 
 VALID = {"model": "bert-base-cased", "dataset": "reviews.csv"}
@@ -66,6 +66,14 @@ FAULTS = [
     ({"parameters": {RECORD_KEY: 2}}, "the function receives a field of Run under that name"),
     ({"parameters": {"api_key": "abcdef0123456789"}}, "holds a literal under the name 'api_key'"),
     ({"parameters": {"a": {"b": ["hf_" + "a" * 34]}}}, "holds a Hugging Face token"),
+    ({"name": 7}, "name=7: at most 24"),
+    ({"name": ""}, "name='': at most 24"),
+    ({"name": "My Reviews_2"}, "name='My Reviews_2': .*'my-reviews-2'"),
+    ({"name": "2nd-try"}, "name='2nd-try': .*'nd-try'"),
+    ({"name": "reviews-"}, "name='reviews-': .*'reviews'"),
+    ({"name": "a" * 25}, f"name='{'a' * 25}': .*'{'a' * 24}'"),
+    ({"name": "äö"}, "name='äö': .*'reviews'"),
+    ({"name": "hf_" + "a" * 34}, "name: holds a Hugging Face token"),
 ]
 
 
@@ -130,10 +138,10 @@ def test_a_run_cannot_be_changed():
         a_run().task.model = "other"
 
 
-@pytest.mark.parametrize("kind", [Run, TextClassification])
-def test_there_are_at_most_twelve_fields_each_with_a_line_of_meaning(kind):
+@pytest.mark.parametrize("kind", [Run, TextClassification, TokenClassification])
+def test_there_are_at_most_thirteen_fields_each_with_a_line_of_meaning(kind):
     source = inspect.getsource(kind)
-    assert len(field_names(kind)) <= 12
+    assert len(field_names(kind)) <= 13
     for name in field_names(kind):
         assert re.search(rf'^    {name}: .+\n    """.+\."""$', source, re.M), name
 
@@ -206,7 +214,7 @@ def test_what_is_not_given_or_not_named_is_refused_with_everything_else(kind, un
     assert all(part in fault for part, fault in zip(faults, caught.value.faults, strict=True))
 
 
-@pytest.mark.parametrize("kind", [Run, TextClassification])
+@pytest.mark.parametrize("kind", [Run, TextClassification, TokenClassification])
 def test_help_shows_the_fields(kind):
     assert tuple(inspect.signature(kind).parameters) == field_names(kind)
 
@@ -281,8 +289,9 @@ def test_a_run_beside_own_values_keeps_both_as_they_are_whatever_the_values_are_
 
 def test_own_values_that_hide_fields_of_the_run_are_refused_with_the_call_that_keeps_both():
     run = Run(epochs=2, parameters={"lr": 0.1, "epochs": 7})
-    with pytest.raises(InvalidInput, match=r"^epochs: .* call it so: train_func\({\*\*run.parameters, 'train_func'"):
+    with pytest.raises(InvalidInput, match="^epochs: ") as refused:
         RunRecord.from_parameters({**run.to_dict(), **run.parameters})
+    assert "train_func({**run.parameters, 'train_func'" in str(refused.value)
 
 
 def test_own_values_that_only_share_a_name_with_a_field_hide_none():
@@ -326,6 +335,22 @@ def test_a_job_name_is_a_dns_label_that_leaves_room_for_its_pods(model):
     assert len(f"{name}-g999-worker-999") <= 63
 
 
+@pytest.mark.parametrize("name", ["reviews", "a", "lr-0-1", "a" * 24])
+def test_the_readable_part_of_a_name_is_the_given_one_and_no_part_of_the_hash(name):
+    given, other = (name_of(a_run(**VALID, name=given), **MADE_OF) for given in (name, "other"))
+    unnamed_ = name_of(a_run(**VALID), **MADE_OF)
+    assert given.rpartition("-")[0] == name
+    assert {found.rpartition("-")[2] for found in (given, other)} == {unnamed_.rpartition("-")[2]}
+    assert NAME.fullmatch(given)
+    assert len(f"{given}-g999-worker-999") <= 63
+
+
+def test_a_record_from_before_runs_had_names_is_read():
+    plain = record().to_dict()
+    del plain["run"]["name"]
+    assert RunRecord.from_dict(plain) == record()
+
+
 def test_generations_have_addresses_of_their_own_and_share_the_published_model():
     first, second = record(1), record(2)
     assert (first.keys.prefix, first.job_name) == (first.name, first.name)
@@ -346,3 +371,9 @@ def test_a_record_of_another_version_is_refused_with_both_versions(change, diffe
     said = str(caught.value)
     assert unnamed(said, "train_func 9.9", f"train_func {VERSION}", f"format {RUN_FORMAT}", differs) == []
     assert "make image" in said
+
+
+def test_a_record_from_before_a_field_was_added_is_read_with_its_default():
+    plain = record().to_dict()
+    del plain["wheels"]
+    assert RunRecord.from_dict(plain) == record()

@@ -17,9 +17,11 @@ import transformers
 from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
 
+from tests.messages import unnamed
 from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
 from train_func.errors import InvalidInput, StorageFailed
+from train_func.events import RowsAudited
 from train_func.exits import MODEL, Exit, exit_of
 from train_func.records import Numerics, RunRecord
 from train_func.run import Run
@@ -90,7 +92,7 @@ def trainer_of(session, parameters, kind=Trainer, **changes):
     of_run = {"num_train_epochs": parameters["epochs"], "learning_rate": parameters["learning_rate"]}
     return kind(
         model=model,
-        args=TrainingArguments(**{**session.arguments, **of_run, **changes}),
+        args=TrainingArguments(**{**session.arguments(), **of_run, **changes}),
         train_dataset=data,
         eval_dataset=held_out,
         processing_class=tokenizer,
@@ -116,7 +118,7 @@ def test_the_function_can_be_called_as_it_is_and_publishes_a_usable_model(a_reco
     once = {"rows": 32, "used_once": 32, "missing": 0, "repeated": 0}
     measured = {"rows": 8, "in_metric_once": 8, "missing": 0, "repeated": 0}
     assert result["audit"] == {"world_size": 1, "training": [once] * 3, "held_out": measured}
-    assert sessions.here == sessions.Sessions(opened=True, published=True)
+    assert sessions.here == sessions.Sessions(opened=True, published=True, trained=True)
 
     folder = tmp_path / "fetched"
     folder.mkdir()
@@ -133,8 +135,10 @@ def test_the_function_can_be_called_as_it_is_and_publishes_a_usable_model(a_reco
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"published attempt=1 model={store.address}/tiny-reviews-0123/model"
-    assert "audit epoch=3 rows=32 used_once=32 missing=0 repeated=0 world_size=1" in lines
-    assert "audit held_out rows=8 in_metric_once=8 missing=0 repeated=0 world_size=1" in lines
+    used = {"rows": 32, "used_once": 32, "missing": 0, "repeated": 0}
+    measured = {"rows": 8, "in_metric_once": 8, "missing": 0, "repeated": 0}
+    assert str(RowsAudited(what="epoch=3", counts=used, world_size=1)) in lines
+    assert str(RowsAudited(what="held_out", counts=measured, world_size=1)) in lines
 
 
 def test_the_same_run_gives_the_same_weights(a_record):
@@ -152,8 +156,9 @@ def test_the_same_run_gives_the_same_weights(a_record):
 def test_a_run_that_has_its_result_is_not_trained_again(a_record, store):
     train_func(a_record().parameters())
     published = store.get("tiny-reviews-0123/model/manifest.json").data
-    with pytest.raises(InvalidInput, match="tiny-reviews-0123 .*result.*fresh=True"):
+    with pytest.raises(InvalidInput) as refused:
         train_func(a_record().parameters())
+    assert unnamed(refused.value, "tiny-reviews-0123", "fresh=True") == []
     assert store.get("tiny-reviews-0123/model/manifest.json").data == published
 
 
@@ -172,7 +177,7 @@ def test_what_is_published_was_measured_on_all_held_out_rows(a_record, store):
         trainer.eval_dataset = trainer.eval_dataset.select(range(3))
         trainer.compute_metrics = lambda prediction: {"odd": float("nan"), "shape": prediction.predictions.shape}
         trainer.train()
-        assert trainer.measured.metrics["rows"] == 3
+        assert trainer.evaluations[-1].metrics["rows"] == 3
         session.publish(trainer)
     result = json.loads(store.get("tiny-reviews-0123/result.json").data)
     assert result["metrics"] | {"loss": 0} == {"odd": None, "shape": [8, 2], "rows": 8, "loss": 0}
@@ -190,9 +195,9 @@ def test_the_probe_is_kept_for_all_attempts(a_record, store):
     kept = Numerics(precision="bf16", num_micro_batches=5, micro_batch_size=4, device="another")
     store.put(key, json.dumps(dataclasses.asdict(kept)).encode())
     with Session(a_record(micro_batch_size=2).parameters()) as session:
-        assert session.arguments["bf16"] is True
-        assert session.arguments["gradient_accumulation_steps"] == 5
-        assert session.arguments["per_device_train_batch_size"] == 4
+        assert session.arguments()["bf16"] is True
+        assert session.arguments()["gradient_accumulation_steps"] == 5
+        assert session.arguments()["per_device_train_batch_size"] == 4
     setup = json.loads(store.get("tiny-reviews-0123/attempts/1/setup.json").data)
     assert (setup["workers"], setup["world_size"], setup["numerics"]["num_micro_batches"]) == (2, 1, 5)
     assert {"python", "torch", "transformers", "datasets", "train_func"} <= set(setup["versions"])
@@ -216,8 +221,9 @@ def ranks_of(monkeypatch, num):
 
 def test_more_ranks_than_rows_of_a_global_batch_are_refused_before_anything_is_recorded(a_record, store, monkeypatch):
     ranks_of(monkeypatch, 4)
-    with pytest.raises(InvalidInput, match="^4 ranks: a global batch has batch_size=3 rows"):
+    with pytest.raises(InvalidInput) as refused:
         Session(a_record(workers=2, batch_size=3).parameters()).__enter__()
+    assert unnamed(refused.value, "4 ranks", "batch_size=3") == []
     assert store.list("tiny-reviews-0123/numerics.json") == []
 
 
@@ -380,25 +386,23 @@ def test_a_loss_that_is_not_finite_stops_the_training_with_step_and_rows(a_recor
         trainer = trainer_of(session, parameters)
         with torch.no_grad():
             trainer.model.classifier.bias.fill_(float("nan"))
-        with pytest.raises(InvalidInput, match=r"step 1 of 4 .*nan.*row ids: \d+, .*learning_rate=0.001\b"):
+        with pytest.raises(InvalidInput, match=r"row ids: \d+, ") as refused:
             trainer.train()
+    assert unnamed(refused.value, "step 1 of 4", "nan", "learning_rate=0.001") == []
 
 
-def test_arguments_are_a_mapping_and_take_others_when_called(a_record):
+def test_arguments_are_those_of_the_run_with_others_beside_them(a_record):
     with Session(a_record(address="").parameters()) as session:
-        plain = TrainingArguments(**session.arguments, num_train_epochs=2)
         called = session.arguments(save_strategy="epoch", report_to="none", num_train_epochs=2, seed=42)
         assert TrainingArguments(**called).save_strategy == "epoch"
-        of_run = {"num_train_epochs": 2, "learning_rate": 1e-3}
-        assert {**session.arguments, **of_run, "save_strategy": "epoch"} == called
-        assert not session.arguments.keys() & of_run  # they may stand beside the mapping
+        assert {**session.arguments(), "save_strategy": "epoch"} == called
+        assert (called["num_train_epochs"], called["learning_rate"], called["seed"]) == (2, 1e-3, 42)
         assert session.arguments(learning_rate=0.5)["learning_rate"] == 0.5
         for no_tracker in ({}, {"report_to": "none"}, {"report_to": []}):
             assert "logging_steps" not in session.arguments(**no_tracker)
         for tracker in ("tensorboard", ["mlflow"]):  # need not be installed to be asked for
             tracked = session.arguments(report_to=tracker)
             assert (tracked["logging_strategy"], tracked["logging_steps"]) == ("steps", 0.01)
-        assert plain.seed == 42
         with pytest.raises(InvalidInput) as refused:
             session.arguments(seed=1, max_steps=5, gradient_accumulation_steps=8, output_dir="mine", bf16=True)
         assert len(refused.value.faults) == 4
@@ -421,13 +425,14 @@ def test_a_trainer_without_arguments_is_refused_before_transformers_makes_its_ow
 
 
 @pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
-def test_epochs_other_than_the_runs_are_refused_with_the_remedy(a_record, kind):
+def test_epochs_other_than_the_runs_are_refused_with_the_remedy(a_record, kind, tmp_path):
     """As TrainingArguments has them of itself, when the user names none."""
     with Session(a_record(epochs=1).parameters()) as session:
-        own = TrainingArguments(**session.arguments)
+        own = TrainingArguments(str(tmp_path))
         trainer = trainer_of(session, {"epochs": own.num_train_epochs, "learning_rate": 1e-3}, kind)
-        with pytest.raises(InvalidInput, match=r"num_train_epochs=3.0\).* 1,.*\*\*session.arguments\(\)"):
+        with pytest.raises(InvalidInput) as refused:
             trainer.train()
+        assert unnamed(refused.value, "num_train_epochs=3.0", 1, "**session.arguments()") == []
         assert trainer.state.global_step == 0
 
 
@@ -467,8 +472,8 @@ def test_what_trackers_write_is_kept_with_the_attempt_also_when_the_training_fai
         trainer.train()
     kept = {entry.key: store.get(entry.key).data for entry in store.list("tiny-reviews-0123/attempts/1/")}
     assert kept["tiny-reviews-0123/attempts/1/runs/today/events"] == b"1 2 flushed"
-    assert kept["tiny-reviews-0123/attempts/1/mlruns/0/metrics/loss"] == b"1 2 "
-    assert "report_to wrote 2 files" in capsys.readouterr().out
+    assert kept["tiny-reviews-0123/attempts/1/trackers/mlflow.db"] == b"1 2 "
+    assert "2 files" in capsys.readouterr().out
     assert "MLFLOW_TRACKING_URI" not in os.environ
 
 
@@ -487,7 +492,7 @@ def test_a_tracker_that_cannot_write_changes_no_end_of_a_training(
         if own_error:
             raise own_error
     assert store.get("tiny-reviews-0123/attempts/1/runs/events").data == b"1"
-    assert "OSError: No space left on device" in capsys.readouterr().out
+    assert "OSError" in capsys.readouterr().out
     assert not list(tmp_path.glob("session-*"))
     assert transformers.Trainer.train is train
 
@@ -521,15 +526,12 @@ class Tracks(transformers.TrainerCallback):
     """Writes where TensorBoard and MLflow do, until the training fails."""
 
     def on_step_end(self, args, state, control, **others):
-        folders = (
-            Path(args.output_dir) / "runs/today/events",
-            Path(os.environ["MLFLOW_TRACKING_URI"].removeprefix("file://")),
-        )
-        for path in (folders[0], folders[1] / "0/metrics/loss"):
+        events = Path(args.output_dir) / "runs/today/events"
+        for path in (events, Path(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a") as file:
                 file.write(f"{state.global_step} ")
-        self.tb_writer = SimpleNamespace(flush=lambda: folders[0].write_text(folders[0].read_text() + "flushed"))
+        self.tb_writer = SimpleNamespace(flush=lambda: events.write_text(events.read_text() + "flushed"))
         if state.global_step == 2:
             _ = 1 / 0
 
@@ -834,7 +836,7 @@ def test_without_a_task_there_is_neither_model_nor_data(store, tmp_path, monkeyp
     monkeypatch.setenv("TRAIN_FUNC_JOB_DIR", str(tmp_path))
     with Session(record.parameters()) as session:
         assert (session.record, session.world_size) == (record, 1)
-        with pytest.raises(InvalidInput, match="this run has no task"):
+        with pytest.raises(InvalidInput, match="task"):
             session.model()
 
 
@@ -842,7 +844,7 @@ def test_a_session_leaves_nothing_behind(a_record, tmp_path, monkeypatch):
     monkeypatch.setenv("TRAIN_FUNC_WORK_DIR", str(tmp_path))
     before, train = set(tmp_path.iterdir()), transformers.Trainer.train
     with pytest.raises(ZeroDivisionError), Session(a_record().parameters()) as session:
-        assert Path(session.arguments["output_dir"]).is_dir()
+        assert Path(session.arguments()["output_dir"]).is_dir()
         assert transformers.Trainer.train is not train
         _ = 1 / 0
     assert {path.name for path in set(tmp_path.iterdir()) - before} <= {"store", "home"}

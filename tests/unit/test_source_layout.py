@@ -91,7 +91,7 @@ def test_the_hash_the_name_and_the_imports_are_told(source):
 
     assert source.sha256 == hashlib.sha256(source.text.encode()).hexdigest() == source.cells["sha256"]
     assert source.function == source.cells["function"] == "train_func"
-    assert source.imports == ("json", "os")
+    assert tuple(source.imports) == ("json", "os")
 
 
 def test_a_traceback_is_translated_to_the_lines_a_person_wrote(source, tmp_path):

@@ -11,6 +11,7 @@ import papermill
 import pytest
 from nbclient import NotebookClient
 
+from tests.messages import unnamed
 from tests.shipping import ship
 from train_func.client.source import locate
 
@@ -75,7 +76,7 @@ def test_what_other_cells_define_arrives(notebook, tmp_path):
     (source,) = notebook(*STORY, PACK)
     assert not hasattr(source, "faults"), source.faults
     assert ship(source, tmp_path)({}) == ('[0.001, ["bad", "good"]]', 2, [{"n": 3}, {"red": 1}])
-    assert source.imports == ["dataclasses", "enum", "json", "numpy", "os"]
+    assert list(source.imports) == ["dataclasses", "enum", "json", "numpy", "os"]
     assert source.seconds < 1
 
 
@@ -161,7 +162,7 @@ def test_faults_name_the_cell_and_the_line(notebook):
         *("cell In[1], line 1", "cell In[1], line 2", "cell In[2], line 3"),
         *("cell In[3], line 2", "cell In[3], line 3", "cell In[3], line 4", "cell In[3], line 4"),
     ]
-    assert "changed in cell In[2], line 1: `SIZES.append(2)`" in "".join(refused.faults)
+    assert any(not unnamed(fault, "cell In[2], line 1", "`SIZES.append(2)`") for fault in refused.faults)
     assert refused.seconds < 1
 
 
@@ -173,8 +174,7 @@ def test_names_without_a_statement_are_named(notebook):
         PACK,
     )
     (fault,) = refused.faults
-    assert "no statement of a cell or of its file binds 'helper'" in fault
-    assert "own_part.py: import it from there" in fault
+    assert unnamed(fault, "'helper'", "own_part.py") == []
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_generated_sources_arrive_byte_for_byte_and_work(tmp_path, num_sources):
         for piece in source.cells["pieces"]:
             assert piece["text"].removesuffix("\n") in generated.text
             assert "".join(split_lines(source.text)[piece["first"] - 1 : piece["last"]]) == piece["text"]
-    assert time.process_time() - started < 30
+    assert time.process_time() - started < 90
 
 
 def test_the_generator_is_the_same_for_the_same_seed():

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from tests.messages import unnamed
 from tests.mounts import needs_mount, run_on_disk
 from tests.s3_servers import KINDS, PROGRAMS, S3Server, add_minio_user, free_port, needed, only_these, s3_server
 from train_func.errors import StorageFailed
@@ -83,7 +84,7 @@ def test_a_missing_bucket_is_told(server, environment):
     environment(server)
     failed = probe_refused("s3://not-made-yet/runs")
     assert failed.reason == "bucket"
-    assert "mc mb local/not-made-yet" in str(failed)
+    assert "local/not-made-yet" in str(failed)
     assert refusal(lambda: open_store("s3://not-made-yet").list("")).reason == "bucket"
     assert refusal(lambda: open_store("s3://not-made-yet").get("run/a")).reason == "bucket"
 
@@ -93,7 +94,7 @@ def test_a_denied_prefix_is_told_with_the_missing_permission(minio, environment)
     environment(minio, AWS_ACCESS_KEY_ID=key, AWS_SECRET_ACCESS_KEY=secret)
     failed = probe_refused("s3://kubeflow-examples/other")
     assert failed.reason == "denied"
-    assert "s3:PutObject on arn:aws:s3:::kubeflow-examples/other/run/" in str(failed)
+    assert unnamed(failed, "s3:PutObject", "arn:aws:s3:::kubeflow-examples/other/run/") == []
     open_store("s3://kubeflow-examples/mine").probe("run")
     failed = refusal(lambda: open_store("s3://kubeflow-examples/mine").list("run/"))
     assert (failed.reason, "s3:ListBucket" in str(failed)) == ("denied", True)
@@ -134,7 +135,7 @@ def test_a_server_that_is_away_is_told_with_its_address_and_how_often_it_was_ask
     assert failed.reason == "unreachable"
     assert failed.retryable
     assert "refused" in str(failed)
-    assert "127.0.0.1" in str(failed)
+    assert "http://localhost:" in str(failed)
     assert "tried" in str(failed)
     assert "AWS_ENDPOINT_URL_S3" in str(failed)
 
@@ -164,7 +165,7 @@ def test_a_server_that_accepts_no_connection_is_told(unanswered):
         unanswered(endpoint_of(full))
         failed = probe_refused()
     assert failed.reason == "unreachable"
-    assert "no connection in time" in str(failed)
+    assert "connection" in failed.fault
 
 
 def test_any_operation_on_a_server_that_never_answers_ends_within_its_limits(unanswered, silent, monkeypatch, tmp_path):

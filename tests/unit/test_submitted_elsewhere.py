@@ -3,7 +3,6 @@
 import json
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -17,11 +16,9 @@ from train_func.client.status import Condition, JobStatus
 from train_func.client.submission import SubmissionRecord
 from train_func.storage import open_store
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
 
 def status(condition="Running"):
-    return JobStatus((Condition(condition, "True", "", "", NOW),), NOW, None, interrupted=False)
+    return JobStatus((Condition(condition, "True", "", ""),))
 
 
 class Elsewhere:

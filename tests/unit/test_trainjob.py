@@ -49,7 +49,7 @@ def test_the_number_of_processes_is_said_also_without_gpus():
 
 
 def test_what_it_does_not_have_is_refused_by_name():
-    with pytest.raises(InvalidInput, match=r"priority_class='low': a TrainJob cannot set it"):
+    with pytest.raises(InvalidInput, match=r"priority_class='low': .*\bTrainJob\b"):
         Cluster(image="i:1", kind="TrainJob", priority_class="low")
     assert Cluster(image="i:1", priority_class="low").kind is None
 
@@ -62,7 +62,7 @@ def test_a_run_has_as_many_attempts_as_its_kind_of_job(capsys):
 
 
 def test_an_unknown_kind_is_refused_by_the_name_of_its_setting(monkeypatch):
-    with pytest.raises(InvalidInput, match="kind='Job': one of PyTorchJob, TrainJob is expected"):
+    with pytest.raises(InvalidInput, match=r"kind='Job': .*\bPyTorchJob, TrainJob\b"):
         Cluster(kind="Job")
     monkeypatch.setenv("TRAIN_FUNC_KIND", "Job")
     with pytest.raises(InvalidInput, match="TRAIN_FUNC_KIND='Job'"):

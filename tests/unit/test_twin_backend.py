@@ -111,58 +111,11 @@ def test_more_than_the_machine_has_is_refused_with_what_was_asked_and_what_is_th
     assert jobs.backend.job("job-a").status() is None
 
 
-def test_a_manifest_that_cannot_be_executed_is_refused_with_all_its_faults(jobs):
-    job = worker_manifest("pass", name="job-a")
-    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
-    pod = worker["template"]["spec"]
-    job["spec"]["elasticPolicy"] |= {"metrics": [], "nProcPerNode": 2}
-    job["spec"]["runPolicy"]["managedBy"] = "another-controller"
-    worker["restartPolicy"] = "Sometimes"
-    pod["initContainers"] = []
-    pod["volumes"].append({"name": "disk", "persistentVolumeClaim": {"claimName": "x"}})
-    pod["volumes"][0]["configMap"]["items"] = [{"key": "a", "path": "b"}]
-    container_of(job)["livenessProbe"] = {}
-    container_of(job)["env"] += [{"name": "TWICE"}, {"name": "TWICE"}]
-    container_of(job)["volumeMounts"].append({"name": "absent", "mountPath": "/x", "subPath": "y"})
-    with pytest.raises(InvalidInput) as caught:
-        jobs.create(job, {})
-    starts = [fault.split(" for ")[-1].split(";")[0] for fault in caught.value.faults]
-    assert starts == [
-        "metrics",
-        "managedBy",
-        "initContainers",
-        "livenessProbe",
-        "volume job: the twin cannot rename files of a ConfigMap",
-        "persistentVolumeClaim",
-        "subPath",
-        "mount /x: there is no volume 'absent'",
-        "the container's env: TWICE more than once",
-        "elasticPolicy.nProcPerNode must not be used with nprocPerNode",
-        "restartPolicy='Sometimes': one of Always, OnFailure, Never, ExitCode is expected",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda job: job.update(kind="TFJob"), "Workers only, no Master"),
-        (lambda job: job["spec"]["pytorchReplicaSpecs"].update(Master={}), "Workers only, no Master"),
-        (lambda job: container_of(job).update(name="main"), "one container, named pytorch, with a command"),
-        (lambda job: container_of(job).pop("command"), "one container, named pytorch, with a command"),
-        (lambda job: job["metadata"].update(name="Job_A"), "'Job_A': a DNS label is expected"),
-    ],
-)
-def test_what_is_no_job_for_the_twin_is_refused(jobs, change, message):
-    job = worker_manifest("pass", name="job-a")
-    change(job)
-    with pytest.raises(InvalidInput, match=message):
-        jobs.create(job, {})
-
-
 @pytest.mark.parametrize("name", ["", "..", "a/b", "Job", "x" * 64])
 def test_a_name_that_no_job_can_have_is_refused_everywhere(jobs, name):
-    with pytest.raises(InvalidInput, match="cannot be the name of a job"):
+    with pytest.raises(InvalidInput, match="name of a job") as refused:
         jobs.backend.job(name)
+    assert repr(name) in str(refused.value)
 
 
 def test_a_job_that_is_not_there_has_no_status_and_no_pods(jobs):

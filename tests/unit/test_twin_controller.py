@@ -1,4 +1,4 @@
-"""The twin executes a job as the operator does: completion, restarts, limits, conditions, clean-up."""
+"""The twin executes a job as the operator does: completion, restarts, limits, conditions."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.twin_jobs import container_of, until, worker_manifest
+from tests.twin_jobs import container_of, first_end, until, worker_manifest
 
 WORKER = "import os; worker = int(os.environ['TRAIN_FUNC_WORKER']); "
 # The first incarnation of worker 1 ends with the code, the next one with 0; worker 0 waits for that.
@@ -44,7 +44,7 @@ def test_workers_that_end_with_0_make_a_job_succeed(jobs):
     assert [pod.name for pod in jobs.backend.job("job-a").pods()] == [f"job-a-worker-{worker}" for worker in range(3)]
     assert all(pod.phase == "Succeeded" and pod.started <= pod.ended for pod in jobs.backend.job("job-a").pods())
     assert sorted(jobs.text()) == ["worker 0", "worker 1", "worker 2"]
-    assert status.start_time <= status.completion_time
+    assert jobs.moment("startTime") <= jobs.moment("completionTime")
     assert not status.interrupted
     assert jobs.conditions() == ["Created", "Created Running", "Created Succeeded"]
 
@@ -80,7 +80,7 @@ def test_a_permanent_exit_code_fails_the_job_at_once_and_once(jobs, exit_code):
     assert status.condition("Failed").reason == "PyTorchJobFailed"
     assert ends(jobs) == [(0, 0, "Completed", False), (1, exit_code, "Error", False)]
     assert "PyTorchJobRestarting" not in [found.reason for found in status.conditions]
-    assert status.completion_time is None
+    assert jobs.moment("completionTime") is None
 
 
 @pytest.mark.parametrize("end", ["sys.exit(143)", "sys.exit(144)", "os.kill(os.getpid(), 9)"])
@@ -107,48 +107,12 @@ def test_a_retryable_end_starts_that_worker_again_and_no_other(jobs, end):
 
 
 def test_a_command_that_does_not_exist_is_a_start_error(jobs):
-    job = worker_manifest("", name="job-a", workers=1, restart="Never")
+    job = worker_manifest("", name="job-a", workers=1)
     container_of(job)["command"] = ["no-such-command", "x"]
     jobs.create(job, {"run.json": b""})
-    jobs.ended()
-    (pod,) = jobs.backend.job("job-a").pods()
-    assert (pod.phase, pod.exit_code, pod.reason) == ("Failed", 128, "StartError")
-    assert "cannot execute 'no-such-command'" in pod.message
-
-
-def test_never_starts_nothing_again(jobs):
-    jobs.start("import sys; sys.exit(144)", workers=1, restart="Never")
-    jobs.ended()
-    assert ends(jobs) == [(0, 144, "Error", False)]
-    assert (
-        "is failed because 1 Worker replica(s) failed."
-        in jobs.backend.job("job-a").status().condition("Failed").message
-    )
-
-
-def test_on_failure_starts_again_in_place_until_the_backoff_limit(jobs):
-    code = WORKER + (
-        "import pathlib, sys, time; first = pathlib.Path(os.environ['TRAIN_FUNC_WORK_DIR'], 'first')\n"
-        "if first.exists(): print('again', flush=True); time.sleep(0.5); sys.exit()\n"
-        "first.touch(); print('first', flush=True); sys.exit(1)"
-    )
-    jobs.start(code, workers=1, restart="OnFailure", policy={"backoffLimit": 1})
-    status = jobs.ended()
-    (pod,) = jobs.backend.job("job-a").pods()
-    assert pod.restarts == 1
-    assert jobs.text() == ["first", "again"]
-    assert "has reached the specified backoff limit" in status.condition("Failed").message
-
-
-def test_in_place_restarts_within_the_limit_end_in_success(jobs):
-    code = (
-        "import os, pathlib, sys; first = pathlib.Path(os.environ['TRAIN_FUNC_WORK_DIR'], 'first')\n"
-        "if not first.exists(): first.touch(); sys.exit(1)"
-    )
-    jobs.start(code, workers=1, restart="OnFailure", policy={"backoffLimit": 3})
-    assert jobs.ended().condition("Succeeded") is not None
-    (pod,) = jobs.backend.job("job-a").pods()
-    assert (pod.restarts, pod.exit_code) == (1, 0)
+    pod = first_end(jobs)
+    assert (pod.exit_code, pod.reason) == (128, "StartError")
+    assert "no-such-command" in pod.message
 
 
 def test_the_deadline_fails_the_job_and_ends_its_pods(jobs):
@@ -156,10 +120,10 @@ def test_the_deadline_fails_the_job_and_ends_its_pods(jobs):
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["activeDeadlineSeconds"] = 1
     jobs.create(job, {"run.json": b""})
     status = jobs.ended()
-    assert "was active longer than specified deadline" in status.condition("Failed").message
+    assert status.is_over_deadline
     assert ends(jobs) == [(worker, 137, "DeadlineExceeded", False) for worker in range(2)]
     # The operator notices it by the end of a pod: the deadline, and the grace period of a program that hears nothing.
-    assert timedelta(seconds=2) <= status.completion_time - status.start_time < timedelta(seconds=60)
+    assert timedelta(seconds=2) <= jobs.moment("completionTime") - jobs.moment("startTime") < timedelta(seconds=60)
 
 
 def test_the_deadline_fails_a_job_whose_pods_cannot_start(jobs):
@@ -167,21 +131,8 @@ def test_the_deadline_fails_a_job_whose_pods_cannot_start(jobs):
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["activeDeadlineSeconds"] = 1
     container_of(job)["env"].append({"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})
     jobs.create(job, {"run.json": b""})
-    assert "was active longer than specified deadline" in jobs.ended().condition("Failed").message
+    assert jobs.ended().is_over_deadline
     assert ends(jobs) == [(0, None, "DeadlineExceeded", False)]
-
-
-def test_a_clean_pod_policy_of_running_ends_the_others_when_the_first_has_succeeded(jobs):
-    handler = (
-        "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print('ready', flush=True)\n"
-    )
-    others = "import time, pathlib; shared = pathlib.Path(os.environ['TRAIN_FUNC_CACHE_DIR'])\n"
-    waits = (
-        "if worker: (shared / 'ready').touch(); time.sleep(60)\nwhile not (shared / 'ready').exists(): time.sleep(0.01)"
-    )
-    jobs.start(WORKER + handler + others + waits, policy={"cleanPodPolicy": "Running"})
-    assert jobs.ended().condition("Succeeded") is not None
-    assert ends(jobs) == [(0, 0, "Completed", False), (1, 143, "Error", True)]
 
 
 def test_a_worker_gets_the_environment_of_the_operator(jobs):

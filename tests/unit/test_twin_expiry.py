@@ -72,7 +72,8 @@ def test_workers_that_are_still_at_work_when_the_job_expires_are_ended(jobs):
 
 def test_a_job_that_failed_by_a_permanent_exit_code_stays_as_on_a_cluster(jobs):
     jobs.start("import sys; sys.exit(1)", policy={"ttlSecondsAfterFinished": 0})
-    assert jobs.ended().completion_time is None
+    jobs.ended()
+    assert jobs.moment("completionTime") is None
     assert jobs.backend.job("job-a").status().condition("Failed") is not None
 
 

@@ -45,6 +45,14 @@ def test_the_log_of_a_replaced_pod_comes_before_that_of_its_successor(jobs):
     assert [line.text for line in jobs.backend.job("job-a").logs(follow=True)] == ["False", "True"]
 
 
+def test_the_lines_so_far_of_a_worker_that_never_stops_writing_come_to_an_end(jobs):
+    jobs.start("for i in iter(int, 1): print('again', flush=True)", workers=1)
+    job = jobs.backend.job("job-a")
+    until(lambda: any(job.logs(follow=False)), "a first line")
+    assert len(list(job.logs(follow=False))) > 0
+    job.cancel()
+
+
 def test_the_last_line_of_each_pod_is_known_once_it_is_whole(jobs, tmp_path):
     go = tmp_path / "go"
     wait = WAIT_FOR.format(path=str(go))

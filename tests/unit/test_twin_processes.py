@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.twin_jobs import until
+from tests.twin_jobs import first_end, until
 
 MEBIBYTE = 2**20
 ROOT = Path(__file__).parents[2]
@@ -69,8 +69,8 @@ def test_cancel_gives_the_grace_period_and_leaves_nothing(jobs, preparation, exi
     status = jobs.backend.job("job-a").status()
     failed = status.condition("Failed")
     assert (failed.reason, status.interrupted) == ("Cancelled", False)
-    assert failed.message == "PyTorchJob default/job-a was cancelled."
-    assert status.completion_time is not None
+    assert "job-a" in failed.message
+    assert jobs.moment("completionTime") is not None
 
 
 def test_a_program_that_was_just_starting_when_it_was_cancelled_ends_as_soon_as_it_listens(jobs, tmp_path):
@@ -211,9 +211,8 @@ def hog(num_mebibytes: int) -> str:
 
 
 def test_a_worker_over_its_memory_limit_is_killed(jobs):
-    jobs.start(hog(200) + "import time; time.sleep(30)", workers=1, memory="100Mi", restart="Never")
-    jobs.ended()
-    (pod,) = jobs.backend.job("job-a").pods()
+    jobs.start(hog(200) + "import time; time.sleep(30)", workers=1, memory="100Mi")
+    pod = first_end(jobs)
     assert (pod.exit_code, pod.reason) == (137, "OOMKilled")
 
 
@@ -223,9 +222,8 @@ def test_memory_is_that_of_all_processes_of_the_worker(jobs):
         + hog(50)
         + "time.sleep(30)\ntime.sleep(30)"
     )
-    jobs.start(code, workers=1, memory="100Mi", restart="Never")
-    jobs.ended()
-    (pod,) = jobs.backend.job("job-a").pods()
+    jobs.start(code, workers=1, memory="100Mi")
+    pod = first_end(jobs)
     assert (pod.exit_code, pod.reason) == (137, "OOMKilled")
 
 
@@ -238,5 +236,5 @@ def test_shared_pages_count_once_and_file_pages_not_at_all(jobs, tmp_path):
         "for _ in range(3):\n    if os.fork() == 0: sum(data[::4096]); time.sleep(1); os._exit(0)\n"
         "time.sleep(0.6)"
     )
-    jobs.start(code, workers=1, memory="100Mi", restart="Never")
+    jobs.start(code, workers=1, memory="100Mi")
     assert jobs.ended().condition("Succeeded") is not None

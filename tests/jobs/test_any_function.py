@@ -1,0 +1,275 @@
+"""Any function trains: as users of Kubeflow, Hugging Face and PyTorch write it, its result and its files come back."""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.jobs import any_functions as of_users
+from tests.messages import unnamed
+from train_func import InvalidInput, JobFailed, Local, Run, SourceRefused, submit
+from train_func.client import stored_run
+from train_func.client.job import Job
+
+LIMIT = 300
+SEEN = re.compile(r"seen rank=(\d+) world=(\d+) weights=(\S+)")
+FETCH = """
+import json, sys
+from train_func import attach
+folder = attach(sys.argv[1]).fetch(to=sys.argv[2])
+print(json.dumps(sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())))
+"""
+OF_EVERY_MODEL = {"SHA256SUMS", "manifest.json", "run.json", "versions.json", "train_func.py", "cells.json"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One function, what it is asked for, and what comes back."""
+
+    function: Callable[..., object]
+    workers: int = 1
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    result: Mapping[str, Any] | set[str] = field(default_factory=dict)
+    """The result, or the names in it where the numbers depend on the machine."""
+    files: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
+    beside: str | tuple[str, ...] = "-"
+    """Begins the names of further files."""
+    one_model: bool = True
+    """Whether all ranks end with the same weights; a script may not synchronise them."""
+
+
+def row(function: Callable[..., object], *files: str, **others: Any) -> Any:
+    slow = others.pop("slow", False)
+    made = Row(function=function, files=frozenset(files), **others)
+    marks = [pytest.mark.slow] if slow else []
+    return pytest.param(made, id=function.__name__, marks=marks)
+
+
+TABLE = [
+    row(of_users.says_nothing),
+    row(of_users.takes_numbers_by_name, parameters={"lr": 0.5}, result={"lr": 0.5, "epochs": 2}),
+    row(of_users.returns_a_number, parameters={"values": [1, 2]}, result={"returned": 1.5}),
+    row(
+        of_users.returns_more_than_json,
+        result={"loss": 0.25, "history": [0.5, 0.25]},
+        left_out=("model (Linear)",),
+    ),
+    row(of_users.leaves_by_sys_exit),
+    row(of_users.fits_a_line_with_numpy, "line.pkl", "points.csv", result={"slope", "offset"}),
+    row(of_users.counts_with_pandas, "means.csv", result={"Berlin": 4.5, "Graz": 3.0}),
+    row(of_users.trains_alone, "model.pt", parameters={"lr": 0.05, "epochs": 2}, result={"loss"}),
+    row(of_users.trains_mnist_style, "mnist_cnn.pt", workers=3, result={"loss"}),
+    row(
+        of_users.resumes_from_its_own_files,
+        "best.pt",
+        *(f"checkpoints/epoch-{epoch}.pt" for epoch in range(3)),
+        result={"best", "epochs"},
+        slow=True,
+    ),
+    row(of_users.loads_with_worker_processes, result={"total": 780.0}, slow=True),
+    row(of_users.accumulates_in_bf16, result={"loss"}, slow=True),
+    row(
+        of_users.trains_with_accelerate,
+        "model.safetensors",
+        workers=2,
+        result={"rows": 41, "processes": 2},
+    ),
+    row(
+        of_users.trains_with_the_stock_trainer,
+        *("final/config.json", "final/model.safetensors", "final/training_args.bin"),
+        workers=2,
+        beside="checkpoints/checkpoint-",
+        result={"train_loss", "epoch", "train_runtime"},
+    ),
+    row(
+        of_users.learns_the_next_token,
+        *("gpt/config.json", "gpt/generation_config.json", "gpt/model.safetensors"),
+        result={"loss"},
+        slow=True,
+    ),
+    row(of_users.labels_tokens, "tagger/config.json", "tagger/model.safetensors", result={"loss"}, slow=True),
+    row(
+        of_users.exchanges_objects,
+        workers=4,
+        result={"total": 10.0, "split": 0.8, "local": ["0"] * 4},
+        slow=True,
+    ),
+    row(of_users.shards_its_weights, "model.pt", workers=2, result={"tensors": 4}, one_model=False, slow=True),
+    row(
+        of_users.publishes_a_module,
+        *("model.safetensors", "metrics.json"),
+        workers=2,
+        result={"loss": 0.25, "classes": 3},
+    ),
+    row(
+        of_users.publishes_files_and_a_state_dict,
+        *("model.safetensors", "table.csv", "curve.svg", "metrics.json", "report/table.csv"),
+        result={"rows": 7},
+        slow=True,
+    ),
+    row(of_users.only_reports, slow=True),
+    row(of_users.classifies_pictures, "whole_model.pt", result={"confusion", "accuracy"}, slow=True),
+    row(
+        of_users.fits_with_scikit_learn,
+        "model.joblib",
+        parameters={"C": [0.1, 1.0]},
+        result={"score", "C"},
+    ),
+    row(of_users.trains_with_fabric, "fabric.ckpt", workers=2, result={"ranks", "loss"}),
+    row(of_users.writes_for_tensorboard, beside="runs/", slow=True),
+    row(of_users.starts_a_program, result={"answer": 42}),
+    row(of_users.trains_two_against_each_other, "makes.pt", "judges.pt", result={"judged"}, slow=True),
+    row(of_users.learns_a_tokenizer, "tokenizer.json", result={"tokens": ["good", "food"]}),
+    row(of_users.draws_text, parameters={"seed": 3}, result={"returned"}, slow=True),
+    row(
+        of_users.stops_early_with_the_best,
+        *("config.json", "model.safetensors", "training_args.bin"),
+        beside=("checkpoint-", "runs/"),
+        result={"eval_loss"},
+        slow=True,
+    ),
+    row(of_users.passes_round_a_ring, workers=3, result={"token": 3.0}, slow=True),
+    row(of_users.averages_gradients_by_hand, workers=2, result={"loss"}, slow=True),
+    row(of_users.joins_uneven_parts, workers=2, slow=True),
+    row(
+        of_users.fine_tunes_by_hand,
+        *("fine-tuned/config.json", "fine-tuned/model.safetensors"),
+        result={"accuracy"},
+        slow=True,
+    ),
+    row(of_users.classifies_names_with_an_rnn, "rnn.pt", result={"returned"}, slow=True),
+    row(
+        of_users.saves_distributed_checkpoints,
+        *("checkpoint/.metadata", "checkpoint/__0_0.distcp"),
+        result={"same": True},
+        slow=True,
+    ),
+    row(of_users.learns_a_bandit, parameters={"seed": 7, "steps": 101}, result={"best", "rewards", "counts"}),
+    row(of_users.parses_arguments, result={"lr": 0.01, "epochs": 3, "logs": True}),
+    row(of_users.exports_a_graph, "model.pt2", "signature.json", result={"same": True}, slow=True),
+    row(of_users.fits_a_pipeline_on_a_table, "pipeline.joblib", result={"scores", "mean"}, slow=True),
+    row(of_users.spawns_processes_of_its_own, slow=True),
+]
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_a_function_as_it_is_trains_and_comes_back(home: Path, tmp_path: Path, row: Row):
+    job = submit(row.function, Run(workers=row.workers, parameters=row.parameters), on=Local())
+    result = job.result(LIMIT)
+    if isinstance(row.result, Mapping):
+        assert result == row.result
+    else:
+        assert row.result <= set(result)
+    all_ranks_were_there(job, row)
+    assert fetched(job, tmp_path / "model", row) == row.files
+    for name in row.left_out:
+        assert name in manifest(job)["note"]
+
+
+def all_ranks_were_there(job: Job, row: Row) -> None:
+    found = [match.groups() for line in job.logs() if (match := SEEN.search(line))]
+    assert sorted((int(rank), int(world)) for rank, world, _ in found) == [
+        (rank, row.workers) for rank in range(row.workers)
+    ]
+    if row.one_model:
+        assert len({weights for _, _, weights in found}) == 1
+
+
+def manifest(job: Job) -> dict[str, Any]:
+    return dict(json.loads(job._store.get(job.record.keys.result).data))
+
+
+def fetched(job: Job, to: Path, row: Row) -> frozenset[str]:
+    """The files of the function, fetched by a fresh process and verified here."""
+    if not row.files and row.beside == "-":
+        assert manifest(job)["files"] == {}
+        return frozenset()
+    done = subprocess.run([sys.executable, "-c", FETCH, job.name, str(to)], capture_output=True, text=True, check=True)
+    names = set(json.loads(done.stdout.splitlines()[-1]))
+    told = manifest(job)["files"]
+    assert {name: hashlib.sha256((to / name).read_bytes()).hexdigest() for name in told} == {
+        name: file["sha256"] for name, file in told.items()
+    }
+    assert names >= OF_EVERY_MODEL
+    return frozenset(name for name in names - OF_EVERY_MODEL if not name.startswith(row.beside))
+
+
+def test_one_word_submits_a_function_that_needs_nothing(home: Path):
+    job = submit(of_users.says_nothing)
+    assert job.result(LIMIT) == {}
+    assert submit(of_users.says_nothing).name == job.name
+
+
+def test_files_of_other_ranks_stay_with_the_attempt_and_are_named(home: Path, tmp_path: Path):
+    job = submit(of_users.leaves_files_on_every_rank, Run(workers=2))
+    assert job.result(LIMIT) == {}
+    folder = job.fetch(to=tmp_path / "model")
+    assert (folder / "same.txt").read_text() == "0"
+    assert {path.name for path in folder.iterdir()} - OF_EVERY_MODEL == {"rank-0.txt", "same.txt"}
+    with pytest.raises(InvalidInput) as refused:
+        job.load()
+    assert unnamed(refused.value, "rank-0.txt", "same.txt", "fetch()") == []
+    kept = f"{job.record.keys.attempt(1).output}/rank-1/"
+    assert {entry.key.removeprefix(kept) for entry in job._store.list(kept)} == {"rank-1.txt", "same.txt"}
+    assert any(kept in line for line in job.logs())
+
+
+def test_a_loop_over_a_plan_uses_every_row_once_and_does_the_same_on_any_number_of_workers(home: Path):
+    asked = {"epochs": 2, "batch_size": 10, "micro_batch_size": 4}
+    alone, together = (submit(of_users.loops_over_a_plan, Run(workers=workers, **asked)) for workers in (1, 3))
+    assert alone.name != together.name  # without a task the number of workers decides the result
+    found, same = alone.result(LIMIT), together.result(LIMIT)
+    assert (found["steps"], same["steps"]) == (10, 10)
+    assert np.allclose(found["weight"], same["weight"], rtol=1e-9)
+    for job in (alone, together):
+        audits = [line for line in job.logs() if "used_once=41" in line]
+        assert len(audits) == 2
+        assert [of["step"] for of in history(job)] == list(range(1, 11))
+
+
+def history(job: Job) -> list[dict[str, Any]]:
+    return stored_run.history(job._store, job.record)
+
+
+@pytest.mark.parametrize(
+    ("function", "workers", "cause", "named"),
+    [
+        (of_users.divides_by_nothing, 1, "code", "ZeroDivisionError"),
+        pytest.param(of_users.asks_for_gpus_that_are_not_there, 2, "code", "nccl", marks=pytest.mark.slow),
+        pytest.param(of_users.gives_a_stream_to_the_plan, 1, "code", "Dataset.from_list", marks=pytest.mark.slow),
+        (of_users.publishes_what_is_no_file, 1, "code", "save_pretrained"),
+    ],
+)
+def test_what_cannot_work_ends_with_its_cause_and_its_remedy(home: Path, function, workers, cause, named):
+    job = submit(function, Run(workers=workers))
+    with pytest.raises(JobFailed) as failed:
+        job.result(LIMIT)
+    assert failed.value.cause == cause
+    assert named.lower() in str(failed.value).lower()
+
+
+REFUSED = {
+    "a value by another name": (of_users.takes_numbers_by_name, {"rate": 0.5, "lr": 1}),
+    "values for a function that takes none": (of_users.says_nothing, {"lr": 0.5}),
+    "a lambda": (lambda parameters: 1, {}),
+    "a class": (dict, {}),
+    "a part of a function": (partial(of_users.trains_alone, {}), {}),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_called_is_refused_before_anything_starts(home: Path, what):
+    function, parameters = REFUSED[what]
+    with pytest.raises(SourceRefused):
+        submit(function, Run(parameters=parameters))
+    assert not list(Local().jobs())

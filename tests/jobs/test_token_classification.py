@@ -1,0 +1,28 @@
+"""Token classification is trained, measured, published, loaded and predicts, by the function of any task."""
+
+import json
+
+from tests.jobs import functions
+from train_func import Local, Run, TokenClassification, submit
+
+LIMIT = 300.0
+
+
+def sentence(number):
+    words = [*["the", "so", "very"][: number % 4], *(["cold", "pizza"] if number % 3 else ["soup"]), "was", "good"]
+    kinds = {"cold": "B-DISH", "pizza": "I-DISH", "soup": "B-DISH"}
+    return {"tokens": words, "tags": [kinds.get(word, "O") for word in words]}
+
+
+def test_two_workers_learn_the_tags_and_the_pipeline_joins_them_to_spans(home, tiny_model, tmp_path):
+    path = tmp_path / "dishes.jsonl"
+    path.write_text("\n".join(json.dumps(sentence(number)) for number in range(101)))
+    task = TokenClassification(model=str(tiny_model), dataset=str(path))
+    job = submit(functions.fine_tunes_anything, Run(task=task, epochs=3, learning_rate=1e-2), on=Local())
+    assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
+    metrics = job.result()
+    assert set(metrics) == {"accuracy", "precision", "recall", "f1", "loss", "rows"}
+    assert metrics["rows"] == 20
+    assert metrics["f1"] > 0.9
+    spans = job.load()("so very cold pizza was good")
+    assert [(span["entity_group"], span["word"]) for span in spans] == [("DISH", "cold pizza")]

@@ -1,0 +1,73 @@
+"""Runs as jobs leave them in a store, written without a job; and stores of every kind to put them in."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.s3_servers import only_these, s3_server
+from train_func.attempt_records import EndRecord, Lease
+from train_func.layout import MODEL_MANIFEST, SUMS
+from train_func.records import RunRecord
+from train_func.result import Result, write_sums
+from train_func.run import Run, name_of
+from train_func.storage import Store
+
+HASH = "5" * 64
+
+
+def put_run(
+    store: Store,
+    run: Run,
+    *,
+    function: str = "train",
+    generation: int = 1,
+    submitted: str = "2026-01-02T03:04:05.000+00:00",
+    code: int | None = 0,
+    metrics: dict[str, Any] | None = None,
+    returned: dict[str, Any] | None = None,
+) -> RunRecord:
+    """A run with one attempt, whose workers ended with ``code``; of a success with a result, and a model of one file.
+
+    Without ``code`` no worker has ended.
+    """
+    made_of: dict[str, Any] = {"function": function, "source_sha256": "0", "fingerprints": {}}
+    record = RunRecord(
+        run=run,
+        name=name_of(run, **made_of),
+        generation=generation,
+        store=store.address,
+        submitted=submitted,
+        **made_of,
+    )
+    keys = record.keys.attempt(1)
+    store.put(record.keys.run, json.dumps(record.to_dict()).encode())
+    store.put(keys.lease, Lease(attempt=1, generation=generation, submitted=submitted).to_json())
+    for worker in range(run.workers if code is not None else 0):
+        cause = None if code == 0 else "code"
+        end = EndRecord(attempt=1, worker=worker, exit_code=code or 0, cause=cause, message="", submitted=submitted)
+        store.put(keys.end(worker), end.to_json())
+        store.put(keys.log(worker), b"a line\n")
+    if code == 0:
+        report = {"metrics": metrics or {}, "returned": returned or {}}
+        result = Result.write(1, generation, report, {"weights": (7, HASH)})
+        store.put(f"{keys.model}/weights", b"weights")
+        store.put(record.keys.result, result)
+        store.put(f"{record.keys.model}/weights", b"weights")
+        store.put(f"{record.keys.model}/{SUMS}", write_sums({"weights": HASH}))
+        store.put(f"{record.keys.model}/{MODEL_MANIFEST}", result)
+    return record
+
+
+@contextlib.contextmanager
+def store_address(kind: str, folder: Path) -> Iterator[str]:
+    """Of a new store: ``folder``, or one on an S3 server of this kind."""
+    if kind == "folder":
+        yield (folder / "store").as_uri()
+        return
+    with s3_server(kind, folder) as server, pytest.MonkeyPatch.context() as patched:
+        only_these(patched, server.environment)
+        yield f"s3://{server.bucket}/runs"

@@ -1,0 +1,63 @@
+"""How a function is called: with nothing, one dict, or each parameter by its name."""
+
+import pytest
+
+from train_func.call import call_of
+
+
+def nothing(): ...
+def one(parameters): ...
+def optional(parameters=None): ...
+def by_name(lr, epochs=3): ...
+def only_names(*, lr=0.1): ...
+def any_name(**parameters): ...
+def anything(*values): ...
+def same_name(lr): ...
+
+
+GIVEN = {"lr": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters", "call"),
+    [
+        (nothing, {}, ((), {})),
+        (one, GIVEN, ((GIVEN,), {})),
+        (one, {}, (({},), {})),
+        (optional, GIVEN, ((GIVEN,), {})),
+        (optional, {}, ((), {})),
+        (by_name, GIVEN, ((), GIVEN)),
+        (only_names, GIVEN, ((), GIVEN)),
+        (only_names, {}, ((), {})),
+        (any_name, GIVEN, ((), GIVEN)),
+        (anything, GIVEN, ((GIVEN,), {})),
+        (same_name, GIVEN, ((), GIVEN)),
+    ],
+)
+def test_a_function_without_a_task_is_called_as_it_is_written(function, parameters, call):
+    assert call_of(function, parameters, is_whole=False) == call
+
+
+@pytest.mark.parametrize("function", [one, optional, anything, same_name])
+def test_with_a_task_it_gets_the_whole_run_as_one_dict(function):
+    assert call_of(function, GIVEN, is_whole=True) == ((GIVEN,), {})
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters", "named"),
+    [
+        (nothing, GIVEN, "lr"),
+        (by_name, {"lr": 1, "rate": 2}, "rate"),
+        (only_names, {"rate": 2}, "rate"),
+    ],
+)
+def test_what_does_not_fit_is_named(function, parameters, named):
+    with pytest.raises(TypeError) as refused:
+        call_of(function, parameters, is_whole=False)
+    assert named in str(refused.value)
+
+
+def test_the_function_cannot_change_the_parameters_of_its_run():
+    (given,), _ = call_of(one, GIVEN, is_whole=False)
+    given["lr"] = 2
+    assert GIVEN == {"lr": 0.5}

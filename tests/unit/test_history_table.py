@@ -1,0 +1,110 @@
+"""The history of a run as a DataFrame, and what its picture shows."""
+
+import subprocess
+import sys
+
+import matplotlib
+import pandas as pd
+import pytest
+
+from tests.messages import unnamed
+from tests.recorded_jobs import a_record
+from train_func import Local
+from train_func.client.history import history_of, panels
+from train_func.client.job import Job
+from train_func.errors import InvalidInput
+from train_func.metrics import Row, to_csv
+from train_func.storage import open_store
+
+RECORD = a_record()
+
+
+def row(attempt, step, **values):
+    return {"step": step, "timestamp": f"2026-01-02T03:04:{step % 60:02}.5+00:00", "attempt": attempt, **values}
+
+
+def trained(first, last, attempt=1):
+    return [row(attempt, step, epoch=step / 40, loss=1 / step, rows_per_second=7.5) for step in range(first, last)]
+
+
+@pytest.fixture
+def picture():
+    """The panels that ``plot()`` draws of these rows."""
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    yield lambda rows: history_of(rows, "reviews-0123456789ab").plot()
+    plt.close("all")
+
+
+def test_a_job_gives_it_as_a_dataframe_with_a_row_for_each_report(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path))
+    store = open_store((tmp_path / "store").as_uri())
+    rows = [
+        Row(1, "2026-01-02T03:04:05.678+00:00", {"loss": 0.5}),
+        Row(7, "2026-01-02T03:04:06+00:00", {"eval_accuracy": 0.25, "eval_best": "text"}),
+    ]
+    store.put(RECORD.keys.attempt(2).metrics_csv(1), to_csv(rows))
+    table = Job(RECORD, Local(store=store.address), store).history()
+    assert isinstance(table, pd.DataFrame)
+    assert [*table.columns] == ["step", "timestamp", "attempt", "loss", "eval_accuracy", "eval_best"]
+    assert [*table["step"]] == [1, 7]
+    assert [*table["attempt"]] == [2, 2]
+    assert [*table["timestamp"]] == [pd.Timestamp(row.timestamp) for row in rows]
+    assert table["loss"].isna().tolist() == [False, True]
+
+
+def test_without_a_report_it_is_empty_and_has_its_columns():
+    table = history_of([], "n")
+    assert (len(table), [*table.columns]) == (0, ["step", "timestamp", "attempt"])
+
+
+def test_what_is_selected_from_it_is_a_plain_dataframe():
+    table = history_of(trained(1, 8), "n")
+    assert type(table[["step", "loss"]]) is type(table.query("step > 3")) is pd.DataFrame
+
+
+def test_each_metric_has_a_panel_which_training_and_evaluation_share(picture):
+    rows = [*trained(1, 41), row(1, 40, epoch=1.0, eval_loss=0.3, eval_accuracy=0.5, eval_best="text")]
+    loss, accuracy = picture(rows)
+    assert [line.get_label() for line in loss.lines] == ["loss", "eval_loss"]
+    assert [line.get_label() for line in accuracy.lines] == ["eval_accuracy"]
+    assert loss.lines[0].get_xydata().tolist() == [[step, 1 / step] for step in range(1, 41)]
+    assert loss.lines[1].get_xydata().tolist() == [[40, 0.3]]
+    assert loss.lines[1].get_marker() == "o"  # a single point would be no line
+    assert (loss.get_ylabel(), accuracy.get_ylabel(), accuracy.get_xlabel()) == ("loss", "accuracy", "step")
+    assert accuracy.figure.get_suptitle() == "reviews-0123456789ab"
+
+
+def test_it_shows_where_a_later_attempt_begins(picture):
+    (loss,) = picture([*trained(1, 21), *trained(21, 102, attempt=2)])
+    assert loss.lines[1].get_xdata() == [21, 21]
+
+
+def test_no_panel_is_drawn_of_texts_truths_and_what_only_tells_how_far_it_is():
+    table = history_of([row(1, 1, epoch=0.5, rows_per_second=7.5, best="text", done=True, f1=0.5)], "n")
+    assert panels(table) == {"f1": ["f1"]}
+
+
+def test_a_history_without_a_number_is_not_drawn(picture):
+    with pytest.raises(InvalidInput) as refused:
+        picture([row(1, 1, best="text")])
+    assert unnamed(refused.value, "reviews-0123456789ab", "session.report(") == []
+
+
+def test_plot_with_arguments_is_that_of_pandas(picture):
+    axes = history_of(trained(1, 8), "n").plot(x="step", y="loss")
+    assert [len(line.get_xdata()) for line in axes.lines] == [7]
+
+
+WITHOUT_MATPLOTLIB = """
+import sys
+sys.modules["matplotlib"] = sys.modules["matplotlib.pyplot"] = None
+from train_func.client.history import history_of
+history_of([{"step": 1, "timestamp": "2026-01-02T03:04:05+00:00", "attempt": 1, "loss": 0.5}], "n").plot()
+"""
+
+
+def test_without_matplotlib_the_extra_to_install_is_named():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_MATPLOTLIB], capture_output=True, text=True, check=False)
+    assert unnamed(done.stderr.splitlines()[-1], "InvalidInput", "matplotlib", "train-func[notebook]") == []

@@ -1,0 +1,272 @@
+"""A run is removed whole: its files, its jobs and its own inputs; at every point in between it is no half result."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tests.messages import unnamed
+from tests.runs import a_run
+from tests.stored_runs import put_run, store_address
+from train_func import Local, Run, attach, remove, runs
+from train_func.client.remove import ROUNDS, Removal
+from train_func.client.status import Condition, JobStatus
+from train_func.client.submission import SubmissionRecord
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed
+from train_func.layout import wheel_key
+from train_func.storage import open_store
+
+SHARED, OWN = "a" * 64, "b" * 64
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store((tmp_path / "store").as_uri())
+
+
+@pytest.fixture
+def backend(store):
+    return Local(store=store.address)
+
+
+def keys_of(store):
+    return {entry.key for entry in store.list("")}
+
+
+@pytest.mark.parametrize("kind", ["folder", "minio"])
+def test_all_generations_go_and_no_other_run(kind, tmp_path):
+    with store_address(kind, tmp_path) as address:
+        store = open_store(address)
+        put_run(store, Run(name="kept"))
+        before = keys_of(store)
+        gone = put_run(store, Run(name="gone"))
+        for generation in (2, 10):
+            put_run(store, Run(name="gone"), generation=generation)
+        remove(gone.name, on=Local(store=address))
+        assert keys_of(store) == before
+        with pytest.raises(JobNotFound, match=gone.name):
+            remove(gone.name, on=Local(store=address))
+
+
+def test_a_name_that_only_begins_the_same_is_another_run(store, backend):
+    record = put_run(store, Run(name="a"))
+    for key in (f"{record.name}0/run.json", f"{record.name}.txt"):
+        store.put(key, b"x")
+    remove(record.name, on=backend)
+    assert keys_of(store) == {f"{record.name}0/run.json", f"{record.name}.txt"}
+
+
+def test_what_goes_and_what_stays_is_told_first(store, backend, home, capsys):
+    record = put_run(store, Run(name="gone"))
+    put_run(store, Run(name="gone"), generation=2)
+    store.put(f"{record.name}/attempts/1/model/large", b"x" * 2_500_000)
+    (home / "models" / record.name).mkdir(parents=True)
+    removal = Removal.of(record.name, backend)
+    assert store.list(f"{record.name}/")
+    files = len(store.list(f"{record.name}/"))
+    facts = (record.name, f"{files} files", "2.5 MB", "2 generations", "model", home / "models" / record.name)
+    assert unnamed(removal, *facts) == []
+    remove(record.name, on=backend)
+    assert str(removal) in capsys.readouterr().out
+    assert (home / "models" / record.name).is_dir()
+
+
+def with_input(store, name, *digests):
+    """A run whose task names carried files, and these files."""
+    addresses = [f"{store.address}/inputs/{digest}/rows.csv" for digest in digests]
+    for digest in digests:
+        store.put(f"inputs/{digest}/rows.csv", b"text,label\n")
+    fields = dict(zip(("dataset", "held_out"), addresses, strict=False))
+    return put_run(store, a_run(**fields, name=name))
+
+
+def test_inputs_go_when_no_other_run_names_them(store, backend):
+    gone, last = with_input(store, "gone", SHARED, OWN), with_input(store, "last", SHARED)
+    assert unnamed(Removal.of(gone.name, backend), "inputs", "1 file") == []
+    remove(gone.name, on=backend)
+    assert {key for key in keys_of(store) if key.startswith("inputs/")} == {f"inputs/{SHARED}/rows.csv"}
+    remove(last.name, on=backend)
+    assert keys_of(store) == set()
+
+
+def test_inputs_stay_that_an_earlier_generation_of_another_run_names(store, backend):
+    gone, other = with_input(store, "gone", SHARED), with_input(store, "other", SHARED)
+    plain = json.loads(store.get(other.keys.run).data)
+    store.put(dataclasses.replace(other, generation=2).keys.run, json.dumps({**plain, "generation": 2}).encode())
+    store.put(other.keys.run, json.dumps({"name": other.name}).encode())
+    remove(gone.name, on=backend)
+    assert f"inputs/{SHARED}/rows.csv" in keys_of(store)
+
+
+def test_wheels_go_when_no_other_run_names_them(store, backend):
+    records = [put_run(store, Run(name=name)) for name in ("gone", "last")]
+    for record in records:
+        plain = json.loads(store.get(record.keys.run).data)
+        store.put(record.keys.run, json.dumps({**plain, "wheels": {"own.whl": OWN}}).encode())
+    store.put(wheel_key("own.whl", OWN), b"wheel")
+    remove(records[0].name, on=backend)
+    assert wheel_key("own.whl", OWN) in keys_of(store)
+    remove(records[1].name, on=backend)
+    assert keys_of(store) == set()
+
+
+class Stops(Exception):
+    """The removing process is killed."""
+
+
+@pytest.mark.parametrize("code", [0, 65])
+def test_wherever_it_is_interrupted_no_half_result_is_left_and_it_can_go_on(tmp_path, monkeypatch, code):
+    """After every number of deletions: fetched is the whole model or none, and success means that there is a result."""
+    monkeypatch.setattr("train_func.client.remove.AT_ONCE", 1)
+    num_files = None
+    for allowed in range(100):
+        store = open_store((tmp_path / f"store-{allowed}").as_uri())
+        backend = Local(store=store.address)
+        for generation in (1, 2):
+            record = put_run(store, Run(name="gone"), generation=generation, code=code, metrics={"loss": 0.5})
+        whole = keys_of(store)
+        num_files = num_files or len(whole)
+        if allowed == num_files:
+            break
+        stop_after(monkeypatch, store, allowed)
+        with pytest.raises(Stops):
+            remove(record.name, on=backend)
+        monkeypatch.undo()
+        monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+        monkeypatch.setattr("train_func.client.remove.AT_ONCE", 1)
+        left = keys_of(store)
+        assert len(whole - left) == allowed
+        job = attach(record.name, on=backend)
+        if job.state == "Succeeded":
+            assert job.result() == {"loss": 0.5}
+        if f"{record.name}/model/manifest.json" in left:
+            assert f"{record.name}/model/weights" in left
+        assert [*runs(on=backend)["name"]] == [record.name]
+        remove(record.name, on=backend)
+        assert keys_of(store) == set()
+    assert num_files is not None
+    assert num_files > 7
+
+
+def stop_after(monkeypatch, store, allowed):
+    delete, left = type(store).delete, [allowed]
+
+    def deleted(self, key):
+        if left[0] == 0:
+            raise Stops
+        left[0] -= 1
+        delete(self, key)
+
+    monkeypatch.setattr(type(store), "delete", deleted)
+
+
+class OneJob:
+    """In the states of its conditions."""
+
+    def __init__(self, *conditions, **facts):
+        self.found = JobStatus(conditions=tuple(Condition(kind, "True", "", "") for kind in conditions), **facts)
+        self.deleted = False
+
+    def status(self):
+        return None if self.deleted else self.found
+
+    def delete(self):
+        self.deleted = True
+
+
+def with_jobs(store, **jobs):
+    """A backend that has these jobs."""
+
+    class WithJobs(Local):
+        def job(self, name):
+            return jobs.get(name.rpartition("-")[2]) or super().job(name)
+
+    return WithJobs(store=store.address)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [OneJob(), OneJob("Created"), OneJob("Running"), OneJob("Suspended"), OneJob("Succeeded", deleting=True)],
+    ids=["new", "Created", "Running", "Suspended", "deleting"],
+)
+@pytest.mark.parametrize("of", ["first", "second"])
+def test_while_a_job_of_any_generation_has_not_ended_nothing_is_removed(store, job, of):
+    record = put_run(store, Run(name="a"))
+    put_run(store, Run(name="a"), generation=2)
+    before = keys_of(store)
+    named = {record.name.rpartition("-")[2] if of == "first" else "g2": job}
+    with pytest.raises(InvalidInput) as refused:
+        remove(record.name, on=with_jobs(store, **named))
+    assert unnamed(refused.value, f"attach('{record.name}'", ".cancel()") == []
+    assert keys_of(store) == before
+    assert not job.deleted
+
+
+@pytest.mark.parametrize("job", [OneJob("Succeeded"), OneJob("Failed"), OneJob("Running", interrupted=True)])
+def test_jobs_that_have_ended_are_deleted(store, job):
+    record = put_run(store, Run(name="a"))
+    remove(record.name, on=with_jobs(store, **{record.name.rpartition("-")[2]: job}))
+    assert job.deleted
+
+
+def test_a_run_of_a_backend_that_cannot_be_asked_stays_and_that_backend_is_named(store, backend):
+    record = put_run(store, Run(name="a"))
+    elsewhere = SubmissionRecord(backend="Gone", place="a lab", found_by={"namespace": "lab"}, options={})
+    store.put(record.keys.submission, elsewhere.to_json())
+    before = keys_of(store)
+    with pytest.raises(InvalidInput) as refused:
+        remove(record.name, on=backend)
+    assert unnamed(refused.value, "a lab", "on=Gone(namespace='lab')") == []
+    assert keys_of(store) == before
+
+
+def test_what_a_call_without_submit_has_left_can_be_removed(store, backend):
+    name = f"own-{'0' * 12}"
+    store.put(f"{name}/attempts/1/lease.json", b"{}")
+    store.put(f"{name}/generations/2/attempts/1/lease.json", b"{}")
+    remove(name, on=backend)
+    assert keys_of(store) == set()
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"no JSON"])
+def test_a_run_with_damaged_records_can_be_removed(store, backend, content):
+    record = put_run(store, Run())
+    store.put(record.keys.run, content)
+    store.put(record.keys.submission, content)
+    remove(record.name, on=backend)
+    assert keys_of(store) == set()
+
+
+@pytest.mark.parametrize("name", ["", "inputs", "probes", "data", "../x", ".", "a-0123456789ab/model", None, 7])
+def test_what_is_no_name_of_a_run_is_refused(store, backend, name):
+    store.put("inputs/0/rows.csv", b"x")
+    store.put("data/rows.csv", b"x")
+    with pytest.raises(InvalidInput) as refused:
+        remove(name, on=backend)
+    assert unnamed(refused.value, repr(name)) == []
+    assert len(keys_of(store)) == 2
+
+
+def test_files_that_come_meanwhile_go_too_and_a_worker_that_goes_on_writing_is_told_of(store, backend, monkeypatch):
+    record, coming = put_run(store, Run()), [ROUNDS - 1]
+    delete = type(store).delete
+
+    def deleted(self, key):
+        delete(self, key)
+        if key == record.keys.run and coming[0]:
+            coming[0] -= 1
+            store.put(record.keys.run, b"again")
+
+    monkeypatch.setattr(type(store), "delete", deleted)
+    remove(record.name, on=backend)
+    assert keys_of(store) == set()
+    record, coming[0] = put_run(store, Run()), ROUNDS
+    with pytest.raises(StorageFailed) as refused:
+        remove(record.name, on=backend)
+    assert refused.value.reason == "conflict"

@@ -1,0 +1,77 @@
+"""What a function returns becomes plain JSON; what is not JSON is named, and the rest is kept."""
+
+import datetime
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from train_func.worker.pod.returned import LARGEST_ARRAY, plain_result
+
+
+@dataclass
+class Score:
+    loss: float
+    model: object
+
+
+class Hostile(dict):
+    def items(self):
+        raise RuntimeError("mine")
+
+
+KEPT = [
+    (None, {}),
+    (
+        {"loss": 0.2, "epochs": 3, "done": True, "name": "a", "none": None},
+        {"loss": 0.2, "epochs": 3, "done": True, "name": "a", "none": None},
+    ),
+    (0.2, {"returned": 0.2}),
+    ("text", {"returned": "text"}),
+    ([1, (2, 3)], {"returned": [1, [2, 3]]}),
+    ({"a": np.float32(0.5), "b": np.int64(7), "c": np.bool_(True)}, {"a": 0.5, "b": 7, "c": True}),
+    ({"a": np.arange(3), "b": np.ones((2, 1))}, {"a": [0, 1, 2], "b": [[1.0], [1.0]]}),
+    (
+        {"a": torch.tensor(0.5, requires_grad=True), "b": torch.ones(2, dtype=torch.bfloat16)},
+        {"a": 0.5, "b": [1.0, 1.0]},
+    ),
+    (
+        {1: "one", "path": Path("a/b"), "day": datetime.date(2026, 1, 2)},
+        {"1": "one", "path": "a/b", "day": "2026-01-02"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "found"), KEPT, ids=repr)
+def test_what_is_json_or_can_be_is_kept(value, found):
+    assert plain_result(value) == (found, [])
+
+
+LEFT_OUT = [
+    ({"loss": 0.2, "model": torch.nn.Linear(1, 1)}, {"loss": 0.2}, ["model (Linear)"]),
+    (object(), {}, ["returned (object)"]),
+    ({"a": {"b": [1, object()]}}, {"a": {"b": [1, None]}}, ["a.b[1] (object)"]),
+    ({"loss": float("nan"), "best": float("inf")}, {"loss": None, "best": None}, ["loss (nan)", "best (inf)"]),
+    ({(1, 2): 3, "kept": 4}, {"kept": 4}, ["(1, 2) (its name is of tuple)"]),
+    ({"s": {1, 2}, "n": 1}, {"n": 1}, ["s (set)"]),
+    ({"big": np.zeros(LARGEST_ARRAY + 1), "n": 1}, {"n": 1}, ["big (ndarray)"]),
+    ({"own": Hostile(a=1), "n": 1}, {"n": 1}, ["own (Hostile)"]),
+    (Score(0.5, object()), {"returned": {"loss": 0.5}}, ["returned.model (object)"]),
+]
+
+
+@pytest.mark.parametrize(("value", "found", "left_out"), LEFT_OUT, ids=[str(of) for _, _, of in LEFT_OUT])
+def test_what_is_not_is_named_and_the_rest_is_kept(value, found, left_out):
+    assert plain_result(value) == (found, left_out)
+
+
+def test_a_value_that_holds_itself_ends():
+    value: dict[str, object] = {"n": 1}
+    value["self"] = value
+    found, left_out = plain_result(value)
+    assert found["n"] == 1
+    assert left_out
+    json.dumps(found, allow_nan=False)

@@ -1,0 +1,331 @@
+"""Inputs of a run: which can be named, which content makes which run, and what the ranks find under their names."""
+
+import os
+
+import pandas
+import pytest
+from datasets import Dataset, DatasetDict
+
+from tests.messages import unnamed
+from tests.shelf_store import install
+from tests.tiny_hub import Repository, tiny_hub
+from train_func import Local, Run
+from train_func.client.cluster.timings import Timings
+from train_func.client.cluster.uploads import upload_inputs
+from train_func.client.identity import placed
+from train_func.client.preflight import Check
+from train_func.errors import InvalidInput
+from train_func.inputs import ending_of, key_of
+from train_func.run import name_of
+from train_func.storage import open_store
+from train_func.worker.inputs.named import bring, find, link
+
+ROWS = "".join(f"{number},{number % 5}\n" for number in range(101))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder with a folder in it."""
+    folder = tmp_path / "photos"
+    (folder / "cats").mkdir(parents=True)
+    for number in range(7):
+        (folder / f"cats/{number}.png").write_bytes(bytes([number]) * 40)
+    (folder / "labels.csv").write_text(ROWS)
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store((tmp_path / "store").as_uri())
+
+
+def fingerprint(address, cache, store=None):
+    return find("data", str(address), store, cache).fingerprint
+
+
+def refused(**inputs):
+    with pytest.raises(InvalidInput) as caught:
+        Run(inputs=inputs)
+    return caught.value.faults
+
+
+@pytest.mark.parametrize(
+    ("value", "facts"),
+    [
+        (7, [7, "DataFrame"]),
+        ("", ["s3://"]),
+        (None, ["None"]),
+        ("hf://datasets/owner/name/a.csv", ["hf://datasets/OWNER/NAME", "@REVISION"]),
+        ("hf://", ["hf://OWNER/NAME"]),
+        ("pvc://", ["pvc://CLAIM/PATH"]),
+        ("pvc://Claim", ["PersistentVolumeClaim"]),
+        ("pvc://claim/../other", ["pvc://claim/../other"]),
+        ("s3:/bucket/cut", ["s3://"]),
+        ("https://me:secretpassword123@server/file", ["photos"]),
+    ],
+)
+def test_what_no_input_can_be_is_refused_by_its_name(value, facts):
+    (fault,) = refused(photos=value)
+    assert unnamed(fault, "inputs['photos']", *facts) == []
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a b", "ü", "a/b", "-", "x" * 64])
+def test_a_name_that_no_variable_can_have_is_refused(name):
+    (fault,) = refused(**{name: "."})
+    assert repr(name) in fault
+
+
+def test_two_names_that_give_one_variable_are_refused_with_it():
+    (fault,) = refused(**{"my-photos": ".", "My_Photos": "."})
+    assert unnamed(fault, "my-photos", "My_Photos", "TRAIN_FUNC_INPUT_MY_PHOTOS") == []
+
+
+def test_faults_of_inputs_are_reported_with_all_others():
+    with pytest.raises(InvalidInput) as caught:
+        Run(inputs={"a": 1, "b": "pvc://"}, epochs=0)
+    assert len(caught.value.faults) == 3
+    with pytest.raises(InvalidInput, match="inputs="):
+        Run(inputs=["./photos"])
+
+
+def test_a_table_that_cannot_be_saved_is_named(tmp_path):
+    splits = DatasetDict(train=Dataset.from_dict({"x": [1]}))
+    assert unnamed(*refused(frame=splits), "inputs['frame']", "train") == []
+    assert unnamed(*refused(frame=pandas.DataFrame({"x": [1, "a"]})), "inputs['frame']", "x") == []
+
+
+def test_a_run_with_inputs_is_the_same_after_the_wire(photos):
+    run = Run(inputs={"photos": photos, "frame": pandas.DataFrame({"x": range(40)})})
+    assert Run.from_dict(run.to_dict()) == run
+    assert run.inputs["photos"] == str(photos)
+    assert run.inputs["frame"].endswith("/table.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        ("rows.csv", ".csv"),
+        ("rows.csv.gz", ".csv.gz"),
+        ("v1.2.tar.gz", ".tar.gz"),
+        ("README", ""),
+        (".env", ""),
+        ("what? #1", ""),
+        ("ends.in.ä", ""),
+    ],
+)
+def test_the_ending_of_a_file_is_what_programs_know_it_by(name, ending):
+    assert ending_of(name) == ending
+
+
+def test_the_same_content_elsewhere_has_the_same_fingerprint_and_a_changed_byte_another(photos, tmp_path, cache):
+    moved = tmp_path / "elsewhere"
+    photos.rename(moved)
+    of_folder = fingerprint(moved, cache)
+    moved.rename(photos)
+    assert fingerprint(photos, cache) == of_folder
+    (photos / "cats/6.png").write_bytes(b"\x06" * 39 + b"\x07")
+    assert fingerprint(photos, cache) != of_folder
+    (photos / "cats/6.png").write_bytes(b"\x06" * 40)
+    (photos / "cats/6.png").rename(photos / "6.png")
+    assert fingerprint(photos, cache) != of_folder
+
+
+def test_a_file_is_another_input_than_the_folder_that_holds_it_and_than_one_of_another_ending(tmp_path, cache):
+    (tmp_path / "one").mkdir()
+    for name in ("one/rows.csv", "other.csv", "rows.tsv"):
+        (tmp_path / name).write_text(ROWS)
+    found = {name: fingerprint(tmp_path / name, cache) for name in ("one", "one/rows.csv", "other.csv", "rows.tsv")}
+    assert found["one/rows.csv"] == found["other.csv"]
+    assert len(set(found.values())) == 3
+
+
+def named(fingerprints, run=None):
+    return name_of(run or Run(), function="f", source_sha256="0", fingerprints=fingerprints)
+
+
+def test_inputs_are_in_the_name_of_a_run_by_name_and_content_and_not_by_path(photos):
+    key = key_of("photos")
+    first = named({key: "a"}, Run(inputs={"photos": str(photos)}))
+    assert first == named({key: "a"}, Run(inputs={"photos": "s3://bucket/photos"}))
+    others = [named({key: "b"}), named({key_of("pictures"): "a"}), named({"photos": "a"}), named({})]
+    assert len({first, *others}) == 5
+
+
+def test_a_run_without_inputs_keeps_the_name_that_it_had_before_there_were_inputs():
+    name = name_of(Run(workers=3, parameters={"lr": 0.1}), function="f", source_sha256="0", fingerprints={})
+    assert name == "f-d72355185477"
+
+
+def test_a_table_is_the_same_input_as_its_rows_held_elsewhere(cache):
+    one, same, other = (pandas.DataFrame({"x": range(n)}) for n in (101, 101, 100))
+    found = [fingerprint(Run(inputs={"data": frame}).inputs["data"], cache) for frame in (one, same, other)]
+    assert found[0] == found[1] != found[2]
+    assert found[0].endswith(".parquet")
+
+
+def test_a_relative_path_is_named_from_the_root_and_other_addresses_stay(photos, monkeypatch):
+    monkeypatch.chdir(photos.parent)
+    run = Run(inputs={"photos": "photos", "base": "hf://owner/name", "big": "pvc://claim"})
+    assert placed(run).inputs == {**run.inputs, "photos": str(photos)}
+
+
+def test_the_check_names_everything_that_is_not_there_at_once(photos, tmp_path):
+    inputs = {"photos": str(photos / "dogs"), "base": "s4://bucket/x", "id": "owner/name", "frame": f"file://{photos}"}
+    with Check(Run(inputs=inputs), (tmp_path / "store").as_uri()) as check, pytest.raises(InvalidInput) as caught:
+        check.facts()
+    told = dict(zip(("photos", "base", "id"), caught.value.faults, strict=True))
+    assert [name for name, fault in told.items() if unnamed(fault, f"inputs[{name!r}]")] == []
+    assert unnamed(told["photos"], "cats") == []
+    assert "hf://" in told["id"]
+
+
+def test_an_empty_folder_and_links_that_lead_nowhere_or_back_are_refused(tmp_path, cache):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/link").symlink_to("nothing")
+    (tmp_path / "circle").mkdir()
+    (tmp_path / "circle/again").symlink_to(tmp_path / "circle")
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe/pipe")
+    for name, inside in {"empty": "empty", "broken": "link", "circle": "again", "pipe": "pipe/pipe"}.items():
+        with pytest.raises(InvalidInput) as caught:
+            fingerprint(tmp_path / name, cache)
+        assert unnamed(caught.value, "inputs['data']", inside) == []
+
+
+def test_a_folder_reached_by_a_link_is_carried_as_if_it_lay_there(photos, tmp_path, cache):
+    before = fingerprint(photos, cache)
+    (photos / "cats").rename(tmp_path / "cats")
+    (photos / "cats").symlink_to(tmp_path / "cats")
+    assert fingerprint(photos, cache) == before
+
+
+def carried(run, store, tmp_path):
+    """The run, its local files in another store than its own, and its fingerprints."""
+    with Check(run, store.address) as check:
+        facts = check.facts()
+    return upload_inputs(run, facts.inputs, store, Timings()), facts.fingerprints
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """A store that no path of this machine leads to."""
+    install(tmp_path, monkeypatch)
+    return open_store("shelf://name/prefix")
+
+
+def test_what_was_carried_is_what_lay_here_and_has_the_same_fingerprint(photos, shelf, tmp_path, cache):
+    run = Run(inputs={"photos": photos, "labels": photos / "labels.csv", "frame": pandas.DataFrame({"x": range(7)})})
+    there, fingerprints = carried(run, shelf, tmp_path)
+    for name, address in there.inputs.items():
+        assert address.startswith("shelf://name/prefix/inputs/")
+        assert find(name, address, shelf, cache).fingerprint == fingerprints[key_of(name)]
+        path = bring(name, address, fingerprints[key_of(name)], shelf, cache)
+        assert link(path, tmp_path / "here", name, fingerprints[key_of(name)]).exists()
+    assert (tmp_path / "here/labels.csv").read_text() == ROWS
+    assert (tmp_path / "here/photos/cats/6.png").read_bytes() == b"\x06" * 40
+    assert pandas.read_parquet(tmp_path / "here/frame.parquet")["x"].tolist() == list(range(7))
+
+
+def test_what_was_brought_is_shared_whatever_address_it_came_from(photos, shelf, tmp_path, cache):
+    there, fingerprints = carried(Run(inputs={"photos": photos}), shelf, tmp_path)
+    expected = fingerprints[key_of("photos")]
+    first = bring("photos", there.inputs["photos"], expected, shelf, cache)
+    assert bring("pictures", "shelf://gone/away", expected, shelf, cache) == first
+
+
+def test_this_machine_has_no_claims_and_says_so_for_each(home):
+    with pytest.raises(InvalidInput) as caught:
+        Local().check(Run(inputs={"a": "pvc://reviews", "b": "pvc://pictures/2026"}))
+    assert [
+        unnamed(fault, name, address)
+        for fault, name, address in zip(
+            caught.value.faults, ("inputs['a']", "inputs['b']"), ("pvc://reviews", "pvc://pictures/2026"), strict=True
+        )
+    ] == [[], []]
+
+
+def test_the_place_in_a_claim_is_in_the_name_of_a_run(home):
+    names = [
+        named({key_of("a"): find("a", address, None, None).fingerprint})
+        for address in ("pvc://reviews", "pvc://reviews/", "pvc://reviews/2026", "pvc://pictures")
+    ]
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+
+
+def test_a_damaged_byte_in_the_store_is_found_and_nothing_of_it_is_kept(photos, shelf, tmp_path, cache):
+    there, fingerprints = carried(Run(inputs={"photos": photos}), shelf, tmp_path)
+    address, expected = there.inputs["photos"], fingerprints[key_of("photos")]
+    shelf.put(f"{address.removeprefix(shelf.address)[1:]}/cats/3.png", b"\x03" * 39 + b"!")
+    with pytest.raises(InvalidInput) as caught:
+        bring("photos", address, expected, shelf, cache)
+    assert caught.value.cause == "data"
+    assert unnamed(caught.value, "inputs['photos']", address) == []
+    assert not (cache / f"inputs/{expected}").exists()
+
+
+def test_what_was_changed_in_the_cache_is_not_used(photos, shelf, tmp_path, cache):
+    there, fingerprints = carried(Run(inputs={"photos": photos}), shelf, tmp_path)
+    given = "photos", there.inputs["photos"], fingerprints[key_of("photos")], shelf, cache
+    kept = bring(*given) / "cats/3.png"
+    kept.chmod(0o644)
+    kept.write_bytes(b"\x03" * 39 + b"!")
+    with pytest.raises(InvalidInput) as caught:
+        bring(*given)
+    assert unnamed(caught.value, "inputs['photos']", kept.parents[1]) == []
+
+
+def test_a_file_that_changes_after_the_submission_is_refused(photos, store, cache):
+    expected = fingerprint(photos / "labels.csv", cache)
+    assert bring("labels", str(photos / "labels.csv"), expected, store, cache) == photos / "labels.csv"
+    (photos / "labels.csv").write_text(ROWS + "1,1\n")
+    with pytest.raises(InvalidInput) as caught:
+        bring("labels", str(photos / "labels.csv"), expected, store, cache)
+    assert unnamed(caught.value, "inputs['labels']", expected) == []
+
+
+def test_what_a_function_writes_or_removes_beside_its_input_leaves_the_input_alone(photos, tmp_path, cache):
+    expected = fingerprint(photos, cache)
+    here = link(photos, tmp_path / "here", "photos", expected)
+    (here / "cache.arrow").write_bytes(b"written beside")
+    (here / "cats/0.png").unlink()
+    assert fingerprint(photos, cache) == expected
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    files = {"data/rows.csv": b"x\n1\n", "README.md": b"few rows"}
+    newer = Repository({**files, "more.csv": b"x\n"}, earlier=(Repository(files),))
+    with tiny_hub({"datasets/owner/name": newer, "models/owner/base": Repository({"config.json": b"{}"})}) as address:
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        yield newer
+
+
+def test_a_repository_is_known_by_its_commit_and_its_address_is_pinned_to_it(hub, tmp_path):
+    run = Run(inputs={"rows": "hf://datasets/owner/name", "old": f"hf://datasets/owner/name@{hub.earlier[0].commit}"})
+    with Check(run, (tmp_path / "store").as_uri()) as check:
+        facts = check.facts()
+    assert facts.fingerprints == {key_of("rows"): hub.commit, key_of("old"): hub.earlier[0].commit}
+    pinned = run.with_inputs(facts.commits)
+    commits = {name: facts.fingerprints[key_of(name)] for name in run.inputs}
+    assert pinned.inputs == {name: f"hf://datasets/owner/name@{commit}" for name, commit in commits.items()}
+
+
+def test_a_repository_that_the_hub_lacks_is_refused_by_the_name_of_its_input(hub, tmp_path):
+    run, address = Run(inputs={"rows": "hf://owner/none"}), (tmp_path / "store").as_uri()
+    with Check(run, address) as check, pytest.raises(InvalidInput) as caught:
+        check.facts()
+    assert unnamed(caught.value, "inputs['rows']", "owner/none") == []

@@ -1,0 +1,187 @@
+"""The table of the runs in a store: what each asked for, how it ended, what it gave, and how large it is."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.messages import unnamed
+from tests.runs import a_run
+from tests.stored_runs import put_run, store_address
+from train_func import Local, Run, runs
+from train_func.client.status import Condition, JobStatus
+from train_func.client.submission import SubmissionRecord
+from train_func.errors import InvalidInput
+from train_func.layout import RunKeys
+from train_func.storage import open_store
+
+RECORDED = Path(__file__).parents[1] / "recorded/store_of_format_1"
+FIRST, SECOND = "2026-01-02T03:04:05.000+00:00", "2026-03-04T05:06:07.000+00:00"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store((tmp_path / "store").as_uri())
+
+
+def table(store, name="", backend=Local):
+    return runs(name, on=backend(store=store.address)).set_index("name")
+
+
+@pytest.mark.parametrize("kind", ["folder", "minio"])
+def test_a_row_tells_task_time_state_results_and_size(kind, tmp_path):
+    with store_address(kind, tmp_path) as address:
+        store = open_store(address)
+        asked = a_run(model="tiny", dataset="stars.csv", workers=2, name="stars")
+        done = put_run(store, asked, submitted=FIRST, metrics={"accuracy": 0.5, "f1": 0.25}, returned={"f1": 0.75})
+        failed = put_run(store, Run(name="own"), function="mine", submitted=SECOND, code=65)
+        found = table(store)
+    assert isinstance(found, pd.DataFrame)
+    assert [*found.index] == [failed.name, done.name]
+    assert [*found["task"]] == ["mine()", "TextClassification"]
+    assert [*found["submitted"]] == [pd.Timestamp(SECOND), pd.Timestamp(FIRST)]
+    assert [*found["state"]] == ["Failed", "Succeeded"]
+    assert [*found["workers"]] == [1, 2]
+    assert found.loc[done.name, ["metrics.accuracy", "metrics.f1"]].tolist() == [0.5, 0.75]
+    assert found.loc[failed.name, ["metrics.accuracy"]].isna().all()
+
+
+def test_the_size_is_that_of_all_files_of_all_generations(store):
+    run = Run(name="own")
+    record = put_run(store, run)
+    put_run(store, run, generation=2)
+    store.put(f"{record.keys.attempt(1).model}/more", b"x" * 10_000_000)
+    num_bytes = sum(entry.size for entry in store.list(f"{record.name}/"))
+    assert num_bytes > 10_000_000
+    assert table(store)["size_mb"].tolist() == [round(num_bytes / 1e6, 3)]
+
+
+def test_of_what_was_asked_the_differences_are_shown_and_nothing_else(store):
+    put_run(store, Run(name="a", parameters={"lr": 0.1, "depth": 3, "layers": [7, 7]}))
+    put_run(store, Run(name="b", parameters={"lr": 0.2, "depth": 3, "layers": [7]}, epochs=7))
+    found = table(store).sort_index()
+    columns = [column for column in found.columns if "." in column or column in ("epochs", "seed", "generation")]
+    assert columns == ["epochs", "parameters.lr", "parameters.layers"]
+    assert found["parameters.lr"].tolist() == [0.1, 0.2]
+    assert found["parameters.layers"].tolist() == ["[7, 7]", "[7]"]
+
+
+def test_fields_of_a_task_are_compared_among_runs_with_a_task(store):
+    for dataset in ("stars.csv", "likes.csv"):
+        put_run(store, a_run(model="tiny", dataset=dataset))
+    put_run(store, Run(parameters={"lr": 0.1}))
+    shown = {column for column in table(store).columns if column.startswith(("task.", "parameters."))}
+    assert shown == {"task.dataset", "parameters.lr"}
+
+
+def test_only_runs_whose_names_begin_as_asked_are_listed(store):
+    for name in ("stars", "stars-2", "likes"):
+        put_run(store, Run(name=name))
+    assert {name.rpartition("-")[0] for name in table(store, "stars").index} == {"stars", "stars-2"}
+
+
+def test_of_several_generations_the_newest_counts(store):
+    put_run(store, Run(name="a"), metrics={"loss": 0.5})
+    put_run(store, Run(name="a"), generation=2, submitted=SECOND, code=65)
+    put_run(store, Run(name="b"))
+    found = table(store).sort_index()
+    assert found["generation"].tolist() == [2, 1]
+    assert found["state"].tolist() == ["Failed", "Succeeded"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "minio"])
+def test_a_store_without_runs_gives_an_empty_table(kind, tmp_path):
+    with store_address(kind, tmp_path) as address:
+        assert len(table(open_store(address))) == 0
+
+
+class Busy(Local):
+    """Its jobs run."""
+
+    def jobs(self):
+        class Running:
+            def __init__(self, name):
+                self.name = name
+
+            def status(self):
+                return JobStatus(conditions=(Condition("Running", "True", "", ""),))
+
+        return [Running(RunKeys(name.removesuffix("/")).job_name) for name in open_store(self.store).names("")]
+
+
+def test_of_a_job_that_is_there_the_state_is_its_own(store):
+    put_run(store, Run(), code=None)
+    assert table(store, backend=Busy)["state"].tolist() == ["Running"]
+    assert table(store)["state"].tolist() == ["Absent"]
+
+
+def test_of_a_job_of_another_backend_only_an_end_is_known(store, capsys):
+    elsewhere = SubmissionRecord(backend="Cluster", place="namespace lab", found_by={"namespace": "lab"}, options={})
+    for record in (put_run(store, Run(name="ended")), put_run(store, Run(name="open"), code=None)):
+        store.put(record.keys.submission, elsewhere.to_json())
+    assert table(store).sort_index()["state"].tolist() == ["Succeeded", "Unknown"]
+    assert unnamed(capsys.readouterr().out, record.name, "on=Cluster(namespace='lab')") == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"no JSON", b'{"format": 99}', b'{"run": 1}'])
+def test_a_record_that_cannot_be_read_is_named_and_hides_no_other(store, capsys, content):
+    damaged, whole = put_run(store, Run(name="damaged")), put_run(store, Run(name="whole"))
+    store.put(damaged.keys.run, content)
+    found = table(store)
+    assert found["state"].to_dict() == {whole.name: "Succeeded", damaged.name: "Unknown"}
+    assert (found["size_mb"] > 0).all()
+    assert unnamed(capsys.readouterr().out, damaged.name) == []
+
+
+def test_a_result_that_cannot_be_read_leaves_the_rest_of_the_row(store, capsys):
+    record = put_run(store, Run(name="own"), metrics={"loss": 0.5})
+    store.put(record.keys.result, b"{")
+    found = table(store)
+    assert found[["task", "state"]].values.tolist() == [["train()", "Succeeded"]]
+    assert "metrics.loss" not in found
+    assert unnamed(capsys.readouterr().out, record.keys.result) == []
+
+
+def test_a_call_without_submit_and_foreign_folders_are_named(store, capsys):
+    name = f"own-{'0' * 12}"
+    store.put(f"{name}/attempts/1/lease.json", b"{}")
+    for key in ("data/rows.csv", f"inputs/{'0' * 64}/rows.csv", "probes/probe-1"):
+        store.put(key, b"x")
+    assert [*table(store).index] == [name]
+    out = capsys.readouterr().out
+    assert unnamed(out, name, "run.json", "data") == []
+    assert "inputs" not in out
+    assert "probes" not in out
+
+
+def test_runs_of_format_1_are_listed(tmp_path):
+    shutil.copytree(RECORDED, tmp_path / "store")
+    found = table(open_store((tmp_path / "store").as_uri())).sort_index()
+    assert [*found["task"]] == ["TextClassification"] * 2
+    assert [*found["state"]] == ["Succeeded", "Failed"]
+    assert found["metrics.accuracy"].iloc[0] == 0.5
+
+
+def test_a_beginning_that_is_no_text_is_refused(store):
+    with pytest.raises(InvalidInput, match="name=7"):
+        runs(7, on=Local(store=store.address))
+
+
+def test_a_run_that_is_removed_meanwhile_is_left_out(store, monkeypatch):
+    record, other = put_run(store, Run(name="a")), put_run(store, Run(name="b"))
+    names = type(store).names
+
+    def then_removed(self, folder):
+        found = names(self, folder)
+        for entry in store.list(f"{record.name}/") if folder == "" else []:
+            store.delete(entry.key)
+        return found
+
+    monkeypatch.setattr(type(store), "names", then_removed)
+    assert [*table(store).index] == [other.name]

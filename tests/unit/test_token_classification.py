@@ -1,0 +1,198 @@
+"""Sentences with tagged words: read, checked, divided, and encoded with the tag on the first token of each word."""
+
+import json
+
+import datasets
+import pytest
+from transformers import AutoTokenizer
+
+from tests.messages import unnamed
+from tests.tiny_model import write_tiny_model
+from train_func import Run, TokenClassification
+from train_func.errors import InvalidInput
+from train_func.worker.check import report_of
+from train_func.worker.inputs.model_loading import load_tokenizer
+from train_func.worker.tasks.tag_scores import TagScores
+from train_func.worker.tasks.token_classification import TokenClassifier
+
+NAMES = ["O", "B-DISH", "I-DISH"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(write_tiny_model(tmp_path_factory.mktemp("model") / "tiny"))
+
+
+def sentences(num_rows, tags=NAMES):
+    """Of 2 to 8 words, of which "food 17" is split into several tokens."""
+    return [
+        {
+            "tokens": ["the", "pizza", str(i), *["very"] * (i % 6), "good"],
+            "tags": [*tags, *[tags[0]] * (i % 6 + 1)],
+        }
+        for i in range(num_rows)
+    ]
+
+
+@pytest.fixture
+def half(tmp_path, model):
+    def make(rows, **fields):
+        path = tmp_path / "rows.jsonl"
+        path.write_text("\n".join(map(json.dumps, rows)))
+        task = TokenClassification(**{"model": model, "dataset": str(path), **fields})
+        return TokenClassifier(task, 42, None, tmp_path / "cache")
+
+    return make
+
+
+@pytest.mark.parametrize("num_rows", [101, 40, 7])
+def test_every_sentence_is_on_one_side_with_its_words_and_tags(half, num_rows):
+    rows = half(sentences(num_rows)).rows()
+    assert rows.labels == ("B-DISH", "I-DISH", "O")
+    both = datasets.concatenate_datasets([rows.train, rows.held_out]).sort("row_id")
+    assert both["row_id"][:] == list(range(num_rows))
+    for row, given in zip(both, sentences(num_rows), strict=True):
+        assert row["tokens"] == given["tokens"]
+        assert [rows.labels[code] for code in row["tags"]] == given["tags"]
+    assert rows.held_out.num_rows == round(num_rows / 5)
+
+
+def test_integer_tags_have_the_names_that_are_given_or_came_with_the_data(half, tmp_path, model):
+    numbered = sentences(40, tags=[0, 1, 2])
+    assert half(numbered).rows().labels == ("0", "1", "2")
+    assert half(numbered, labels=NAMES).rows().labels == tuple(NAMES)
+    features = datasets.Features(
+        tokens=datasets.List(datasets.Value("string")), tags=datasets.List(datasets.ClassLabel(names=NAMES))
+    )
+    table = datasets.Dataset.from_list(numbered, features=features)
+    task = TokenClassification(model=model, dataset=table)
+    assert TokenClassifier(task, 42, None, tmp_path / "cache").rows().labels == tuple(NAMES)
+
+
+def test_a_conll_file_gives_the_same_rows_as_lists(half, tmp_path, model):
+    lines = [[f"{word} {tag}" for word, tag in zip(*row.values(), strict=True)] for row in sentences(40)]
+    (tmp_path / "rows.conll").write_text("\n\n".join(map("\n".join, lines)))
+    task = TokenClassification(model=model, dataset=str(tmp_path / "rows.conll"))
+    found = TokenClassifier(task, 42, None, tmp_path / "cache").rows()
+    assert found.train.to_list() == half(sentences(40)).rows().train.to_list()
+
+
+@pytest.mark.parametrize("max_length", [512, 6])
+def test_the_first_token_of_each_word_has_its_tag_and_no_other_token_has_one(half, model, max_length):
+    task = half(sentences(40), max_length=max_length)
+    rows, tokenizer = task.rows().train, AutoTokenizer.from_pretrained(model)
+    for row, found in zip(rows, task.encode(rows, tokenizer), strict=True):
+        ids, labels = [tokenizer.cls_token_id], [-100]
+        for word, tag in zip(row["tokens"], row["tags"], strict=True):
+            own = tokenizer(word, add_special_tokens=False)["input_ids"]
+            ids, labels = ids + own, labels + [tag] + [-100] * (len(own) - 1)
+        assert found["input_ids"] == [*ids[: max_length - 1], tokenizer.sep_token_id]
+        assert found["labels"] == [*labels[: max_length - 1], -100]
+        assert found["row_id"] == row["row_id"]
+
+
+def test_batches_are_padded_with_what_no_loss_counts(half, model):
+    import torch
+
+    task = half(sentences(40))
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    encoded = task.encode(task.rows().train, tokenizer)
+    batch = task.collator(tokenizer)([{name: row[name] for name in row if name != "row_id"} for row in encoded])
+    assert batch["labels"].shape == batch["input_ids"].shape
+    assert batch["labels"].dtype == torch.int64
+    assert set(batch["labels"][batch["attention_mask"] == 0].tolist()) == {-100}
+
+
+def test_byte_level_tokenizers_see_every_word_behind_a_space(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=alphabet, special_tokens=["<pad>"], show_progress=False
+    )
+    tokenizer.train_from_iterator(["the pizza was good"] * 9, trainer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+
+    class Found:
+        folder, where = tmp_path, str(tmp_path)
+
+    made = load_tokenizer(Found, of_words=True)
+    expected = load_tokenizer(Found)(" the pizza was good")["input_ids"]
+    assert made(["the", "pizza", "was", "good"], is_split_into_words=True)["input_ids"] == expected
+    made.save_pretrained(tmp_path / "published")
+    again = AutoTokenizer.from_pretrained(tmp_path / "published")
+    assert again("the pizza was good")["input_ids"] == expected
+
+
+def changed(number, **fields):
+    return [{**row, **fields} if at == number else row for at, row in enumerate(sentences(40))]
+
+
+@pytest.mark.parametrize(
+    ("rows", "fields", "facts"),
+    [
+        (changed(4, tags=["O"]), {}, ["'tokens'", "'tags'", "row 5 has 8 words and 1 tag"]),
+        (changed(4, tags=None), {}, ["row 5 has 8 words and null"]),
+        (changed(4, tokens=[], tags=[]), {}, ["'tokens'", "1 row", "5"]),
+        (changed(1, tokens=["the", None, " ", "x", "y"]), {}, ["'tokens'", "2 words", "2"]),
+        (changed(1, tags=["O", None, "O", "O", "O"]), {}, ["'tags'", "1 of", "2"]),
+        ([{"tokens": "the food", "tags": "O O"}] * 7, {}, ["'tokens'", "'tags'", "string", ".conll"]),
+        ([{"tokens": [1, 2], "tags": ["O", "B"]}] * 7, {}, ["'tokens'", "int64"]),
+        ([{"words": ["a"], "tags": ["O"]}] * 7, {}, ["tokens='tokens'", "words, tags"]),
+        (sentences(40, tags=["O", "O", "O"]), {}, ["'tags'", "'O'", "one class"]),
+        (sentences(40), {"labels": ("O", "B-DISH")}, ["'tags'", "'I-DISH'"]),
+        (sentences(40, tags=[0, 1, 2]), {"labels": ("O", "B-DISH")}, ["0-2", "0-1"]),
+    ],
+)  # fmt: skip
+def test_rows_that_do_not_fit_are_refused_with_field_row_and_value(half, rows, fields, facts):
+    found = half(rows, **fields).check()
+    assert {cause for cause, _ in found.faults} == {"data"}
+    assert unnamed("\n".join(message for _, message in found.faults), *facts) == []
+
+
+def test_the_check_says_what_there_is_and_what_only_one_side_has(half):
+    rows = changed(4, tags=["B-RARE", *["O"] * 7])
+    found = half(rows).check()
+    assert found.faults == []
+    assert unnamed(found.summary, "32 rows", "8 held out", "4 tags", "B-RARE") == []
+    assert any("'B-RARE'" in note for note in found.notes)
+    assert set(found.fingerprints) == {"dataset", "model"}
+
+
+def test_sentences_that_are_cut_are_noted_with_their_lengths(half):
+    assert any("max_length=6" in note for note in half(sentences(40), max_length=6).check().notes)
+    assert half(sentences(40)).check().notes == []
+
+
+def test_the_metric_knows_the_tags_of_the_rows(half):
+    task = half(sentences(40))
+    assert task.metric() is None
+    task.rows()
+    assert isinstance(task.metric(), TagScores)
+
+
+@pytest.mark.parametrize(
+    ("fields", "facts"),
+    [
+        ({"tokens": "tags"}, ["tokens and tags are both 'tags'"]),
+        ({"labels": ("O",)}, ["labels=('O',)"]),
+        ({"max_length": 1}, ["max_length=1"]),
+        ({"held_out": 2}, ["held_out=2"]),
+    ],
+)
+def test_fields_that_cannot_work_make_no_task(fields, facts):
+    with pytest.raises(InvalidInput) as caught:
+        Run(task=TokenClassification(model="m", dataset="d", **fields))
+    assert unnamed(caught.value, *facts) == []
+
+
+def test_the_check_before_a_submission_knows_it_by_its_kind_alone(half, tmp_path, model):
+    half(sentences(41))
+    run = Run(task=TokenClassification(model=model, dataset=str(tmp_path / "rows.jsonl")))
+    report = report_of(json.loads(json.dumps(run.to_dict())), None, tmp_path / "cache")
+    assert report["faults"] == []
+    assert report["facts"]["labels"] == ["B-DISH", "I-DISH", "O"]
