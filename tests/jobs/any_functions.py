@@ -25,6 +25,11 @@ def takes_numbers_by_name(lr, epochs=2):
     return {"lr": lr, "epochs": epochs}
 
 
+def takes_one_number(lr):
+    seen()
+    return {"lr": lr}
+
+
 def returns_a_number(parameters):
     seen()
     return sum(parameters["values"]) / 2

@@ -260,6 +260,8 @@ def test_what_cannot_work_ends_with_its_cause_and_its_remedy(home: Path, functio
 
 REFUSED = {
     "a value by another name": (of_users.takes_numbers_by_name, {"rate": 0.5, "lr": 1}),
+    "a value by another name for the one argument": (of_users.takes_one_number, {"LR": 1}),
+    "no value for the one argument": (of_users.takes_one_number, {}),
     "values for a function that takes none": (of_users.says_nothing, {"lr": 0.5}),
     "a lambda": (lambda parameters: 1, {}),
     "a class": (dict, {}),

@@ -13,6 +13,8 @@ def only_names(*, lr=0.1): ...
 def any_name(**parameters): ...
 def anything(*values): ...
 def same_name(lr): ...
+def other_name(config): ...
+def two(lr, momentum): ...
 
 
 GIVEN = {"lr": 0.5}
@@ -38,7 +40,7 @@ def test_a_function_without_a_task_is_called_as_it_is_written(function, paramete
     assert call_of(function, parameters, is_whole=False) == call
 
 
-@pytest.mark.parametrize("function", [one, optional, anything, same_name])
+@pytest.mark.parametrize("function", [one, optional, anything, same_name, other_name])
 def test_with_a_task_it_gets_the_whole_run_as_one_dict(function):
     assert call_of(function, GIVEN, is_whole=True) == ((GIVEN,), {})
 
@@ -49,12 +51,33 @@ def test_with_a_task_it_gets_the_whole_run_as_one_dict(function):
         (nothing, GIVEN, "lr"),
         (by_name, {"lr": 1, "rate": 2}, "rate"),
         (only_names, {"rate": 2}, "rate"),
+        (same_name, {}, "lr"),
+        (by_name, {}, "lr"),
+        (other_name, GIVEN, "config"),
+        (two, GIVEN, "momentum"),
     ],
 )
 def test_what_does_not_fit_is_named(function, parameters, named):
     with pytest.raises(TypeError) as refused:
         call_of(function, parameters, is_whole=False)
     assert named in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "near"),
+    [(same_name, "LR", "lr"), (by_name, "epoch", "epochs"), (two, "Momentum", "momentum")],
+)
+def test_a_name_that_almost_fits_is_told_with_the_one_that_does(function, given, near):
+    """Also where the function takes one argument alone: that is a value, and not the dict of all."""
+    with pytest.raises(TypeError) as refused:
+        call_of(function, {given: 1}, is_whole=False)
+    assert f"{given!r} (one is called {near!r})" in str(refused.value)
+
+
+def test_the_name_that_has_no_value_comes_first():
+    with pytest.raises(TypeError) as refused:
+        call_of(same_name, {"LR": 1}, is_whole=False)
+    assert str(refused.value).index("'lr'") < str(refused.value).index("LR")
 
 
 def test_the_function_cannot_change_the_parameters_of_its_run():

@@ -16,7 +16,7 @@ from train_func.errors import SourceRefused
 
 ALLOWED = (
     "what travels is a function made by `def name(parameters):` in a notebook cell or a .py file, "
-    "taking the dict of parameters, each of them by its name, or nothing"
+    "taking the dict in an argument called `parameters`, each of its values by name, or nothing"
 )
 
 
@@ -74,9 +74,10 @@ def _faults_of_signature(function: object, root: Root | None, parameters: Mappin
     except ValueError:  # it tells no signature
         return
     except TypeError as error:
-        takes = f"{root.statement.place()}: {root.name!r} takes {inspect.signature(function)}"
-        given = "the dict of parameters" if parameters is None else "Run(parameters=...), as one dict or by their names"
-        yield f"{takes}, but is called with {given} ({error}); {ALLOWED}"
+        takes = f"{root.name!r} takes {inspect.signature(function)}"
+        if parameters is None:
+            takes += ", but is called with the dict of parameters"
+        yield f"{root.statement.place()}: {error}; {takes}; {ALLOWED}"
 
 
 def _plain(function: object) -> Root:
