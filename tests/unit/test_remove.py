@@ -1,6 +1,7 @@
 """A run is removed whole: its files, its jobs and its own inputs; at every point in between it is no half result."""
 
 import dataclasses
+import hashlib
 import json
 
 import pytest
@@ -12,8 +13,10 @@ from train_func import Local, Run, attach, remove, runs
 from train_func.client.remove import ROUNDS, Removal
 from train_func.client.status import Condition, JobStatus
 from train_func.client.submission import SubmissionRecord
+from train_func.counted import sized
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
-from train_func.layout import wheel_key
+from train_func.layout import MODEL_MANIFEST, SUMS, wheel_key
+from train_func.result import Result, write_sums
 from train_func.storage import open_store
 
 SHARED, OWN = "a" * 64, "b" * 64
@@ -62,19 +65,76 @@ def test_a_name_that_only_begins_the_same_is_another_run(store, backend):
     assert keys_of(store) == {f"{record.name}0/run.json", f"{record.name}.txt"}
 
 
-def test_what_goes_and_what_stays_is_told_first(store, backend, home, capsys):
+def test_what_goes_is_told_first_with_its_sizes(store, backend, capsys):
     record = put_run(store, Run(name="gone"))
     put_run(store, Run(name="gone"), generation=2)
     store.put(f"{record.name}/attempts/1/model/large", b"x" * 2_500_000)
-    (home / "models" / record.name).mkdir(parents=True)
     removal = Removal.of(record.name, backend)
     assert store.list(f"{record.name}/")
     files = len(store.list(f"{record.name}/"))
-    facts = (record.name, f"{files} files", "2.5 MB", "2 generations", "model", home / "models" / record.name)
+    facts = (record.name, f"{files} files", "2.5 MB", "2 generations", "model/: 1 file, 7 bytes")
     assert unnamed(removal, *facts) == []
     remove(record.name, on=backend)
     assert str(removal) in capsys.readouterr().out
-    assert (home / "models" / record.name).is_dir()
+
+
+def published_nothing(store):
+    """A run that has returned its result, and left no files."""
+    record = put_run(store, Run(name="gone"), code=65)
+    result = Result.write(1, 1, {"metrics": {}, "returned": {"loss": 0.5}}, {})
+    for key, content in ((SUMS, write_sums({})), (MODEL_MANIFEST, result)):
+        store.put(f"{record.keys.model}/{key}", content)
+    return record
+
+
+def test_only_what_is_there_is_told(store, backend, home):
+    told = str(Removal.of(published_nothing(store).name, backend))
+    assert unnamed(told, "model", "inputs", str(home)) == ["model", "inputs", str(home)]
+
+
+def fetched(store, backend, *, to=None, **fields):
+    """A run with a model of one file, and the folder that it was fetched to."""
+    record = put_run(store, Run(**fields))
+    sums = {"weights": hashlib.sha256(b"weights").hexdigest()}
+    result = Result.write(1, 1, {"metrics": {}, "returned": {}}, {"weights": (7, sums["weights"])})
+    sums[MODEL_MANIFEST] = hashlib.sha256(result).hexdigest()
+    for key, content in ((SUMS, write_sums(sums)), (MODEL_MANIFEST, result)):
+        store.put(f"{record.keys.model}/{key}", content)
+    return record, attach(record.name, on=backend).fetch(to=to)
+
+
+def test_the_copy_that_was_fetched_goes_and_is_told_with_its_size(store, backend, home):
+    (gone, folder), (_, kept) = (fetched(store, backend, name=name) for name in ("gone", "kept"))
+    assert folder.is_relative_to(home)
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    assert unnamed(Removal.of(gone.name, backend), folder, "3 files", sized(size)) == []
+    remove(gone.name, on=backend)
+    assert not folder.exists()
+    assert (kept / "weights").exists()
+
+
+def test_a_folder_that_the_user_named_stays(store, backend, tmp_path):
+    record, folder = fetched(store, backend, to=tmp_path / "mine")
+    assert unnamed(Removal.of(record.name, backend), folder) == [str(folder)]
+    remove(record.name, on=backend)
+    assert (folder / "weights").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("own", ["weights", "notes.txt", "deep/notes.txt"])
+def test_a_file_that_was_put_or_changed_beside_a_fetched_model_stays(store, backend, own):
+    record, folder = fetched(store, backend)
+    (folder / own).parent.mkdir(exist_ok=True)
+    (folder / own).write_text("of the user")
+    remove(record.name, on=backend)
+    assert [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()] == [own]
+
+
+def test_a_link_to_a_folder_of_the_user_is_not_followed(store, backend, tmp_path):
+    record, folder = fetched(store, backend)
+    folder.rename(tmp_path / "mine")
+    folder.symlink_to(tmp_path / "mine")
+    remove(record.name, on=backend)
+    assert (tmp_path / "mine/weights").exists()
 
 
 def with_input(store, name, *digests):
@@ -247,10 +307,18 @@ def test_a_run_with_damaged_records_can_be_removed(store, backend, content):
 def test_what_is_no_name_of_a_run_is_refused(store, backend, name):
     store.put("inputs/0/rows.csv", b"x")
     store.put("data/rows.csv", b"x")
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises((InvalidInput, JobNotFound)) as refused:
         remove(name, on=backend)
     assert unnamed(refused.value, repr(name)) == []
     assert len(keys_of(store)) == 2
+
+
+@pytest.mark.parametrize("name", ["unknown", "stars", f"stars-{'0' * 12}"])
+def test_of_an_unknown_name_the_nearest_are_named(store, backend, name):
+    near = put_run(store, Run(name="stars"))
+    with pytest.raises(JobNotFound) as refused:
+        remove(name, on=backend)
+    assert unnamed(refused.value, name, near.name, store.address) == []
 
 
 def test_files_that_come_meanwhile_go_too_and_a_worker_that_goes_on_writing_is_told_of(store, backend, monkeypatch):

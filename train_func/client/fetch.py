@@ -110,6 +110,31 @@ def _replaceable(to: Path, name: str, old: Result, new: Result) -> bool:
     return path.is_file() and not path.is_symlink() and sha256_of(path) in known
 
 
+def as_fetched(folder: Path) -> dict[str, int]:
+    """The sizes of the files in a folder that are there as they were fetched, by name; those it is known by last.
+
+    It is empty where no model was fetched.
+    """
+    try:
+        known = Result.read((folder / MODEL_MANIFEST).read_bytes(), str(folder / MODEL_MANIFEST))
+        if folder.is_symlink() or _sums_in(folder) != known.sums:
+            return {}
+    except (OSError, StorageFailed):
+        return {}
+    files = [name for name in known.files if _replaceable(folder, name, known, known)]
+    return {name: (folder / name).stat().st_size for name in (*files, SUMS, MODEL_MANIFEST) if (folder / name).exists()}
+
+
+def remove_fetched(folder: Path) -> None:
+    """Removes what ``as_fetched`` names, and the folder unless something else is in it."""
+    for name in as_fetched(folder):
+        _remove(folder, name)
+    for left in folder.glob(f"{STAGING}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with contextlib.suppress(OSError):  # it holds other files, or is not there
+        folder.rmdir()
+
+
 def _sums_in(folder: Path) -> dict[str, str]:
     return read_sums((folder / SUMS).read_bytes())
 

@@ -5,16 +5,18 @@ the run is found, goes last.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from train_func.client import registry
 from train_func.client.backend import Backend, BoundJob
+from train_func.client.fetch import as_fetched, remove_fetched
 from train_func.client.submission import SubmissionRecord
+from train_func.client.unknown_run import POSSIBLE, unknown_run
 from train_func.counted import counted, sized
-from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
+from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
 from train_func.layout import INPUTS, MODEL_MANIFEST, PROBES, RUN, SUMS, RunKeys
 from train_func.run import NAME
 from train_func.storage import Entry, Store, find, open_store
@@ -40,8 +42,9 @@ _STEPS = tuple(
 def remove(name: str, *, on: Backend | None = None) -> None:
     """Removes a run: its files in the store, of all attempts and generations, and its jobs; says first what goes.
 
-    The inputs that were carried to the store for it go too, unless another run names them. A model that was fetched
-    stays. A removal that was interrupted is completed by another one.
+    The inputs that were carried to the store for it go too, unless another run names them, and so does what ``fetch()``
+    and ``load()`` keep of it on this machine, as far as it is unchanged; a folder that ``fetch(to=...)`` named stays. A
+    removal that was interrupted is completed by another one.
 
     Args:
         name: of the run, as ``job.name`` and ``runs()`` give it.
@@ -49,7 +52,7 @@ def remove(name: str, *, on: Backend | None = None) -> None:
 
     Raises:
         InvalidInput: a job of the run has not ended, or cannot be asked.
-        JobNotFound: the store of that backend holds no such run.
+        JobNotFound: the store of that backend holds no such run; the most similar names are listed.
         StorageFailed: the store is away or denies; what is left can be removed by the same call.
     """
     removal = Removal.of(name, registry.given(on))
@@ -70,20 +73,22 @@ class Removal:
     inputs: tuple[Entry, ...]
     """Those that no other run names."""
     num_generations: int
-    fetched: Path | None
-    """A model of the run that was fetched, which stays."""
+    copy: Path
+    """The folder of this machine in which a model of the run is that was fetched, if one is there."""
+    fetched: Mapping[str, int]
+    """Sizes of the files in it that are as they were fetched, by name."""
 
     @classmethod
     def of(cls, name: str, backend: Backend) -> "Removal":
         """Raises what ``remove`` raises; nothing is changed."""
-        if not isinstance(name, str) or not NAME.fullmatch(name):
+        if not isinstance(name, str) or not POSSIBLE.fullmatch(name):
             raise InvalidInput(f"remove was given {name!r}; the name of a run is expected, such as job.name")
         store = open_store(backend.store_address())
-        files = tuple(store.list(f"{name}/"))
+        files = tuple(store.list(f"{name}/")) if NAME.fullmatch(name) else ()  # other folders are no runs
         if not files:
-            raise JobNotFound(f"{store.address} holds no run {name!r}; runs() lists those that it holds")
+            raise unknown_run(store, name, "remove")
         numbers = _generations(name, files)
-        fetched = backend.models_folder() / name
+        copy = backend.models_folder() / name
         return cls(
             name=name,
             store=store,
@@ -91,18 +96,22 @@ class Removal:
             files=files,
             inputs=tuple(_own_inputs(store, name, files)),
             num_generations=len(numbers),
-            fetched=fetched if fetched.exists() else None,
+            copy=copy,
+            fetched=as_fetched(copy),
         )
 
     def __str__(self) -> str:
         holds = [counted(self.num_generations, "generation")] if self.num_generations > 1 else []
-        if any(entry.key == f"{RunKeys(self.name).model}/{MODEL_MANIFEST}" for entry in self.files):
-            holds.append("its model")
+        model = f"{RunKeys(self.name).model}/"
+        known_by = (f"{model}{MODEL_MANIFEST}", f"{model}{SUMS}")  # also of a run that has published no files
+        if published := [e.size for e in self.files if e.key.startswith(model) and e.key not in known_by]:
+            holds.append(f"model/: {_told(published)}")
         inside = f" ({', '.join(holds)})" if holds else ""
+        carried = _told([entry.size for entry in self.inputs])
         told = [
-            f"{self.name}: {_told(self.files)} in {self.store.address}/{self.name}/{inside}",
-            f"inputs that no other run names: {_told(self.inputs)}" if self.inputs else "",
-            f"{self.fetched} stays, where the model was fetched" if self.fetched else "",
+            f"{self.name}: {_told([entry.size for entry in self.files])} in {self.store.address}/{self.name}/{inside}",
+            f"inputs that no other run names: {carried}" if self.inputs else "",
+            f"what was fetched to {self.copy}: {_told([*self.fetched.values()])}" if self.fetched else "",
         ]
         return shown("; ".join(filter(None, told)))
 
@@ -110,6 +119,7 @@ class Removal:
         """Removes it; raises StorageFailed, with reason "conflict" where a worker still writes to it."""
         for job in self.jobs:
             job.delete()
+        remove_fetched(self.copy)  # before the run: without it, no removal would find the copy again
         left = self.files
         for _ in range(ROUNDS):
             with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -117,9 +127,10 @@ class Removal:
                     list(pool.map(self.store.delete, keys))
             if not (left := tuple(self.store.list(f"{self.name}/"))):
                 return
+        came = _told([entry.size for entry in left])
         raise StorageFailed(
-            f"{self.store.address}/{self.name}/ was written to while it was removed, {_told(left)} came: remove the "
-            "run again when its workers have ended",
+            f"{self.store.address}/{self.name}/ was written to while it was removed, {came} came: remove the run again "
+            "when its workers have ended",
             reason="conflict",
         )
 
@@ -191,5 +202,5 @@ def _named(store: Store, keys: Iterable[str]) -> set[str]:
     return {sha256.decode() for record in found if record for sha256 in _SHA256.findall(record.data)}
 
 
-def _told(files: Sequence[Entry]) -> str:
-    return f"{counted(len(files), 'file')}, {sized(sum(entry.size for entry in files))}"
+def _told(sizes: Sequence[int]) -> str:
+    return f"{counted(len(sizes), 'file')}, {sized(sum(sizes))}"

@@ -1,8 +1,6 @@
 """Submits a function as a run, or attaches to one that was submitted before."""
 
-import difflib
 import json
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,18 +17,18 @@ from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
 from train_func.client.stored_run import FINISHED
 from train_func.client.submission import SubmissionRecord
+from train_func.client.unknown_run import POSSIBLE, unknown_run
 from train_func.counted import counted
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.layout import CELLS, PROBES, RUN, SOURCE
 from train_func.records import RunRecord
-from train_func.run import NAME, Run
+from train_func.run import Run
 from train_func.storage import Store, open_store
 from train_func.terminal import shown
 
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
 OTHER_SECONDS = 120.0  # longest wait for the job of another client that submits the same run
 LOOK_SECONDS = 0.2
-SIMILAR = 5  # names that are shown of those that a store holds
 
 
 def submit(
@@ -172,22 +170,13 @@ def attach(name: str, *, on: Backend | None = None) -> Job:
         JobNotFound: the store of that backend holds no such run; the most similar names are listed.
     """
     backend = registry.given(on)
-    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
+    if not isinstance(name, str) or not POSSIBLE.fullmatch(name):
         raise InvalidInput(f"attach was given {name!r}; the name of a run is expected, such as job.name")
     store = open_store(backend.store_address())
     generation = newest_generation(store, name)
     if generation == 0:
-        known = [found.removesuffix("/") for found in store.names("") if NAME.fullmatch(found.removesuffix("/"))]
-        raise JobNotFound(
-            f"{store.address} holds no run {name!r}; {_similar(name, known)}. Another store is named by "
-            "attach(name, on=Local(store=...)), on=Cluster(store=...), TRAIN_FUNC_STORE or TRAIN_FUNC_HOME"
-        )
+        raise unknown_run(store, name, "attach")
     return Job(stored(store, name, generation), backend, store)
-
-
-def _similar(name: str, known: list[str]) -> str:
-    nearest = ", ".join(difflib.get_close_matches(name, known, SIMILAR, cutoff=0))
-    return f"it holds: {nearest or 'none'}" if len(known) <= SIMILAR else f"of its {len(known)} the nearest: {nearest}"
 
 
 def _start(record: RunRecord, source: Source, backend: Backend, store: Store, claim: Claim) -> bool:

@@ -78,5 +78,7 @@ def _of_remove(parser: argparse.ArgumentParser) -> None:
 
 RUNS = Command("list the runs of a store with their states, sizes and metrics", _runs, _of_runs)
 REMOVE = Command(
-    "remove a run for good, with its files in the store and its job; says what goes and asks", _remove, _of_remove
+    "remove a run for good: its files in the store, its job, its fetched copy; says what goes and asks",
+    _remove,
+    _of_remove,
 )
