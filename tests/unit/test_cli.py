@@ -1,6 +1,7 @@
 """The commands of ``python -m train_func``: what is wrong is one line, and a package adds one by an entry point."""
 
 import os
+import pty
 import subprocess
 import sys
 
@@ -66,6 +67,23 @@ def test_the_runs_of_a_store_are_listed_and_one_is_removed_after_it_was_asked_fo
     assert command("remove", gone.name, given="y\n", **of_store).returncode == 0
     assert command("remove", kept.name, "--yes", **of_store).returncode == 0
     assert store.list("") == []
+
+
+def test_logs_are_written_to_a_file_as_they_are_and_shown_on_a_terminal_without_being_obeyed(tmp_path):
+    store = open_store((tmp_path / "store").as_uri())
+    record = put_run(store, Run())
+    store.put(record.keys.attempt(1).log(0), b"grey \x1b[2m 0.5\n")
+    asked = ("logs", record.name, "--store", store.address)
+    assert "grey \x1b[2m 0.5" in command(*asked, TRAIN_FUNC_HOME=str(tmp_path)).stdout
+    controller, terminal = pty.openpty()
+    line = [sys.executable, "-m", "train_func", *asked]
+    environment = os.environ | {"TRAIN_FUNC_HOME": str(tmp_path)}
+    subprocess.run(line, env=environment, stdout=terminal, timeout=300, check=True)
+    drawn = os.read(controller, 1 << 16)
+    os.close(controller)
+    os.close(terminal)
+    assert b"grey" in drawn
+    assert b"\x1b" not in drawn
 
 
 def test_a_package_of_the_users_own_adds_a_command_by_one_line(tmp_path):

@@ -2,14 +2,19 @@
 
 import json
 import re
+import shlex
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob, a_record
 from train_func.attempt_records import EndRecord, Failure, RankRecord
+from train_func.client.cli.job import LOGS
 from train_func.client.diagnose import explain
 from train_func.client.diagnose.incidents import incidents
 from train_func.storage import open_store
@@ -187,13 +192,63 @@ def test_what_pod_and_record_both_say_of_the_memory_is_said_once(store, ended):
     assert str(explain(a_record(), job, store)).count(said["message"]) == 1
 
 
-def test_the_way_to_the_whole_log_prints_what_a_worker_wrote_without_obeying_it(store, capsys):
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    """That of a notebook."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+def way_to_logs(error):
+    (way,) = re.findall("the whole log: (.*)", str(error))
+    return way
+
+
+def test_in_a_notebook_the_way_to_the_whole_log_prints_what_a_worker_wrote_without_obeying_it(store, shell, capsys):
     class Job:
         def logs(self):
             return iter(["[worker 0] grün", "[worker 0] \x1b[2J\rgone"])
 
-    (way,) = re.findall("the whole log: (.*)", str(explain(a_record(), RecordedJob("exit_1"), store)))
-    exec(way, {"job": Job()})
+    exec(way_to_logs(explain(a_record(), RecordedJob("exit_1"), store)), {"job": Job()})
     printed = capsys.readouterr().out
     assert {"grün", "gone"} <= set(re.findall(r"grün|gone", printed))
     assert not {"\x1b", "\r"} & set(printed)
+
+
+@pytest.mark.parametrize("backend", ["", "Cluster"])
+def test_elsewhere_the_way_to_the_whole_log_is_a_command(store, backend):
+    record = replace(a_record(), store="file:///data of us/store")
+    interpreter, *line = shlex.split(way_to_logs(explain(record, RecordedJob("exit_1"), store, backend)))
+    assert (interpreter, line[:2]) == ("python", ["-m", "train_func"])
+    found = Namespace()
+    parser = ArgumentParser()
+    LOGS.add_arguments(parser)
+    parser.parse_args(line[3:], found)
+    assert (line[2], found.name, found.store) == ("logs", record.name, record.store)
+    assert found.on == (backend or "Local")
+
+
+CELLS = {
+    "function": "train",
+    "sha256": "0",
+    "pieces": [
+        {"origin": "cell In[5]", "line": 1, "first": 1, "last": 2, "text": "def train():\n    helper()\n"},
+        {"origin": "/lab/steps.py", "line": 7, "first": 3, "last": 4, "text": "def helper():\n    raise KeyError\n"},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("lines", "origin"),
+    [([2], "cell In[5]"), ([2, 4], "/lab/steps.py"), ([], "the function")],
+    ids=["cell", "file", "nowhere"],
+)
+def test_what_has_to_be_fixed_is_called_by_where_it_stands(store, ended, lines, origin):
+    traceback = "".join(f'  File "/run/source.py", line {line}, in f\n' for line in lines)
+    error = Failure("KeyError", "'x'", traceback=traceback, time="1")
+    ended(cause="code", message="rank 0: KeyError", ranks=(RankRecord(rank=0, exit_code=1, error=error),))
+    store.put(a_record().keys.cells, json.dumps(CELLS).encode())
+    (advice,) = re.findall("next: (.*)", str(explain(a_record(), RecordedJob("exit_1"), store)))
+    assert unnamed(advice, origin) == []
+    assert "cell" not in advice or origin == "cell In[5]"

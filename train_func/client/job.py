@@ -197,7 +197,7 @@ class Job:
             )
             raise
         if state != "Succeeded":
-            raise explain(self.record, self._job, self._store)
+            raise explain(self.record, self._job, self._store, registry.name_of(self._backend))
         if words := separate(self.record, self._store):
             self._note(words)
         published = self._final_manifest()

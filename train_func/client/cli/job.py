@@ -12,6 +12,7 @@ from train_func.client.cli import FAILED, Command
 from train_func.client.job import Job
 from train_func.client.stored_run import FINISHED
 from train_func.client.submit import attach
+from train_func.terminal import shown
 
 
 def _watch(given: argparse.Namespace) -> int:
@@ -20,7 +21,7 @@ def _watch(given: argparse.Namespace) -> int:
 
 def _logs(given: argparse.Namespace) -> int:
     for line in _job(given).logs(follow=given.follow, worker=given.worker, attempt=given.attempt):
-        print(line, flush=given.follow)
+        print(shown(line) if sys.stdout.isatty() else line, flush=given.follow)
     return os.EX_OK
 
 

@@ -4,6 +4,8 @@ The monitor tells what hinders a job that has not ended.
 """
 
 import json
+import shlex
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +39,7 @@ TOLD_BY_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission
 
 AGAIN = "submit again: it starts from the beginning (no checkpoints yet)"
 NEXT: dict[Cause, str] = {
-    "code": "fix the cell and submit again",
+    "code": "fix the function and submit again",
     "data": "fix the data or the Run and submit again",
     "model": "fix the model's address or files and submit again",
     "memory": "give each worker more memory=..., or lower max_length, or micro_batch_size with fresh=True",
@@ -77,8 +79,20 @@ class Evidence:
         return [*refusals(self.pods, self.events, self.num_workers), *waits(self.pods, self.events), *again[-1:]]
 
 
-def explain(record: RunRecord, job: BoundJob, store: Store) -> JobFailed:
-    """The one error that says why the job of ``record`` has no result."""
+def explain(record: RunRecord, job: BoundJob, store: Store, backend: str = "") -> JobFailed:
+    """The one error that says why the job of ``record`` has no result.
+
+    Args:
+        record: of the run.
+        job: what has executed it.
+        store: of the run.
+        backend: that of the job, as a command names it; empty: the default one.
+    """
+    error = _explained(record, job, store)
+    return JobFailed(f"{error}\n  the whole log: {_way_to_logs(record, backend)}", cause=error.cause)
+
+
+def _explained(record: RunRecord, job: BoundJob, store: Store) -> JobFailed:
     evidence = _gather(record, job, store)
     status = evidence.status
     failed = status.condition("Failed") if status else None
@@ -185,7 +199,17 @@ def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
     what += "".join(f"\n  {origin}, line {line}: `{text.strip()}`" for origin, line, text in reversed(frames))
     if end.exit_code == exits.SPENT:
         what += f"\n  {end.message}"
-    return Diagnosis(cause, what)
+    remedy = f"fix {frames[-1][0]} and submit again" if cause == "code" and frames else ""  # the innermost one
+    return Diagnosis(cause, what, remedy)
+
+
+def _way_to_logs(record: RunRecord, backend: str) -> str:
+    """What is typed to see them: in a notebook an expression, else a command; neither obeys what a worker wrote."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None:
+        return "print(*map(repr, job.logs()), sep='\\n')"
+    on = ["--on", backend] if backend else []
+    return shlex.join(["python", "-m", "train_func", "logs", record.name, *on, "--store", record.store])
 
 
 def _error(record: RunRecord, found: Diagnosis, evidence: Evidence) -> JobFailed:
@@ -199,8 +223,6 @@ def _error(record: RunRecord, found: Diagnosis, evidence: Evidence) -> JobFailed
         lines.append("  a model was published before that: job.fetch() brings it")
     if advice := found.remedy or NEXT.get(found.cause):
         lines.append(f"  next: {advice}")
-    # By repr, because a terminal interprets escape sequences that a worker wrote.
-    lines.append("  the whole log: print(*map(repr, job.logs()), sep='\\n')")
     return JobFailed("\n".join(lines), cause=found.cause)
 
 
