@@ -75,9 +75,8 @@ def _faults_of_signature(function: object, root: Root | None, parameters: Mappin
         return
     except TypeError as error:
         takes = f"{root.name!r} takes {inspect.signature(function)}"
-        if parameters is None:
-            takes += ", but is called with the dict of parameters"
-        yield f"{root.statement.place()}: {error}; {takes}; {ALLOWED}"
+        task = f"{takes}, but is called with the dict of parameters ({error})"
+        yield f"{root.statement.place()}: {task if parameters is None else f'{error}; {takes}'}; {ALLOWED}"
 
 
 def _plain(function: object) -> Root:
