@@ -85,6 +85,8 @@ class StepProgress(Event):
     loss: float
     rows_per_second: float
     seconds_left: float
+    is_row_only: bool = False
+    """It is a row of the history, and too soon after the one before to be a line of the log."""
 
     def __str__(self) -> str:
         return (

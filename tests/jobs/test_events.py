@@ -54,13 +54,16 @@ def test_the_client_understands_every_event_of_a_real_job(recorded, capsys):
 def test_the_history_of_a_real_job_is_in_its_store(recorded):
     job, lines = recorded
     said = [events.parse(line.text) for line in lines]
-    steps = [event for event in said if isinstance(event, events.StepProgress)]
+    lines_of = {event.step: event for event in said if isinstance(event, events.StepProgress)}
     (measured,) = (event for event in said if isinstance(event, events.Evaluated))
     history = job.history()
     trained = history.dropna(subset="loss")
-    assert [*zip(trained["step"], trained["loss"], strict=True)] == [(event.step, event.loss) for event in steps]
+    num_steps = next(iter(lines_of.values())).num_steps
+    assert [*trained["step"]] == list(range(1, num_steps + 1))  # of a short training each
     assert {*history["attempt"]} == {1}
-    assert [*trained["timestamp"]] == [datetime.fromisoformat(event.time) for event in steps]
+    for row in trained[trained["step"].isin(lines_of)].itertuples():
+        told = lines_of[row.step]
+        assert (row.loss, row.timestamp) == (told.loss, datetime.fromisoformat(told.time))
     (accuracy,) = history["eval_accuracy"].dropna()
     assert accuracy == measured.metrics["accuracy"] == job.result()["accuracy"]
     names = job._store.names(job.record.keys.attempt(1).metrics)

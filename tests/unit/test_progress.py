@@ -21,17 +21,47 @@ def told(monkeypatch):
 
 
 def test_a_line_every_five_seconds_and_the_first_and_the_last(clock, told):
-    shown = Progress(num_steps=8, steps_per_epoch=4, clock=clock)
-    for step in range(1, 9):
-        clock.seconds += 2
-        shown.step(step, 16, float(step))
-    assert [(one.step, one.epoch, one.loss, one.rows_per_second, one.seconds_left) for one in told] == [
-        (1, 0.25, 1, 8, 14),
-        (4, 1.00, 3, 8, 8),
-        (7, 1.75, 6, 8, 2),
-        (8, 2.00, 8, 8, 0),
+    trained(Progress(num_steps=401, steps_per_epoch=200, clock=clock), clock, [*range(1, 9), 401])
+    assert [(one.step, one.epoch, one.loss, one.rows_per_second, one.is_row_only) for one in told] == [
+        (1, 0.005, 1, 8, False),
+        (4, 0.020, 3, 8, False),
+        (7, 0.035, 6, 8, False),
+        (401, 2.005, 204.5, 8, False),
     ]
+    assert told[-1].seconds_left == 0
+
+
+def trained(progress, clock, steps):
+    """Each takes two seconds; its loss is its number."""
+    for step in steps:
+        clock.seconds += 2
+        progress.step(step, 16, float(step))
+
+
+def test_a_short_training_has_a_row_for_each_step_and_no_more_lines(clock, told):
+    trained(Progress(num_steps=8, steps_per_epoch=4, clock=clock), clock, range(1, 9))
+    assert [(one.step, one.loss) for one in told] == [(step, step) for step in range(1, 9)]
+    assert [one.step for one in told if not one.is_row_only] == [1, 4, 7, 8]
     assert str(told[0]) == "progress step=1/8 epoch=0.25 loss=1.0000 rows_per_second=8.0 eta=0:14"
+
+
+def test_a_long_training_has_a_row_for_every_step_that_is_to_be_logged_over_the_steps_since_the_row_before(clock, told):
+    progress = Progress(num_steps=401, steps_per_epoch=401, logging_steps=10, interval=1e9, clock=clock)
+    trained(progress, clock, range(1, 41))
+    assert [(one.step, one.loss, one.is_row_only) for one in told] == [
+        (1, 1, False),
+        (10, 6, True),
+        (20, 15.5, True),
+        (30, 25.5, True),
+        (40, 35.5, True),
+    ]
+
+
+def test_rows_of_the_history_alone_are_not_printed(clock, capsys):
+    trained(Progress(num_steps=7, steps_per_epoch=7, clock=clock), clock, range(1, 8))
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == [
+        f"step={step}/7" for step in (1, 4, 7)
+    ]
 
 
 def test_evaluations_do_not_count_as_training(clock, told):

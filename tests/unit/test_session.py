@@ -31,6 +31,7 @@ from train_func.worker.pod import sessions
 from train_func.worker.tasks.text_classification import find_text_model
 from train_func.worker.training import session as session_module
 from train_func.worker.training import world
+from train_func.worker.training.arguments import logging_steps_of
 from train_func.worker.training.plan import facts_of, row_ids_of
 from train_func.worker.training.weights import fingerprint
 
@@ -403,6 +404,8 @@ def test_arguments_are_those_of_the_run_with_others_beside_them(a_record):
         for tracker in ("tensorboard", ["mlflow"]):  # need not be installed to be asked for
             tracked = session.arguments(report_to=tracker)
             assert (tracked["logging_strategy"], tracked["logging_steps"]) == ("steps", 0.01)
+        for asked, every in (({}, 0), ({"logging_steps": 3}, 3), ({"logging_steps": 0.05}, 21)):
+            assert logging_steps_of(TrainingArguments(**session.arguments(**asked)), num_steps=401) == every
         with pytest.raises(InvalidInput) as refused:
             session.arguments(seed=1, max_steps=5, gradient_accumulation_steps=8, output_dir="mine", bf16=True)
         assert len(refused.value.faults) == 4

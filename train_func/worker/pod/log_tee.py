@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from train_func import events
-from train_func.events import Event, LogGap
+from train_func.events import Event, LogGap, StepProgress
 from train_func.worker.pod.history import History
 from train_func.worker.pod.periodic import Periodic
 
@@ -172,8 +172,9 @@ class LogTee:
         self._ranks.append(stream)
 
     def say(self, event: Event) -> None:
-        """Writes an event's line."""
-        self._emit(events.line(event).encode() + b"\n")
+        """Writes an event's line, unless it is for the history alone."""
+        if not (isinstance(event, StepProgress) and event.is_row_only):
+            self._emit(events.line(event).encode() + b"\n")
         if self._history is not None:
             self._history.hear(event)
 

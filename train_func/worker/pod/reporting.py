@@ -7,14 +7,15 @@ import threading
 from collections.abc import Callable
 
 from train_func import events
-from train_func.events import Event
+from train_func.events import Event, StepProgress
 
 LONGEST = 60_000  # bytes of an event on its way to the supervisor, which reads lines of up to 64 KiB
 Say = Callable[[Event], object]
 
 
 def _print(event: Event) -> None:
-    print(event, flush=True)
+    if not (isinstance(event, StepProgress) and event.is_row_only):
+        print(event, flush=True)
 
 
 _sink: list[Say] = [_print]

@@ -78,7 +78,16 @@ def made(
     if faults := _faults(own, {**given, **ALWAYS}):
         raise InvalidInput(faults, cause="code")
     tracked = TRACKED if own.get("report_to", "none") not in ("none", [], ["none"]) else {}
-    return {**given, **tracked, **own}
+    asked = {"logging_strategy": "steps"} if "logging_steps" in own else {}
+    return {**given, **tracked, **asked, **own}
+
+
+def logging_steps_of(args: transformers.TrainingArguments, num_steps: int) -> int:
+    """Every how many steps ``args`` has the loss logged; 0 where it says none."""
+    if args.logging_strategy != "steps":
+        return 0
+    share: float = args.logging_steps  # below 1: of all steps
+    return math.ceil(num_steps * share if share < 1 else share)
 
 
 def check_run(trainer: transformers.Trainer, run: Run) -> None:

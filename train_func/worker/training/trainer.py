@@ -27,7 +27,7 @@ from train_func.events import Evaluated
 from train_func.worker.tasks.accuracy import Accuracy
 from train_func.worker.tasks.protocol import Metric, WorkerTask
 from train_func.worker.training import audit, best, evaluation, weights, world
-from train_func.worker.training.arguments import argument_faults, fitted
+from train_func.worker.training.arguments import argument_faults, fitted, logging_steps_of
 from train_func.worker.training.audit import Coverage
 from train_func.worker.training.control_flags import Actions, StopVotes
 from train_func.worker.training.plan import PlanFacts, facts_of, row_ids_of, rows_of
@@ -84,7 +84,8 @@ class Trainer(transformers.Trainer):
         audit.check_plan_part(self.train_dataset, self._facts)
         audit.check_loader(self.get_train_dataloader(), self._facts.steps_per_epoch * self._facts.accumulation)
         self._expected = row_ids_of(rows_of(self.train_dataset))
-        self._progress = Progress(self._facts.num_epochs * self._facts.steps_per_epoch, self._facts.steps_per_epoch)
+        num_steps = self._facts.num_epochs * self._facts.steps_per_epoch
+        self._progress = Progress(num_steps, self._facts.steps_per_epoch, logging_steps_of(self.args, num_steps))
         self.coverage, self._used, self._losses = [], [], []
         self._stop_votes.clear()
         self._ignore_keys = ignore_keys_for_eval
