@@ -22,7 +22,10 @@ from train_func.validity import brief, learning_rate_fault, parameter_faults, te
 
 RESULT_VERSION = 1  # part of every name: raise it when the same Run would train to other numbers
 RECORD_KEY = "train_func"  # beside the fields of a Run in what a function is called with
-READABLE_LENGTH = 24  # characters of a name before its hash; pods add "-worker-999" and must stay below 63
+# Characters of a name before its hash. The hash, "-g999" of a generation and "-node-0-999-abcde" of a pod make 63, the
+# most that Kubernetes allows.
+READABLE_LENGTH = 28
+DERIVED_LENGTH, WORD_LENGTH = 24, 12  # of a name that was not given, and of each of its words: part of what a run is
 HASH_LENGTH = 12
 BUDGET = ("workers", "micro_batch_size", "max_attempts", "deadline")  # decide no result of a task
 _READABLE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
@@ -208,7 +211,7 @@ def name_of(
     }
     inputs = [str(getattr(run.task, name)) for name in run.task.inputs[:2]] if run.task else []
     named = inputs or [type(run.task).__name__ if run.task else function]
-    readable = run.name or "-".join(map(_slug, named))[:READABLE_LENGTH].strip("-")
+    readable = run.name or "-".join(map(_slug, named))[:DERIVED_LENGTH].strip("-")
     return f"{readable}-{hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]}"
 
 
@@ -217,5 +220,5 @@ NAME = re.compile(rf"[a-z][a-z0-9-]*-([0-9a-f]{{10}}|[0-9a-f]{{{HASH_LENGTH}}})"
 
 def _slug(address: str) -> str:
     last = re.split(r"[/\\]", address.rstrip("/\\"))[-1]
-    words = re.sub(r"[^a-z0-9]+", "-", last.rsplit(".", 1)[0].lower()).strip("-")[:12].strip("-")
+    words = re.sub(r"[^a-z0-9]+", "-", last.rsplit(".", 1)[0].lower()).strip("-")[:WORD_LENGTH].strip("-")
     return words if words[:1].isalpha() else f"r-{words}".rstrip("-")

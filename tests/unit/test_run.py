@@ -26,6 +26,8 @@ from train_func.version import VERSION
 VALID = {"model": "bert-base-cased", "dataset": "reviews.csv"}
 MADE_OF = {"function": "train_func", "source_sha256": "a", "fingerprints": {"dataset": "b", "model": "c"}}
 
+PODS = ("-worker-999", "-node-0-999-abcde")  # ends of their names, of a PyTorchJob and of a TrainJob
+
 FAULTS = [
     ({"model": ""}, "model='': a non-empty text"),
     ({"dataset": None}, "dataset=None: .*a Hub id.*a pandas DataFrame or a datasets.Dataset"),
@@ -66,12 +68,12 @@ FAULTS = [
     ({"parameters": {RECORD_KEY: 2}}, "the function receives a field of Run under that name"),
     ({"parameters": {"api_key": "abcdef0123456789"}}, "holds a literal under the name 'api_key'"),
     ({"parameters": {"a": {"b": ["hf_" + "a" * 34]}}}, "holds a Hugging Face token"),
-    ({"name": 7}, "name=7: at most 24"),
-    ({"name": ""}, "name='': at most 24"),
+    ({"name": 7}, "name=7: at most 28"),
+    ({"name": ""}, "name='': at most 28"),
     ({"name": "My Reviews_2"}, "name='My Reviews_2': .*'my-reviews-2'"),
     ({"name": "2nd-try"}, "name='2nd-try': .*'nd-try'"),
     ({"name": "reviews-"}, "name='reviews-': .*'reviews'"),
-    ({"name": "a" * 25}, f"name='{'a' * 25}': .*'{'a' * 24}'"),
+    ({"name": "a" * 29}, f"name='{'a' * 29}': .*'{'a' * 28}'"),
     ({"name": "äö"}, "name='äö': .*'reviews'"),
     ({"name": "hf_" + "a" * 34}, "name: holds a Hugging Face token"),
 ]
@@ -332,17 +334,23 @@ def test_parameters_of_which_no_run_can_be_made_are_refused_by_name(given, fault
 def test_a_job_name_is_a_dns_label_that_leaves_room_for_its_pods(model):
     name = name_of(a_run(model=model, dataset="s3://bucket/Reviews 2024.csv"), **MADE_OF)
     assert re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name)
-    assert len(f"{name}-g999-worker-999") <= 63
+    assert all(len(f"{name}-g999{pod}") <= 63 for pod in PODS)
 
 
-@pytest.mark.parametrize("name", ["reviews", "a", "lr-0-1", "a" * 24])
+def test_the_readable_part_that_is_not_given_stays_the_same_in_all_versions():
+    """It is part of the name by which an earlier run is found."""
+    assert name_of(Run(), **{**MADE_OF, "function": "fine_tune_my_model"}).startswith("fine-tune-my-")
+    assert name_of(a_run(model="a" * 90, dataset="b" * 90), **MADE_OF).startswith(f"{'a' * 12}-{'b' * 11}-")
+
+
+@pytest.mark.parametrize("name", ["reviews", "a", "lr-0-1", "a" * 28])
 def test_the_readable_part_of_a_name_is_the_given_one_and_no_part_of_the_hash(name):
     given, other = (name_of(a_run(**VALID, name=given), **MADE_OF) for given in (name, "other"))
     unnamed_ = name_of(a_run(**VALID), **MADE_OF)
     assert given.rpartition("-")[0] == name
     assert {found.rpartition("-")[2] for found in (given, other)} == {unnamed_.rpartition("-")[2]}
     assert NAME.fullmatch(given)
-    assert len(f"{given}-g999-worker-999") <= 63
+    assert all(len(f"{given}-g999{pod}") <= 63 for pod in PODS)
 
 
 def test_a_record_from_before_runs_had_names_is_read():
