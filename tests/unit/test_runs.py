@@ -80,6 +80,14 @@ def test_fields_of_a_task_are_compared_among_runs_with_a_task(store):
     assert shown == {"task.dataset", "parameters.lr"}
 
 
+def test_what_is_empty_for_all_runs_has_no_column(store):
+    results = {"loss": 0.5, "unknown": float("nan"), "note": ""}
+    put_run(store, Run(name="a", parameters={"lr": None, "depth": 0}), metrics=results)
+    put_run(store, Run(name="b", parameters={"depth": None}), metrics={"failed": False})
+    columns = [column for column in table(store).columns if "." in column]
+    assert columns == ["parameters.depth", "metrics.failed", "metrics.loss"]
+
+
 def test_only_runs_whose_names_begin_as_asked_are_listed(store):
     for name in ("stars", "stars-2", "likes"):
         put_run(store, Run(name=name))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 AT_ONCE = 8  # runs that are read at the same moment
+ALWAYS = ("name", "task", "submitted", "state", "workers")  # columns that the table has, empty or not
 UNKNOWN = "Unknown"
 
 
@@ -65,7 +66,8 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
     Columns: ``name``; ``task`` (or function); ``submitted`` (UTC); ``state``, as ``Job.state``, and Unknown where that
     cannot be told; ``workers``; what the runs shown were asked differently, such as ``epochs``, ``task.dataset`` or
     ``parameters.lr``; their results, such as ``metrics.accuracy``; ``size_mb``, that of the run's folder in the store.
-    What cannot be read is printed, and hides no other run.
+    Of the differences and results, what is empty for all runs has no column. What cannot be read is printed, and hides
+    no other run.
 
     Args:
         name: only runs whose name begins so.
@@ -99,10 +101,16 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
         }
         for run, own in zip(found, asked, strict=True)
     ]
-    table = pd.DataFrame(rows, columns=None if rows else ["name", "task", "submitted", "state", "workers"])
+    told = {*ALWAYS, *(column for row in rows for column, value in row.items() if not _is_empty(value))}
+    known = dict.fromkeys([*ALWAYS, *(column for row in rows for column in row)])
+    table = pd.DataFrame(rows, columns=[column for column in known if column in told])
     table["submitted"] = pd.to_datetime(table["submitted"], utc=True, format="ISO8601", errors="coerce")
     table["workers"] = table["workers"].astype("Int64")
     return table.assign(size_mb=[round(run.num_bytes / 1e6, 3) for run in found])
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value == "" or value != value
 
 
 def stored_runs(begin: str, backend: Backend) -> tuple[list[StoredRun], list[str]]:
