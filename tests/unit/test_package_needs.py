@@ -8,6 +8,7 @@ from importlib import metadata
 
 import pytest
 
+from tests.messages import unnamed
 from tests.wheels import inventory, wheel
 from train_func.client.packages import carry, needs
 from train_func.client.source import pack
@@ -105,6 +106,17 @@ def test_a_module_that_is_not_here_may_come_with_packages(tmp_path, monkeypatch)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel(tmp_path / "index", "pies").parent))
     assert [one.name for one in carry.check(["pies==1.0"], inventory(), source.imports).wheels] == ["pies"]
+
+
+def test_a_newer_version_that_the_image_keeps_from_travelling_is_noted(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    wheel(tmp_path / "index", "pies", "1.2")
+    wheel(tmp_path / "index", "pies", "7.3", requires=["numpy<2"])
+    carry.check(["pies"], inventory(), {})
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if "7.3" in line)
+    assert unnamed(note, "note", "pies", "1.2", inventory().of) == []
 
 
 def test_what_the_workers_have_need_not_be_here():

@@ -1,5 +1,6 @@
 """Requirements become wheels that fit the workers' image: resolved here, nothing that the image has is downloaded."""
 
+import socket
 from dataclasses import replace
 
 import pytest
@@ -73,8 +74,44 @@ def test_a_package_that_needs_another_version_of_what_the_image_has_is_refused(i
 def test_a_package_that_there_is_not_is_named(index, resolved):
     with pytest.raises(InvalidInput) as refused:
         resolved("no-such-package==1.0")
-    assert refused.value.cause == "image"
+    assert refused.value.cause == "input"
     assert "no-such-package==1.0" in str(refused.value)
+
+
+def test_only_the_requirement_without_such_a_version_is_named(index, resolved):
+    wheel(index, "pies", "1.2")
+    wheel(index, "crusts", "1.2")
+    with pytest.raises(InvalidInput) as refused:
+        resolved("pies==9.9", "crusts")
+    assert refused.value.cause == "input"
+    assert "packages=['pies==9.9']:" in str(refused.value)
+
+
+def test_an_index_that_cannot_be_reached_is_no_fault_of_the_requirement(index, resolved, monkeypatch):
+    monkeypatch.delenv("PIP_NO_INDEX")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and never listens
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
+        with pytest.raises(InvalidInput) as refused:
+            resolved("pies==1.2")
+    assert refused.value.cause == "image"
+    assert "index" in str(refused.value).partition("pip says")[0]
+
+
+@pytest.mark.parametrize("requirement", ["pies", "pies>=1", "Pies"])
+def test_a_newer_version_that_the_image_keeps_from_travelling_is_told(index, resolved, requirement):
+    wheel(index, "pies", "1.2")
+    wheel(index, "pies", "1.10", requires=["numpy<2"])
+    found = resolved(requirement)
+    assert (found.given, found.newest) == ({"pies": "1.2"}, {"pies": "1.10"})
+
+
+@pytest.mark.parametrize("requirement", ["pies==1.2", "pies<1.5", "crusts"])
+def test_a_newer_version_that_was_not_asked_for_is_not_told(index, resolved, requirement):
+    wheel(index, "pies", "1.2")
+    wheel(index, "pies", "1.10", requires=["numpy<2"])
+    wheel(index, "crusts", "2.0", requires=["numpy>=2"])
+    assert resolved(requirement).newest == {}
 
 
 @pytest.mark.parametrize("tag", ["cp312-cp312-manylinux_2_17_x86_64", "cp311-cp311-macosx_11_0_arm64"])

@@ -47,6 +47,9 @@ def check(requirements: Sequence[str], inventory: Inventory | None, imports: Map
         raise InvalidInput(faults, cause="image")
     for note in needs.notes(imports, inventory, resolved.given):
         print(shown(f"note: {note}"))
+    for name, newest in resolved.newest.items():
+        told = f"packages: {name} {resolved.given[name]} travels, because {newest}, the newest, does not fit what"
+        print(shown(f"note: {told} {inventory.of} has; packages=['{name}=={newest}'] tells why"))
     if resolved.wheels:
         travel = ", ".join(f"{wheel.name} {wheel.version}" for wheel in resolved.wheels)
         print(shown(f"note: packages travel with the run: {travel}"))

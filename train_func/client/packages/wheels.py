@@ -3,12 +3,9 @@
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import util
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -16,24 +13,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from train_func.client.packages import stubs
+from train_func.client.packages import pip, stubs
 from train_func.errors import InvalidInput
 from train_func.home import home
 from train_func.inventory import Inventory, normalised
-
-# pip judges markers by the interpreter that it runs in; here that of the workers decides. Where pip has changed this
-# fails.
-_PIP = """
-import json, sys
-from pip._vendor.packaging import markers
-there = json.loads(sys.argv.pop(1))
-markers.default_environment()
-markers.default_environment = lambda: dict(there)
-from pip._internal.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
-_OPTIONS = ("--progress-bar=off", "--disable-pip-version-check", "--no-input", "--retries=2", "--only-binary=:all:")
-_LAST_LINES = 12  # with why packages conflict, which pip says before it fails
 
 
 @dataclass(frozen=True)
@@ -77,6 +60,8 @@ class Resolved:
     """Versions of the packages that were asked for, by name, whether they travel or are there."""
     wheels: Sequence[Wheel] = ()
     """What travels, sorted by name."""
+    newest: Mapping[str, str] = field(default_factory=dict)
+    """Newer versions that were asked for as well, by name: what is there keeps them from travelling."""
 
 
 NOTHING = Resolved()
@@ -120,7 +105,15 @@ def resolve(requirements: Sequence[str], inventory: Inventory, cache: Path) -> R
     wheels = _fetched(lacking, inventory, cache) if lacking else []
     brought = {wheel.name: wheel for wheel in wheels}
     given = {**present, **{name: _identity(brought[name], one) for name, one in lacking.items()}}
-    return Resolved(dict(sorted(given.items())), wheels)
+    open_ones = {name: one for name, one in lacking.items() if not _is_fixed(one) and not one.url}
+    return Resolved(dict(sorted(given.items())), wheels, _newer(open_ones, brought, inventory))
+
+
+def _newer(asked: Mapping[str, Requirement], brought: Mapping[str, Wheel], inventory: Inventory) -> dict[str, str]:
+    known = (pip.newest([str(one) for one in asked.values()], inventory) if asked else None) or {}
+    return {
+        name: known[name] for name in asked if name in known and Version(known[name]) > Version(brought[name].version)
+    }
 
 
 def _applies(one: Requirement, inventory: Inventory) -> bool:
@@ -166,7 +159,7 @@ def _fetched(lacking: Mapping[str, Requirement], inventory: Inventory, cache: Pa
             return wheels
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        _download(texts, list(lacking), inventory, Path(folder))
+        pip.download(texts, list(lacking), inventory, Path(folder))
         wheels = [_kept(path, cache) for path in sorted(Path(folder, "wheels").glob("*.whl")) if not stubs.is_one(path)]
         written = Path(folder, "resolved.json")
         written.write_text(json.dumps([[wheel.path.name, wheel.sha256] for wheel in wheels]))
@@ -186,45 +179,6 @@ def _kept(path: Path, cache: Path) -> Wheel:
     target.parent.mkdir(parents=True, exist_ok=True)
     path.replace(target)
     return Wheel(target, sha256)
-
-
-def _download(texts: Sequence[str], lacking: Sequence[str], inventory: Inventory, folder: Path) -> None:
-    """Lets pip bring the wheels to ``folder/wheels``; what the image has is stood in for by stubs, never downloaded."""
-    if util.find_spec("pip") is None:
-        raise InvalidInput(
-            f"packages={list(texts)}: pip resolves them, and {sys.executable} does not have it: "
-            f"{sys.executable} -m ensurepip, or uv pip install pip"
-        )
-    python = Version(inventory.python)
-    fixed = stubs.write(inventory, lacking, folder / "stubs")
-    constraints = folder / "constraints.txt"
-    constraints.write_text("\n".join(fixed))
-    where = [f"--python-version={python.base_version}", "--implementation=cp", f"--abi=cp{python.major}{python.minor}"]
-    where += [f"--platform={platform}" for platform in inventory.platforms]
-    command = [sys.executable, "-c", _PIP, json.dumps(dict(inventory.markers)), "download", *_OPTIONS, *where]
-    command += [
-        f"--find-links={folder / 'stubs'}",
-        f"--constraint={constraints}",
-        f"--dest={folder / 'wheels'}",
-        *texts,
-    ]
-    (folder / "wheels").mkdir()
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if done.returncode:
-        raise InvalidInput(_pip_fault(texts, inventory, done.stdout), cause="image")
-
-
-def _pip_fault(texts: Sequence[str], inventory: Inventory, said: str) -> str:
-    lines = "\n".join([line for line in stubs.readable(said).splitlines() if line.strip()][-_LAST_LINES:])
-    platform = inventory.platforms[0] if inventory.platforms else "its platform"
-    return (
-        f"packages={list(texts)}: pip finds no wheels of them, and of what they require, that fit Python "
-        f"{inventory.python} on {platform} and what {inventory.of} has. Correct name or version; name a package that "
-        "the image has in another version among packages= too; or build an image with them: make image "
-        f"REQUIREMENTS=a requirements file. pip says:\n{lines}"
-    )
 
 
 def cache_folder() -> Path:
