@@ -382,7 +382,7 @@ def loops_over_a_plan(parameters):
         for step in session.steps(plan):
             loss_of_step = 0.0
             for batch, weight in step:
-                x, y = torch.stack(batch["x"], 1).double(), torch.stack(batch["y"], 1).double()
+                x, y = batch["x"].double(), batch["y"].double()
                 loss = torch.nn.functional.mse_loss(model(x), y)
                 (weight * loss).backward()
                 loss_of_step += weight * loss.item()
@@ -400,7 +400,7 @@ def only_reports(parameters):
 
     with Session() as session:
         for step in range(1, 4):
-            session.report(step, loss=1 / step, note="text", model=session)
+            session.report(step, loss=1 / step, rows=step)
     seen()
 
 

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
+
+from train_func.errors import InvalidInput
 
 
 def to_python(value: Any) -> Any:
@@ -34,3 +37,39 @@ def to_json(value: Any) -> Any:
             return number if math.isfinite(number) else None
         case other:
             return str(other)
+
+
+def reported(step: Any, metrics: Mapping[str, Any]) -> tuple[int, dict[str, float | int | None]]:
+    """What ``session.report`` was given, as plain numbers; None for one that is not finite.
+
+    Raises:
+        InvalidInput: (cause "code") naming all that are no numbers.
+    """
+    given = "session.report was given"
+    found, whole = {name: _number(value) for name, value in metrics.items()}, _number(step)
+    faults = [
+        f"{given} {name}={_shown(metrics[name])}: a number is expected, or a tensor or array that holds one; print a "
+        "text, and give session.publish a file with what is more than a number"
+        for name, number in found.items()
+        if number is None
+    ]
+    if whole is None or whole % 1:
+        faults.insert(0, f"{given} step={_shown(step)}: the number of the step is expected, such as step.number")
+    if whole is None or faults:
+        raise InvalidInput(faults, cause="code")
+    finite = {name: number if number is not None and math.isfinite(number) else None for name, number in found.items()}
+    return int(whole), finite
+
+
+def _number(value: Any) -> float | int | None:
+    """None where it is no number."""
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic) and math.prod(value.shape) == 1:
+        value = value.item()
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else None
+
+
+def _shown(value: Any) -> str:
+    kind, shape = type(value).__name__, getattr(value, "shape", None)
+    return f"a {kind} of shape {tuple(shape)}" if isinstance(shape, tuple) else f"{value!r:.60} ({kind})"

@@ -10,8 +10,10 @@ import torch
 from datasets import Dataset
 from torch.utils.data import default_collate
 
+from train_func.counted import listed
+from train_func.errors import InvalidInput
 from train_func.worker.training import audit, world
-from train_func.worker.training.plan import facts_of, row_ids_of, rows_of
+from train_func.worker.training.plan import as_tensors, facts_of, row_ids_of, rows_of
 from train_func.worker.training.plan_loader import PlanLoader
 from train_func.worker.training.randomness import seed_for
 from train_func.worker.training.weighing import LABELS, Items, Step
@@ -58,14 +60,37 @@ class _Wrapping:
         return {BATCH: batch, **known}
 
 
+def _stacked(features: list[dict[str, Any]]) -> dict[str, Any]:
+    """Each column stacked, as torch's default_collate does it.
+
+    Raises:
+        InvalidInput: (cause "code") a column cannot be stacked; names it.
+    """
+    return {name: _column(name, [row[name] for row in features]) for name in features[0]}
+
+
+def _column(name: str, values: list[Any]) -> Any:
+    try:
+        return default_collate(values)
+    except (TypeError, RuntimeError, ValueError) as error:
+        shapes = {f"shape {tuple(of.shape)}" if isinstance(of, torch.Tensor) else type(of).__name__ for of in values}
+        raise InvalidInput(
+            f"the rows of a batch of session.steps cannot be stacked: their column {name!r} holds "
+            f"{listed(sorted(shapes))}. Values of one shape, or texts, are expected: remove the column, or give "
+            "session.steps a function that makes a batch of a list of rows, as collate=DataCollatorWithPadding(...)",
+            cause="code",
+        ) from error
+
+
 def steps(
     part: Dataset, device: torch.device, collate: Callable[[list[dict[str, Any]]], Any] | None
 ) -> Iterator[OwnStep]:
     """Collective: what ``Session.steps`` gives."""
     facts = world.on_all_ranks(lambda: facts_of(part))
+    part = part if collate else world.on_all_ranks(lambda: as_tensors(part))
     expected = row_ids_of(rows_of(part))
     audit.check_plan_part(part, facts)
-    loader = PlanLoader(part, facts, _Wrapping(collate or default_collate), num_workers=0, pin_memory=False)
+    loader = PlanLoader(part, facts, _Wrapping(collate or _stacked), num_workers=0, pin_memory=False)
     for epoch in range(facts.num_epochs):
         used: list[Any] = []
         loader.set_epoch(epoch)

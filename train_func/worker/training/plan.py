@@ -129,7 +129,7 @@ class _WithRows:
         """A transform of the user's own may have left the ids out, or never had any."""
         features = features_of(self.rows, positions)
         ids = self.row_ids[positions].tolist()
-        return [{ROW_ID: row_id, **row} for row_id, row in zip(ids, features, strict=True)]
+        return [{**row, ROW_ID: row_id} for row_id, row in zip(ids, features, strict=True)]
 
 
 def features_of(rows: Dataset, positions: list[int]) -> list[dict[str, Any]]:
@@ -165,6 +165,15 @@ def rows_of(part: Dataset) -> Dataset:
             cause="code",
         )
     return transform.rows
+
+
+def as_tensors(part: Dataset) -> Dataset:
+    """The same part of a plan, whose rows, where they have no format of their own, are tensors."""
+    rows = rows_of(part)
+    if rows.format["type"] is not None:
+        return part
+    transform = part.format["format_kwargs"]["transform"]
+    return part.with_transform(_WithRows(rows.with_format("torch"), transform.filler))
 
 
 def positions_of(part: Dataset) -> Ints:

@@ -17,18 +17,16 @@ import torch
 import transformers
 from datasets import Dataset
 
-from train_func.errors import InvalidInput
 from train_func.events import Reported, SessionOpened
 from train_func.records import Numerics
 from train_func.storage import Store, open_store
-from train_func.worker.attempt_setup import write_setup
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.pod import sessions
 from train_func.worker.pod.publish import check_unpublished
-from train_func.worker.pod.returned import plain_result
 from train_func.worker.training import (
     audit,
     calling,
+    cut,
     hf_trainer_checks,
     hf_trainer_guard,
     own_files,
@@ -42,8 +40,8 @@ from train_func.worker.training import (
 from train_func.worker.training.arguments import check_run, made
 from train_func.worker.training.audit import Coverage, RowIds
 from train_func.worker.training.loading import Loading
-from train_func.worker.training.numerics import measure_numerics, recorded
-from train_func.worker.training.plan import build_plan, num_micro_batches, row_ids_of
+from train_func.worker.training.metric_values import reported
+from train_func.worker.training.plan import build_plan, row_ids_of
 from train_func.worker.training.publishing import Publishing
 from train_func.worker.training.trainer import Trainer
 
@@ -100,9 +98,12 @@ class Session:
         is_supervised = "TRAIN_FUNC_OUTCOME_FILE" in environment
         self._publishing = Publishing(folder, self.store, self.record, self.attempt, is_supervised=is_supervised)
         self._loading = Loading(self.record, self.store, cache)
-        self.numerics: Numerics = world.on_rank_zero(self._numerics)
-        if self.run.task:
-            self._check_ranks(self.numerics)
+        num_ranks = max(self.run.workers * self.world.local_size, self.world_size)
+        self.numerics: Numerics = world.on_rank_zero(
+            lambda: cut.numerics_of(self.record, self.store, self.attempt, self.world_size, num_ranks)
+        )
+        if self.run.task:  # without one a plan may never be asked for
+            cut.check_ranks(self.record, self.world_size, self.numerics)
         Trainer.task = world.on_all_ranks(lambda: self._loading.task if self.run.task else None)
         opening.callback(setattr, Trainer, "task", None)
         self._watch = hf_trainer_guard.Watch(self._before_training, self._after_training, lambda: self._held_out)
@@ -126,24 +127,6 @@ class Session:
             return int(given)
         self.record, attempt = calling.begin(self.store, self.record, is_call=self._is_call)
         return attempt
-
-    def _check_ranks(self, numerics: Numerics | None = None) -> None:
-        fault = self.run.ranks_fault(self.world_size)
-        if numerics and not fault:
-            fault = numerics.idle_ranks_fault(self.world_size, is_submitted=bool(self.record.submitted))
-        if fault:
-            raise InvalidInput(fault)
-
-    def _numerics(self) -> Numerics:
-        if self.run.task:  # without one a plan may never be asked for
-            self._check_ranks()
-        # As many ranks as the run asked for, or as another launcher has started at first; later attempts keep the cut.
-        num_ranks = max(self.run.workers * self.world.local_size, self.world_size)
-        cut = num_micro_batches(self.run.batch_size, self.run.micro_batch_size, num_ranks)
-        measure = partial(measure_numerics, cut, self.run.micro_batch_size)
-        found = recorded(self.store, self.record.keys.numerics, measure)
-        write_setup(self.store, self.record, self.attempt, self.world_size, found)
-        return found
 
     @property
     def rank(self) -> int:
@@ -188,7 +171,7 @@ class Session:
             InvalidInput: (cause "code", on every rank) when the ranks hold different rows, or none by number, or a
                 global batch has too few for all ranks.
         """
-        self._check_ranks(self.numerics)
+        cut.check_ranks(self.record, self.world_size, self.numerics)
         audit.check_rows_alike(train, self._train_ids, "training")
         return build_plan(
             train,
@@ -211,17 +194,27 @@ class Session:
                     (weight * loss_of(ddp_model, batch)).backward()
                 optimizer.step(), optimizer.zero_grad()
 
-        After every epoch each row has been given once. ``collate`` makes a batch of rows, which are dicts of columns.
+        After every epoch each row has been given once. A batch is a dict of columns, of which those of
+        numbers, and of lists of one length, are tensors. ``collate`` makes another batch of rows, which are dicts.
 
         Raises:
-            InvalidInput: (cause "code", on every rank) when ``plan`` was not split once, or rows were left out.
+            InvalidInput: (cause "code", on every rank) when ``plan`` was not split once, or rows were left out; on
+                one rank, when rows cannot be made a batch.
         """
         return own_loop.steps(plan, self.device, collate)
 
     def report(self, step: int, **metrics: Any) -> None:
-        """Says how far a loop of your own is: ``watch`` shows it and ``job.history()`` keeps it. Of rank 0 alone."""
-        found, _ = plain_result(metrics)
-        world.log_rank0(Reported(step=int(step), metrics=found))
+        """Says how far a loop of your own is: ``watch`` shows it and ``job.history()`` keeps it. Of rank 0 alone.
+
+        Args:
+            step: number of the step, from 1.
+            metrics: numbers, or tensors and arrays that hold one; one that is not finite is left out.
+
+        Raises:
+            InvalidInput: (cause "code") naming all that are no numbers.
+        """
+        number, found = reported(step, metrics)
+        world.log_rank0(Reported(step=number, metrics=found))
 
     def arguments(self, **own: Any) -> dict[str, Any]:
         """What TrainingArguments needs and the run, the plan and the machine decide, and ``own`` beside it.

@@ -1,0 +1,125 @@
+"""A loop of one's own: the batches that session.steps gives, and the numbers that session.report takes."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+
+from tests.messages import unnamed
+from train_func import InvalidInput
+from train_func.worker.pod import reporting
+from train_func.worker.training import own_loop
+from train_func.worker.training.metric_values import reported
+from train_func.worker.training.plan import ROW_ID, build_plan
+
+NUM_ROWS = 7
+COLUMNS = {
+    "x": [[i / 4, 1.0] for i in range(NUM_ROWS)],
+    "grid": [[[i, 0], [0, i]] for i in range(NUM_ROWS)],
+    "y": [float(i) for i in range(NUM_ROWS)],
+    "label": list(range(NUM_ROWS)),
+    "text": [f"row {i}" for i in range(NUM_ROWS)],
+}
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch):
+    """What was said."""
+    told = []
+    monkeypatch.setattr(reporting, "_sink", [told.append])
+    return told
+
+
+def plan_of(rows, batch_size=3):
+    return build_plan(
+        rows, seed=1, num_epochs=1, batch_size=batch_size, micro_batch_size=2, num_micro_batches=2, world_size=1
+    )
+
+
+def batches(rows, collate=None):
+    steps = own_loop.steps(plan_of(rows), torch.device("cpu"), collate)
+    return [(batch, weight) for step in steps for batch, weight in step]
+
+
+@pytest.mark.parametrize("form", [None, "torch", "numpy"])
+@pytest.mark.parametrize("extra", [{}, {ROW_ID: [10 * i for i in range(NUM_ROWS)]}])
+def test_a_batch_has_a_tensor_for_each_column_of_numbers_in_any_format(form, extra):
+    seen = []
+    for batch, weight in batches(Dataset.from_dict({**COLUMNS, **extra}).with_format(form)):
+        num_rows = len(batch["text"])
+        shapes = {name: tuple(of.shape) for name, of in batch.items() if isinstance(of, torch.Tensor)}
+        assert shapes == {"x": (num_rows, 2), "grid": (num_rows, 2, 2), "y": (num_rows,), "label": (num_rows,)}
+        assert (batch["x"][:, 0] * 4).tolist() == batch["label"].tolist() == batch["grid"][:, 1, 1].tolist()
+        if weight:
+            seen += batch["text"]
+    assert sorted(seen) == COLUMNS["text"]
+
+
+def test_without_a_format_a_batch_is_as_with_that_of_torch():
+    plain, formatted = (batches(Dataset.from_dict(COLUMNS).with_format(form)) for form in (None, "torch"))
+    for (one, _), (other, _) in zip(plain, formatted, strict=True):
+        assert {name: getattr(of, "dtype", None) for name, of in one.items()} == {
+            name: getattr(of, "dtype", None) for name, of in other.items()
+        }
+        assert all(torch.equal(one[name], other[name]) for name in ("x", "grid", "y", "label"))
+
+
+def test_a_collate_of_the_function_gets_the_rows_as_they_are():
+    kinds = []
+    batches(Dataset.from_dict(COLUMNS), lambda rows: kinds.extend(type(row["x"]) for row in rows) or {"rows": rows})
+    assert {*kinds} == {list}
+
+
+@pytest.mark.parametrize(
+    ("column", "named"),
+    [([[1] * (1 + i % 2) for i in range(NUM_ROWS)], "(2,)"), (["a", None] * 3 + ["b"], "NoneType")],
+)
+def test_a_column_that_cannot_be_stacked_is_named_with_the_remedy(column, named):
+    with pytest.raises(InvalidInput) as refused:
+        batches(Dataset.from_dict({"y": COLUMNS["y"], "odd": column}))
+    assert refused.value.cause == "code"
+    assert unnamed(refused.value, "'odd'", "collate", named) == []
+
+
+def test_numbers_of_any_library_are_reported_as_plain_ones():
+    given = {
+        "loss": torch.tensor(0.5, requires_grad=True),
+        "one": torch.ones(1, 1, dtype=torch.bfloat16),
+        "numpy": np.float32(0.25),
+        "count": np.int64(7),
+        "part": Fraction(1, 2),
+        "right": True,
+        "nan": float("nan"),
+    }
+    number, found = reported(np.int32(3), given)
+    assert (type(number), number) == (int, 3)
+    assert found == {"loss": 0.5, "one": 1.0, "numpy": 0.25, "count": 7, "part": 0.5, "right": 1, "nan": None}
+    assert {type(of) for of in found.values()} == {float, int, type(None)}
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("abc", "'abc'"),
+        (torch.zeros(2), "(2,)"),
+        (np.zeros((2, 1)), "(2, 1)"),
+        (None, "None"),
+        ([0.5], "[0.5]"),
+        (1j, "1j"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_its_name(value, named):
+    with pytest.raises(InvalidInput) as refused:
+        reported(1, {"loss": 0.5, "score": value, "other": value})
+    assert refused.value.cause == "code"
+    assert len(refused.value.faults) == 2
+    assert unnamed(refused.value.faults[0], "score", named) == []
+
+
+@pytest.mark.parametrize("step", ["3", 2.5, None, float("nan")])
+def test_a_step_that_is_no_whole_number_is_refused(step):
+    with pytest.raises(InvalidInput) as refused:
+        reported(step, {"loss": 0.5})
+    assert unnamed(refused.value, "step") == []
