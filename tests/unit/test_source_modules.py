@@ -140,6 +140,15 @@ def test_modules_that_import_each_other_travel(project, tmp_path, monkeypatch):
     assert arrived({}) == "one_module"
 
 
+def test_a_module_imported_by_a_literal_name_travels(project, tmp_path, monkeypatch):
+    files = {
+        "main_part.py": "import importlib\ndef train_func(p): return importlib.import_module('one_module').x\n",
+        "one_module.py": "x = 3\n",
+    }
+    arrived, _ = shipped(project(files), tmp_path, monkeypatch)
+    assert arrived({}) == 3
+
+
 def test_classes_of_local_modules_can_be_pickled(project, tmp_path, monkeypatch):
     import pickle
 
@@ -165,11 +174,18 @@ def test_installed_packages_and_this_one_stay_imports(project):
     assert [piece["origin"] for piece in source.cells["pieces"]] == ["main_part.py"] * 4
 
 
-def test_a_credential_in_a_local_module_is_found(project):
-    text = "KEY = 'ghp_" + "a1" * 20 + "'\n"
+REFUSED = {
+    "undefined name": ("def f():\n    return nope\n", ("own_part.py", "line 2", "`return nope`", "'nope'")),
+    "credential": ("KEY = 'ghp_" + "a1" * 20 + "'\n", ("own_part.py", "line 1", "GitHub token")),
+}
+
+
+@pytest.mark.parametrize(("text", "facts"), REFUSED.values(), ids=REFUSED)
+def test_faults_of_a_local_module_are_found(project, text, facts):
     with pytest.raises(SourceRefused) as refused:
         pack(project({"main_part.py": "import own_part\ndef train_func(p): return own_part\n", "own_part.py": text}))
-    assert "own_part.py, line 1: holds a GitHub token" in str(refused.value)
+    (fault,) = refused.value.faults
+    assert unnamed(fault, *facts) == []
 
 
 def test_a_missing_module_of_a_local_one_is_found(project):

@@ -80,6 +80,9 @@ class Modules:
         for imported, is_optional in _imports_in(tree, lazy_is_optional=lazy_is_optional):
             for name, is_certain in _asked(imported, package):
                 self._want(name, is_certain and not is_optional, text, imported.lineno)
+        for node in ast.walk(tree):
+            if called := _by_call(node):
+                self._want(called, False, text, getattr(node, "lineno", 1))
 
     def _want(self, name: str, is_certain: bool, text: Text, line: int) -> None:
         top, *rest = name.split(".")
@@ -164,6 +167,17 @@ def _asked(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[st
     if base:
         yield base, True
         yield from ((f"{base}.{alias.name}", False) for alias in node.names if alias.name != "*")
+
+
+def _by_call(node: ast.AST) -> str:
+    """The name in ``importlib.import_module("name")``; empty when it is no such call."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(attr="import_module" | "__import__") | ast.Name(id="import_module" | "__import__"),
+            args=[ast.Constant(value=str(name)), *_],
+        ) if all(part.isidentifier() for part in name.split(".")):
+            return name
+    return ""
 
 
 def _folders(spec: ModuleSpec) -> list[str]:

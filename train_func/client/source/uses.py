@@ -60,6 +60,10 @@ def uses_of(node: ast.stmt, flags: int = 0) -> Uses:
     _read(code, uses, at_once=True, is_module=True, forgiven=_forgiven_lines(node))
     for name, line in _annotations(node):
         uses.maybe.setdefault(name, line)
+    for name in _asked_for(node):
+        for certain in (uses.now, uses.later):
+            if name in certain:
+                uses.maybe.setdefault(name, certain.pop(name))
     return uses
 
 
@@ -122,3 +126,10 @@ def _names(annotation: ast.AST) -> Iterator[str]:
                 yield from _names(ast.parse(inner.value.strip(), mode="eval"))
             except (SyntaxError, ValueError):
                 continue  # a text that is no type, as in Literal["a b"]
+
+
+def _asked_for(node: ast.AST) -> set[str]:
+    """Names whose presence the code itself asks for, as in ``if "CONFIG" in globals()``."""
+    if not any(isinstance(n, ast.Name) and n.id in {"globals", "locals", "vars", "dir"} for n in ast.walk(node)):
+        return set()
+    return {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
