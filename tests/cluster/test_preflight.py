@@ -234,6 +234,13 @@ def test_a_secret_without_the_key_that_is_expected(refused, admin, namespace, mo
     assert unnamed(error, "no rootPassword", "has rootUser") == []
 
 
+@pytest.mark.parametrize("option", ["service_account", "priority_class"])
+def test_a_pod_that_would_not_be_admitted(refused, admin, namespace, monkeypatch, option):
+    monkeypatch.setenv("KUBECONFIG", str(admin.kubeconfig))  # the notebook's account may not create pods
+    error = refused(namespace=namespace, **{option: "no-such-name"})
+    assert "no-such-name" in str(error)
+
+
 def test_options_and_the_cluster_are_judged_together(refused, nodes_visible, monkeypatch):
     monkeypatch.setenv("TRAIN_FUNC_STORE", "file:///here")
     monkeypatch.setenv("TRAIN_FUNC_S3_ENDPOINT", "http://localhost:9000")

@@ -179,8 +179,8 @@ def test_every_option_that_cannot_work_is_named_at_once():
     )
     names = [re.split(r"[=:[]", fault)[0] for fault in found]
     options = (
-        "cpu gpu grace_seconds memory disk image store_secret hub_secret namespace queue priority_class "
-        "service_account spot node_selector tolerations tolerations environment environment environment store "
+        "cpu gpu grace_seconds memory disk store_secret hub_secret namespace queue priority_class "
+        "service_account spot node_selector tolerations tolerations environment environment environment image store "
         "s3_endpoint"
     )
     assert names == options.split()
@@ -292,6 +292,12 @@ def test_a_store_of_the_environment_that_cannot_work_is_called_by_its_name(monke
 def test_more_cores_than_any_node_has_are_refused(cpu):
     (fault,) = faults(lambda: Cluster(cpu=cpu))
     assert unnamed(fault, f"cpu={cpu!r}", "0.01", "1024") == []
+
+
+def test_an_image_of_the_environment_that_no_node_could_pull_is_called_by_its_name(monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_IMAGE", "Team/image:1")
+    (fault,) = faults(lambda: Cluster(store="s3://bucket").submission(provisional(RUN, "s3://bucket"), FILES))
+    assert fault.partition(": ")[0] == "TRAIN_FUNC_IMAGE='Team/image:1'"
 
 
 def test_a_run_that_the_store_does_not_hold_is_answered_with_the_most_similar_names(tmp_path):

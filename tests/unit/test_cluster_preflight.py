@@ -1,6 +1,7 @@
 """The preflight asks what it may ask, tells all that is missing at once, and says what it could not look at."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +12,11 @@ from train_func.client.backend import provisional
 from train_func.client.cluster import preflight, rights
 from train_func.client.cluster.kubeconfig import connect
 from train_func.client.cluster.rights import Right
+from train_func.client.diagnose.starting import judge
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.placement import Placement
 
+RECORDED = Path(__file__).parents[1] / "recorded"
 PLACEMENT = Placement(image="registry/image:1", cpu=1)
 MANIFEST = PYTORCHJOB.render(provisional(Run(), "s3://bucket"), PLACEMENT, ("run.json",))
 SERVED = {"groups": [{"name": "kubeflow.org", "versions": [{"version": "v1"}]}]}
@@ -109,6 +112,25 @@ def test_what_several_checks_find_is_told_by_the_one_that_tells_it_best(checked)
     with pytest.raises(InvalidInput) as caught:
         checked(Full(*ALL))
     assert (caught.value.cause, len(caught.value.faults)) == ("quota", 1)
+
+
+@pytest.mark.parametrize("case", ["limit_range", "pod_security", "service_account_missing", "priority_class_missing"])
+def test_a_pod_that_the_cluster_would_not_admit_is_tried_first(checked, case):
+    class Refusing(Api):
+        def __call__(self, asked):
+            if asked.method == "POST" and asked.path == "/api/v1/namespaces/here/pods?dryRun=All":
+                self.tried = json.loads(asked.body)
+                return Answer(403, {"kind": "Status", "message": words, "code": 403})
+            return super().__call__(asked)
+
+    events = json.loads((RECORDED / f"{case}.json").read_text())["events"]
+    words = next(e["message"] for e in events if "Error creating" in e["message"]).removeprefix("Error creating: ")
+    with pytest.raises(InvalidInput) as caught:
+        checked(api := Refusing(*ALL))
+    (fault,) = caught.value.faults
+    assert words.partition("forbidden: ")[2] in fault
+    assert caught.value.cause == judge(words, 1).cause
+    assert api.tried["spec"]["containers"][0]["image"] == "registry/image:1"
 
 
 def test_every_claim_that_cannot_be_mounted_is_named_once(checked):

@@ -8,6 +8,7 @@ from typing import Any
 from train_func.client.cluster import capacity, faults, quota, rights
 from train_func.client.cluster.access import Access, run_concurrently
 from train_func.client.diagnose.diagnosis import Diagnosis, create_secret
+from train_func.client.diagnose.starting import judge
 from train_func.client.kinds import KINDS
 from train_func.client.kinds.kind import Workers
 from train_func.client.kinds.pod import QUEUE_LABEL
@@ -77,6 +78,21 @@ def webhook(access: Access, job: Asked) -> Said:
         # A missing API, namespace or right is told by those who ask for that; a job that is there is the client's.
         elif faults.status_of(error) not in (404, 409) and not faults.forbidden(error):
             raise
+
+
+def pod(access: Access, job: Asked) -> Said:
+    """Whether a worker's pod would be admitted: pod security, limit ranges, account, priority class, policies."""
+    try:
+        access.post(access.core("pods"), {"apiVersion": "v1", "kind": "Pod", **job.workers.pod}, dryRun="All")
+    except Exception as error:
+        words, status = faults.said(error), faults.status_of(error)
+        if status in (404, 409):  # no such namespace, which is told by itself; a pod of an earlier job
+            return
+        if status not in (400, 403, 422) or faults.forbidden(error):
+            raise
+        if "exceeded quota" not in words:  # which the quotas themselves tell better
+            told = judge(words, job.workers.num)
+            yield Diagnosis(told.cause, f"a worker's pod would not be admitted: {told.message}; {told.remedy}")
 
 
 def namespace(access: Access, job: Asked) -> Said:

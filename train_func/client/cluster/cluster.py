@@ -15,7 +15,7 @@ from train_func.client.cluster import objects, preflight, uploads
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.cluster_job import ClusterJob
 from train_func.client.cluster.kubeconfig import connect
-from train_func.client.cluster.options import endpoint_faults, store_faults
+from train_func.client.cluster.options import endpoint_faults, image_fault, store_faults
 from train_func.client.cluster.timings import Timings
 from train_func.client.kinds import DEFAULT, KINDS, Kind
 from train_func.client.kinds.pod import FILES, config_map
@@ -96,10 +96,11 @@ class Cluster:
     def __post_init__(self) -> None:
         faults: list[str] = []
         try:
-            self._placement(self.image or "image", self.namespace)
+            self._placement(UNNAMED, self.namespace)
         except InvalidInput as found:
             faults += found.faults
         faults += requirement_faults(self.packages)
+        faults += [fault] if self.image is not None and (fault := image_fault(self.image)) else []
         faults += store_faults(self.store) if self.store is not None else []
         faults += endpoint_faults("s3_endpoint", self.s3_endpoint) if self.s3_endpoint is not None else []
         if faults:
@@ -132,8 +133,8 @@ class Cluster:
     def inventory(self) -> Inventory | None:
         """What the image holds, as it lists it itself; where that cannot be known a note says so, once."""
         image = self._given("image")
-        if image is None:
-            return None  # which is a fault of its own
+        if image_fault(image):
+            return None  # which check tells
         found = inventory_of(image, os.environ)
         if found is None and image not in _unlisted:
             _unlisted.add(image)
@@ -149,7 +150,7 @@ class Cluster:
         faults = self._faults()
         try:
             access = self._access()
-            placement = self._placement(self._given("image") or UNNAMED, access.namespace)
+            placement = self._placement(self._image_or_unnamed(), access.namespace)
         except InvalidInput as found:
             raise InvalidInput([*faults, *found.faults], cause="input" if faults else found.cause) from None
         manifest = self._kind.render(provisional(run, self._store_or_unnamed()), placement, FILES)
@@ -173,7 +174,7 @@ class Cluster:
         if faults := self._faults():
             raise InvalidInput(faults)
         namespace = self._access().namespace
-        placement = self._placement(self._given("image") or UNNAMED, namespace)
+        placement = self._placement(self._image_or_unnamed(), namespace)
         found_by = {**self.found_by, "namespace": namespace}
         options = {"kind": self._kind.name, **placement.options, "s3_endpoint": self._endpoint()[1]}
         return Submission(self._kind.render(record, placement, files), options, found_by, placement.ranks)
@@ -214,14 +215,18 @@ class Cluster:
     def _faults(self) -> list[str]:
         """What is missing or cannot work of the options and the environment together."""
         faults = [self._by_setting(fault) for fault in store_faults(self._given("store"))]
-        if self._given("image") is None:
-            faults.append("image: none is given; give Cluster(image='registry/name:tag') or set TRAIN_FUNC_IMAGE")
+        if fault := image_fault(self._given("image")):
+            faults.append(self._by_setting(fault))
         name, endpoint = self._endpoint()
         return faults + (endpoint_faults(name, endpoint) if endpoint else [])
 
     def _store_or_unnamed(self) -> str:
         address = self._given("store")
         return UNNAMED_STORE if address is None or store_faults(address) else address
+
+    def _image_or_unnamed(self) -> str:
+        image: str | None = self._given("image")
+        return UNNAMED if image is None or image_fault(image) else image
 
     def _endpoint(self) -> tuple[str, str | None]:
         """Where the workers find the store, and which setting says so."""

@@ -21,6 +21,7 @@ CHECKS = (
     (checks.operator, "get", "apis", ""),
     (checks.webhook, "create", "jobs", ""),
     (checks.namespace, "get", "namespaces", "the namespace's state"),
+    (checks.pod, "create", "pods", "whether a worker's pod would be admitted"),
     (checks.quotas, "list", "resourcequotas", "its quotas"),
     (checks.nodes, "list", "nodes", "whether a node could hold a worker"),
     (checks.secrets, "get", "secrets", "whether its Secrets are there"),
@@ -29,6 +30,7 @@ CHECKS = (
 # Who is silent, about all or one cause, when another has told the same better.
 ECHOES = (
     (checks.webhook, "quota", checks.quotas),
+    (checks.pod, None, checks.namespace),
     (checks.secrets, None, checks.namespace),
     (checks.claims, None, checks.namespace),
 )
