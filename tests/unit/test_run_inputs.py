@@ -9,7 +9,8 @@ from datasets import Dataset, DatasetDict
 from tests.messages import unnamed
 from tests.shelf_store import install
 from tests.tiny_hub import Repository, tiny_hub
-from train_func import Local, Run
+from train_func import Cluster, Local, Run
+from train_func.client.backend import provisional
 from train_func.client.cluster.timings import Timings
 from train_func.client.cluster.uploads import upload_inputs
 from train_func.client.identity import placed
@@ -329,3 +330,30 @@ def test_a_repository_that_the_hub_lacks_is_refused_by_the_name_of_its_input(hub
     with Check(run, address) as check, pytest.raises(InvalidInput) as caught:
         check.facts()
     assert unnamed(caught.value, "inputs['rows']", "owner/none") == []
+
+
+@pytest.fixture
+def large(photos, tmp_path):
+    """Local files of 3 MiB and a little more; 3 MiB of them have two names, and are kept once."""
+    for name in ("rows.bin", "copy/rows.bin"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(3 << 20)
+    return Run(inputs={"photos": photos, "rows": tmp_path / "rows.bin", "copy": tmp_path / "copy/rows.bin"})
+
+
+def test_files_that_no_worker_could_keep_are_refused_before_one_is_sent(large, shelf):
+    with Check(large, shelf.address) as check:
+        inputs = check.facts().inputs
+    with pytest.raises(InvalidInput) as refused:
+        Cluster(disk="3Mi").prepare(provisional(large, shelf.address), inputs, 0, shelf)
+    assert unnamed(refused.value, "disk='3Mi'", "3.0Mi", "inputs/rows") == []
+    assert shelf.list("") == []
+
+
+@pytest.mark.parametrize("room", [{"disk": "4Mi"}, {"disk": "3Mi", "cache": "shared"}])
+def test_files_that_fit_or_lie_in_a_claim_of_their_own_size_are_sent(large, shelf, room):
+    with Check(large, shelf.address) as check:
+        inputs = check.facts().inputs
+    Cluster(**room).prepare(provisional(large, shelf.address), inputs, 0, shelf)
+    assert sum(entry.size for entry in shelf.list("inputs/")) > 3 << 20

@@ -166,7 +166,13 @@ class Cluster:
         return run if most is None or run.max_attempts <= most else replace(run, max_attempts=most)
 
     def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
-        """Brings the run's local files to the store, by content; returns the run with their addresses there."""
+        """Brings the run's local files to the store, by content; returns the run with their addresses there.
+
+        Raises:
+            InvalidInput: they do not fit the cache of a worker, or one has changed since it was checked.
+        """
+        if self.cache is None:
+            uploads.check_room(inputs, self.disk)
         return uploads.upload_inputs(record.run, inputs, store, self.timings)
 
     def submission(self, record: RunRecord, files: Sequence[str]) -> Submission:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train_func.client import quantity
 from train_func.client.backend import Input
 from train_func.client.cluster.timings import Timings
+from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.layout import INPUTS
 from train_func.run import Run
@@ -26,6 +28,25 @@ class _File:
     path: Path
     num_bytes: int
     sha256: str
+
+
+def check_room(inputs: Mapping[str, Input], disk: str) -> None:
+    """Raises InvalidInput unless a worker can keep all of ``inputs``, by field, in a cache of the size ``disk``."""
+    # The same content under two names is kept once.
+    held = {
+        found.sha256: sum((found.path.parent / name).stat().st_size for name in found.files)
+        for found in inputs.values()
+    }
+    if sum(held.values()) <= quantity.parse(disk):
+        return
+    largest = sorted(inputs.items(), key=lambda item: -held[item[1].sha256])
+    told = listed([f"{field} {quantity.readable(held[found.sha256])}" for field, found in largest])
+    raise InvalidInput(
+        f"disk={disk!r}: a worker keeps at most so much in its cache, and the files of this run are "
+        f"{quantity.readable(sum(held.values()))} ({told}), so it would be evicted; nothing was sent. Raise "
+        "Cluster(disk=...), name a PersistentVolumeClaim in Cluster(cache=...), or put the files into one and name "
+        "them pvc://CLAIM/PATH"
+    )
 
 
 def upload_inputs(run: Run, inputs: Mapping[str, Input], store: Store, timings: Timings) -> Run:
