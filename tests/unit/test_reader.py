@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import datasets
@@ -235,6 +237,34 @@ def test_damaged_and_foreign_files_are_refused_with_their_place(tmp_path, name, 
     said = refusal(write(tmp_path, name, content))
     assert reason in said
     assert str(tmp_path / name) in said
+
+
+NESTED = {"list": "[" * 100_000 + "]" * 100_000, "object": '{"a":' * 100_000 + "1" + "}" * 100_000}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("a.json", '[{{"x": {}}}]'),
+        ("a.jsonl", '{{"x": 1}}\n{{"x": {}}}'),
+        ("a.jsonl", '{{"x": "]]}}"}}\n{{"x": {}}}\n2'),
+    ],
+    ids=["json", "jsonl", "not a table"],
+)
+def test_values_that_are_nested_too_deeply_are_refused_and_end_no_process(tmp_path, kind, name, rows):
+    read = "from train_func.worker import read; import sys; read(sys.argv[1])"
+    path = write(tmp_path, name, rows.format(NESTED[kind]))
+    done = subprocess.run([sys.executable, "-c", read, path], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1  # and no signal
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("train_func.errors.InvalidInput: ")
+    assert unnamed(said, path, *(["line 2"] if name == "a.jsonl" else [])) == []
+
+
+def test_brackets_in_a_text_nest_nothing(tmp_path):
+    text = '[{\\"' * 1000
+    assert read(write(tmp_path, "a.jsonl", f'{{"x": "{text}"}}'))["x"][:] == ['[{"' * 1000]
 
 
 def test_keys_missing_in_json_are_null(tmp_path):

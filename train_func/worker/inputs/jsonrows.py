@@ -1,7 +1,9 @@
 """Reads json (a list of objects) and jsonl (one object per line); what is wrong is named with its line or item."""
 
 import io
+import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 
 BLOCK = 64 << 20  # bytes; no line may be longer
+DEEPEST = 500  # lists and objects in one another
+_TEXTS, _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"'), re.compile(rb"[][{}]")
 _BOM = b"\xef\xbb\xbf"
 _KINDS = {str: "text", bool: "true/false", int: "number", float: "number", list: "list", dict: "object"}
 
@@ -21,19 +25,44 @@ def read_json(path: Path) -> pa.Table:
     """The table of a UTF-8 file that holds a list of objects, or one object per line; a missing key is null.
 
     Raises:
-        InvalidInput: empty file, wrong JSON, rows that are no objects, a column with values of several kinds.
+        InvalidInput: empty file, wrong JSON, rows that are no objects, a column with values of several kinds, values
+            that are nested too deeply.
     """
     data = path.read_bytes().removeprefix(_BOM)
     if not data.strip():
         raise InvalidInput(f"{path}: the file is empty; rows are expected", cause="data")
+    try:
+        return _read(path, data)
+    except RecursionError:
+        raise _too_deep(str(path)) from None
+
+
+def _read(path: Path, data: bytes) -> pa.Table:
     if data.lstrip()[:1] == b"[":
         rows = _items(path, data)
         return _table(path, rows, "item")
+    for number, line in enumerate(io.BytesIO(data), 1):
+        if line.count(b"[") + line.count(b"{") > DEEPEST and _depth(line) > DEEPEST:
+            raise _too_deep(f"{path}: line {number}")  # Arrow would end the process
     try:
         return pajson.read_json(io.BytesIO(data), read_options=pajson.ReadOptions(block_size=BLOCK))
     except pa.ArrowInvalid:
         # Arrow counts rows per block; read again line by line to say where.
         return _table(path, list(_lines(path, data)), "line")
+
+
+def _depth(line: bytes) -> int:
+    """Of the lists and objects in a line."""
+    steps = (1 if found in b"[{" else -1 for found in _BRACKETS.findall(_TEXTS.sub(b"", line)))
+    return max(itertools.accumulate(steps), default=0)
+
+
+def _too_deep(where: str) -> InvalidInput:
+    return InvalidInput(
+        f"{where}: lists or objects are nested too deeply: at most {DEEPEST} in one another are expected; write what a "
+        "task reads into columns of its own",
+        cause="data",
+    )
 
 
 def _items(path: Path, data: bytes) -> list[tuple[int, Any]]:
