@@ -67,6 +67,27 @@ def train_func(parameters):
         victims.append(parameters["victim"])
         session.publish(trainer)
 """
+KEEPS = """
+from datasets import Dataset
+from datasets.distributed import split_dataset_by_node
+from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+
+from train_func.worker import Session, Trainer
+
+def train_func(parameters):
+    sizes = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 8}
+    rows = Dataset.from_list([{"row_id": i, "input_ids": [1, 2, 3], "label": i % 2} for i in range(40)])
+    with Session(parameters) as session:
+        model = BertForSequenceClassification(BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=1))
+        trainer = Trainer(
+            model=model,
+            args=TrainingArguments(**session.arguments()),
+            train_dataset=split_dataset_by_node(session.plan(rows), session.rank, session.world_size),
+        )
+        trainer.train()
+        if session.rank == 0:
+            KEEPS
+"""
 WAITS = r"^\[rank 0\] waiting up to \d+ s more for the store, to publish what was trained: "
 SUPERVISOR_WAITS = r"^waiting up to \d+ s more for the store, to publish what was trained: "
 
@@ -166,3 +187,24 @@ def test_no_worker_ends_the_last_attempt_for_good_while_another_publishes_what_i
     assert (codes[0], codes[1] >= exits.FIRST_SIGNAL) == (exits.DONE, True), made.pods[1].output
     assert published(made)["attempt"] == 1
     assert made.end_record(1, 0)["exit_code"] == exits.DONE
+
+
+@pytest.mark.parametrize(
+    ("keeps", "returned", "files"),
+    [
+        ("return {'kept': 1}", {"kept": 1}, set()),
+        ("session.publish(model)", {}, {"model.safetensors", "config.json"}),
+        ("open('kept.txt', 'w').write('kept')", {}, {"kept.txt"}),
+    ],
+)
+def test_what_rank_0_alone_keeps_of_a_training_of_two_ranks_is_its_result(two_workers, keeps, returned, files):
+    made = two_workers(KEEPS.replace("KEEPS", keeps)).start()
+    assert made.exit_codes() == [0, 0]
+    result = json.loads(open_store(made.record.store).get("a-run/result.json").data)
+    assert result["returned"] == returned
+    assert files <= set(result["files"])
+
+
+def test_a_training_of_two_ranks_of_which_rank_0_keeps_nothing_fails(two_workers):
+    made = two_workers(KEEPS.replace("KEEPS", "pass")).start()
+    assert made.pods[0].exit_code() == exits.CODE

@@ -73,18 +73,21 @@ def _outcome(run: Callable[[], object]) -> Outcome:
 
 
 def _finished(value: object) -> Outcome:
-    """The outcome of a function that returned; a training of which nothing is kept is a fault of the function."""
-    here = sessions.here
-    if here.trained and not here.published and value is None and not output.files():
+    """The outcome of a function that returned.
+
+    A training of which rank 0, whose files and value are the result, keeps nothing is a fault of the function.
+    """
+    here, is_first = sessions.here, os.environ.get("RANK", "0") == "0"
+    if is_first and here.trained and not here.published and value is None and not output.files():
         return _failed(
             InvalidInput(
                 "a Trainer has trained to its end in a Session, and nothing of it is kept: call "
-                "session.publish(trainer) on every rank, as the last step inside `with Session(parameters)`, leave "
-                f"files in the folder that {output.VARIABLE} names, or return what is to be kept",
+                "session.publish(trainer) on every rank, as the last step inside `with Session(parameters)`, or let "
+                f"rank 0 leave files in the folder that {output.VARIABLE} names, or return what is to be kept",
                 cause="code",
             )
         )
-    returned, left_out = plain_result(value) if os.environ.get("RANK", "0") == "0" else ({}, [])
+    returned, left_out = plain_result(value) if is_first else ({}, [])
     return Outcome(0, None, here.opened, follows=False, failure=None, returned=returned, left_out=tuple(left_out))
 
 
