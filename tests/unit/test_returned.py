@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from train_func.worker.pod.returned import LARGEST_ARRAY, plain_result
+from train_func.worker.pod.returned import LARGEST_ARRAY, LARGEST_INTEGER, plain_result
 
 
 @dataclass
@@ -59,6 +59,7 @@ LEFT_OUT = [
     ({"s": {1, 2}, "n": 1}, {"n": 1}, ["s (set)"]),
     ({"big": np.zeros(LARGEST_ARRAY + 1), "n": 1}, {"n": 1}, ["big (ndarray)"]),
     ({"own": Hostile(a=1), "n": 1}, {"n": 1}, ["own (Hostile)"]),
+    ({"n": 10**5000, "m": 10**300}, {"m": 10**300}, ["n (an int of 16610 bits)"]),
     (Score(0.5, object()), {"returned": {"loss": 0.5}}, ["returned.model (object)"]),
 ]
 
@@ -66,6 +67,14 @@ LEFT_OUT = [
 @pytest.mark.parametrize(("value", "found", "left_out"), LEFT_OUT, ids=[str(of) for _, _, of in LEFT_OUT])
 def test_what_is_not_is_named_and_the_rest_is_kept(value, found, left_out):
     assert plain_result(value) == (found, left_out)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_integer_that_is_kept_can_be_written_and_read(sign):
+    found, left_out = plain_result({"n": sign * (LARGEST_INTEGER - 1)})
+    assert json.loads(json.dumps(found)) == {"n": sign * (LARGEST_INTEGER - 1)}
+    assert left_out == []
+    assert plain_result({"n": sign * LARGEST_INTEGER})[0] == {}
 
 
 def test_a_value_that_holds_itself_ends():

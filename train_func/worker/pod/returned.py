@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Any
 
 LARGEST_ARRAY = 1_000_000  # values of one array or tensor; what is larger is a file
+LARGEST_INTEGER = 10**4_000  # Python writes and reads no longer ones as JSON
 DEEPEST = 50  # levels; a value may hold itself
 RETURNED = "returned"  # the name of a value that is no dict
 _LEFT_OUT = object()
@@ -43,8 +44,11 @@ def _of_kind(value: Any, name: str, left_out: list[str], level: int) -> Any:
             return value
         case str():
             return str(value)
-        case int():
+        case int() if abs(value) < LARGEST_INTEGER:
             return int(value)
+        case int():
+            left_out.append(f"{name} (an int of {value.bit_length()} bits)")
+            return _LEFT_OUT
         case float() if math.isfinite(value):
             return float(value)
         case float():
