@@ -11,6 +11,7 @@ import pytest
 from torch.distributed import HashStore
 
 from tests.job_folder import write_job_folder
+from tests.messages import unnamed
 from train_func import exits
 from train_func.attempt_records import Verdict
 from train_func.storage import open_store
@@ -181,6 +182,71 @@ def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is
     assert (result["returned"], result["metrics"]) == ({"loss": 1.0}, {"loss": 2.0, "rows": 7})
     assert all(told in result["note"] for told in ("model (Linear)", "manifest.json", "taken", "loss"))
     assert sorted(path.name for path in output.iterdir() if path.is_file()) == ["manifest.json", "taken"]
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_files_of_the_function_named_like_its_source_are_published_as_they_are_and_told_of(tmp_path, capsys, is_sent):
+    record = write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())
+    store = open_store(record.store)
+    store.put(record.keys.source, b"the source")
+    store.put(record.keys.cells, b"the cells")
+    pending, own = Pending(tmp_path), {"train_func.py": "mine", "cells.json": "[]"}
+    pending.add(writes(**own), 1)
+    if is_sent:
+        pending.send(store, record)
+    pending.report(1, {}, seconds=60)
+    pending.publish(store, record, Stop())
+    for name, text in own.items():
+        assert store.get(f"{record.keys.model}/{name}").data == text.encode()
+    said = capsys.readouterr().out
+    assert unnamed(said, "train_func.py", record.keys.source, "cells.json", record.keys.cells) == []
+
+
+def test_folders_of_the_function_named_like_files_that_are_added_stay(tmp_path, published):
+    def write(folder):
+        for name in ("train_func.py", "run.json"):
+            (folder / name).mkdir()
+            (folder / name / "inner").write_text("mine")
+
+    pending = Pending(tmp_path)
+    pending.add(write, 1)
+    open_store((tmp_path / "store").as_uri()).put("a-run/source/source.py", b"the source")
+    pending.report(1, {}, seconds=60)
+    assert published(pending)[1] == {"train_func.py/inner", "run.json/inner", "versions.json"}
+
+
+class Notes:
+    """A store that notes, at each upload beside the model, whether the run has its result."""
+
+    def __init__(self, store, result):
+        self.address, self._store, self._result, self.found = store.address, store, result, {}
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def upload(self, key, path, **options):
+        if "/output/" in key or "/trackers/" in key:
+            self.found[key] = bool(self._store.list(self._result))
+        return self._store.upload(key, path, **options)
+
+
+def test_the_result_comes_before_the_files_that_are_kept_beside_it(supervisor, tmp_path):
+    attempt = supervisor._attempt
+    attempt.lease = attempt._attempts.claim()
+    for name in ("outputs/0/manifest.json", "outputs/1/left.bin", "trackers/mlflow.db"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("kept")
+    attempt._store = store = Notes(attempt._store, "a-run/result.json")
+    ends = [RankEnd(rank, 0, None, False, rank) for rank in (0, 1)]
+    attempt.finish(SimpleNamespace(ranks_ended=lambda: None), ends)
+    assert store.found == dict.fromkeys(
+        [
+            "a-run/attempts/1/output/rank-0/manifest.json",
+            "a-run/attempts/1/output/rank-1/left.bin",
+            "a-run/attempts/1/trackers/mlflow.db",
+        ],
+        True,
+    )
 
 
 def test_a_function_that_leaves_nothing_has_a_result_all_the_same(tmp_path, published):

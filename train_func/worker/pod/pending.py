@@ -148,8 +148,9 @@ class Pending:
             added = {"run.json": record.to_dict(), "versions.json": versions()}
             if (metrics := state.report.get("metrics", {})) or state.of_model:
                 added["metrics.json"] = metrics
-            for name in set(added) - set(names):
-                (folder / name).write_text(json.dumps(added[name], indent=1) + "\n")
+            for name in added:
+                if not (folder / name).exists():
+                    (folder / name).write_text(json.dumps(added[name], indent=1) + "\n")
             take_source(waiting, record, folder)
         publish(waiting, record, state.attempt, folder, state.report, state.sent)
         if names:

@@ -14,6 +14,7 @@ from train_func.layout import CELLS, MODEL_MANIFEST, SUMS, RunKeys
 from train_func.records import RunRecord
 from train_func.result import Result, write_sums
 from train_func.storage import Store, find
+from train_func.worker.pod import reporting
 
 
 class File(NamedTuple):
@@ -135,11 +136,17 @@ def _copy(store: Store, record: RunRecord, result: bytes, scratch: Path, folder:
 
 
 def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:
-    """Adds the function's source to the files that are to be published; returns notes on what there is not."""
+    """Adds the function's source to the files that are to be published; returns notes on what there is not.
+
+    A file of the function's own stays, which is told: its name and content may be in the store already.
+    """
     notes = []
     for key, name in {record.keys.source: "train_func.py", record.keys.cells: CELLS}.items():
-        if found := find(store, key):
-            (folder / name).write_bytes(found.data)
-        else:
+        path, found = folder / name, find(store, key)
+        if not found:
             notes.append(f"{name} is not published: the run was started without submit, so {key} is not in the store")
+        elif not path.exists():
+            path.write_bytes(found.data)
+        elif path.is_dir() or path.read_bytes() != found.data:
+            reporting.note(f"{name} is what the function has published; its own source is {store.address}/{key}")
     return notes

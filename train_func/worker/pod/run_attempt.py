@@ -136,17 +136,15 @@ class Attempt:
         environment, lease = self._environment, self.lease
         assert lease is not None  # no rank starts before
         peers.ranks_ended()
-        is_first = environment.worker == 0
-        if is_first:
+        if environment.worker == 0:
             first = next((end.outcome for end in ends if end.rank == 0 and end.outcome), None)
             returned, left_out = (first.returned, first.left_out) if first else ({}, ())
             seconds = min(PUBLISH_SECONDS, self._record.run.deadline)
             self._pending.conclude(lease.attempt, of_rank(environment.work_dir, 0), returned, left_out, seconds)
+            self._pending.publish(self._store, self._record, WithinGrace(self._stop))  # before what may be lost
         waiting = patient(self._store, self._stop, self._timings.record, "keep the files of ranks", self._timings)
         keep(waiting, self._record.keys.attempt(lease.attempt), environment.work_dir, [end.rank for end in ends])
         self._keep_trackers(waiting)
-        if is_first:
-            self._pending.publish(self._store, self._record, WithinGrace(self._stop))
         if any(end.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
         self._keep_done("all ranks ended", ends)
