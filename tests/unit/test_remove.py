@@ -176,6 +176,14 @@ def test_wheels_go_when_no_other_run_names_them(store, backend):
     assert keys_of(store) == set()
 
 
+def test_an_input_stays_that_a_run_submitted_during_the_removal_names(store, backend):
+    gone = with_input(store, "gone", SHARED)
+    removal = Removal.of(gone.name, backend)
+    with_input(store, "new", SHARED)
+    removal.carry_out()
+    assert f"inputs/{SHARED}/rows.csv" in keys_of(store)
+
+
 class Stops(Exception):
     """The removing process is killed."""
 

@@ -1,20 +1,26 @@
 """Of clients that submit one run at the same moment the records are those of the job there is; the others attach."""
 
+import hashlib
 import json
 import re
 from types import SimpleNamespace
 
 import pytest
 
+from tests.wheels import wheel
 from train_func import Run
 from train_func.client import submit as submitting
 from train_func.client.backend import RunsAlready, Submission
 from train_func.client.claim import Claim
+from train_func.client.cluster.timings import Timings
+from train_func.client.cluster.uploads import upload_inputs
 from train_func.client.identity import newest_generation
+from train_func.client.packages import carry
+from train_func.client.packages.wheels import Resolved, Wheel
 from train_func.client.status import Condition, JobStatus
 from train_func.client.submit import submit
 from train_func.errors import InvalidInput, JobFailed, StorageFailed
-from train_func.layout import RunKeys
+from train_func.layout import INPUTS, RunKeys
 from train_func.storage import open_store
 
 RUNNING = JobStatus((Condition("Running", "True", "", ""),))
@@ -115,6 +121,31 @@ def test_one_that_was_overtaken_before_it_wrote_anything_is_told_what_differs(ro
     assert submit(train_func, Run(deadline=70), on=late).record.run.deadline == 60
     assert records(room) == (60, "blue", "blue")
     assert re.findall(r"deadline=\d+", capsys.readouterr().out) == ["deadline=60", "deadline=70"]
+
+
+def test_what_another_client_removes_before_the_run_is_recorded_is_carried_again(room, tmp_path, monkeypatch):
+    def files():
+        return [entry.key for entry in store.list(f"{INPUTS}/")]
+
+    class Carrying(Room):
+        def prepare(self, record, inputs, num_model_bytes, store):
+            return upload_inputs(record.run, inputs, store, Timings())
+
+        def submission(self, record, names):
+            for key in files() if names else ():  # the record is about to be written
+                removed.append(key)
+                store.delete(key)
+            return super().submission(record, names)
+
+    (tmp_path / "rows.csv").write_bytes(b"text\n" * 7)
+    path = wheel(tmp_path, "own")
+    carried = Resolved(wheels=(Wheel(path, hashlib.sha256(path.read_bytes()).hexdigest()),))
+    monkeypatch.setattr(carry, "check", lambda *_: carried)
+    removed, there, store = [], [], room("any").store
+    backend = Carrying(store, {}, "red", meanwhile=lambda _: there.extend(files()))
+    submit(train_func, Run(inputs={"rows": str(tmp_path / "rows.csv")}), on=backend)
+    assert len(there) == 2
+    assert there == removed
 
 
 def test_of_three_at_once_the_records_are_those_of_the_one_whose_job_was_created(room):

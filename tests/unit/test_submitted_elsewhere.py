@@ -92,5 +92,5 @@ def test_a_refused_submission_leaves_the_records_of_the_one_before(store, record
     keys = (record.keys.run, record.keys.submission, record.keys.manifest)
     before = [store.get(key).data for key in keys]
     with pytest.raises(InvalidInput, match="closed"):
-        submit._start(record, pack(train_func), elsewhere(), store, Claim(store, record.keys))
+        submit._start(record, pack(train_func), elsewhere(), store, Claim(store, record.keys), id)
     assert [store.get(key).data for key in keys] == before

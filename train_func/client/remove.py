@@ -5,7 +5,7 @@ the run is found, goes last.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,14 +134,15 @@ class Removal:
             reason="conflict",
         )
 
-    def _in_order(self, keys: Iterable[str]) -> list[list[str]]:
-        """What is removed at once, step after step."""
+    def _in_order(self, keys: Iterable[str]) -> Iterator[list[str]]:
+        """What is removed at once, step after step; of the inputs what no run names that was submitted meanwhile."""
         found: list[list[str]] = [[] for _ in _STEPS]
         for key in keys:
             inside = key.removeprefix(f"{self.name}/")
             found[next(number for number, step in enumerate(_STEPS) if step.fullmatch(inside))].append(key)
-        inputs = [entry.key for entry in self.inputs]
-        return [*found[:-2], inputs, *found[-2:]]
+        yield from found[:-2]
+        yield [entry.key for entry in _own_inputs(self.store, self.name, self.files)] if self.inputs else []
+        yield from found[-2:]
 
 
 def _ended_job(store: Store, keys: RunKeys, backend: Backend) -> BoundJob:

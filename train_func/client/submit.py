@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from train_func.client import registry
@@ -13,6 +14,7 @@ from train_func.client.claim import Claim
 from train_func.client.identity import check_ranks, differing, newest_generation, placed, record_of, stored
 from train_func.client.job import Job
 from train_func.client.packages import carry
+from train_func.client.packages.wheels import Resolved
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
 from train_func.client.stored_run import FINISHED
@@ -20,7 +22,7 @@ from train_func.client.submission import SubmissionRecord
 from train_func.client.unknown_run import POSSIBLE, unknown_run
 from train_func.counted import counted
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
-from train_func.layout import CELLS, PROBES, RUN, SOURCE
+from train_func.layout import CELLS, INPUTS, PROBES, RUN, SOURCE
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store, open_store
@@ -78,9 +80,10 @@ def submit(
     carry.upload(packages.wheels, store)
     for note in facts.notes:
         print(shown(f"note: {note}"))
+    carry_again = partial(_carry_again, backend, store, packages, facts, is_moved=prepared != record.run)
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
     record = replace(record, run=prepared.with_inputs(facts.commits))
-    if not _start(record, source, backend, store, claim):
+    if not _start(record, source, backend, store, claim, carry_again):
         return _of_other(record, backend, store)
     again = f"submitted, generation {record.generation}" if earlier else "submitted"
     print(shown(f"{record.name}: {again}, {counted(run.workers, 'worker')}{facts.summary and f', {facts.summary}'}"))
@@ -179,7 +182,24 @@ def attach(name: str, *, on: Backend | None = None) -> Job:
     return Job(stored(store, name, generation), backend, store)
 
 
-def _start(record: RunRecord, source: Source, backend: Backend, store: Store, claim: Claim) -> bool:
+def _carry_again(
+    backend: Backend, store: Store, packages: Resolved, facts: Facts, record: RunRecord, *, is_moved: bool
+) -> None:
+    """Makes sure of the run's files in the store: until its record named them, another client may have removed them."""
+    carry.upload(packages.wheels, store)
+    there = ((len(store.list(f"{INPUTS}/{found.sha256}/")), len(found.files)) for found in facts.inputs.values())
+    if is_moved and any(num < expected for num, expected in there):
+        backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
+
+
+def _start(
+    record: RunRecord,
+    source: Source,
+    backend: Backend,
+    store: Store,
+    claim: Claim,
+    carry_again: Callable[[RunRecord], None],
+) -> bool:
     """Whether the job was started; False when another client, which submits the same run, is about to."""
     record = replace(record, submitted=datetime.now(UTC).isoformat(timespec="milliseconds"))
     files = {RUN: _dump(record.to_dict()), CELLS: _dump(source.cells), SOURCE: source.text.encode()}
@@ -196,6 +216,7 @@ def _start(record: RunRecord, source: Source, backend: Backend, store: Store, cl
     if not claim.write(records):
         return False
     try:
+        carry_again(record)
         backend.submit(submission, files)
     except RunsAlready as refused:
         if not refused.has_own_files:
