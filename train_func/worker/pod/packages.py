@@ -1,10 +1,9 @@
-"""Packages that travel with a run: its wheels, verified, unpacked once per pod, found by its ranks before all others.
+"""Packages that travel with a run: its wheels, verified, unpacked in each pod, found by its ranks before all others.
 
 No program installs them: a wheel is a zip file whose content lies as Python imports it.
 """
 
 import hashlib
-import json
 import os
 import shutil
 from pathlib import Path, PurePosixPath
@@ -14,35 +13,51 @@ from train_func.errors import StorageFailed
 from train_func.layout import wheel_key
 from train_func.records import RunRecord
 from train_func.storage import Store
-from train_func.worker.inputs.cache import entry
+from train_func.worker.inputs.cache import entry, remove
 
 _LIBRARIES = ("purelib", "platlib")
 _MODES = 0o755  # of a file, as far as its wheel sets them
 
 
-def unpacked(store: Store, record: RunRecord, cache: Path) -> Path | None:
+def unpacked(store: Store, record: RunRecord, cache: Path, folder: Path) -> Path | None:
     """The folder with the packages of a run; None where it has none.
+
+    Args:
+        store: of the run.
+        record: of the run.
+        cache: keeps the wheels, for other pods too.
+        folder: of this pod alone; what an earlier attempt in it has changed is gone.
 
     Raises:
         StorageFailed: the store is away, has no such wheel, or another one under its name.
     """
     if not record.wheels:
         return None
-    together = hashlib.sha256(json.dumps(sorted(record.wheels.items())).encode()).hexdigest()
+    remove(folder)
+    folder.mkdir(parents=True)
+    for name, sha256 in sorted(record.wheels.items()):
+        wheel = folder / name
+        _bring(store, name, sha256, cache, wheel)
+        try:
+            unpack(wheel, folder)
+        except (BadZipFile, ValueError) as fault:
+            raise _damaged(store, name, sha256, str(fault)) from None
+        wheel.unlink()
+    return folder
 
-    def make(folder: Path) -> None:
-        folder.mkdir()
-        for name, sha256 in sorted(record.wheels.items()):
-            wheel = folder / name
-            if store.download(wheel_key(name, sha256), wheel) != sha256:
-                raise _damaged(store, name, sha256, "its content is another one")
-            try:
-                unpack(wheel, folder)
-            except (BadZipFile, ValueError) as fault:
-                raise _damaged(store, name, sha256, str(fault)) from None
-            wheel.unlink()
 
-    return entry(cache, f"packages/unpacked/{together}", make)
+def _bring(store: Store, name: str, sha256: str, cache: Path, wheel: Path) -> None:
+    """A copy of the wheel, verified after it was made: any pod may change the cache."""
+
+    def download(path: Path) -> None:
+        if store.download(wheel_key(name, sha256), path) != sha256:
+            raise _damaged(store, name, sha256, "its content is another one")
+
+    shutil.copyfile(entry(cache, f"packages/{sha256}", download), wheel)
+    with wheel.open("rb") as copied:
+        is_whole = hashlib.file_digest(copied, "sha256").hexdigest() == sha256
+    if not is_whole:
+        download(wheel)
 
 
 def unpack(wheel: Path, folder: Path) -> None:

@@ -17,7 +17,6 @@ from train_func.events import WorkerEnds, WorkerStarts
 from train_func.process_tree import adopt_orphans, kill_descendants
 from train_func.records import RunRecord
 from train_func.storage import open_store
-from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.pod import packages, reporting
 from train_func.worker.pod.environment import Environment, read_environment
 from train_func.worker.pod.log_tee import LogTee
@@ -181,7 +180,9 @@ class Supervisor:
         if done := self._attempt.publish_pending([]):
             return done
         folder = patiently(
-            lambda: packages.unpacked(store, record, machine_cache(os.environ)), self._stop, environment.timings
+            lambda: packages.unpacked(store, record, environment.cache_dir, environment.work_dir / "packages"),
+            self._stop,
+            environment.timings,
         )
         packages.put_first(folder)
         return self._run_ranks(self._attempt)
