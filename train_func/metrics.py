@@ -2,8 +2,9 @@
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from train_func.events import Evaluated, Event, Reported, StepProgress
 
@@ -26,13 +27,17 @@ def row_of(event: Event) -> Row | None:
         case StepProgress():
             values: dict[str, Value] = {"loss": event.loss, "rows_per_second": event.rows_per_second}
         case Evaluated():
-            values = {f"{event.prefix}_{name}": value for name, value in event.metrics.items()}
+            values = {f"{event.prefix}_{name}": value for name, value in _of_cells(event.metrics).items()}
         case Reported():
-            plain = {name: of for name, of in event.metrics.items() if isinstance(of, float | int | str)}
-            return Row(event.step, event.time, plain)
+            return Row(event.step, event.time, _of_cells(event.metrics))
         case _:
             return None
     return Row(event.step, event.time, {"epoch": event.epoch, **values})
+
+
+def _of_cells(metrics: Mapping[str, Any]) -> dict[str, Value]:
+    """Those that a cell holds."""
+    return {name: value for name, value in metrics.items() if isinstance(value, Value)}
 
 
 def to_csv(rows: Iterable[Row]) -> bytes:

@@ -1,11 +1,15 @@
 """The history of a training is in the store while it runs, and reads as one over all attempts."""
 
+import math
 import struct
 import threading
 
 import google_crc32c
+import numpy as np
 import pytest
+import torch
 
+from tests.messages import unnamed
 from tests.recorded_jobs import a_record
 from train_func import events
 from train_func.client.stored_run import history, joined_history
@@ -15,6 +19,7 @@ from train_func.metrics import Row, from_csv, row_of, to_csv
 from train_func.storage import open_store
 from train_func.worker.pod import tensorboard
 from train_func.worker.pod.history import History
+from train_func.worker.training.metric_values import reported
 
 KEYS = RunKeys("job-a").attempt(1)
 
@@ -75,6 +80,22 @@ def test_what_was_reported_is_in_the_store(store):
         {"step": 7, "timestamp": at(7), "attempt": 1, "epoch": 0.175, "eval_accuracy": 0.25},
         {"step": 40, "timestamp": at(40), "attempt": 1, "epoch": 1, "loss": 0.025, "rows_per_second": 7.5},
     ]
+
+
+def test_a_loss_that_diverges_is_shown_and_kept(store):
+    diverged = {"loss": torch.tensor(float("nan")), "norm": np.float32("inf"), "low": float("-inf")}
+    step, metrics = reported(3, diverged)
+    said = events.line(events.Reported(step=step, metrics=metrics, time=at(3)))
+    assert unnamed(events.readable(said), "loss=nan", "norm=inf", "low=-inf") == []
+    kept(store, [events.parse(said)])
+    (row,) = history(store, a_record())
+    assert math.isnan(row.pop("loss"))
+    assert row == {"step": 3, "timestamp": at(3), "attempt": 1, "norm": math.inf, "low": -math.inf}
+
+
+def test_a_metric_that_no_cell_holds_costs_no_other_one(store):
+    kept(store, [evaluated(7, accuracy=0.25, odd=None, shape=[8, 2])])
+    assert [row["eval_accuracy"] for row in history(store, a_record())] == [0.25]
 
 
 def test_a_run_without_history_has_an_empty_one(store):

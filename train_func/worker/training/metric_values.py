@@ -39,26 +39,26 @@ def to_json(value: Any) -> Any:
             return str(other)
 
 
-def reported(step: Any, metrics: Mapping[str, Any]) -> tuple[int, dict[str, float | int | None]]:
-    """What ``session.report`` was given, as plain numbers; None for one that is not finite.
+def reported(step: Any, metrics: Mapping[str, Any]) -> tuple[int, dict[str, float | int]]:
+    """What ``session.report`` was given, as plain numbers; nan and inf, which tell of a training that diverges, too.
 
     Raises:
         InvalidInput: (cause "code") naming all that are no numbers.
     """
     given = "session.report was given"
-    found, whole = {name: _number(value) for name, value in metrics.items()}, _number(step)
+    numbers, whole = {name: _number(value) for name, value in metrics.items()}, _number(step)
+    found = {name: number for name, number in numbers.items() if number is not None}
     faults = [
         f"{given} {name}={_shown(metrics[name])}: a number is expected, or a tensor or array that holds one; print a "
         "text, and give session.publish a file with what is more than a number"
-        for name, number in found.items()
-        if number is None
+        for name in metrics
+        if name not in found
     ]
     if whole is None or whole % 1:
         faults.insert(0, f"{given} step={_shown(step)}: the number of the step is expected, such as step.number")
     if whole is None or faults:
         raise InvalidInput(faults, cause="code")
-    finite = {name: number if number is not None and math.isfinite(number) else None for name, number in found.items()}
-    return int(whole), finite
+    return int(whole), found
 
 
 def _number(value: Any) -> float | int | None:

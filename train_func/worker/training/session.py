@@ -208,7 +208,7 @@ class Session:
 
         Args:
             step: number of the step, from 1.
-            metrics: numbers, or tensors and arrays that hold one; one that is not finite is left out.
+            metrics: numbers, or tensors and arrays that hold one; nan and inf too.
 
         Raises:
             InvalidInput: (cause "code") naming all that are no numbers.
