@@ -395,6 +395,29 @@ def loops_over_a_plan(parameters):
         return {"weight": bare.weight.detach(), "steps": len(losses)}
 
 
+def trains_apart(parameters):
+    """As above, and each rank by itself, for want of DDP."""
+    import torch
+    from datasets import Dataset
+    from datasets.distributed import split_dataset_by_node
+
+    from train_func.worker import Session
+
+    with Session(parameters) as session:
+        rows = Dataset.from_dict({"x": [[i / 41, 1.0] for i in range(41)], "y": [[2 * i / 41] for i in range(41)]})
+        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in session.steps(plan):
+            for batch, weight in step:
+                (weight * torch.nn.functional.mse_loss(model(batch["x"]), batch["y"])).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        seen(model.state_dict())
+        session.publish(model if parameters["of"] == "module" else model.state_dict())
+
+
 def only_reports(parameters):
     from train_func.worker import Session
 

@@ -12,14 +12,15 @@ from torch.distributed import HashStore
 
 from tests.job_folder import write_job_folder
 from tests.messages import unnamed
-from train_func import exits
+from tests.runs import a_run
+from train_func import Run, exits
 from train_func.attempt_records import Verdict
 from train_func.storage import open_store
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import Peers, PeersLost
 from train_func.worker.pod.pending import Pending
-from train_func.worker.pod.rank_end import RankEnd
+from train_func.worker.pod.rank_end import Outcome, RankEnd
 from train_func.worker.pod.run_attempt import Attempt
 from train_func.worker.pod.stop import RESERVE, Stop, Stopped
 from train_func.worker.pod.supervisor import Supervisor
@@ -167,6 +168,12 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, published):
     assert published(pending)[1] - OF_EVERY_RUN == {"whole"}
 
 
+def ended(returned=None, left_out=()):
+    return Outcome(
+        0, None, session=True, follows=False, failure=None, returned=returned or {}, left_out=tuple(left_out)
+    )
+
+
 def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is_not(tmp_path, published):
     output = tmp_path / "output"
     (output / "plots").mkdir(parents=True)
@@ -175,12 +182,12 @@ def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is
     pending = Pending(tmp_path)
     pending.add(writes(taken="published"), 1)
     pending.report(1, {"metrics": {"loss": 2.0, "rows": 7}})
-    pending.conclude(1, output, {"loss": 1.0}, ["model (Linear)"], 60.0)
+    pending.conclude(Run(), 1, output, ended({"loss": 1.0}, ["model (Linear)"]), ["the ranks differ"])
     result, names = published(pending)
     assert names - OF_EVERY_RUN == {"taken", "plots/loss.png", "metrics.json"}
     assert result["files"]["taken"]["size"] == len("published")
     assert (result["returned"], result["metrics"]) == ({"loss": 1.0}, {"loss": 2.0, "rows": 7})
-    assert all(told in result["note"] for told in ("model (Linear)", "manifest.json", "taken", "loss"))
+    assert all(told in result["note"] for told in ("model (Linear)", "manifest.json", "taken", "loss", "ranks differ"))
     assert sorted(path.name for path in output.iterdir() if path.is_file()) == ["manifest.json", "taken"]
 
 
@@ -238,7 +245,7 @@ def test_the_result_comes_before_the_files_that_are_kept_beside_it(supervisor, t
         (tmp_path / name).write_text("kept")
     attempt._store = store = Notes(attempt._store, "a-run/result.json")
     ends = [RankEnd(rank, 0, None, False, rank) for rank in (0, 1)]
-    attempt.finish(SimpleNamespace(ranks_ended=lambda: None), ends)
+    attempt.finish(SimpleNamespace(ranks_ended=lambda: None, told_of_ranks=list), ends)
     assert store.found == dict.fromkeys(
         [
             "a-run/attempts/1/output/rank-0/manifest.json",
@@ -251,7 +258,7 @@ def test_the_result_comes_before_the_files_that_are_kept_beside_it(supervisor, t
 
 def test_a_function_that_leaves_nothing_has_a_result_all_the_same(tmp_path, published):
     pending = Pending(tmp_path)
-    pending.conclude(1, tmp_path / "output", {}, (), 60.0)
+    pending.conclude(Run(), 1, tmp_path / "output", ended(), ())
     result, names = published(pending)
     assert (result["files"], result["returned"], names) == ({}, {}, set())
 
@@ -380,3 +387,17 @@ def test_a_peer_that_ends_once_the_group_has_formed_does_not_end_the_wait_for_it
     attempt._attempts = SimpleNamespace(final_end=final_end)
     attempt._watch(set())
     assert attempt.over is None
+
+
+@pytest.mark.parametrize(
+    ("run", "files", "is_told"),
+    [(a_run(), {}, True), (a_run(), {"model": "trained"}, False), (Run(), {}, False)],
+    ids=["a task and no files", "a task and files", "no task"],
+)
+def test_a_run_with_a_task_that_publishes_nothing_is_told_of(tmp_path, published, run, files, is_told):
+    pending = Pending(tmp_path)
+    if files:
+        pending.add(writes(**files), 1)
+    pending.conclude(run, 1, tmp_path / "output", ended({"loss": 1.0}), ())
+    result, _ = published(pending)
+    assert ("session.publish" in result.get("note", "")) == is_told

@@ -83,7 +83,7 @@ def _lines(path: Path, data: bytes) -> Iterator[tuple[int, Any]]:
     if faults:
         raise InvalidInput(
             f"{path}: no JSON object in {counted(len(faults), 'line')}: {listed(faults, separator='; ')}; one object "
-            "per line is wanted, or one list of objects",
+            "per line is expected, or one list of objects",
             cause="data",
         )
 

@@ -161,6 +161,16 @@ class Peers:
         """Returns when the ranks of every worker have ended well."""
         self._meet("ended")
 
+    def tell_of_ranks(self, said: str) -> None:
+        """Says something of this worker's ranks, before ``ranks_ended``."""
+        with contextlib.suppress(RuntimeError):  # its host has gone, which the next call notices
+            self._store.set(f"ranks/{self._worker}", said)
+
+    def told_of_ranks(self) -> list[str]:
+        """What all workers have said so, after ``ranks_ended``."""
+        keys = [f"ranks/{worker}" for worker in range(self._num_workers)]
+        return [self._store.get(key).decode() for key in keys if self._has(key)]
+
     def all_done(self) -> None:
         """Returns when every worker has come here: the group leaves together, because one exit 0 ends the job."""
         self._meet("done")

@@ -17,16 +17,23 @@ from typing import Any
 
 from train_func.events import Published
 from train_func.records import RunRecord
+from train_func.run import Run
 from train_func.storage import Store
 from train_func.worker.attempt_setup import versions
 from train_func.worker.pod import reporting
 from train_func.worker.pod.output import take
 from train_func.worker.pod.publish import File, files_of, publish, send, take_source
+from train_func.worker.pod.rank_end import Outcome
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.store_wait import patient
 from train_func.worker.pod.timings import Timings
 
 PUBLISH_SECONDS = 15 * 60.0  # longest wait for the store after the training; the job's deadline ends it earlier
+
+NO_MODEL = (
+    "no model is published: train_func has published nothing, and has left no files. Call session.publish(trainer) on "
+    "every rank, or with a loop of its own session.publish(model), inside `with Session(parameters) as session`"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +113,19 @@ class Pending:
         told = replace(state, report={**whole, "metrics": metrics})
         self._write(told if seconds is None else replace(told, is_final=True, until=time.time() + seconds))
 
-    def conclude(
-        self, attempt: int, output: Path, returned: Mapping[str, Any], left_out: Sequence[str], seconds: float
-    ) -> None:
+    def conclude(self, run: Run, attempt: int, output: Path, outcome: Outcome | None, found: Sequence[str]) -> None:
         """Adds what the function has left in ``output`` and has returned; nothing more is to come.
 
         A file that was published before under the same name stays, and that in ``output`` too, which is told of.
+
+        Args:
+            run: of the attempt.
+            attempt: its number.
+            output: the folder of rank 0.
+            outcome: of rank 0.
+            found: further notes.
         """
+        returned, left_out = (outcome.returned, outcome.left_out) if outcome else ({}, ())
         self.report(attempt, {"returned": dict(returned)})
         state = self._state()
         stay: list[str] = []
@@ -120,11 +133,14 @@ class Pending:
         self.add(lambda folder: stay.extend(take(output, folder, {*taken})), attempt)
         notes = [
             state.report.get("note", ""),
+            *found,
+            run.task and not files_of(self._root / self._state().folder) and NO_MODEL,
             left_out and f"not JSON, and therefore no part of what was returned: {', '.join(left_out)}",
             (both := sorted({*returned} & {*state.report["metrics"]}))
             and f"returned, in place of the published metric of that name: {', '.join(both)}",
             stay and f"not published, because the name is taken or kept for other use: {', '.join(stay)}",
         ]
+        seconds = min(PUBLISH_SECONDS, run.deadline)
         self.report(attempt, {"note": "; ".join(str(note) for note in notes if note)}, seconds=seconds)
 
     def send(self, store: Store, record: RunRecord) -> None:

@@ -35,6 +35,8 @@ class Outcome:
     """Of rank 0: the result that its return value stands for."""
     left_out: tuple[str, ...] = ()
     """What of that value is no JSON."""
+    weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Sketches of the model that it has published, by parameter."""
 
     def write(self, path: Path) -> None:
         """Best effort: on a full disk the exit code has to say it alone, and that the rank came to its end."""

@@ -88,7 +88,8 @@ def _finished(value: object) -> Outcome:
             )
         )
     returned, left_out = plain_result(value) if is_first else ({}, [])
-    return Outcome(0, None, here.opened, follows=False, failure=None, returned=returned, left_out=tuple(left_out))
+    done = Outcome(0, None, here.opened, follows=False, failure=None, returned=returned, left_out=tuple(left_out))
+    return replace(done, weights=here.weights)
 
 
 def _failed(error: BaseException) -> Outcome:
@@ -126,7 +127,6 @@ def _run(environ: Mapping[str, str]) -> object:
 
 
 if __name__ == "__mp_main__":
-    os.environ.pop(
-        "TORCHELASTIC_USE_AGENT_STORE", None
-    )  # the store of the ranks; a group of such processes has its own
+    # It names the store of the ranks; a group of such processes has its own.
+    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     load(os.environ)

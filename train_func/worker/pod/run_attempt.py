@@ -16,14 +16,14 @@ from train_func.events import PublishesPending
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
-from train_func.worker.pod import reporting, trackers
+from train_func.worker.pod import rank_weights, reporting, trackers
 from train_func.worker.pod.attempt_store import Attempts, Start
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.history import History
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.output import keep, of_rank
 from train_func.worker.pod.peers import Peers
-from train_func.worker.pod.pending import PUBLISH_SECONDS, Pending
+from train_func.worker.pod.pending import Pending
 from train_func.worker.pod.processes import num_memory_kills
 from train_func.worker.pod.rank_end import RankEnd
 from train_func.worker.pod.run_inputs import RunInputs
@@ -135,12 +135,12 @@ class Attempt:
         """
         environment, lease = self._environment, self.lease
         assert lease is not None  # no rank starts before
+        rank_weights.tell(peers, ends)
         peers.ranks_ended()
         if environment.worker == 0:
-            first = next((end.outcome for end in ends if end.rank == 0 and end.outcome), None)
-            returned, left_out = (first.returned, first.left_out) if first else ({}, ())
-            seconds = min(PUBLISH_SECONDS, self._record.run.deadline)
-            self._pending.conclude(lease.attempt, of_rank(environment.work_dir, 0), returned, left_out, seconds)
+            first = next((end.outcome for end in ends if end.rank == 0), None)
+            notes = rank_weights.notes(peers)
+            self._pending.conclude(self._record.run, lease.attempt, of_rank(environment.work_dir, 0), first, notes)
             self._pending.publish(self._store, self._record, WithinGrace(self._stop))  # before what may be lost
         waiting = patient(self._store, self._stop, self._timings.record, "keep the files of ranks", self._timings)
         keep(waiting, self._record.keys.attempt(lease.attempt), environment.work_dir, [end.rank for end in ends])

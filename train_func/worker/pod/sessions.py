@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from train_func.worker.pod.rank_end import running
@@ -16,6 +16,8 @@ class Sessions:
     published: bool = False
     trained: bool = False
     """Whether a training of a Trainer has come to its end."""
+    weights: dict[str, list[float]] = field(default_factory=dict)
+    """Sketches of the model that an own loop has published last, by parameter."""
 
     def may_leave(self) -> None:
         """From now on an exit with code 0 is the end of the function: some leave so behind their last step, because

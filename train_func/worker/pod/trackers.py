@@ -29,11 +29,8 @@ def begin(work_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 def without_key(environ: Mapping[str, str]) -> dict[str, str]:
     """What has Weights & Biases write files where it has no key; it would end the function otherwise."""
-    if any(environ.get(name) for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")) or _has_login(
-        environ
-    ):
-        return {}
-    return {"WANDB_MODE": "dryrun"}
+    is_set = any(environ.get(name) for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))
+    return {} if is_set or _has_login(environ) else {"WANDB_MODE": "dryrun"}
 
 
 def _has_login(environ: Mapping[str, str]) -> bool:

@@ -26,7 +26,7 @@ def writer(what: object) -> tuple[Callable[[Path], None], bool]:
         InvalidInput: (cause "code") it cannot be published, or a file of it is not there.
     """
     if isinstance(what, nn.Module):
-        return _of_module(_bare(what)), True
+        return _of_module(bare(what)), True
     if isinstance(what, Mapping):
         tensors = _tensors(what)
         return (lambda folder: save_file(tensors, folder / WEIGHTS)), True
@@ -43,7 +43,7 @@ def _save(save: Callable[[Path], object], folder: Path) -> None:
     save(folder)
 
 
-def _bare(module: nn.Module) -> nn.Module:
+def bare(module: nn.Module) -> nn.Module:
     """The module inside of what wraps it for several ranks, or for torch.compile."""
     while True:
         inner = getattr(module, "_orig_mod", None)

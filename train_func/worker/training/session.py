@@ -43,6 +43,7 @@ from train_func.worker.training.loading import Loading
 from train_func.worker.training.metric_values import reported
 from train_func.worker.training.plan import build_plan, row_ids_of
 from train_func.worker.training.publishing import Publishing
+from train_func.worker.training.sketch import sketch
 from train_func.worker.training.trainer import Trainer
 
 TRACKING_SECONDS, STOPPED_SECONDS = 60.0, 5.0  # for files of report_to, at the end and after a signal
@@ -273,6 +274,8 @@ class Session:
             self._publish_trainer(what)
         elif self.rank == 0:
             self._publishing.add(*own_files.writer(what))
+        if self.world_size > 1 and (found := sketch(what)):
+            sessions.here.weights = found
         if self.rank == 0 and metrics:
             self._publishing.report(metrics)
         sessions.here.published = True
@@ -280,6 +283,7 @@ class Session:
     def _publish_trainer(self, trainer: transformers.Trainer) -> None:
         world.on_all_ranks(lambda: self._watch.check_ended(trainer))
         weights.agree(trainer)  # what is published is what every rank has trained
+        sessions.here.weights = {}
         begun = publication.report_unmeasured(trainer, self._stock_coverage)
 
         def keep() -> None:
