@@ -1,6 +1,8 @@
 """The logs of pods are read through whatever else is in the pods, and through an API that does not answer."""
 
 import contextlib
+import dataclasses
+import json
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,6 +14,7 @@ import pytest
 from tests.twin_jobs import until
 from train_func.client.cluster import logs, tail
 from train_func.client.cluster.access import Access
+from train_func.client.cluster.observer import Observer
 from train_func.client.cluster.timings import Timings
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.status import Condition, JobStatus, LogCut, LogLine, Pod
@@ -47,6 +50,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.hangs and address.path.endswith("/log"):
             self.server.closing.wait(60)
             self.close_connection = True
+        elif address.path.endswith(("/pods", "/pytorchjobs", "/events")):
+            self.listed(address.path.rpartition("/")[2], is_watch="watch" in query)
         elif self.server.expired:
             self.server.num_refused += 1
             self.answer(401, b'{"message": "Unauthorized"}')
@@ -58,6 +63,18 @@ class Handler(BaseHTTPRequestHandler):
             self.flow()
         else:
             self.answer(200, b"2026-11-21T14:49:01.5Z hello\n" if "timestamps" in query else b"hello\n")
+
+    def listed(self, resource, *, is_watch):
+        if is_watch:
+            self.send_response(200)
+            self.end_headers()
+            self.server.closing.wait(60)
+            self.close_connection = True
+            return
+        metadata = {"name": RUNS.name, "uid": RUNS.uid, "creationTimestamp": "2026-11-21T14:49:00Z"}
+        pod = {"metadata": metadata, "status": {"phase": "Running"}}
+        listed = {"metadata": {"resourceVersion": "1"}, "items": [pod] if resource == "pods" else []}
+        self.answer(200, json.dumps(listed).encode())
 
     def flow(self):
         self.send_response(200)
@@ -145,6 +162,9 @@ class Observed:
     def pod(self, uid):
         return self._pod
 
+    def log_asked(self, refusal):
+        pass
+
 
 def readers():
     return [thread for thread in threading.enumerate() if thread.name == f"log of {RUNS.name}"]
@@ -188,6 +208,26 @@ def test_credentials_that_expire_while_a_log_is_read_end_nothing_and_it_goes_on_
     until(lambda: server.num_flows > 1, "it is read again")
     stop.set()
     assert not [line for line in lines if isinstance(line, LogCut)]
+
+
+def test_a_log_that_may_no_longer_be_read_is_an_outage_until_it_is_read_again(access, server):
+    access = dataclasses.replace(access, timings=dataclasses.replace(access.timings, outage=0.1))
+    observer = Observer(access, "job-a")
+    assert observer.ready(10)
+    (pod,) = observer.pods()
+    reader = tail.Tail(access, lambda: observer, pod, lambda come: None)
+    reader.start()
+    until(lambda: server.num_flows, "the log is read")
+    assert observer.outage is None
+    server.expired = True
+    server.breaks.set()
+    until(lambda: observer.outage, "the refusal is told")
+    assert observer.outage.cause == "permission"
+    server.expired = False
+    server.breaks.clear()
+    until(lambda: observer.outage is None, "the log is read again")
+    reader.stop()
+    observer.stop()
 
 
 def test_credentials_that_were_never_accepted_are_named_at_once(access, server):

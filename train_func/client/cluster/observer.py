@@ -33,6 +33,7 @@ class Observer:
         self._answered: dict[int, int] = {}  # by thread: the generation when it was told of a change
         self._asked = time.monotonic()
         self._stopped = False
+        self._log_refusal: tuple[BaseException, float] | None = None
         kind, of_job = access.kind, job_name.encode()
         job = (("fieldSelector", f"metadata.name={job_name}"),)
         pods = (("labelSelector", kind.pod_selector(job_name)),)
@@ -81,7 +82,14 @@ class Observer:
         for one in self._all:
             if one.outage and faults.known(one.outage):
                 return faults.failed(one.outage, "watch", one.watched.resource, self.access)
+        error, since = self._log_refusal or (None, 0.0)
+        if error and time.monotonic() - since >= self.access.timings.outage:
+            return faults.failed(error, "get", "pods/log", self.access)
         return None
+
+    def log_asked(self, refusal: BaseException | None) -> None:
+        """A log could be read, or not for want of a right or a login: who only watches does not find that out."""
+        self._log_refusal = (self._log_refusal or (refusal, time.monotonic())) if refusal else None
 
     def ask(self) -> None:
         """It is still needed."""

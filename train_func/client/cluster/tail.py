@@ -131,11 +131,13 @@ class Tail(threading.Thread):
             self._put(LogCut(self.pod.worker, self.pod.uid))
             return True
         try:
-            whole = self._read(follow=not ended(pod))
+            whole = self._read(observer, follow=not ended(pod))
         except Exception as error:
             refused = faults.forbidden(error) or faults.status_of(error) == NO_CREDENTIALS
             if refused and not self._was_open:  # otherwise a right or a login may come back
                 raise faults.failed(error, "get", "pods/log", self._access) from None
+            if refused:
+                observer.log_asked(error)
             if not faults.known(error):
                 raise
             self._tries += faults.status_of(error) not in (NOT_STARTED, NOT_FOUND) or ended(pod)
@@ -143,7 +145,7 @@ class Tail(threading.Thread):
         self._tries = 0
         return whole and ended(pod)
 
-    def _read(self, *, follow: bool) -> bool:
+    def _read(self, observer: Observer, *, follow: bool) -> bool:
         """Whether the answer ended in good order, and held nothing but the container's lines."""
         self._resumed.begin()
         stream = self._stream = open_log(self._access, self.pod, follow=follow, since=self._resumed.since)
@@ -151,6 +153,7 @@ class Tail(threading.Thread):
             stream.close()
             return False
         self._was_open = True
+        observer.log_asked(None)
         whole = True
         for line in stream.lines():
             whole = self._take(line) and whole
