@@ -47,6 +47,6 @@ def test_ranks_of_all_workers_import_what_travels(index, capsys):
 def test_a_package_that_there_is_not_is_named_before_anything_starts(index, home):
     with pytest.raises(InvalidInput) as refused:
         submit(bakes, Run(), on=Local(packages=["pies==7.0"]))
-    assert refused.value.cause == "image"
+    assert refused.value.cause == "input"
     assert "pies==7.0" in str(refused.value)
     assert list(home.glob("jobs/*")) == []
