@@ -36,7 +36,7 @@ def test_a_column_of_nulls_or_of_numbers_is_no_text():
 def test_a_few_empty_texts_are_noted_with_their_share():
     faults, (note,) = judged(*["good"] * 19, " \n")
     assert faults == []
-    assert unnamed(note, "5.0%", "rows 20") == []
+    assert unnamed(note, "5.0%", "row 20") == []
 
 
 def test_many_empty_texts_are_a_fault():
@@ -50,7 +50,7 @@ def test_held_out_texts_that_are_trained_on_are_noted_up_to_a_tenth():
     held_out = column("text 7", *(f"other {i}" for i in range(9)))
     faults, (note,) = overlap(training, held_out, np.arange(10) + 50)
     assert faults == []
-    assert unnamed(note, "1 of 10", "10.0%", "rows 51") == []
+    assert unnamed(note, "1 of 10", "10.0%", "row 51") == []
     (fault,), notes = overlap(training, column("text 1", "text 2", "new"), np.arange(3))
     assert unnamed(fault, "2 of 3", "66.7%", "rows 1, 2", "10%") == []
     assert notes == []

@@ -91,7 +91,7 @@ def _rows(path: Path, separator: str) -> Iterator[list[str]]:
 def _parse(path: Path, delimiter: str, ragged: list[tuple[int, str]], *, quoted: bool, in_order: bool) -> pa.Table:
     def note(row: Any) -> str:
         text = row.text if len(row.text) <= 60 else f"{row.text[:57]}..."
-        has = f"row {row.number} has {counted(row.actual_columns, 'field')}, wanted {row.expected_columns}: {text!r}"
+        has = f"row {row.number} has {counted(row.actual_columns, 'field')}, expected {row.expected_columns}: {text!r}"
         ragged.append((row.number, has))
         return "skip"
 

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import counted, listed
+from train_func.counted import counted
 from train_func.errors import InvalidInput
 from train_func.worker.tasks.columns import is_text, plain
 from train_func.worker.tasks.labels import Labels, encode
+from train_func.worker.tasks.row_numbers import COUNTED, MAX_SHOWN, are, in_rows
 
 SEPARATOR = "|"  # a comma or a semicolon often separates the columns of the file
-MAX_SHOWN = 5
 
 
 def encode_lists(
@@ -96,10 +96,10 @@ def _null_fault(lists: pa.ListArray, column: str, part: str) -> str | None:
     rows = np.flatnonzero(pc.is_null(lists).to_numpy(zero_copy_only=False))
     if not len(rows):
         return None
-    shown = listed((rows + 1).tolist(), MAX_SHOWN)
+    have = "has" if len(rows) == 1 else "have"
     return (
-        f"column {column!r}: {len(rows)} of {len(lists)} {part} rows have null in place of labels, first rows {shown} "
-        "(the first data row is 1); give an empty list where a row has no label, or remove these rows"
+        f"column {column!r}: {len(rows)} of {len(lists)} {part} rows {have} null in place of labels, {in_rows(rows)}; "
+        "give an empty list where a row has no label, or remove these rows"
     )
 
 
@@ -113,8 +113,8 @@ def _mark_fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
         return None
     shown = "; ".join(f"{values[row].as_py()!r} in row {row + 1}" for row in wrong[:MAX_SHOWN].tolist())
     return (
-        f"column {column!r}: {counted(len(wrong), 'value')} of the {part} rows are neither 0 nor 1: {shown} (the first "
-        "data row is 1)"
+        f"column {column!r}: {counted(len(wrong), 'value')} of the {part} rows {are(len(wrong))} neither 0 nor 1: "
+        f"{shown} {COUNTED}"
     )
 
 

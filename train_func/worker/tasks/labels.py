@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 from train_func.worker.tasks.columns import is_text, plain
+from train_func.worker.tasks.row_numbers import COUNTED, MAX_SHOWN, are, in_rows
 
-MAX_SHOWN = 5
 MAX_CLASSES = 1000
 # Up to FEW_CLASSES one repeated label is enough; above, more than 2 rows of each class are expected on average, and
 # above MANY_CLASSES more than ROWS_PER_CLASS: with fewer the column is rather a key.
@@ -90,8 +90,9 @@ def _refuse_strays(values: Mapping[str, pa.ChunkedArray], column: str, rows: Map
     if strays and len(strays) <= STRAY_SHARE * num_rows:
         shown = "; ".join(strays[:MAX_SHOWN])
         raise InvalidInput(
-            f"column {column!r}: {num_rows - len(strays)} of {num_rows} labels are whole numbers, {len(strays)} are "
-            f"not: {shown}; correct or remove these rows, or name all classes with labels=(...) if they are meant",
+            f"column {column!r}: {num_rows - len(strays)} of {num_rows} labels are whole numbers, {len(strays)} "
+            f"{are(len(strays))} not: {shown} {COUNTED}; correct or remove these "
+            "rows, or name all classes with labels=(...) if they are meant",
             cause="data",
         )
 
@@ -131,10 +132,9 @@ def _null_fault(values: pa.ChunkedArray, column: str, part: str, rows: np.ndarra
     found = np.flatnonzero(empty.to_numpy())
     if not len(found):
         return None
-    shown = ", ".join(str(row + 1) for row in rows[found[:MAX_SHOWN]])
     return (
-        f"column {column!r}: {len(found)} of {len(values)} labels of the {part} rows are null or empty, first in rows "
-        f"{shown} (the first data row is 1); remove these rows or label them"
+        f"column {column!r}: {len(found)} of {len(values)} labels of the {part} rows {are(len(found))} null or empty, "
+        f"{in_rows(rows[found])}; remove these rows or label them"
     )
 
 

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 from train_func.counted import counted
 from train_func.errors import InvalidInput
 from train_func.worker.tasks.columns import is_text, plain
+from train_func.worker.tasks.row_numbers import COUNTED, MAX_SHOWN
 
-MAX_SHOWN = 5
 WIDE = 100.0  # from which size on numbers are far from what a new head predicts: its first outputs lie around 0
 
 
@@ -59,8 +59,8 @@ def _fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
 def _named(values: pa.ChunkedArray, wrong: np.ndarray, column: str, part: str, expected: str) -> str:
     shown = "; ".join(f"{values[row].as_py()!r} in row {row + 1}" for row in wrong[:MAX_SHOWN].tolist())
     return (
-        f"column {column!r}: {counted(len(wrong), 'value')} of the {part} rows cannot be predicted: {shown} (the first "
-        f"data row is 1); {expected}: correct or remove these rows"
+        f"column {column!r}: {counted(len(wrong), 'value')} of the {part} rows cannot be predicted: {shown} "
+        f"{COUNTED}; {expected}: correct or remove these rows"
     )
 
 

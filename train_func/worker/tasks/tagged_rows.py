@@ -14,11 +14,10 @@ from train_func.tasks import TokenClassification
 from train_func.worker.inputs.reader import class_names
 from train_func.worker.tasks.columns import is_text, missing_column
 from train_func.worker.tasks.labels import Labels, encode
+from train_func.worker.tasks.row_numbers import COUNTED, MAX_SHOWN, in_rows
 from train_func.worker.tasks.sources import find_sources, where
 from train_func.worker.tasks.texts import overlap
 from train_func.worker.tasks.train_eval_split import TrainEvalSplit, divide
-
-MAX_SHOWN = 5
 
 
 def split_tagged_rows(task: TokenClassification, seed: int, store: Store | None, cache: Path) -> TrainEvalSplit:
@@ -96,13 +95,15 @@ def _word_faults(tokens: pa.LargeListArray, column: str, part: str) -> list[str]
     faults = []
     empty = np.flatnonzero(pc.fill_null(pc.less(pc.list_value_length(tokens), 1), True).to_numpy(zero_copy_only=False))
     if len(empty):
-        faults.append(f"column {column!r}: {counted(len(empty), 'row')} without any word, {_rows(empty)}; remove them")
+        faults.append(
+            f"column {column!r}: {counted(len(empty), 'row')} without any word, {in_rows(empty)}; remove them"
+        )
     blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(words), ""), True).to_numpy(zero_copy_only=False)
     if blank.any():
         rows = np.unique(tokens.value_parent_indices().to_numpy()[blank])
         faults.append(
-            f"column {column!r}: {counted(int(blank.sum()), 'word')} of the {part} rows null or empty, {_rows(rows)}; "
-            "remove them, with their tags"
+            f"column {column!r}: {counted(int(blank.sum()), 'word')} of the {part} rows null or empty, {in_rows(rows)}"
+            "; remove them, with their tags"
         )
     return faults
 
@@ -120,12 +121,8 @@ def _pairing_faults(
         for row in wrong[:MAX_SHOWN].tolist()
     )
     differing = f"in {counted(len(wrong), 'row')} of the {part} rows words and tags differ in number: {shown}"
-    expected = "(the first data row is 1); one tag for each word is expected"
+    expected = f"{COUNTED}; one tag for each word is expected"
     return [f"columns {task.tokens!r} and {task.tags!r}: {differing} {expected}"]
-
-
-def _rows(rows: np.ndarray) -> str:
-    return f"first rows {listed((rows[:MAX_SHOWN] + 1).tolist())} (the first data row is 1)"
 
 
 def _encoded(

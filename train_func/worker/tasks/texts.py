@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 
 from train_func.worker.inputs.model_folder import TOKENIZER
 from train_func.worker.tasks.columns import is_text, plain, text_columns
+from train_func.worker.tasks.row_numbers import are, in_rows
 
-MAX_SHOWN = 5
 TEXTS = ("text", "text_pair")  # columns, of which the second is there where texts are pairs
 BETWEEN = " / "  # the texts of a pair
 MOST_EMPTY = 0.05  # share of empty texts above which the column cannot be the right one
@@ -30,15 +30,16 @@ def text_faults(table: pa.Table, column: str, part: str) -> tuple[list[str], lis
     values = plain(values)
     faults = []
     if nulls := values.null_count:
+        where = in_rows(_positions(pc.is_null(values)))
         faults.append(
-            f"column {column!r}: {nulls} of {len(values)} texts of the {part} rows are null, first in rows "
-            f"{_rows(pc.is_null(values))} (the first data row is 1); remove these rows or write an empty text there"
+            f"column {column!r}: {nulls} of {len(values)} texts of the {part} rows {are(nulls)} null, {where}; "
+            "remove these rows or write an empty text there"
         )
     empty = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), False)
     share = (pc.sum(empty).as_py() or 0) / max(1, len(values))
     if not share:
         return faults, []
-    said = f"column {column!r}: {share:.1%} of the texts of the {part} rows are empty, first in rows {_rows(empty)}"
+    said = f"column {column!r}: {share:.1%} of the texts of the {part} rows are empty, {in_rows(_positions(empty))}"
     if share > MOST_EMPTY:
         return [*faults, f"{said}; at most {MOST_EMPTY:.0%} may be: remove these rows, or name another column"], []
     return faults, [f"{said}; they are trained on as they are"]
@@ -57,9 +58,11 @@ def overlap(training: pa.ChunkedArray, held_out: pa.ChunkedArray, rows: np.ndarr
     num = int(same.sum())
     if not num:
         return [], []
-    shown = ", ".join(str(row + 1) for row in rows[same][:MAX_SHOWN])
     share = num / len(held_out)
-    said = f"{num} of {len(held_out)} held-out texts ({share:.1%}) are in the training rows too, first rows {shown}"
+    said = (
+        f"{num} of {len(held_out)} held-out texts ({share:.1%}) {are(num)} in the training rows too, "
+        f"{in_rows(rows[same])}"
+    )
     if share > MOST_SHARED:
         return [
             f"{said}; above {MOST_SHARED:.0%} the metric says little: remove repeated texts, or hold out others"
@@ -102,5 +105,5 @@ def length_notes(table: pa.Table, folder: Path, max_length: int) -> list[str]:
     return [f"max_length={max_length} cuts {share:.0%} of the texts: {spread}; max_length={most} would cut 10 %"]
 
 
-def _rows(mask: pa.ChunkedArray) -> str:
-    return ", ".join(str(row + 1) for row in np.flatnonzero(mask.to_numpy())[:MAX_SHOWN])
+def _positions(mask: pa.ChunkedArray) -> np.ndarray:
+    return np.flatnonzero(mask.to_numpy())
