@@ -268,7 +268,7 @@ def test_text_and_label_faults_of_both_sides_come_together(tmp_path, refusal):
     datasets.Dataset.from_list(rows).to_json(tmp_path / "a.jsonl")
     said = refusal(str(tmp_path / "a.jsonl"), labels=("a", "b", "c", "d", "e"))
     assert "2 faults" in said
-    assert unnamed(said, "1 of 40 texts", "rows 5") == []
+    assert unnamed(said, "1 of 40 texts", "row 5") == []
     assert "looks 1-based" in said
 
 

@@ -92,7 +92,7 @@ def test_a_missing_or_null_second_text_is_refused(faults):
     assert any(not unnamed(fault, "text_pair='pair'") for fault in faults(pairs(40), text_pair="pair"))
     rows = [{**row, "other": None if i == 4 else row["other"]} for i, row in enumerate(pairs(40))]
     (fault,) = faults(rows, text_pair="other")
-    assert unnamed(fault, "'other'", "rows 5") == []
+    assert unnamed(fault, "'other'", "row 5") == []
 
 
 @pytest.mark.parametrize("num_rows", [101, 40])
