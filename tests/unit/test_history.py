@@ -98,6 +98,12 @@ def test_a_metric_that_no_cell_holds_costs_no_other_one(store):
     assert [row["eval_accuracy"] for row in history(store, a_record())] == [0.25]
 
 
+def test_metrics_called_like_the_columns_of_every_row_leave_those_alone(store):
+    metrics = {"attempt": 0.5, "timestamp": 7.0, "loss": 0.25}
+    kept(store, [events.Reported(step=3, metrics=metrics, time=at(3))])
+    assert history(store, a_record()) == [{"step": 3, "timestamp": at(3), "attempt": 1, "loss": 0.25}]
+
+
 def test_a_run_without_history_has_an_empty_one(store):
     assert history(store, a_record()) == []
     store.put(KEYS.lease, b"{}")

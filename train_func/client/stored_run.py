@@ -113,7 +113,7 @@ def history(store: Readable, record: RunRecord) -> list[dict[str, Any]]:
     """The rows of ``Job.history``. Raises StorageFailed (reason "damaged") when a file cannot be read."""
     rows = {number: _rows(store, record, number) for number in attempt_numbers(store, record)}
     return [
-        {"step": row.step, "timestamp": row.timestamp, "attempt": number, **row.values}
+        {**row.values, "step": row.step, "timestamp": row.timestamp, "attempt": number}
         for number, row in joined_history(rows)
     ]
 
