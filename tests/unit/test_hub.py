@@ -15,6 +15,7 @@ import pytest
 from tests.messages import unnamed
 from tests.tiny_hub import Repository, tiny_hub
 from tests.tiny_model import write_tiny_model
+from train_func import exits
 
 PROGRAM = """
 import json, sys
@@ -28,6 +29,40 @@ for fields in json.load(sys.stdin):
     if sys.argv[2] == "download":
         find_text_model(run.task, None, Path(sys.argv[1]))
 assert "torch" not in sys.modules
+"""
+IN_A_POD = """
+import json, sys
+from pathlib import Path
+from train_func import Run, TextClassification
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.exits import exit_of
+from train_func.records import RunRecord
+from train_func.storage import open_store
+from train_func.worker.inputs.named import bring
+from train_func.worker.training.loading import Loading
+
+home, commit = Path(sys.argv[1]), "0123456789" * 4
+(home / "rows.csv").write_text(sys.argv[2])
+store = open_store((home / "store").as_uri())
+
+def loading(**task):
+    task = {"model": "me/tiny", "model_revision": commit, **task}
+    run = Run(task=TextClassification(**task))
+    record = RunRecord(run=run, name="a-run", generation=1, store="", function="f", source_sha256="")
+    return Loading(record, store, home / "cache")
+
+def code(call):
+    try:
+        call()
+    except (InvalidInput, StorageFailed) as error:
+        print(error)
+        return exit_of(error).code
+
+print(json.dumps({
+    "input": code(lambda: bring("base", "hf://me/tiny", commit, store, home / "cache")),
+    "data": code(lambda: loading(dataset="me/reviews", dataset_revision=commit).rows),
+    "model": code(loading(dataset=str(home / "rows.csv")).model),
+}))
 """
 ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 2}\n" for i in range(40))
 TEST = "text,label\n" + "".join(f"the service was number {i},{i % 2}\n" for i in range(9))
@@ -53,13 +88,16 @@ def repositories(tmp_path_factory):
     }
 
 
+def known_environment():
+    return {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+
+
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
     """Checks runs in a process that knows the Hub at an address, and hands back their reports."""
 
     def ask(address, home, *runs, download=False, **environment):
-        known = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        settings = {**known, "HF_ENDPOINT": address, "HF_HOME": str(home / "hf"), **environment}
+        settings = {**known_environment(), "HF_ENDPOINT": address, "HF_HOME": str(home / "hf"), **environment}
         command = [sys.executable, "-c", PROGRAM, str(home / "cache"), "download" if download else "check"]
         done = subprocess.run(
             command, input=json.dumps(runs), env=settings, capture_output=True, text=True, check=False, timeout=300
@@ -184,3 +222,19 @@ def test_a_name_that_does_not_resolve_is_known_within_seconds(ask, tmp_path):
     (report,) = ask("http://no-such-host.invalid", tmp_path, GOOD)
     assert time.monotonic() - began - start < 20 + 3 * start  # a busy machine takes long to start anything
     assert "ConnectError" in faults(report)["data"]
+
+
+def codes_in_a_pod(address, home):
+    """The exit codes of workers that ask the Hub for an input, for data and for a model."""
+    settings = {**known_environment(), "HF_ENDPOINT": address, "HF_HOME": str(home / "hf")}
+    command = [sys.executable, "-c", IN_A_POD, str(home), ROWS]
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True, timeout=300)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_in_a_pod_an_outage_of_the_hub_is_tried_again_and_what_it_lacks_is_not(tmp_path):
+    with tiny_hub({}) as address:
+        lacks = codes_in_a_pod(address, tmp_path)
+    away = codes_in_a_pod(address, tmp_path)
+    assert away == dict.fromkeys(["input", "data", "model"], exits.UNREACHABLE)
+    assert lacks == {"input": exits.MODEL, "data": exits.DATA, "model": exits.MODEL}

@@ -17,6 +17,7 @@ from huggingface_hub.errors import (
 )
 
 from train_func.errors import InvalidInput
+from train_func.worker.inputs.hub_outage import HubUnreachable
 from train_func.worker.inputs.locate import Wanted
 from train_func.worker.inputs.model_folder import LOADED, NOT_LOADED, sizes_of
 
@@ -37,12 +38,14 @@ class Unreachable:
 
     why: str
 
-    def fault(self, wanted: Wanted, held: str = "no copy of it") -> str:
-        """The message when this machine lacks it too; ``held``: what this machine holds."""
-        return (
+    def fault(self, wanted: Wanted, held: str = "no copy of it") -> HubUnreachable:
+        """The error when this machine lacks it too; ``held``: what this machine holds."""
+        return HubUnreachable(
             f"{wanted}: the Hub ({constants.ENDPOINT}) cannot be reached from here ({self.why}), and HF_HOME "
             f"({constants.HF_HOME}) holds {held}; without the Hub work a local file or folder, "
-            "package://NAME/FOLDER, a store address (file:///..., s3://...), or what was downloaded into HF_HOME before"
+            "package://NAME/FOLDER, a store address (file:///..., s3://...), or what was downloaded into "
+            "HF_HOME before",
+            cause=wanted.cause,
         )
 
 
@@ -123,7 +126,7 @@ def fetch_model(wanted: Wanted, patterns: Sequence[str]) -> FetchedModel:
     """The files of the repository that match ``patterns``.
 
     Raises:
-        InvalidInput: not found, gated, or neither reachable nor in HF_HOME.
+        InvalidInput: not found, or gated; HubUnreachable where it is neither reachable nor in HF_HOME.
     """
     answer = look_up(wanted)
     if isinstance(answer, Unreachable):
@@ -143,7 +146,7 @@ def _downloaded(wanted: Wanted, listing: Listing, patterns: Sequence[str]) -> Pa
         # By its own revision, so that HF_HOME knows which commit a branch was when the Hub is away later.
         folder = Path(_snapshot(wanted, patterns, local_files_only=False))
     except (HTTPError, LocalEntryNotFoundError) as error:
-        raise InvalidInput(no_answer(wanted, error).fault(wanted), cause="model") from error
+        raise no_answer(wanted, error).fault(wanted) from error
     if folder.name != listing.commit:
         raise InvalidInput(f"{wanted}: changed on the Hub while it was downloaded; start again", cause="model")
     return folder
@@ -154,7 +157,7 @@ def _cached(wanted: Wanted, answer: Unreachable) -> Path:
         return Path(_snapshot(wanted, LOADED, local_files_only=True))
     except LocalEntryNotFoundError as error:
         held = "a part of it only" if isinstance(error, IncompleteSnapshotError) else "no copy of it"
-        raise InvalidInput(answer.fault(wanted, held), cause="model") from None
+        raise answer.fault(wanted, held) from None
 
 
 def _snapshot(wanted: Wanted, patterns: Sequence[str], *, local_files_only: bool) -> str:
@@ -179,5 +182,5 @@ def fetch_repository(wanted: Wanted, *, local_files_only: bool = False) -> Path:
             wanted.address, repo_type=wanted.kind, revision=wanted.revision, local_files_only=local_files_only
         )
     except (HTTPError, LocalEntryNotFoundError) as error:
-        raise InvalidInput(no_answer(wanted, error).fault(wanted), cause=wanted.cause) from error
+        raise no_answer(wanted, error).fault(wanted) from error
     return Path(folder)

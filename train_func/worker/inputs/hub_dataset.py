@@ -23,7 +23,8 @@ def read_hub(wanted: Wanted, subset: str | None) -> tuple[str, dict[str, pa.Tabl
     """Commit, tables by split, and notes; from the cache in HF_HOME when the Hub cannot be reached.
 
     Raises:
-        InvalidInput: not found, gated, unreachable and not cached, no such revision or subset, or unreadable.
+        InvalidInput: not found, gated, no such revision or subset, or unreadable; HubUnreachable where it
+            is not cached.
     """
     answer = look_up(wanted)
     notes: tuple[str, ...] = ()
@@ -76,10 +77,10 @@ def _cached(wanted: Wanted, subset: str | None, answer: Unreachable) -> tuple[An
     except (ValueError, OSError, DatasetsError) as error:
         found = re.search(r"Available configs in the cache: (.+)|configurations in the cache: (.+)", str(error))
         held = f"only its subsets {found[1] or found[2]}, of which subset= must name one" if found else "no copy of it"
-        raise InvalidInput(answer.fault(wanted, held), cause="data") from None
+        raise answer.fault(wanted, held) from None
     known = _revision(wanted)
     if known != builder.hash and not (known is None and wanted.revision == "main"):
-        raise InvalidInput(answer.fault(wanted, f"only commit {builder.hash} of it"), cause="data")
+        raise answer.fault(wanted, f"only commit {builder.hash} of it")
     return loaded, str(builder.config.name)
 
 

@@ -11,6 +11,7 @@ from train_func.storage import Store
 from train_func.storage.store import key_fault
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import entry
+from train_func.worker.inputs.hub_outage import is_retried
 from train_func.worker.inputs.locate import LocalFiles, Wanted, check_carried, is_in_store, locate, stored
 
 _EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of no bytes
@@ -81,14 +82,15 @@ def bring(
 
     Raises:
         InvalidInput: it is not there, or has another fingerprint.
-        StorageFailed: the store is away or denies, or what it holds is damaged.
+        StorageFailed: the store or the Hub is away, the store denies, or what it holds is damaged.
     """
     if claim := claim_of(address):
         return _in_claim(_wanted(name, address), claims, claim.name, claim.path)
     if repository := repository_of(address):
         from train_func.worker.inputs.hub import fetch_repository  # imports huggingface_hub, which takes time
 
-        return fetch_repository(_of_hub(name, replace(repository, revision=expected)))
+        with is_retried():
+            return fetch_repository(_of_hub(name, replace(repository, revision=expected)))
     wanted, sha256 = _wanted(name, address), expected.partition(".")[0]
     if not is_in_store(address):
         found = find(name, address, store, cache)

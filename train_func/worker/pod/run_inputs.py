@@ -4,10 +4,8 @@ import hashlib
 import json
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -16,12 +14,13 @@ from train_func.errors import InvalidInput
 from train_func.inputs import claim_of, key_of, variable_of
 from train_func.records import AttemptInputs, ClaimListing, RunRecord
 from train_func.storage import Store, find
+from train_func.storage.retry import begin
 from train_func.worker.inputs.named import bring, link
 from train_func.worker.pod import reporting
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.peers import Peers
 from train_func.worker.pod.stop import Stop
-from train_func.worker.pod.store_wait import patient, patiently
+from train_func.worker.pod.store_wait import patient, patiently, tell_waiting
 
 STORE_SECONDS = 900.0  # for a store that is away while an input is brought
 
@@ -56,15 +55,7 @@ class RunInputs:
 
     def _beside(self, peers: Peers, work: Callable[[], T]) -> T:
         """What ``work`` returns, which a thread does: a signal and the loss of a peer end the wait for it."""
-        outcome: Future[T] = Future()
-
-        def do() -> None:
-            try:
-                outcome.set_result(work())
-            except BaseException as error:
-                outcome.set_exception(error)
-
-        threading.Thread(target=do, name="inputs", daemon=True).start()
+        outcome = begin(work)
         told = time.monotonic()
         while not outcome.done():
             peers.look()
@@ -94,11 +85,13 @@ class RunInputs:
 
     def _one(self, name: str, address: str, folder: Path) -> Path:
         timings, expected = self._environment.timings, self._record.fingerprints[key_of(name)]
-        store = patient(self._store, self._stop, STORE_SECONDS, f"bring input {name!r}", timings)
+        purpose = f"bring input {name!r}"
+        store = patient(self._store, self._stop, STORE_SECONDS, purpose, timings)
         path = patiently(
             lambda: bring(name, address, expected, store, self._environment.cache_dir, self._environment.claims_dir),
             self._stop,
             timings,
+            tell=partial(tell_waiting, purpose=purpose),  # of another store than the run's, or of the Hub
         )
         if claim_of(address):  # it is read-only, and may hold millions of files
             return path

@@ -15,7 +15,8 @@ T = TypeVar("T")
 Tell = Callable[[float, StorageFailed], object]
 
 
-def _tell(seconds: float, failure: StorageFailed, purpose: str = "") -> None:
+def tell_waiting(seconds: float, failure: StorageFailed, purpose: str = "") -> None:
+    """Says that the store is waited for, and for what."""
     reporting.say(
         WaitsForStore(
             seconds_left=seconds,
@@ -28,7 +29,7 @@ def _tell(seconds: float, failure: StorageFailed, purpose: str = "") -> None:
 
 
 def patiently(
-    call: Callable[[], T], stop: Stop, timings: Timings, *, seconds: float | None = None, tell: Tell = _tell
+    call: Callable[[], T], stop: Stop, timings: Timings, *, seconds: float | None = None, tell: Tell = tell_waiting
 ) -> T:
     """Repeats ``call`` while the store is unreachable, for ``seconds`` at most, by default those before a training.
 
@@ -77,4 +78,4 @@ class _Patient:
     def _tell(self, seconds: float, failure: StorageFailed) -> None:
         if time.monotonic() - self._told >= self._timings.tell:
             self._told = time.monotonic()
-            _tell(seconds, failure, self._purpose)
+            tell_waiting(seconds, failure, self._purpose)

@@ -13,6 +13,7 @@ from train_func.inputs import key_of, variable_of
 from train_func.layout import CARD, PIPELINE
 from train_func.records import RunRecord
 from train_func.storage import Store
+from train_func.worker.inputs.hub_outage import is_retried
 from train_func.worker.inputs.named import bring, find, link
 from train_func.worker.tasks.protocol import Rows, WorkerTask, worker_half
 from train_func.worker.training import world
@@ -40,16 +41,22 @@ class Loading:
         return found
 
     def _read(self) -> Rows:
-        found = self.task.rows()
+        with is_retried():
+            found = self.task.rows()
         _check_unchanged(self._record, found.fingerprints, "data")
         return found
 
     def model(self) -> tuple[Any, Any]:
         """The model and its processor."""
         labels = self.rows.labels
-        world.on_all_ranks(lambda: _check_unchanged(self._record, self.task.fetch(), "model"))
+        world.on_all_ranks(self._fetch)
         model, self.processor = world.on_all_ranks(lambda: self.task.load(labels))
         return model, self.processor
+
+    def _fetch(self) -> None:
+        with is_retried():
+            found = self.task.fetch()
+        _check_unchanged(self._record, found, "model")
 
     def data(self, processor: Any) -> tuple[Dataset, Dataset]:
         """The rows to train on and those held out, as the model takes them."""
