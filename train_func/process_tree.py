@@ -49,6 +49,14 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def kill_children_of(thread: int) -> None:
+    """Ends the processes that this thread of the process has started, by its native id, with their descendants."""
+    with contextlib.suppress(OSError):
+        for child in map(int, Path(f"/proc/self/task/{thread}/children").read_bytes().split()):
+            for pid in (*descendants(child), child):
+                send(pid, signal.SIGKILL)
+
+
 def send(pid: int, number: int) -> None:
     """Signals ``pid``; one that has ended already is left alone."""
     with contextlib.suppress(ProcessLookupError):

@@ -9,6 +9,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from train_func.client.cluster.informer import Informer, Watched
 from train_func.client.cluster.kubeconfig import connect
 from train_func.client.cluster.timings import Timings, Waits
 from train_func.errors import InvalidInput
+from train_func.process_tree import descendants
 from train_func.run import Run
 
 API = "client.authentication.k8s.io/v1"
@@ -224,6 +226,7 @@ class HangingPlugin(Plugin):
 
     def __init__(self, path, *, answers=1, **status):
         super().__init__(path, status={"token": "token-1", **status})
+        self.go = path.with_name(f"{path.name}.go")
         self._answer = path.read_text().partition("<<END\n")[2].partition("\nEND")[0]
         path.write_text(HANGS.format(answers=answers, python=sys.executable, waits=WAITS, answer=self._answer))
 
@@ -231,7 +234,13 @@ class HangingPlugin(Plugin):
         """The person has logged in."""
         made = self._path.with_name("made")
         made.write_text(self._answer.replace("token-1", "token-2"))
-        made.rename(self._path.with_name(f"{self._path.name}.go"))
+        made.rename(self.go)
+
+
+def cmdline(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 @pytest.fixture
@@ -270,13 +279,18 @@ def test_a_plugin_that_waits_for_a_person_hangs_no_thread_and_its_answer_is_take
     assert plugin.num_runs == 2
 
 
-def test_a_plugin_whose_question_stays_unanswered_is_given_up_and_asked_again(server, connected, hanging):
+def test_a_plugin_whose_question_stays_unanswered_is_ended_and_asked_again(server, connected, hanging):
     plugin = hanging()
+
+    def waiting():
+        return [pid for pid in descendants(os.getpid()) if str(plugin.go).encode() in cmdline(pid)]
+
     access = connected(plugin.user, replace(IMPATIENT, login=0.0))
     for num_runs in (2, 3, 4):
         with pytest.raises(Exception, match="401"):
             access.get("/api")
         until(lambda num_runs=num_runs: plugin.num_runs == num_runs, "the plugin runs")
+        until(lambda: len(waiting()) == 1, "the earlier one is ended")
 
 
 def test_a_plugin_that_hangs_keeps_the_program_from_neither_an_error_nor_its_end(server, hanging, tmp_path):

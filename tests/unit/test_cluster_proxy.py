@@ -158,6 +158,12 @@ def test_a_proxy_that_cannot_be_used_is_refused_with_its_setting(connected, url)
         ("https://127.0.0.9", "", True),
         ("https://[::1]:6443", "", True),
         ("https://api.example.com", "", False),
+        ("https://api.example.com", "localhost,*", True),
+        ("https://api.example.com", " * ", True),
+        ("https://example.com", ".example.com", False),
+        ("https://example.com", "*.example.com", False),
+        ("https://example.com:6443", "api.example,.example.com:6443", False),
+        ("https://api.example.com:6443", ".example.com:6443", True),
     ],
 )
 def test_which_servers_are_excepted(server, exceptions, direct):

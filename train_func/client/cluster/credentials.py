@@ -9,9 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, TypeVar
 
 from train_func.client.cluster.timings import Timings, Waits
+from train_func.process_tree import kill_children_of
 from train_func.storage.retry import begin
 
 AUTHORIZATION = "authorization"  # the header, and its name in the client's Configuration
@@ -20,17 +22,18 @@ _HELD = ("cert_file", "key_file")
 T = TypeVar("T")
 
 
-def _read(read: Callable[[Any], T]) -> tuple[Any, T]:
+def _read(read: Callable[[Any], T], threads: list[int]) -> tuple[Any, T]:
     from kubernetes import client
 
+    threads.append(threading.get_native_id())
     configuration = client.Configuration()
     told = read(configuration)
     _strip(configuration)
     return configuration, told
 
 
-_late: dict[Hashable, tuple[float, Future[tuple[Any, Any]]]] = {}
-"""Readings that are not over, and when they began: a plugin may ask a person."""
+_late: dict[Hashable, tuple[float, Future[tuple[Any, Any]], list[int]]] = {}
+"""Readings that are not over, when they began and in which thread: a plugin may ask a person."""
 
 
 def first(
@@ -39,13 +42,17 @@ def first(
     """A new Configuration that ``read`` has filled, and what it returned; None when that takes too long.
 
     It then goes on in a thread of its own, which does not keep the program from ending: the next call with the same
-    key waits for the same reading, and no longer than ``again`` seconds. After ``timings.login`` it is given up.
+    key waits for the same reading, and no longer than ``again`` seconds. After ``timings.login`` it is given up, and on
+    Linux its plugin ended.
     """
-    begun, reading = _late.get(key) or (0.0, None)
+    begun, reading, threads = _late.get(key) or (0.0, None, list[int]())
     seconds = timings.credentials if again is None else again
     if reading is None or not (reading.done() or time.monotonic() - begun < timings.login):
-        seconds, reading = timings.credentials, begin(lambda: _read(read))
-        _late[key] = time.monotonic(), reading
+        for thread in threads:
+            kill_children_of(thread)
+        threads = []
+        seconds, reading = timings.credentials, begin(partial(_read, read, threads))
+        _late[key] = time.monotonic(), reading, threads
     wait([reading], seconds)
     if not reading.done():
         return None

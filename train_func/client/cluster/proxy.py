@@ -83,9 +83,15 @@ def _excepted(target: SplitResult, exceptions: str) -> bool:
     address = _address(target.hostname or "")
     if address and any(address in network for network in _networks(exceptions)):
         return True
+    entries = [entry.strip().lower() for entry in exceptions.split(",")]
+    if "*" in entries:
+        return True
     port = target.port or PORTS.get(target.scheme)
     server = target.netloc if target.port else f"{target.netloc}:{port}"
-    return bool(proxy_bypass_environment(server, {"no": exceptions.replace("*.", ".")}))
+    # As Go reads it, of ".example.com" and "*.example.com" only what is below that name; Python takes the name too.
+    itself = {f".{target.hostname}", f".{target.hostname}:{port}"}
+    named = [entry for item in entries if (entry := item.removeprefix("*")) not in itself]
+    return bool(proxy_bypass_environment(server, {"no": ",".join(named)}))
 
 
 def _networks(exceptions: str) -> Iterator[ipaddress.IPv4Network | ipaddress.IPv6Network]:
