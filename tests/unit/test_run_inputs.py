@@ -1,5 +1,6 @@
 """Inputs of a run: which can be named, which content makes which run, and what the ranks find under their names."""
 
+import contextlib
 import os
 
 import pandas
@@ -19,6 +20,7 @@ from train_func.errors import InvalidInput
 from train_func.inputs import ending_of, key_of
 from train_func.run import name_of
 from train_func.storage import open_store
+from train_func.worker.inputs import named as named_inputs
 from train_func.worker.inputs.named import bring, find, link
 
 ROWS = "".join(f"{number},{number % 5}\n" for number in range(101))
@@ -303,6 +305,32 @@ def test_what_a_function_writes_or_removes_beside_its_input_leaves_the_input_alo
     (here / "cache.arrow").write_bytes(b"written beside")
     (here / "cats/0.png").unlink()
     assert fingerprint(photos, cache) == expected
+
+
+@pytest.mark.parametrize("inside", ["", "labels.csv"])
+def test_a_function_that_writes_to_a_file_of_its_input_leaves_the_one_that_was_given_alone(
+    photos, tmp_path, cache, inside
+):
+    given = photos if inside else photos / "labels.csv"
+    expected = fingerprint(given, cache)
+    here = link(given, tmp_path / "here", "data", expected) / inside
+    assert here.read_text() == ROWS
+    assert not here.stat().st_mode & 0o222  # root may write all the same
+    with contextlib.suppress(PermissionError), here.open("a") as file:
+        file.write("written\n")
+    assert (photos / "labels.csv").read_text() == ROWS
+
+
+def test_files_of_the_cache_and_large_ones_are_links(photos, shelf, tmp_path, cache, monkeypatch):
+    there, fingerprints = carried(Run(inputs={"photos": photos}), shelf, tmp_path)
+    expected = fingerprints[key_of("photos")]
+    kept = bring("photos", there.inputs["photos"], expected, shelf, cache)
+    assert (link(kept, tmp_path / "kept", "photos", expected) / "labels.csv").readlink() == kept / "labels.csv"
+    size = sum(path.stat().st_size for path in photos.rglob("*.*"))
+    for largest, is_link in ((size, False), (size - 1, True)):
+        monkeypatch.setattr(named_inputs, "LARGEST_COPY", largest)
+        here = link(photos, tmp_path / str(largest), "photos", expected)
+        assert {path.is_symlink() for path in here.rglob("*.*")} == {is_link}
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """An input of a run: found and fingerprinted before the run is submitted, brought to a local path where it is used."""
 
 import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from train_func.worker.inputs.cache import entry
 from train_func.worker.inputs.hub_outage import is_retried
 from train_func.worker.inputs.locate import LocalFiles, Wanted, check_carried, is_in_store, locate, stored
 
+LARGEST_COPY = 256 * 2**20  # bytes of an input's files that can be written
+_WRITABLE = 0o222
 _EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of no bytes
 
 
@@ -118,21 +121,26 @@ def bring(
 
 
 def link(source: Path, folder: Path, name: str, expected: str) -> Path:
-    """A link to a file, or a folder of links to the files in a folder: the input by its name, and a file's ending.
+    """The input by its name, and a file's ending, made of links to its files, or of copies of them.
 
-    What a function writes into such a folder stays there, and what it removes there is only a link.
+    What a function writes into such a folder stays there, and what it removes there is not removed elsewhere. Files
+    of the cache are read-only, and linked. Others, such as the user's own, are copied and made read-only too, unless
+    the input has more than ``LARGEST_COPY`` bytes of them.
     """
     target = folder / f"{name}{expected.removeprefix(expected.partition('.')[0])}"
     if target.exists():
         return target
-    folder.mkdir(parents=True, exist_ok=True)
-    if not source.is_dir():
-        target.symlink_to(source)
-        return target
-    target.mkdir()
-    for file in files_in(source):
-        (target / file).parent.mkdir(parents=True, exist_ok=True)
-        (target / file).symlink_to(source / file)
+    files = {target / file: source / file for file in files_in(source)} if source.is_dir() else {target: source}
+    copied = {own: of for own, of in files.items() if of.stat().st_mode & _WRITABLE}
+    if sum(of.stat().st_size for of in copied.values()) > LARGEST_COPY:
+        copied = {}
+    for own, of in files.items():
+        own.parent.mkdir(parents=True, exist_ok=True)
+        if own in copied:
+            shutil.copyfile(of, own)
+            own.chmod(0o444)
+        else:
+            own.symlink_to(of)
     return target
 
 
