@@ -256,6 +256,24 @@ def test_the_result_comes_before_the_files_that_are_kept_beside_it(supervisor, t
     )
 
 
+def test_of_a_link_what_it_leads_to_is_published_or_it_is_named(tmp_path, published):
+    output, elsewhere = tmp_path / "output", tmp_path / "elsewhere.pt"
+    (output / "step-7").mkdir(parents=True)
+    (output / "best.pt").write_text("best")
+    elsewhere.write_text("elsewhere")
+    links = {"a-last.pt": output / "best.pt", "last.pt": output / "best.pt", "near.pt": "best.pt", "far.pt": elsewhere}
+    nowhere = {"newest": "step-7", "gone.pt": output / "removed.pt"}
+    for name, target in {**links, **nowhere}.items():
+        (output / name).symlink_to(target)
+    pending = Pending(tmp_path)
+    pending.conclude(Run(), 1, output, ended(), ())
+    result, names = published(pending)
+    assert names - OF_EVERY_RUN == {"best.pt", *links}
+    assert {name: result["files"][name]["size"] for name in links} == {**dict.fromkeys(links, 4), "far.pt": 9}
+    assert unnamed(result["note"], *nowhere) == []
+    assert elsewhere.read_text() == "elsewhere"
+
+
 def test_a_function_that_leaves_nothing_has_a_result_all_the_same(tmp_path, published):
     pending = Pending(tmp_path)
     pending.conclude(Run(), 1, tmp_path / "output", ended(), ())

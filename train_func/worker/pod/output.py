@@ -36,19 +36,40 @@ def files() -> list[str]:
 
 
 def take(folder: Path, into: Path, taken: set[str]) -> list[str]:
-    """Moves files into another folder; returns the names of those that stay.
+    """Moves files into another folder, and for a link what it leads to; returns the names of those that stay.
 
     Those in ``taken`` are there already, and a name may be one that a published model keeps for other use.
     """
     stay = []
-    for name in files_of(folder):
+    for name in sorted(files_of(folder), key=lambda name: not (folder / name).is_symlink()):  # before a target moves
+        own = folder / name
         if name in taken or name_fault(name, taken):
             stay.append(name)
             continue
         (into / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).rename(into / name)
+        if own.is_symlink():
+            link_or_copy(own.resolve(), into / name)
+            own.unlink()
+        else:
+            own.rename(into / name)
         taken.add(name)
-    return stay
+    return sorted(stay)
+
+
+def links_to_no_file(folder: Path) -> list[str]:
+    """The names of links in the folder that lead to another folder or to nothing, which no store can hold."""
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() and not path.is_file()
+    )
+
+
+def link_or_copy(old: Path, new: Path) -> None:
+    """The same file in another place, as a hard link where there can be one."""
+    new.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(old, new)
+    except OSError:
+        shutil.copyfile(old, new)
 
 
 def keep(store: Store, keys: AttemptKeys, work_dir: Path, ranks: Sequence[int]) -> None:

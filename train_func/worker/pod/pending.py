@@ -7,7 +7,6 @@ what is final can then be published by any other process of the pod.
 
 import contextlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from train_func.run import Run
 from train_func.storage import Store
 from train_func.worker.attempt_setup import versions
 from train_func.worker.pod import reporting
-from train_func.worker.pod.output import take
+from train_func.worker.pod.output import link_or_copy, links_to_no_file, take
 from train_func.worker.pod.publish import File, files_of, publish, send, take_source
 from train_func.worker.pod.rank_end import Outcome
 from train_func.worker.pod.stop import Stop
@@ -93,7 +92,7 @@ class Pending:
         kept = [name for name in (files_of(old) if old.is_dir() else []) if name not in replaced]
         for name in kept:
             with contextlib.suppress(OSError):  # a file where the other has a folder
-                _link(old / name, new / name)
+                link_or_copy(old / name, new / name)
         sent = {name: file for name, file in before.sent.items() if name in kept}
         of_model = tuple(made) if is_model else before.of_model
         self._write(replace(before, folder=new.name, of_model=of_model, sent=sent))
@@ -129,7 +128,7 @@ class Pending:
         self.report(attempt, {"returned": dict(returned)})
         state = self._state()
         stay: list[str] = []
-        taken = files_of(self._root / state.folder)
+        taken, lost = files_of(self._root / state.folder), links_to_no_file(output)
         self.add(lambda folder: stay.extend(take(output, folder, {*taken})), attempt)
         notes = [
             state.report.get("note", ""),
@@ -139,6 +138,7 @@ class Pending:
             (both := sorted({*returned} & {*state.report["metrics"]}))
             and f"returned, in place of the published metric of that name: {', '.join(both)}",
             stay and f"not published, because the name is taken or kept for other use: {', '.join(stay)}",
+            lost and f"not published, because these links lead to no file: {', '.join(lost)}",
         ]
         seconds = min(PUBLISH_SECONDS, run.deadline)
         self.report(attempt, {"note": "; ".join(str(note) for note in notes if note)}, seconds=seconds)
@@ -189,11 +189,3 @@ class Pending:
         plain = json.loads(self._file.read_text())
         sent = {name: File(*file) for name, file in plain["sent"].items()}
         return _State(**{**plain, "of_model": tuple(plain["of_model"]), "sent": sent})
-
-
-def _link(old: Path, new: Path) -> None:
-    new.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(old, new)
-    except OSError:
-        shutil.copyfile(old, new)
