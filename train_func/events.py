@@ -6,7 +6,7 @@ from typing import Any
 
 from train_func.counted import counted
 from train_func.errors import Cause
-from train_func.event import ESCAPED, FORMAT, LONGEST, MARK, OF_RANK, Event, escaped, line, now, parse, readable
+from train_func.event_line import ESCAPED, FORMAT, LONGEST, MARK, OF_RANK, Event, escaped, line, now, parse, readable
 
 __all__ = ["ESCAPED", "FORMAT", "LONGEST", "MARK", "OF_RANK", "Event", "escaped", "line", "now", "parse", "readable"]
 

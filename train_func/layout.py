@@ -5,7 +5,7 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
        manifest.json            the manifest that was submitted
        submission.json          the backend it was submitted to, and with which options
        cancelled.json           that it was cancelled
-       source/                  the packed function, and the map from its lines to cells
+       source/                  source.py, the packed function; cells.json, the map from its lines to cells
        numerics.json            precision and cut, found once
        result.json              what was published, by which attempt; written by exactly one
        attempts/<n>/lease.json  who began attempt n
@@ -14,8 +14,10 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
                     worker-<w>.json, worker-<w>.log   how a worker ended, and what it wrote
                     model/      what the attempt publishes
                     output/     what ranks have left beside what is published, a folder each
+                    trackers/   what MLflow, Weights & Biases and Trackio have written
                     metrics/    its history: metrics.csv, metrics-<part>.csv, and the same for TensorBoard
 <name>/model/                   the published files of the newest generation that succeeded; manifest.json last
+probes/                         objects that a check of the store has just put, and deletes
 """
 
 import re

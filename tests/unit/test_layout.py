@@ -2,6 +2,7 @@
 
 import pytest
 
+from train_func import layout
 from train_func.layout import AttemptFile, RunKeys
 
 
@@ -22,3 +23,14 @@ def test_a_key_of_an_attempt_is_told_from_its_text(keys):
     assert not keys.attempt_file(attempt.log(7)).is_end
     for other in (f"{attempt.model}/model.safetensors", f"{attempt.prefix}/worker-1.json.tmp", keys.result):
         assert keys.attempt_file(other) is None
+
+
+def test_every_key_stands_in_the_manual_of_the_store():
+    named = [
+        key._name
+        for keys in (layout.RunKeys, layout.AttemptKeys)
+        for key in vars(keys).values()
+        if isinstance(key, layout._Below)
+    ]
+    parts = {part for name in (*named, layout.INPUTS, layout.PROBES, layout.MODEL_MANIFEST) for part in name.split("/")}
+    assert [part for part in sorted(parts) if part not in layout.__doc__] == []

@@ -1,6 +1,7 @@
 """Session: what train_func works with: the ranks, the store, the model, the data, the plan, and publishing.
 
-Every method is to be called on every rank, and succeeds on all of them or raises on all of them.
+Every method is to be called on every rank, and succeeds on all of them or raises on all of them. Only ``report``, and
+``publish`` of anything but a Trainer, concern one rank alone: it alone raises, and the supervisor ends the others.
 """
 
 import shutil
@@ -267,7 +268,7 @@ class Session:
 
         Raises:
             InvalidInput: when it cannot be published, training has not come to its end, or the ranks have not trained
-                one model.
+                one model; on rank 0 alone where it is no Trainer.
             StorageFailed: what the store says.
         """
         if isinstance(what, transformers.Trainer):
