@@ -65,7 +65,7 @@ def _with_nearest(name: str, own: Iterable[str]) -> str:
     return f"{name!r} (one is called {folded[near[0]]!r})" if near else repr(name)
 
 
-def _fault(signature: Signature, *values: object, **named: object) -> str | None:
+def _fault(signature: Signature, /, *values: object, **named: object) -> str | None:
     try:
         signature.bind(*values, **named)
     except TypeError as error:

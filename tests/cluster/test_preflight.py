@@ -153,8 +153,8 @@ def test_an_account_without_rights_is_told_the_role(refused, as_who, admin, name
     error = refused()
     assert error.cause == "permission"
     assert rights.worded(right for right in rights.needed(PYTORCHJOB) if right.resource == "pytorchjobs") in str(error)
-    assert "infra/rbac.yaml" in str(error)
-    assert f"kubectl apply -n {namespace}" in str(error)
+    assert "kind: Role" in str(error)
+    assert f"namespace: {namespace}" in str(error)
 
 
 def test_a_namespace_that_is_not_there(refused, admin, monkeypatch):

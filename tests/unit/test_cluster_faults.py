@@ -27,7 +27,7 @@ ANSWERS = [
     (
         answer(403, 'pods is forbidden: User "u" cannot list resource "pods" in API group "" in the namespace "lab"'),
         "permission",
-        ("list pods in namespace lab of context 'c'", 'User "u" cannot list', "infra/rbac.yaml"),
+        ("list pods in namespace lab of context 'c'", 'User "u" cannot list', "kind: Role"),
     ),
     (
         answer(403, 'pods is forbidden: User "system:anonymous" cannot list resource "pods"'),

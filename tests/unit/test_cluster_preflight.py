@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
 from tests.messages import unnamed
@@ -89,7 +90,10 @@ def test_missing_rights_are_named_together_with_the_role_that_grants_them(checke
     assert also.startswith("image: ")
     for group, resource in (("", "configmaps"), ("kubeflow.org", "pytorchjobs")):
         assert rights.worded([Right(group, resource, verb) for verb in ("create", "delete", "patch")]) in missing
-    assert rights.FILE in missing
+    role = yaml.safe_load(missing[missing.index("apiVersion:") :])
+    told = {(r["apiGroups"][0], r["resources"][0], verb) for r in role["rules"] for verb in r["verbs"]}
+    assert told == {(right.group, right.resource, right.verb) for right in rights.needed(PYTORCHJOB)}
+    assert role["metadata"]["namespace"] == "here"
 
 
 def test_what_may_not_be_looked_at_is_said_once_and_refuses_nothing(checked):

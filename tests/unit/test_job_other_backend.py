@@ -5,8 +5,9 @@ import json
 import pytest
 
 from tests.messages import unnamed
+from tests.stored_runs import put_run
 from tests.twin_jobs import until
-from train_func import Cluster, Local
+from train_func import Cluster, Local, attach
 from train_func.client.backend import provisional
 from train_func.client.job import Job
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
@@ -134,6 +135,13 @@ while True:
 def test_a_repr_says_that_the_state_is_unknown_while_the_store_is_away(job, jobs, tmp_path):
     take_away(tmp_path / "store")
     assert repr(job) == f"Job({job.name!r}, state unknown)"
+
+
+def test_a_deleted_job_says_with_its_backend_what_removes_its_run(tmp_path, capsys):
+    backend = Local(store=(tmp_path / "elsewhere").as_uri())
+    name = put_run(open_store(backend.store_address()), Run(name="a")).name
+    attach(name, on=backend).delete()
+    assert f"remove({name!r}, on=Local(store={backend.store!r}))" in capsys.readouterr().out
 
 
 def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys):

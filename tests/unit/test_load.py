@@ -95,9 +95,9 @@ def refusal(run, **sizes):
 
 def test_without_a_task_it_is_said_what_was_published_and_how_to_get_it():
     refused = refusal(Run(), **{"model.pt": 2 * 2**20, "curve.svg": 101})
-    assert unnamed(refused, "model.pt (2.0Mi)", "curve.svg (101)", "fetch()") == []
+    assert unnamed(refused, "model.pt (2.1 MB)", "curve.svg (101 bytes)", "fetch()") == []
     assert unnamed(refusal(Run()), "no files", "result()") == []
 
 
 def test_files_of_the_functions_own_beside_a_task_are_no_model_of_it():
-    assert unnamed(refusal(a_run(), **{"table.csv": 7}), "table.csv (7)", "fetch()") == []
+    assert unnamed(refusal(a_run(), **{"table.csv": 7}), "table.csv (7 bytes)", "fetch()") == []

@@ -195,3 +195,14 @@ def test_a_package_that_no_index_has_does_for_others_when_the_image_has_it(index
 )
 def test_every_requirement_that_is_none_is_named(given, num_faults):
     assert len(requirement_faults(given)) == num_faults
+
+
+@pytest.mark.parametrize(
+    "address", ["https://me:hunter2hunter2@host/own-1.0-py3-none-any.whl", "https://hf_" + "a1" * 17 + "@host/own.whl"]
+)
+def test_a_credential_in_an_address_is_refused_and_not_repeated(address):
+    for text in (f"own @ {address}", address):
+        (fault,) = requirement_faults([text])
+        assert fault.startswith("packages=")
+        assert "hunter2" not in fault
+        assert "a1a1" not in fault

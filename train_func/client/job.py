@@ -280,10 +280,11 @@ class Job:
         there = self._job.status() is not None
         self._job.delete()
         gone = self._other_backend() or "there is no job any more"
+        remove = self.attach_expression.replace("attach", "remove", 1)
         self._note(
             f"{'the job is deleted, with its pods and their files' if there else gone}; the run "
             f"stays in {self._store.address}/{self.name}/, where logs(), attach() and submit() find it, result() and "
-            f"fetch() what it has published; remove({self.name!r}) removes the run too"
+            f"fetch() what it has published; {remove} removes the run too"
         )
 
     def _final_manifest(self) -> Result | None:

@@ -10,8 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from train_func.client.quantity import readable
-from train_func.counted import listed
+from train_func.counted import listed, sized
 from train_func.errors import InvalidInput
 from train_func.layout import PIPELINE
 from train_func.records import RunRecord
@@ -29,7 +28,7 @@ def check_loadable(record: RunRecord, published: Result) -> None:
     """Raises InvalidInput, with what was published, unless that is a model of which the task says how it is used."""
     if record.run.task is not None and {PIPELINE, CONFIG} & set(published.files):
         return
-    shown = listed([f"{name} ({readable(size)})" for name, size in published.sizes.items()], MAX_SHOWN)
+    shown = listed([f"{name} ({sized(size)})" for name, size in published.sizes.items()], MAX_SHOWN)
     has = f"it has published {shown}: fetch() returns the folder, to load them from" if shown else NO_FILES
     why = "has no task" if record.run.task is None else "has published no model of its task"
     raise InvalidInput(f"{record.name} {why}, so load() does not know how its files are used; {has}", cause="model")

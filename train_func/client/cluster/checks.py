@@ -41,7 +41,7 @@ def permissions(access: Access, job: Asked) -> Said:
     answers = run_concurrently([partial(_may, access, right) for right in doubtful], RIGHTS_SECONDS)
     if missing := [right for right, may in zip(doubtful, answers, strict=True) if may is False]:
         told = f"namespace {access.namespace} of {access.where}: you may not {rights.worded(missing)}"
-        yield Diagnosis("permission", f"{told}; {rights.remedy(access.namespace)}")
+        yield Diagnosis("permission", f"{told}; {rights.remedy(access.kind, access.namespace)}")
 
 
 def operator(access: Access, job: Asked) -> Said:

@@ -123,7 +123,7 @@ def _refusal(asked: str, words: str, target: Target) -> Diagnosis:
     if _RBAC.search(words):
         message = (
             f"{asked}: forbidden: {words}; if that namespace exists at all (`kubectl get namespaces`): "
-            f"{rights.remedy(target.namespace)}"
+            f"{rights.remedy(target.kind, target.namespace)}"
         )
         return Diagnosis("permission", message)
     if "is being terminated" in words:

@@ -167,7 +167,7 @@ class Following:
         if observer.failure:
             raise _refused(self._access, observer.failure)
         if outage := observer.outage:
-            self._note_once("away", f"{outage}; the log goes on as soon as the cluster lets it")
+            self._note_once("away", f"the log goes on as soon as the cluster lets it: {outage}")
         else:
             self._noted.discard("away")
 

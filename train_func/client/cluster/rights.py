@@ -1,13 +1,13 @@
 """What a notebook may do in its namespace: the rights of infra/rbac.yaml without which no job runs."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from train_func.client.kinds import Kind
 
-FILE = "infra/rbac.yaml"
-
+ROLE = "train-func-notebook"
 
 _READ = ("get", "list", "watch")
 _RIGHTS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -57,6 +57,16 @@ def worded(missing: Iterable[Right]) -> str:
     return "; ".join(f"{', '.join(found)} {resource}" for resource, found in verbs.items())
 
 
-def remedy(namespace: str) -> str:
-    """What the administrator of the namespace has to apply."""
-    return f"have {FILE} of train_func applied and bound to who submits: kubectl apply -n {namespace} -f {FILE}"
+def remedy(kind: Kind, namespace: str) -> str:
+    """What the administrator of the namespace has to apply: an installed client has no file of it."""
+    verbs: dict[tuple[str, str], list[str]] = {}
+    for right in needed(kind):
+        verbs.setdefault((right.group, right.resource), []).append(right.verb)
+    rules = [
+        f"- {{apiGroups: [{json.dumps(group)}], resources: [{resource}], verbs: [{', '.join(found)}]}}"
+        for (group, resource), found in verbs.items()
+    ]
+    bind = f"kubectl create rolebinding {ROLE} -n {namespace} --role={ROLE} --user=NAME"
+    told = f"have this Role applied with `kubectl apply -f FILE`, and bound to who submits: `{bind}`"
+    head = f"apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {{name: {ROLE}, namespace: {namespace}}}"
+    return "\n".join([f"{told}:", head, "rules:", *rules])

@@ -17,6 +17,7 @@ from train_func.client.packages import pip, stubs
 from train_func.errors import InvalidInput
 from train_func.home import home
 from train_func.inventory import Inventory, normalised
+from train_func.secret import secret_in
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,13 @@ def requirement_faults(given: object) -> list[str]:
         return [f"packages={given!r}: {example}"]
     found, names = [], set[str]()
     for text in given:
+        address = text.partition("//")[2] if isinstance(text, str) else ""
+        if "@" in address.partition("/")[0] or secret_in(address):
+            found.append(
+                f"packages={text.partition('//')[0]}//...: its address holds a user or a credential, which messages of "
+                "pip and records would repeat; name it without, and let pip find them in ~/.netrc or a keyring"
+            )
+            continue
         try:
             name = normalised(Requirement(text).name)
         except (InvalidRequirement, TypeError) as error:
