@@ -21,6 +21,7 @@ probes/                         objects that a check of the store has just put, 
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 INPUTS = "inputs"
@@ -34,6 +35,12 @@ _OF_ATTEMPT = re.compile(r"(?P<attempt>\d+)/(?:(?P<lease>lease\.json)|worker-(?P
 def wheel_key(name: str, sha256: str) -> str:
     """The key of a wheel of that file name and content."""
     return f"{INPUTS}/{sha256}/{name}"
+
+
+def later_generations(folders: Iterable[str]) -> list[int]:
+    """The generations after the first, sorted, by the names in ``RunKeys.generations`` as a store lists them."""
+    numbers = {int(number) for folder in folders if (number := folder.removesuffix("/")).isdecimal()}
+    return sorted(numbers - {0, 1})
 
 
 class _Below:

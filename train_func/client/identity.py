@@ -13,7 +13,7 @@ from train_func.client.source import Source
 from train_func.counted import counted
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.inputs import key_of
-from train_func.layout import RunKeys
+from train_func.layout import RunKeys, later_generations
 from train_func.records import Numerics, RunRecord
 from train_func.run import Run, name_of
 from train_func.storage import Readable, Store, find
@@ -80,9 +80,8 @@ def _absolute(address: str) -> str:
 def newest_generation(store: Readable, name: str) -> int:
     """The newest generation of a run; 0 when the store has none."""
     first = 1 if store.list(RunKeys(name, 1).run) else 0
-    found = (re.fullmatch(r"(\d+)/", folder) for folder in store.names(RunKeys(name).generations) if first)
-    later = sorted((int(number[1]) for number in found if number), reverse=True)
-    return next((number for number in later if store.list(RunKeys(name, number).run)), first)
+    later = later_generations(store.names(RunKeys(name).generations)) if first else []
+    return next((number for number in reversed(later) if store.list(RunKeys(name, number).run)), first)
 
 
 def stored(store: Readable, name: str, generation: int) -> RunRecord:

@@ -17,7 +17,7 @@ from train_func.client.submission import SubmissionRecord
 from train_func.client.unknown_run import POSSIBLE, unknown_run
 from train_func.counted import counted, sized
 from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
-from train_func.layout import INPUTS, MODEL_MANIFEST, PROBES, RUN, SUMS, RunKeys
+from train_func.layout import INPUTS, MODEL_MANIFEST, PROBES, RUN, SUMS, RunKeys, later_generations
 from train_func.run import NAME
 from train_func.storage import Entry, Store, find, open_store
 from train_func.terminal import shown
@@ -171,9 +171,9 @@ def _ended_job(store: Store, keys: RunKeys, backend: Backend) -> BoundJob:
 
 
 def _generations(name: str, files: Iterable[Entry]) -> list[int]:
-    folder = re.escape(RunKeys(name).generations)
-    found = (re.match(rf"{folder}/(\d+)/", entry.key) for entry in files)
-    return sorted({1, *(int(number[1]) for number in found if number)})
+    folder = f"{RunKeys(name).generations}/"
+    below = (entry.key.removeprefix(folder) for entry in files if entry.key.startswith(folder))
+    return [1, *later_generations(key.partition("/")[0] for key in below)]
 
 
 def _own_inputs(store: Store, name: str, files: Iterable[Entry]) -> list[Entry]:
@@ -193,8 +193,7 @@ def _own_inputs(store: Store, name: str, files: Iterable[Entry]) -> list[Entry]:
 
 def _records(store: Store, name: str) -> list[str]:
     """Keys of the records of all generations of a run."""
-    later = (number.removesuffix("/") for number in store.names(RunKeys(name).generations))
-    return [RunKeys(name, number).run for number in (1, *(int(number) for number in later if number.isdecimal()))]
+    return [RunKeys(name, number).run for number in (1, *later_generations(store.names(RunKeys(name).generations)))]
 
 
 def _named(store: Store, keys: Iterable[str]) -> set[str]:

@@ -74,16 +74,11 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
         on: the backend, ``Local()`` by default.
 
     Raises:
-        InvalidInput: pandas is not installed, or the backend cannot be asked for its jobs.
+        InvalidInput: the backend cannot be asked for its jobs.
         StorageFailed: the store is away, denies, or is not there.
     """
-    try:
-        import pandas as pd
-    except ImportError:
-        raise InvalidInput(
-            "runs() returns a DataFrame, and pandas is not installed here: install it, or use "
-            "`python -m train_func runs`, which needs none"
-        ) from None
+    import pandas as pd  # takes long to import
+
     found, notes = stored_runs(name, registry.given(on))
     for note in notes:
         print(f"note: {note}")

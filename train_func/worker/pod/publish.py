@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from train_func.errors import StorageFailed
-from train_func.layout import CELLS, MODEL_MANIFEST, SUMS, RunKeys
+from train_func.layout import CELLS, MODEL_MANIFEST, SUMS, RunKeys, later_generations
 from train_func.records import RunRecord
 from train_func.result import Result, write_sums
 from train_func.storage import Store, find
@@ -109,9 +109,8 @@ def complete(store: Store, record: RunRecord, folder: Path | None = None) -> boo
 
 
 def _has_newer(store: Store, record: RunRecord) -> bool:
-    numbers = (name.removesuffix("/") for name in store.names(record.keys.generations))
-    later = (number for number in numbers if number.isdecimal() and int(number) > record.generation)
-    return any(store.list(RunKeys(record.name, int(number)).result) for number in later)
+    numbers = later_generations(store.names(record.keys.generations))
+    return any(store.list(RunKeys(record.name, number).result) for number in numbers if number > record.generation)
 
 
 def _copy(store: Store, record: RunRecord, result: bytes, scratch: Path, folder: Path | None) -> None:
