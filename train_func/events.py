@@ -141,6 +141,32 @@ class Note(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A complete checkpoint is in the store; ``seconds`` from its beginning to that."""
+
+    WORDS = "saved the checkpoint of step {step} ({size} bytes, {seconds:.1f} s)"
+
+    step: int
+    size: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Event):
+    """Training goes on behind ``step``, from the newest verified checkpoint; ``refused``: why newer ones were not
+    taken."""
+
+    step: int
+    attempt: int
+    """That saved it."""
+    refused: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        why = "".join(f"; not taken: {fault}" for fault in self.refused)
+        return f"goes on behind step {self.step}, from a checkpoint of attempt {self.attempt}{why}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Published(Event):
     """The result is in the store."""
 

@@ -8,6 +8,9 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
        source/                  source.py, the packed function; cells.json, the map from its lines to cells
        numerics.json            precision and cut, found once
        result.json              what was published, by which attempt; written by exactly one
+       checkpoints/<k>/newest.json  of training k of the function, from 0: which checkpoints count, and which attempt
+                                    may add to them
+                       <n>/<step>/  files of a checkpoint that attempt n has saved; manifest.json last
        attempts/<n>/lease.json  who began attempt n
                     setup.json  with which workers, versions and cut, on what machine
                     inputs.json  what lay in the claims that it has read
@@ -116,6 +119,8 @@ class RunKeys:
     cells = _Below(f"source/{CELLS}")
     numerics = _Below("numerics.json")
     result = _Below("result.json")
+    checkpoints = _Below("checkpoints")
+    """Folder of the checkpoints."""
     attempts = _Below("attempts")
     """Folder of the attempts."""
 
@@ -138,6 +143,10 @@ class RunKeys:
     def model(self) -> str:
         """Folder of the published model, whichever generation won."""
         return f"{self.name}/model"
+
+    def checkpoints_of(self, number: int) -> str:
+        """Folder of the checkpoints of one training of the function."""
+        return f"{self.checkpoints}/{number}"
 
     def attempt(self, number: int) -> AttemptKeys:
         """The keys of attempt ``number``."""

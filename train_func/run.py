@@ -27,7 +27,7 @@ RECORD_KEY = "train_func"  # beside the fields of a Run in what a function is ca
 READABLE_LENGTH = 28
 DERIVED_LENGTH, WORD_LENGTH = 24, 12  # of a name that was not given, and of each of its words: part of what a run is
 HASH_LENGTH = 12
-BUDGET = ("workers", "micro_batch_size", "max_attempts", "deadline")  # decide no result of a task
+BUDGET = ("workers", "micro_batch_size", "max_attempts", "deadline", "checkpoint_every")  # decide no result of a task
 _READABLE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _LIMITS = {
     "workers": (1, 1000),
@@ -74,6 +74,8 @@ class Run(NamedFields):
     """Starts without progress after which a retryable failure becomes final."""
     deadline: int = 24 * 3600
     """Seconds after which the job fails."""
+    checkpoint_every: float | None = None
+    """Seconds between two checkpoints; None for so many that saving them costs about 2 % of the time."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Values of your own, plain JSON, handed to the function; with a task beside the fields above."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -142,7 +144,7 @@ class Run(NamedFields):
             "expected: raise batch_size of the Run, or use fewer workers or GPUs"
         )
 
-    def budget(self) -> dict[str, int]:
+    def budget(self) -> dict[str, float | None]:
         """What may be asked for otherwise another time, and is the same run."""
         return {name: getattr(self, name) for name in BUDGET if self.task or name != "workers"}
 
@@ -150,6 +152,8 @@ class Run(NamedFields):
 def _faults(run: Run) -> list[str]:
     task: object = run.task
     found = [fault for name, limits in _LIMITS.items() if (fault := whole_fault(name, getattr(run, name), *limits))]
+    if fault := _interval_fault(run.checkpoint_every):
+        found.append(fault)
     if fault := learning_rate_fault("learning_rate", run.learning_rate):
         found.append(fault)
     if isinstance(task, Task):
@@ -162,6 +166,12 @@ def _faults(run: Run) -> list[str]:
         found.append(fault)
     reserved = {RECORD_KEY, *(field_names(Run) if task is not None else ())}
     return [*found, *parameter_faults(run.parameters, reserved)]
+
+
+def _interval_fault(seconds: object) -> str | None:
+    if seconds is None or (isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= 1e9):
+        return None
+    return f"checkpoint_every={brief(seconds)}: seconds from 0 up are expected, or None"
 
 
 def _name_fault(name: object) -> str | None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from train_func.call import call_of
@@ -20,7 +19,7 @@ from train_func.errors import InvalidInput, StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import Store, open_store
 from train_func.worker.attempt_setup import write_setup
-from train_func.worker.pod import output, process_group, reporting, sessions, user_module
+from train_func.worker.pod import output, process_group, reporting, sessions, stop_flag, user_module
 from train_func.worker.pod.rank_end import Outcome, of_error
 from train_func.worker.pod.returned import plain_result
 
@@ -29,7 +28,7 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     """Runs the shipped function and exits; the exit code is that of exits.py or the function's own."""
     faulthandler.enable()
     _configure_logging()
-    signal.signal(signal.SIGTERM, _on_signal)
+    stop_flag.install()
     process_group.observe()
     if folder := environ.get(output.VARIABLE):
         os.chdir(folder)  # a script saves by relative paths: what rank 0 leaves there is published
@@ -43,14 +42,6 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(outcome.exit_code)  # gloo may abort while the interpreter unloads, after everything went well
-
-
-class StopSignal(KeyboardInterrupt):
-    """Raised in train_func where a signal to stop meets it."""
-
-
-def _on_signal(number: int, frame: FrameType | None) -> NoReturn:
-    raise StopSignal(signal.Signals(number).name)
 
 
 def _configure_logging() -> None:
@@ -95,7 +86,7 @@ def _finished(value: object) -> Outcome:
 def _failed(error: BaseException) -> Outcome:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     match error:
-        case StopSignal():
+        case stop_flag.StopSignal():
             print(f"stopped by {error}", file=sys.stderr)
         case SystemExit():
             print(error.code if isinstance(error.code, str) else f"sys.exit({error.code})", file=sys.stderr)

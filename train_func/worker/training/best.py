@@ -36,8 +36,13 @@ def loading_faults(args: transformers.TrainingArguments) -> list[str]:
     return faults
 
 
+def checkpoint_of(trainer: transformers.Trainer) -> str:
+    """The name under which transformers' state keeps that this step has the best weights that were saved."""
+    return str(Path(str(trainer.args.output_dir)) / f"checkpoint-{trainer.state.global_step}")
+
+
 def loaded_step(trainer: transformers.Trainer) -> int | None:
-    """On rank 0, where the checkpoints are: the step of the one that was loaded at the end; None when none was."""
+    """The step of the checkpoint that was loaded at the end; None when none was."""
     checkpoint = trainer.state.best_model_checkpoint
     if not trainer.args.load_best_model_at_end or not checkpoint:
         return None

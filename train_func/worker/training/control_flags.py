@@ -81,6 +81,15 @@ class StopVotes:
 
         callbacks.call_event = collected
 
+    @property
+    def asked(self) -> list[str]:
+        """The flags that this rank votes for."""
+        return sorted(self._asked)
+
+    def ask(self, flags: Sequence[str]) -> None:
+        """Votes for ``flags``."""
+        self._asked |= set(flags)
+
     def cast(self) -> list[int]:
         """One number per flag, to be added up over the ranks."""
         return [int(flag in self._asked) for flag in STOPS]

@@ -40,6 +40,7 @@ from train_func.worker.training import (
 )
 from train_func.worker.training.arguments import check_run, made
 from train_func.worker.training.audit import Coverage, RowIds
+from train_func.worker.training.checkpointing import Trainings
 from train_func.worker.training.loading import Loading
 from train_func.worker.training.metric_values import reported
 from train_func.worker.training.plan import build_plan, row_ids_of
@@ -108,6 +109,9 @@ class Session:
             cut.check_ranks(self.record, self.world_size, self.numerics)
         Trainer.task = world.on_all_ranks(lambda: self._loading.task if self.run.task else None)
         opening.callback(setattr, Trainer, "task", None)
+        trainings = Trainings(self.store, self.record, self.attempt, self.numerics, self._work / "checkpoint")
+        Trainer.checkpoints = trainings.begin
+        opening.callback(setattr, Trainer, "checkpoints", None)
         self._watch = hf_trainer_guard.Watch(self._before_training, self._after_training, lambda: self._held_out)
         opening.enter_context(self._watch.lasts())
         opening.enter_context(tracking.writes_to(self._work))

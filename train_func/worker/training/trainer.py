@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import transformers
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
@@ -24,27 +23,27 @@ from transformers.trainer_utils import PredictionOutput
 from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.events import Evaluated
+from train_func.failpoint import reach
 from train_func.worker.tasks.accuracy import Accuracy
 from train_func.worker.tasks.protocol import Metric, WorkerTask
 from train_func.worker.training import audit, best, evaluation, weights, world
 from train_func.worker.training.arguments import argument_faults, fitted, logging_steps_of
-from train_func.worker.training.audit import Coverage
-from train_func.worker.training.control_flags import Actions, StopVotes
+from train_func.worker.training.control_flags import Actions
 from train_func.worker.training.plan import PlanFacts, facts_of, row_ids_of, rows_of
 from train_func.worker.training.plan_loader import Collator, Place, PlanLoader, padded
 from train_func.worker.training.progress import Progress
 from train_func.worker.training.randomness import seed_for
+from train_func.worker.training.resuming import ResumingTrainer
 from train_func.worker.training.weighing import MicroBatch, Step, divisor, items_of
 
 
-class Trainer(transformers.Trainer):
+class Trainer(ResumingTrainer):
     """Takes what transformers.Trainer takes; ``train_dataset`` is this rank's part of ``session.plan(train)``.
 
     ``eval_dataset`` is given whole on every rank; ``compute_metrics``, when given, gets all its rows in their order.
     """
 
     data_collator: Any
-    control: Any
     task: ClassVar[WorkerTask | None] = None
     """Of the session that is open in this process: the function makes its Trainer without naming it."""
 
@@ -56,12 +55,8 @@ class Trainer(transformers.Trainer):
         for printing in (PrinterCallback, ProgressCallback):
             self.remove_callback(printing)
         self.add_callback(_AfterEpoch(self._audit_epoch))
-        self.coverage: list[Coverage] = []
-        """One per epoch that was trained to its end."""
         self.evaluations: list[evaluation.Measured] = []
         """In their order."""
-        self._stop_votes = StopVotes()
-        self._stop_votes.collect(self.callback_handler)
         self._actions = Actions(self.callback_handler)
         own = self.task.num_items if self.task else None
         self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, own=own)
@@ -71,8 +66,6 @@ class Trainer(transformers.Trainer):
         self._ignore_keys: list[str] | None = None
         self._progress: Progress | None = None
         self._epoch, self._is_broken_off = 0, False
-        self._used: list[tuple[Any, ...]] = []
-        """In the epoch."""
         self._losses: list[tuple[MicroBatch, torch.Tensor]] = []
 
     def train(
@@ -86,8 +79,7 @@ class Trainer(transformers.Trainer):
         self._expected = row_ids_of(rows_of(self.train_dataset))
         num_steps = self._facts.num_epochs * self._facts.steps_per_epoch
         self._progress = Progress(num_steps, self._facts.steps_per_epoch, logging_steps_of(self.args, num_steps))
-        self.coverage, self._used, self._losses = [], [], []
-        self._stop_votes.clear()
+        self._losses = []
         self._ignore_keys = ignore_keys_for_eval
         return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
@@ -121,8 +113,9 @@ class Trainer(transformers.Trainer):
 
         No micro-batches where the ranks have voted to stop; votes from before an epoch count after its first step.
         """
-        step = Step(islice(epoch_iterator, num_batches), self.items, device, self._stop_votes.cast())
-        if self._used and self._stop_votes.decide(step.votes, self.control):
+        step = Step(islice(epoch_iterator, num_batches), self.items, device, self._votes())
+        epoch, num_steps = divmod(step.now.place.step, self._facts.steps_per_epoch)
+        if self._decide(step.votes, epoch, num_steps):
             self._is_broken_off = True
             return [], None
         self._step = step
@@ -130,11 +123,8 @@ class Trainer(transformers.Trainer):
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         self._epoch, self._is_broken_off = kwargs["epoch"] + 1, False
-        self._used.clear()
         self._actions.begin(self.args.device)
         super()._run_epoch(*args, **kwargs)
-        votes = torch.tensor(self._stop_votes.cast(), device=self.args.device)
-        self._stop_votes.decide(world.total(votes).tolist(), self.control)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         self._actions.agree(self.control, self.args.device)
@@ -186,12 +176,14 @@ class Trainer(transformers.Trainer):
         seed_for("forward", self._facts.seed, part.place.step, part.place.micro)
         self.current_gradient_accumulation_steps = 1  # what transformers divides some losses by, and the weights do
         inputs = inputs if part.num_items else self.items.with_labels(inputs)
+        reach("forward")
         loss = super().training_step(model, inputs, divisor(part.num_items, self.args.device))
         if part.weight:
             self._losses.append((part, loss))
         if not is_last:
             return torch.zeros((), device=self.args.device)
         weights.check_gradients_exchanged(model)
+        reach("backward")
         return self._finish_step(part.place)
 
     def _finish_step(self, place: Place) -> torch.Tensor:
@@ -235,6 +227,7 @@ class Trainer(transformers.Trainer):
 
     def _measure(self, rows: Any, ignore_keys: list[str] | None, prefix: str) -> dict[str, Any]:
         started = time.monotonic()
+        reach("evaluation")
         measured = evaluation.measure(self, rows, ignore_keys, prefix)
         self.evaluations.append(measured)
         metrics = {**measured.named}
@@ -274,15 +267,6 @@ class Trainer(transformers.Trainer):
         if self._progress:
             self._progress.leave_out(time.monotonic() - started)
         return output
-
-    def _finalize_training(self, *args: Any) -> Any:
-        """The best checkpoint, if there is one, stands in rank 0's folder: only there is it known, and read."""
-        self.state.best_model_checkpoint = world.on_rank_zero(lambda: self.state.best_model_checkpoint)
-        return super()._finalize_training(*args)
-
-    def _load_best_model(self) -> None:
-        world.on_rank_zero(super()._load_best_model)
-        weights.take_rank_zeros(self.accelerator.unwrap_model(self.model))
 
 
 class _AfterEpoch(TrainerCallback):

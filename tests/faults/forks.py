@@ -1,0 +1,100 @@
+"""Ranks that are forked from this process, which has imported everything: an attempt begins within a second.
+
+This process never computes, so it has one thread, and a fork of it is whole.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from train_func.failpoint import VARIABLE
+
+LIMIT = 120.0  # seconds of an attempt; only a hang comes near it
+
+
+class Ended(Exception):
+    """An attempt has hung."""
+
+
+def attempt(program, number, world_size, folder, *, failpoint=None, signals=(), store="store", **others):
+    """Runs ``program(folder, **others)`` on so many ranks; returns their exit codes, negative for a signal.
+
+    ``signals``: called again and again with the pids while ranks run; for tests that send signals of their own.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pids = []
+    for rank in range(world_size):
+        work = folder / f"attempt-{number}" / f"rank-{rank}"
+        work.mkdir(parents=True)
+        environment = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": world_size,
+            "LOCAL_WORLD_SIZE": world_size,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "OMP_NUM_THREADS": 1,
+            "TRAIN_FUNC_ATTEMPT": number,
+            "TRAIN_FUNC_WORK_DIR": work,
+            "TRAIN_FUNC_HOME": folder / "home",
+            **({VARIABLE: json.dumps(failpoint)} if failpoint else {}),
+        }
+        pid = os.fork()
+        if pid == 0:
+            _rank(program, folder, work, {name: str(value) for name, value in environment.items()}, others)
+        pids.append(pid)
+    return _wait(pids)
+
+
+def _rank(program, folder, work, environment, others):
+    from train_func.worker.pod import rank_main, stop_flag
+
+    os.environ.update(environment)
+    output = os.open(work / "output", os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout.reconfigure(line_buffering=True)
+    code = 70
+    try:
+        stop_flag.install()
+        code = rank_main._outcome(lambda: program(folder, **others)).exit_code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(pids):
+    """As a supervisor does: when one rank has ended badly, the others are ended too."""
+    codes, until, grace = {}, time.monotonic() + LIMIT, None
+    while len(codes) < len(pids):
+        for pid in pids:
+            if pid not in codes:
+                found, status = os.waitpid(pid, os.WNOHANG)
+                if found:
+                    codes[pid] = os.waitstatus_to_exitcode(status)
+        if any(codes.values()) and grace is None:
+            grace = time.monotonic() + 1.0
+        if grace and time.monotonic() > grace:
+            for pid in set(pids) - set(codes):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > until:
+            for pid in set(pids) - set(codes):
+                os.kill(pid, signal.SIGKILL)
+            raise Ended(f"ranks {[rank for rank, pid in enumerate(pids) if pid not in codes]} hang")
+        time.sleep(0.005)
+    return [codes[pid] for pid in pids]
+
+
+def output(folder, number, rank):
+    """What the rank has printed."""
+    return Path(folder / f"attempt-{number}" / f"rank-{rank}" / "output").read_text()

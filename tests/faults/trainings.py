@@ -1,0 +1,71 @@
+"""The trainings that are killed: small, with dropout and accumulation, and what each leaves as its result."""
+
+import hashlib
+import json
+import os
+
+import torch
+from datasets.distributed import split_dataset_by_node
+from transformers import EarlyStoppingCallback, TrainingArguments
+
+from tests.distributed import small
+from train_func.records import RunRecord
+from train_func.run import Run
+from train_func.worker import Session, Trainer
+from train_func.worker.checkpoint.state import State
+
+NUM_ROWS, EPOCHS = 101, 3
+
+
+def record_of(folder, **fields):
+    """Of a run that saves as often as it can."""
+    given = {"epochs": EPOCHS, "batch_size": 16, "micro_batch_size": 4, "learning_rate": 1e-3, "checkpoint_every": 0}
+    run = Run(**{**given, "workers": 2, **fields})
+    return RunRecord(
+        run=run, name="a-run", generation=1, store=(folder / "store").as_uri(), function="f", source_sha256="0" * 64
+    )
+
+
+def digest_of(state):
+    """SHA-256 of all that nests in a state."""
+    taken, digest = State.of(state, "state"), hashlib.sha256()
+    digest.update(json.dumps(taken.plain, sort_keys=True).encode())
+    for name, tensor in sorted(taken.tensors.items()):
+        digest.update(name.encode() + tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def with_trainer(folder, *, to_best=False, **fields):
+    """A Trainer; ``to_best``: with early stopping, and the best weights in the end."""
+    record = record_of(folder, **fields)
+    with Session({"train_func": record.to_dict()}) as session:
+        rows = small.rows(NUM_ROWS)
+        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+        best = {
+            "save_strategy": "epoch",
+            "load_best_model_at_end": True,
+            "metric_for_best_model": "loss",
+            "greater_is_better": True,
+        }
+        arguments = session.arguments(eval_strategy="epoch", logging_strategy="steps", logging_steps=2)
+        trainer = Trainer(
+            model=small.model(dropout=0.1),
+            args=TrainingArguments(**{**arguments, "bf16": False, **(best if to_best else {})}),
+            train_dataset=plan,
+            eval_dataset=small.rows(40, seed=1),
+            data_collator=small.collate_and_mask,
+            callbacks=[EarlyStoppingCallback(early_stopping_patience=1)] if to_best else [],
+        )
+        trainer.train()
+        session.publish(trainer)
+        found = {
+            "weights": digest_of(trainer.model.state_dict()),
+            "optimizer": digest_of(trainer.optimizer.state_dict()),
+            "step": trainer.state.global_step,
+            "epochs": [[of.num_rows, of.num_once] for of in trainer.coverage],
+            "log": [
+                {k: v for k, v in of.items() if "runtime" not in k and "per_second" not in k}
+                for of in trainer.state.log_history
+            ],
+        }
+    (folder / f"result-{os.environ['RANK']}.json").write_text(json.dumps(found, sort_keys=True))

@@ -1,0 +1,257 @@
+"""The checkpoints of a run in its store: complete or absent, the newest verified one found, a stale writer kept out.
+
+Files first, then a manifest with their SHA-256, then the pointer, moved by compare-and-swap, which names the manifests
+that count. The pointer carries the number of the attempt that leads: it takes the pointer over before it trains, and
+from then on one that came before it cannot move it. Loads no torch until a checkpoint is read.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from train_func.errors import StorageFailed
+from train_func.failpoint import reach
+from train_func.records import RunRecord
+from train_func.storage import Store, find
+from train_func.worker.checkpoint.manifest import FileEntry, Kept, Manifest, Pointer, sha256_of
+
+if TYPE_CHECKING:
+    from train_func.worker.checkpoint.state import State
+
+KEPT = 2  # checkpoints; the newest may be of no use
+TAKES = 10  # tries to take the pointer over while others write it
+MANIFEST = "manifest.json"
+TRAINING, BEST = "training", "best"  # files of a checkpoint beside those of its ranks
+
+
+def of_rank(rank: int) -> str:
+    """The name of a rank's own file."""
+    return f"rank-{rank}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A verified checkpoint: its manifest, and the state that each of its files holds, by name."""
+
+    manifest: Manifest
+    states: Mapping[str, "State"]
+    refused: tuple[str, ...]
+    """Why newer ones were not taken."""
+
+
+class Checkpoints:
+    """Those of one training of a generation, as attempt ``attempt`` sees them."""
+
+    def __init__(self, store: Store, record: RunRecord, attempt: int, fingerprint: str, number: int = 0) -> None:
+        """``fingerprint``: of what the training is made of; ``number``: of the training in the function, from 0."""
+        self._store, self._record, self._attempt, self._fingerprint = store, record, attempt, fingerprint
+        self._folder = record.keys.checkpoints_of(number)
+        self._pointer = Pointer(attempt=attempt)
+        self._version = ""
+        self._manifests: dict[str, Manifest] = {}
+        """By key, those that the pointer names and this process has written or verified."""
+
+    def take_over(self) -> None:
+        """Makes this attempt the one that leads; to be called once, before it trains.
+
+        A pointer that is damaged or gone is made anew of the manifests that are there.
+
+        Raises:
+            StorageFailed: reason "conflict" when a later attempt leads; or the store's own failure.
+        """
+        for _ in range(TAKES):
+            found = find(self._store, self._key)
+            there = self._pointed(found.data if found else None)
+            self._check_leads(there)
+            try:
+                return self._move(replace(there, attempt=self._attempt), found.version if found else None)
+            except StorageFailed as failure:
+                if failure.reason != "conflict":
+                    raise
+        raise StorageFailed(f"{self._where} was written by others at each of {TAKES} tries", reason="conflict")
+
+    def swaps(self) -> bool:
+        """Whether the store replaces an object only where its version is the one that was named: it is tried out."""
+        stale = self._version
+        self._move(self._pointer, stale)
+        try:
+            self._version = self._store.put(self._key, self._pointer.to_json() + b"\n", if_version=stale)
+        except StorageFailed as failure:
+            if failure.reason == "conflict":
+                return True
+            raise
+        return False
+
+    def add(
+        self, step: int, world_size: int, paths: Mapping[str, Path], kept: Mapping[str, FileEntry] | None = None
+    ) -> Manifest:
+        """Uploads the files and makes them the newest checkpoint; what is no longer of use is deleted then.
+
+        Args:
+            step: steps done.
+            world_size: of the ranks that have taken part.
+            paths: the files by name.
+            kept: files by name that an earlier checkpoint, which the pointer names, has uploaded.
+
+        Raises:
+            StorageFailed: reason "conflict" when a later attempt leads; or the store's own failure. The checkpoints
+                there were are as they were.
+        """
+        folder = f"{self._folder}/{self._attempt}/{step}"
+        files = dict(kept or {})
+        for name, path in paths.items():
+            key, size = f"{folder}/{name}.safetensors", path.stat().st_size
+            files[name] = FileEntry(key, size, self._store.upload(key, path))
+            reach("checkpoint file uploaded")
+        manifest = Manifest(
+            run=self._record.name,
+            generation=self._record.generation,
+            attempt=self._attempt,
+            step=step,
+            world_size=world_size,
+            fingerprint=self._fingerprint,
+            files=files,
+        )
+        data, key = manifest.to_json(), f"{folder}/{MANIFEST}"
+        self._store.put(key, data)
+        reach("checkpoint manifest put")
+        self._lead(Kept(step, key, sha256_of(data)))
+        self._manifests[key] = manifest
+        reach("checkpoint pointer moved")
+        self._delete_others()
+        reach("checkpoints deleted")
+        return manifest
+
+    def _lead(self, newest: Kept) -> None:
+        others = tuple(of for of in self._pointer.kept if of.key != newest.key)
+        kept = (newest, *others)[:KEPT]
+        try:
+            self._move(replace(self._pointer, kept=kept), self._version)
+        except StorageFailed as failure:
+            if failure.reason == "conflict":
+                self._check_leads(Pointer.from_json(self._store.get(self._key).data, self._where))
+            raise
+
+    def newest(self, folder: Path, is_wanted: Callable[[Manifest], str | None] = lambda manifest: None) -> Found | None:
+        """The newest checkpoint whose every file is what its manifest says; None where there never was one.
+
+        ``folder`` takes its files. ``is_wanted`` says why a sound one cannot be taken.
+
+        Raises:
+            StorageFailed: reason "damaged", listing them, when there are some and all are of no use; or the store's
+                own failure.
+        """
+        refused: list[str] = []
+        for kept in self._pointer.kept:
+            try:
+                manifest = self._verified_manifest(kept)
+                if fault := is_wanted(manifest):
+                    raise _useless(kept.key, fault)
+                states = {name: self._verified_file(name, of, folder) for name, of in manifest.files.items()}
+            except StorageFailed as failure:
+                if failure.reason not in ("damaged", "absent"):
+                    raise
+                refused.append(f"step {kept.step}: {failure}")
+            else:
+                self._manifests[kept.key] = manifest
+                return Found(manifest, states, tuple(refused))
+        if refused:
+            listed = "\n".join(f"  - {fault}" for fault in refused)
+            raise StorageFailed(
+                f"none of the checkpoints of {self._record.name} can be used:\n{listed}\n"
+                "Put back what was changed in the store, or train from the beginning with submit(..., fresh=True)",
+                reason="damaged",
+            )
+        return None
+
+    def _verified_manifest(self, kept: Kept) -> Manifest:
+        where = f"{self._store.address}/{kept.key}"
+        data = self._store.get(kept.key).data
+        if sha256_of(data) != kept.sha256:
+            raise _useless(kept.key, "its SHA-256 is not the one in the pointer")
+        manifest = Manifest.from_json(data, where)
+        if (manifest.run, manifest.generation) != (self._record.name, self._record.generation):
+            raise _useless(kept.key, f"it is of {manifest.run}, generation {manifest.generation}")
+        if (manifest.attempt, manifest.step) != self._place_of(kept.key) or manifest.step != kept.step:
+            raise _useless(kept.key, f"it is of attempt {manifest.attempt}, step {manifest.step}")
+        if manifest.fingerprint != self._fingerprint:
+            raise _useless(
+                kept.key, "it was saved by a training on another plan or model, though the run has the same name"
+            )
+        expected = {TRAINING, *map(of_rank, range(manifest.world_size))}
+        if set(manifest.files) - {BEST} != expected:
+            raise _useless(kept.key, f"its files are {sorted(manifest.files)}, of {manifest.world_size} ranks")
+        return manifest
+
+    def _verified_file(self, name: str, entry: FileEntry, folder: Path) -> "State":
+        from train_func.worker.checkpoint.state import State
+
+        path = folder / f"{name}.safetensors"
+        sha256 = self._store.download(entry.key, path)
+        try:
+            if (path.stat().st_size, sha256) != (entry.size, entry.sha256):
+                raise _useless(entry.key, "its SHA-256 is not the one in the manifest")
+            return State.read(path)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _delete_others(self) -> None:
+        """Only what no attempt can refer to any more: a later one may have begun to upload already."""
+        if any(of.key not in self._manifests for of in self._pointer.kept):
+            return  # what those are made of was never read
+        needed = {of.key for of in self._pointer.kept}
+        needed |= {file.key for of in self._pointer.kept for file in self._manifests[of.key].files.values()}
+        for entry in self._store.list(f"{self._folder}/"):
+            attempt = entry.key.removeprefix(f"{self._folder}/").partition("/")[0]
+            if entry.key not in needed and attempt.isdecimal() and int(attempt) <= self._attempt:
+                self._store.delete(entry.key)
+
+    def _move(self, pointer: Pointer, version: str | None) -> None:
+        moved = replace(pointer, moves=pointer.moves + 1)
+        data = moved.to_json()
+        if version is None:
+            self._version = self._store.put(self._key, data, if_absent=True)
+        else:
+            self._version = self._store.put(self._key, data, if_version=version)
+        self._pointer = moved
+
+    def _pointed(self, data: bytes | None) -> Pointer:
+        if data is not None:
+            with contextlib.suppress(StorageFailed):
+                return Pointer.from_json(data, self._where)
+        manifests: dict[tuple[int, int], str] = {}
+        for entry in self._store.list(f"{self._folder}/"):
+            if place := self._place_of(entry.key):
+                manifests[place] = entry.key
+        newest = sorted(manifests, reverse=True)
+        kept = [Kept(place[1], key := manifests[place], sha256_of(self._store.get(key).data)) for place in newest]
+        return Pointer(attempt=newest[0][0] if newest else self._attempt, kept=tuple(kept))
+
+    def _place_of(self, key: str) -> tuple[int, int] | None:
+        """Attempt and step of the checkpoint whose manifest has this key; None where it is none's."""
+        parts = key.removeprefix(f"{self._folder}/").split("/")
+        if len(parts) != 3 or parts[2] != MANIFEST or not (parts[0].isdecimal() and parts[1].isdecimal()):
+            return None
+        return int(parts[0]), int(parts[1])
+
+    def _check_leads(self, there: Pointer) -> None:
+        if there.attempt > self._attempt:
+            raise StorageFailed(
+                f"attempt {there.attempt} of {self._record.name} has taken over, as {self._where} says: this attempt, "
+                f"{self._attempt}, can save and publish nothing any more",
+                reason="conflict",
+            )
+
+    @property
+    def _key(self) -> str:
+        return f"{self._folder}/newest.json"
+
+    @property
+    def _where(self) -> str:
+        return f"{self._store.address}/{self._key}"
+
+
+def _useless(key: str, why: str) -> StorageFailed:
+    return StorageFailed(f"{key}: {why}", reason="damaged")

@@ -1,0 +1,169 @@
+"""The saver: copies a state while training goes on, and makes a checkpoint of the copy in a thread of its own."""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from train_func.errors import StorageFailed
+from train_func.event import Event
+from train_func.events import CheckpointSaved, Note
+from train_func.failpoint import reach
+from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints, of_rank
+from train_func.worker.checkpoint.manifest import FileEntry, Manifest
+from train_func.worker.checkpoint.state import State
+
+SHARE = 50  # a checkpoint that takes a second is followed by the next after so many, where nobody says when
+SHORTEST = 10.0  # seconds between two, at least, where nobody says when
+NICENESS = 10  # of the thread: training goes first
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A state between two steps; its tensors are those of the training, and will change."""
+
+    step: int
+    """Steps done."""
+    training: State
+    ranks: Sequence[State]
+    best: tuple[int, State] | None = None
+    """The best weights so far, which do not change, and the step they are of."""
+    lasting: frozenset[int] = frozenset()
+    """Addresses of tensors that stay as they are until the optimizer's next step; the others are copied at once."""
+
+
+class Saver:
+    """Makes one checkpoint at a time; a fault of one ends no training, unless a later attempt has taken over."""
+
+    def __init__(
+        self, checkpoints: Checkpoints, folder: Path, every: float | None, say: Callable[[Event], object]
+    ) -> None:
+        """``every``: seconds between two; None for as many as cost about 2 % of the time."""
+        self._checkpoints, self._folder, self._every, self._say = checkpoints, folder, every, say
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._best: tuple[int, FileEntry] | None = None
+        self._thread: threading.Thread | None = None
+        self._copied = threading.Event()
+        self._due = time.monotonic() + (SHORTEST if every is None else every)
+        self._copies_at_once = self._is_asked = False
+        self.fenced: StorageFailed | None = None
+        """That a later attempt has taken over."""
+
+    @property
+    def is_busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for the next one, and the one before is done."""
+        return not self.is_busy and self.fenced is None and (self._is_asked or time.monotonic() >= self._due)
+
+    def hasten(self) -> None:
+        """Makes the next one due."""
+        self._is_asked = True
+
+    def begin(self, taken: Taken) -> None:
+        """Begins a checkpoint, when the one before is done; ``wait_copied`` has to be called before tensors change."""
+        self.wait()
+        begun = time.monotonic()
+        lasting = {} if self._copies_at_once else self._later(taken)
+        tensors = {
+            name: self._buffer(name, tensor) if name in lasting else _copy(tensor, self._buffer(name, tensor))
+            for name, tensor in taken.training.tensors.items()
+        }
+        self._is_asked = False
+        self._copied.clear()
+        copy = State(tensors, taken.training.plain)
+        self._thread = threading.Thread(
+            target=self._save, args=(taken, copy, lasting, time.monotonic() - begun), name="checkpoint", daemon=True
+        )
+        self._thread.start()
+
+    @staticmethod
+    def _later(taken: Taken) -> dict[str, tuple[torch.Tensor, int]]:
+        """Tensors that are copied while training goes on, each with its version, which counts its changes."""
+        tensors = taken.training.tensors.items()
+        return {name: (tensor, tensor._version) for name, tensor in tensors if tensor.data_ptr() in taken.lasting}
+
+    def _buffer(self, name: str, like: torch.Tensor) -> torch.Tensor:
+        held = self._buffers.get(name)
+        if held is None or held.shape != like.shape or held.dtype != like.dtype:
+            held = self._buffers[name] = torch.empty(like.shape, dtype=like.dtype)
+        return held
+
+    def wait_copied(self) -> None:
+        """Returns when the tensors may change."""
+        if self.is_busy:
+            self._copied.wait()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether the checkpoint that was begun, if there is one, is done or given up, within ``seconds``."""
+        if self._thread is not None:
+            self.wait_copied()
+            self._thread.join(seconds)
+        return not self.is_busy
+
+    def _save(self, taken: Taken, copy: State, lasting: Mapping[str, tuple[torch.Tensor, int]], blocked: float) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        begun = time.monotonic()
+        try:
+            for name, (tensor, version) in lasting.items():
+                _copy(tensor, copy.tensors[name])
+                if tensor._version != version:  # something beside the optimizer changes it: nothing lasts
+                    self._copies_at_once = True
+                    return
+        finally:
+            self._copied.set()
+        try:
+            made = self._write(taken, copy)
+        except (StorageFailed, OSError) as failure:
+            if isinstance(failure, StorageFailed) and failure.reason == "conflict":
+                self.fenced = failure
+            self._say(Note(text=f"the checkpoint of step {taken.step} was not saved, and training goes on: {failure}"))
+        else:
+            seconds = time.monotonic() - begun
+            size = sum(file.size for file in made.files.values())
+            self._say(CheckpointSaved(step=made.step, size=size, seconds=seconds))
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        took = blocked + time.monotonic() - begun
+        self._due = time.monotonic() + (max(SHORTEST, SHARE * took) if self._every is None else self._every)
+
+    def _write(self, taken: Taken, copy: State) -> Manifest:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        states = {TRAINING: copy, **{of_rank(rank): state for rank, state in enumerate(taken.ranks)}}
+        kept: dict[str, FileEntry] = {}
+        if taken.best:
+            if self._best and self._best[0] == taken.best[0]:
+                kept[BEST] = self._best[1]
+            else:
+                states[BEST] = taken.best[1]
+        paths: dict[str, Path] = {}
+        for name, state in states.items():
+            paths[name] = self._folder / f"{name}.safetensors"
+            reach("checkpoint file begun")
+            state.write(paths[name])
+            reach("checkpoint file written")
+        made = self._checkpoints.add(taken.step, len(taken.ranks), paths, kept)
+        self._best = (taken.best[0], made.files[BEST]) if taken.best else None
+        return made
+
+    def remember_best(self, step: int, entry: FileEntry) -> None:
+        """The best weights of a checkpoint that was restored lie in the store already."""
+        self._best = (step, entry)
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Copies by numpy where both lie in this memory: torch would do it with the threads that compute."""
+    source = source.detach()
+    if source.device.type == "cpu" and source.is_contiguous() and source.numel():
+        target.reshape(-1).view(torch.uint8).numpy()[:] = source.reshape(-1).view(torch.uint8).numpy()
+    else:
+        target.copy_(source)
+    return target

@@ -1,0 +1,151 @@
+"""State: the tensors and plain values of a training, as one safetensors file holds them; nothing in it is executed.
+
+State dicts nest tensors in dicts, lists and tuples. Here the tensors stand under the names of their places, and the
+rest is JSON, in the metadata of the file, with a mark where a tensor was. What is neither is refused by its name.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save, save_file
+
+from train_func.errors import InvalidInput, StorageFailed
+
+MARK = "$"  # key of a dict that stands for what JSON has not
+_PLAIN = "state"  # in the metadata of a file
+
+
+@dataclass(frozen=True)
+class State:
+    """Tensors by name, and what they were taken out of; ``whole`` puts them back."""
+
+    tensors: Mapping[str, torch.Tensor]
+    plain: Any
+
+    @classmethod
+    def of(cls, value: Any, name: str) -> "State":
+        """Takes ``value`` apart; ``name`` is how messages and tensors' names call it.
+
+        Tensors are not copied. Those that share their memory, as tied weights do, are held once.
+
+        Raises:
+            InvalidInput: (cause "code") naming each part that is neither a tensor nor plain.
+        """
+        tensors: dict[str, torch.Tensor] = {}
+        faults: list[str] = []
+        plain = _taken(value, name, tensors, {}, faults)
+        if faults:
+            raise InvalidInput(
+                [
+                    f"{fault}: a checkpoint holds tensors, arrays, numbers, texts, lists, tuples and dicts alone: "
+                    "leave it out of the state, or turn it into these"
+                    for fault in faults
+                ],
+                cause="code",
+            )
+        return cls(tensors, plain)
+
+    def whole(self) -> Any:
+        """What ``of`` was given, its tensors those of ``tensors``.
+
+        Raises:
+            KeyError: a tensor is not there.
+        """
+        return _put_back(self.plain, self.tensors)
+
+    def to_bytes(self) -> bytes:
+        """What ``write`` writes."""
+        data: bytes = save(self._contiguous(), metadata={_PLAIN: json.dumps(self.plain)})
+        return data
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "State":
+        """The inverse of ``to_bytes``, of which the header is read as the format has it: its length, then JSON."""
+        length = int.from_bytes(data[:8], "little")
+        plain = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_PLAIN])
+        return cls(load(data), plain)
+
+    def _contiguous(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.detach().contiguous() for name, tensor in self.tensors.items()}
+
+    def write(self, path: Path) -> None:
+        """Raises OSError when the disk is full or cannot be written."""
+        try:
+            save_file(self._contiguous(), path, metadata={_PLAIN: json.dumps(self.plain)})
+        except SafetensorError as error:  # wraps what the disk has said
+            raise OSError(f"{path} could not be written: {error}") from error
+
+    @classmethod
+    def read(cls, path: Path) -> "State":
+        """Raises StorageFailed (reason "damaged") when it is no such file."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                names = file.keys()
+                return cls({name: file.get_tensor(name) for name in names}, json.loads(metadata[_PLAIN]))
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise StorageFailed(f"{path.name} is no part of a checkpoint: {error}", reason="damaged") from error
+
+
+def _taken(
+    value: Any, place: str, tensors: dict[str, torch.Tensor], held: dict[tuple[Any, ...], str], faults: list[str]
+) -> Any:
+    def taken(of: Any, key: object) -> Any:
+        return _taken(of, f"{place}.{key}", tensors, held, faults)
+
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        tensors[place] = torch.from_numpy(np.array(value))
+        return {MARK: "array", "of": place, "is_scalar": isinstance(value, np.generic)}
+    if isinstance(value, torch.Tensor):
+        return _held_once(value, place, tensors, held, faults)
+    if isinstance(value, Mapping):
+        if all(type(key) is str for key in value) and MARK not in value:
+            return {key: taken(of, key) for key, of in value.items()}
+        return {MARK: "dict", "of": [[taken(key, "key"), taken(of, key)] for key, of in value.items()]}
+    if isinstance(value, list | tuple):
+        items = [taken(of, number) for number, of in enumerate(value)]
+        return items if isinstance(value, list) else {MARK: "tuple", "of": items}
+    faults.append(f"{place} is a {type(value).__module__}.{type(value).__qualname__}")
+    return None
+
+
+def _held_once(
+    value: torch.Tensor,
+    place: str,
+    tensors: dict[str, torch.Tensor],
+    held: dict[tuple[Any, ...], str],
+    faults: list[str],
+) -> Any:
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided or value.is_quantized:
+        faults.append(f"{place} is a {type(value).__name__} with layout {value.layout}, no dense tensor of one process")
+        return None
+    same = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
+    name = held.setdefault(same, place) if value.numel() else place
+    tensors[name] = value
+    return {MARK: "tensor", "of": name}
+
+
+def _put_back(plain: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(plain, list):
+        return [_put_back(of, tensors) for of in plain]
+    if not isinstance(plain, dict):
+        return plain
+    match plain.get(MARK):
+        case "tensor":
+            return tensors[plain["of"]]
+        case "array":
+            array = tensors[plain["of"]].numpy()
+            return array[()] if plain["is_scalar"] else array
+        case "tuple":
+            return tuple(_put_back(of, tensors) for of in plain["of"])
+        case "dict":
+            return {_put_back(key, tensors): _put_back(of, tensors) for key, of in plain["of"]}
+    return {key: _put_back(of, tensors) for key, of in plain.items()}

@@ -1,0 +1,56 @@
+"""The stop flag of a rank: a signal to stop ends the function where it is, or, while steps are saved, between two.
+
+Without ``deferred`` the signal raises StopSignal in train_func wherever it meets it. Within, it is only remembered:
+the ranks vote on it in the exchange that every step has, save together, and then raise StopSignal together.
+"""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+
+class StopSignal(KeyboardInterrupt):
+    """Raised in train_func where a signal to stop ends it."""
+
+
+_names: list[str] = []
+_num_deferring = 0
+
+
+def install() -> None:
+    """Takes SIGTERM over; only in the main thread."""
+    signal.signal(signal.SIGTERM, _on_signal)
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    _names.append(signal.Signals(number).name)
+    if not _num_deferring:
+        raise StopSignal(_names[-1])
+
+
+def requested() -> bool:
+    """Whether a signal has come."""
+    return bool(_names)
+
+
+def stopped_after(step: int) -> StopSignal:
+    """What is raised when all ranks stop together, ``step`` steps done."""
+    return StopSignal(f"{_names[0] if _names else 'a signal to another rank'}, after step {step}")
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Within, a signal waits for the end of a step; whoever opens this asks ``requested`` there.
+
+    Raises:
+        StopSignal: at the end of the block, when a signal has come and nothing else was raised.
+    """
+    global _num_deferring
+    _num_deferring += 1
+    try:
+        yield
+    finally:
+        _num_deferring -= 1
+    if _names and not _num_deferring:
+        raise StopSignal(_names[0])

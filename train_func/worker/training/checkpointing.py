@@ -1,0 +1,210 @@
+"""Checkpointing: the ranks save one state together between two steps, stop there, and go on from the newest one.
+
+Rank 0 alone knows the store and the clock. What is to be done is voted on in the exchange that every step has anyway,
+so all ranks do it at the same step.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from train_func.events import Resumed
+from train_func.records import Numerics, RunRecord
+from train_func.storage import Store
+from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints, Found, of_rank
+from train_func.worker.checkpoint.saver import Saver, Taken
+from train_func.worker.checkpoint.state import State
+from train_func.worker.pod import reporting, stop_flag
+from train_func.worker.training import world
+
+VOTES = 3  # numbers of a rank in the exchange: it is time, a signal has come, a later attempt has taken over
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is to be saved; see Taken."""
+
+    training: Any
+    """Of all ranks."""
+    rank: Any
+    lasting: frozenset[int] = frozenset()
+    best: tuple[int, Any] | None = None
+    """On rank 0: the step of the best weights so far, and those."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What this rank goes on from."""
+
+    step: int
+    """Steps done."""
+    training: dict[str, Any]
+    """Of all ranks; its tensors are on the device."""
+    rank: dict[str, Any]
+    """Of this rank; of rank 0 where so many ranks did not save it."""
+    lost: list[dict[str, Any]]
+    """Of ranks that there are no more; on rank 0."""
+    best: tuple[int, Any] | None
+    """On rank 0: the step of the best weights so far, and those."""
+
+
+class Checkpointing:
+    """Of one training of a session; every method is collective but ``votes`` and ``before_update``."""
+
+    def __init__(
+        self, store: Store, record: RunRecord, attempt: int, *, number: int, made_of: Any, folder: Path
+    ) -> None:
+        """``number``: of the training in the session, from 0; ``made_of``: plain, what it has to have in common with
+        one that saved a checkpoint for it.
+
+        Raises:
+            StorageFailed: reason "conflict" when a later attempt has taken over, or the store's own failure.
+        """
+        self._saver: Saver | None = None
+        fingerprint = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+        self._checkpoints = Checkpoints(store, record, attempt, fingerprint, number)
+        self._folder = folder
+        world.on_rank_zero(self._begin)
+        if world.rank() == 0:
+            self._saver = Saver(self._checkpoints, folder, record.run.checkpoint_every, reporting.say)
+
+    def _begin(self) -> None:
+        self._checkpoints.take_over()
+        if not self._checkpoints.swaps():
+            world.note(
+                "this store replaces an object whatever version was named: should two attempts of a run ever train at "
+                "once, the one that came first is not kept from writing checkpoints"
+            )
+
+    def restore(self, device: torch.device) -> Restored | None:
+        """The newest verified checkpoint, on every rank; None where there is none.
+
+        Raises:
+            StorageFailed: reason "damaged" when there are some, and none can be used.
+        """
+        found: list[Found | None] = [None]
+
+        def read() -> tuple[int, Any, list[tuple[str, torch.dtype, torch.Size]], list[bytes]] | None:
+            found[0] = newest = self._newest()
+            if newest is None:
+                return None
+            training, ranks = newest.states[TRAINING], range(newest.manifest.world_size)
+            like = [(name, of.dtype, of.shape) for name, of in training.tensors.items()]
+            own = [newest.states[of_rank(rank)].to_bytes() for rank in ranks]
+            return newest.manifest.step, training.plain, like, own
+
+        told = world.on_rank_zero(read)
+        if told is None:
+            return None
+        step, plain, like, ranks = told[0], told[1], told[2], [State.from_bytes(data) for data in told[3]]
+        tensors = self._spread(found[0], like, device)
+        own = ranks[world.rank()] if world.rank() < len(ranks) else ranks[0]
+        lost = [state.whole() for state in ranks[world.size() :]] if world.rank() == 0 else []
+        best = found[0].states[BEST].whole() if found[0] and BEST in found[0].states else None
+        whole = State(tensors, plain).whole()
+        return Restored(step, whole, own.whole(), lost, (best["step"], best["weights"]) if best else None)
+
+    def _newest(self) -> Found | None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        found = self._checkpoints.newest(self._folder)
+        if found is None:
+            return None
+        made = found.manifest
+        world.log_rank0(Resumed(step=made.step, attempt=made.attempt, refused=found.refused))
+        if self._saver and BEST in made.files:
+            self._saver.remember_best(found.states[BEST].plain["step"], made.files[BEST])
+        return found
+
+    @staticmethod
+    def _spread(
+        found: Found | None, like: Sequence[tuple[str, torch.dtype, torch.Size]], device: torch.device
+    ) -> dict[str, torch.Tensor]:
+        """Rank 0 alone has read the file."""
+        tensors = {}
+        for name, dtype, shape in like:
+            source = found.states[TRAINING].tensors[name] if found else torch.empty(shape, dtype=dtype)
+            tensors[name] = source.to(device)
+            world.spread(tensors[name])
+        return tensors
+
+    def votes(self) -> list[int]:
+        """Of this rank, VOTES numbers, to be added up over the ranks."""
+        saver = self._saver
+        return [int(bool(saver and saver.is_due)), int(stop_flag.requested()), int(bool(saver and saver.fenced))]
+
+    def ask(self) -> None:
+        """The next checkpoint is due now."""
+        if self._saver:
+            self._saver.hasten()
+
+    def decide(self, counts: Sequence[int], step: int, take: Callable[[], Parts]) -> None:
+        """Between two steps, ``step`` of them done: saves what ``take`` gives, and stops, where that was voted for.
+
+        ``counts``: those of ``votes``, summed over all ranks.
+
+        Raises:
+            InvalidInput: (cause "code") the state holds what is neither a tensor nor plain.
+            StorageFailed: reason "conflict" when a later attempt has taken over.
+            StopSignal: on every rank, when a signal has come to one; the state is saved then, as far as can be.
+        """
+        is_due, is_stopped, is_fenced = map(bool, counts)
+        if is_fenced:
+            world.on_rank_zero(self._raise_fenced)
+        if is_due or is_stopped:
+            self._save(step, world.on_all_ranks(take))
+        if is_stopped:
+            world.on_rank_zero(self._finish)
+            raise stop_flag.stopped_after(step)
+
+    def _save(self, step: int, parts: Parts) -> None:
+        own = world.on_all_ranks(lambda: State.of(parts.rank, of_rank(world.rank())).to_bytes())
+        ranks = [State.from_bytes(data) for data in world.gather(own)]
+
+        def begin() -> None:
+            assert self._saver is not None
+            best = parts.best and (parts.best[0], State.of({"step": parts.best[0], "weights": parts.best[1]}, BEST))
+            training = State.of(parts.training, TRAINING)
+            self._saver.begin(Taken(step, training, ranks, best, parts.lasting))
+
+        world.on_rank_zero(begin)
+
+    def _finish(self) -> None:
+        assert self._saver is not None
+        self._saver.wait()
+
+    def _raise_fenced(self) -> None:
+        if self._saver and self._saver.fenced:
+            raise self._saver.fenced
+
+    def before_update(self) -> None:
+        """To be called before the optimizer's step: returns when the state that is being saved was copied."""
+        if self._saver:
+            self._saver.wait_copied()
+
+    def close(self) -> None:
+        """Returns when what was begun is saved; nothing else of this training will be."""
+        if self._saver:
+            self._saver.wait()
+
+
+class Trainings:
+    """Those of a session, in their order: each has checkpoints of its own."""
+
+    def __init__(self, store: Store, record: RunRecord, attempt: int, numerics: Numerics, folder: Path) -> None:
+        """``folder`` takes files on their way."""
+        self._store, self._record, self._attempt, self._folder = store, record, attempt, folder
+        self._cut = {"num_micro_batches": numerics.num_micro_batches, "precision": numerics.precision}
+        self._num_begun = 0
+
+    def begin(self, made_of: Mapping[str, Any]) -> Checkpointing:
+        """Collective: those of the next training, which is made of that, plain."""
+        number, self._num_begun = self._num_begun, self._num_begun + 1
+        whole = {**made_of, **self._cut}
+        return Checkpointing(
+            self._store, self._record, self._attempt, number=number, made_of=whole, folder=self._folder
+        )

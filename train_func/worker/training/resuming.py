@@ -1,0 +1,166 @@
+"""A Trainer that saves its state between two steps, stops there, and goes on from the newest checkpoint by itself.
+
+transformers' own checkpoints are folders of one machine, each rank's stop is its own, and its resume reads batches only
+to throw them away. Here ``save_strategy`` asks for a checkpoint in the store, and a plan knows where any step begins.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import transformers
+from transformers.trainer_callback import TrainerCallback
+
+from train_func.errors import InvalidInput
+from train_func.failpoint import reach
+from train_func.worker.pod import stop_flag
+from train_func.worker.training import best, trainer_state, weights, world
+from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored
+from train_func.worker.training.control_flags import STOPS, StopVotes
+
+if TYPE_CHECKING:
+    from train_func.worker.training.audit import Coverage
+    from train_func.worker.training.plan import PlanFacts
+
+
+class ResumingTrainer(transformers.Trainer):
+    """Adds to transformers' Trainer what a training needs to be left at one step and taken up again at the next."""
+
+    control: Any
+    checkpoints: ClassVar[Callable[[Any], Checkpointing] | None] = None
+    """Begins those of one training, told what it is made of; of the session that is open in this process."""
+    _facts: "PlanFacts"
+
+    def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
+        super().__init__(model, args, **others)
+        self.coverage: list[Coverage] = []
+        """One per epoch that was trained to its end."""
+        self._used: list[tuple[Any, ...]] = []
+        """Row ids, by micro-batch, in the epoch."""
+        self._stop_votes = StopVotes()
+        self._stop_votes.collect(self.callback_handler)
+        self._checkpointing: Checkpointing | None = None
+        self._restored: Restored | None = None
+        """Until all of it has found its place."""
+        self._best: tuple[int, dict[str, torch.Tensor]] | None = None
+        """On rank 0: the step of the best evaluation and its weights."""
+        self.add_callback(_Moments(self))
+
+    def train(
+        self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
+    ) -> Any:
+        """Goes on from the newest verified checkpoint of the run, where there is one."""
+        self.coverage, self._used, self._best = [], [], None
+        self._stop_votes.clear()
+        world.on_all_ranks(lambda: _check_no_folder(resume_from_checkpoint))
+        if (begin := type(self).checkpoints) is None:
+            return super().train(None, trial, ignore_keys_for_eval)
+        self._checkpointing = begin(trainer_state.made_of(self, self._facts))
+        with stop_flag.deferred():
+            self._restored = self._checkpointing.restore(self.args.device)
+            result = super().train(None, trial, ignore_keys_for_eval)
+            self._checkpointing.close()
+        return result
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        """The epoch to go on with, from 0, and no steps of it: ``_run_epoch`` knows those."""
+        begun: tuple[int, int] = super()._init_training_state(*args, **kwargs)
+        if self._restored is None:
+            return begun
+        trainer_state.restore_progress(self, self._restored.training, self._restored.rank)
+        self._stop_votes.ask(self._restored.rank["votes"])
+        self._best = self._restored.best
+        return self._restored.training["epoch"], 0
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = super()._prepare_for_training(*args, **kwargs)
+        if self._restored:
+            trainer_state.restore(self, self._restored.training)
+        return prepared
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        epoch = kwargs["epoch"]
+        kwargs["train_dataloader"].set_epoch(epoch)  # transformers leaves it out where it skips steps
+        self._used.clear()
+        restored, self._restored = self._restored, None
+        if restored:
+            self._random = restored.rank["random"]
+            self._used.extend(tuple(of["used"]) for of in (restored.rank, *restored.lost))
+            skipped = restored.training["num_steps"] * self._facts.accumulation
+            kwargs |= {"resume_from_checkpoint": "", "epochs_trained": epoch, "steps_trained_in_current_epoch": skipped}
+        super()._run_epoch(*args, **kwargs)
+        counts = world.total(torch.tensor(self._votes(), device=self.args.device)).tolist()
+        self._stop_votes.decide(counts[: len(STOPS)], self.control)
+        self._save_and_stop(counts, epoch + 1, 0)
+
+    def _load_rng_state(self, checkpoint: Any) -> None:
+        """transformers asks when it has come to where a restored training goes on."""
+        trainer_state.restore_random(self._random)
+
+    def _votes(self) -> list[int]:
+        """Of this rank, to be added up over the ranks, at every step and at the end of every epoch."""
+        return [*self._stop_votes.cast(), *(self._checkpointing.votes() if self._checkpointing else ())]
+
+    def _decide(self, counts: Sequence[int], epoch: int, num_steps: int) -> bool:
+        """Between two steps of ``epoch``, ``num_steps`` of it done: whether the ranks have voted to break off.
+
+        ``counts``: those of ``_votes``, summed over all ranks. What callbacks voted for counts after the first step.
+        """
+        if not self._used:
+            return False
+        self._save_and_stop(counts, epoch, num_steps)
+        return self._stop_votes.decide(counts[: len(STOPS)], self.control)
+
+    def _save_and_stop(self, counts: Sequence[int], epoch: int, num_steps: int) -> None:
+        def parts() -> Parts:
+            is_over = self.control.should_training_stop or epoch == self._facts.num_epochs
+            place = {"epoch": self._facts.num_epochs if is_over else epoch, "num_steps": num_steps}
+            used = [row for row_ids in self._used for row in row_ids] if num_steps else []
+            rank = trainer_state.of_rank(self, used, self._stop_votes.asked)
+            return Parts({**trainer_state.of_training(self), **place}, rank, trainer_state.lasting(self), self._best)
+
+        if self._checkpointing:
+            self._checkpointing.decide(counts[len(STOPS) :], self.state.global_step, parts)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """What ``save_strategy`` asks for: a checkpoint between this step and the next, and the best weights kept."""
+        if self._checkpointing:
+            self._checkpointing.ask()
+        if self.state.best_global_step != self.state.global_step or not self.args.load_best_model_at_end:
+            return
+        self.state.best_model_checkpoint = best.checkpoint_of(self)
+        if world.rank() == 0:
+            held = self.accelerator.unwrap_model(self.model).state_dict()
+            self._best = (self.state.global_step, {name: of.detach().cpu().clone() for name, of in held.items()})
+
+    def _load_best_model(self) -> None:
+        model = self.accelerator.unwrap_model(self.model)
+        if self._best:
+            model.load_state_dict(self._best[1])
+        weights.take_rank_zeros(model)
+
+
+class _Moments(TrainerCallback):
+    """Where the loop of transformers has come to what happens here."""
+
+    def __init__(self, trainer: ResumingTrainer) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        if restored := self._trainer._restored:
+            trainer_state.restore_losses(self._trainer, restored.training)
+
+    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        reach("update")
+        if self._trainer._checkpointing:
+            self._trainer._checkpointing.before_update()
+
+
+def _check_no_folder(checkpoint: Any) -> None:
+    if isinstance(checkpoint, bool | None):
+        return
+    raise InvalidInput(
+        f"trainer.train(resume_from_checkpoint={checkpoint!r}): the training goes on from the newest checkpoint of its "
+        "run by itself: leave the argument out. Weights to begin with belong into the model",
+        cause="code",
+    )

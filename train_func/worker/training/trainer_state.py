@@ -1,0 +1,115 @@
+"""The state of a Trainer between two steps: what a checkpoint keeps of it, and how a new one goes on from that."""
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers.trainer_callback import ExportableState, TrainerState
+
+from train_func.worker.training.audit import Coverage
+
+if TYPE_CHECKING:
+    from train_func.worker.training.plan import PlanFacts
+    from train_func.worker.training.resuming import ResumingTrainer as Trainer
+
+# What transformers sums up of the losses between two logs, and over the training.
+_SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
+
+
+def made_of(trainer: "Trainer", facts: "PlanFacts") -> dict[str, Any]:
+    """What two trainings have in common of which one can go on from the other's checkpoint: plan and weights."""
+    model = trainer.model
+    weights = [[name, str(of.dtype), list(of.shape), of.requires_grad] for name, of in model.named_parameters()]
+    plan = {name: getattr(facts, name) for name in ("num_rows", "num_epochs", "steps_per_epoch", "seed")}
+    return {"plan": plan, "weights": weights}
+
+
+def of_training(trainer: "Trainer") -> dict[str, Any]:
+    """What all ranks have alike; its tensors are those of the training themselves."""
+    scaler = getattr(trainer.accelerator, "scaler", None)
+    kept = dataclasses.asdict(trainer.state)
+    for name in ("stateful_callbacks", "is_local_process_zero", "is_world_process_zero"):
+        del kept[name]  # of each rank
+    return {
+        "model": trainer.accelerator.unwrap_model(trainer.model).state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "scheduler": trainer.lr_scheduler.state_dict(),
+        "scaler": scaler.state_dict() if scaler else None,
+        "progress": kept,
+        "losses": {name: float(getattr(trainer, name)) for name in _SUMS},
+        "coverage": [dataclasses.asdict(of) for of in trainer.coverage],
+    }
+
+
+def lasting(trainer: "Trainer") -> frozenset[int]:
+    """Addresses of the tensors that nothing but the optimizer's step changes."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    of_optimizer = (of for state in trainer.optimizer.state.values() for of in state.values())
+    tensors = [*model.parameters(), *(of for of in of_optimizer if isinstance(of, torch.Tensor))]
+    return frozenset(tensor.data_ptr() for tensor in tensors)
+
+
+def of_rank(trainer: "Trainer", used: Any, votes: list[str]) -> dict[str, Any]:
+    """What each rank has for itself; ``used``: ids of the rows it has used in the epoch."""
+    return {
+        "used": used,
+        "votes": votes,
+        "callbacks": [[type(of).__name__, of.state().get("attributes", {})] for of in _stateful(trainer)],
+        "flos": float(trainer.current_flos),
+        "random": random_state(),
+    }
+
+
+def restore(trainer: "Trainer", training: dict[str, Any]) -> None:
+    """Puts back weights, optimizer and schedule, when transformers has made and prepared them."""
+    trainer.accelerator.unwrap_model(trainer.model).load_state_dict(training["model"])
+    trainer.optimizer.load_state_dict(training["optimizer"])
+    trainer.lr_scheduler.load_state_dict(training["scheduler"])
+    if scaler := getattr(trainer.accelerator, "scaler", None):
+        scaler.load_state_dict(training["scaler"])
+
+
+def restore_progress(trainer: "Trainer", training: dict[str, Any], rank: dict[str, Any]) -> None:
+    """Puts back how far the training is, and what callbacks know."""
+    names = {of.name for of in dataclasses.fields(TrainerState)}
+    for name, value in training["progress"].items():
+        if name in names:
+            setattr(trainer.state, name, value)
+    trainer.coverage = [Coverage(**of) for of in training["coverage"]]
+    trainer.current_flos = rank["flos"]
+    of_callbacks = list(rank["callbacks"])
+    for callback in _stateful(trainer):
+        found = next((of for of in of_callbacks if of[0] == type(callback).__name__), None)
+        if found:
+            of_callbacks.remove(found)
+            for name, value in found[1].items():
+                setattr(callback, name, value)
+
+
+def restore_losses(trainer: "Trainer", training: dict[str, Any]) -> None:
+    """Puts back the sums of losses, which transformers sets to nothing when it begins."""
+    for name in _SUMS:
+        kept, now = training["losses"][name], getattr(trainer, name)
+        setattr(trainer, name, torch.full_like(now, kept) if isinstance(now, torch.Tensor) else type(now)(kept))
+
+
+def random_state() -> dict[str, Any]:
+    """Of every generator of this process."""
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state(), "cuda": cuda}
+
+
+def restore_random(state: dict[str, Any]) -> None:
+    """The inverse of ``random_state``."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def _stateful(trainer: "Trainer") -> Iterator[Any]:
+    return (of for of in (*trainer.callback_handler.callbacks, trainer.control) if isinstance(of, ExportableState))
