@@ -35,6 +35,10 @@ def digest_of(state):
     return digest.hexdigest()
 
 
+def without_times(log):
+    return {name: value for name, value in log.items() if not name.endswith(("runtime", "per_second"))}
+
+
 def with_trainer(folder, *, to_best=False, **fields):
     """A Trainer; ``to_best``: with early stopping, and the best weights in the end."""
     record = record_of(folder, **fields)
