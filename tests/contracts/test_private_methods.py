@@ -4,16 +4,23 @@ import transformers
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
 from train_func.worker.pod.launcher import Launcher
+from train_func.worker.training.resuming import ResumingTrainer
 from train_func.worker.training.trainer import Trainer
 
 OF_TRANSFORMERS = {
     "_build_accelerator_args",
     "_evaluate",
-    "_finalize_training",
     "_get_num_items_in_batch",
-    "_load_best_model",
     "_maybe_log_save_evaluate",
     "_run_epoch",
+}
+OF_RESUMING = {
+    "_init_training_state",
+    "_load_best_model",
+    "_load_rng_state",
+    "_prepare_for_training",
+    "_run_epoch",
+    "_save_checkpoint",
 }
 OF_TORCH = {
     "_construct_event",
@@ -32,4 +39,5 @@ def private_names(ours, theirs):
 
 def test_the_private_methods_that_are_replaced_are_these():
     assert private_names(Trainer, transformers.Trainer) == OF_TRANSFORMERS
+    assert private_names(ResumingTrainer, transformers.Trainer) == OF_RESUMING
     assert private_names(Launcher, LocalElasticAgent) == OF_TORCH

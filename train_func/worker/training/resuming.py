@@ -4,6 +4,7 @@ transformers' own checkpoints are folders of one machine, each rank's stop is it
 to throw them away. Here ``save_strategy`` asks for a checkpoint in the store, and a plan knows where any step begins.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,11 +16,11 @@ from train_func.errors import InvalidInput
 from train_func.failpoint import reach
 from train_func.worker.pod import stop_flag
 from train_func.worker.training import best, trainer_state, weights, world
+from train_func.worker.training.audit import Coverage
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored
 from train_func.worker.training.control_flags import STOPS, StopVotes
 
 if TYPE_CHECKING:
-    from train_func.worker.training.audit import Coverage
     from train_func.worker.training.plan import PlanFacts
 
 
@@ -68,6 +69,7 @@ class ResumingTrainer(transformers.Trainer):
         if self._restored is None:
             return begun
         trainer_state.restore_progress(self, self._restored.training, self._restored.rank)
+        self.coverage = [Coverage(**of) for of in self._restored.training["coverage"]]
         self._stop_votes.ask(self._restored.rank["votes"])
         self._best = self._restored.best
         return self._restored.training["epoch"], 0
@@ -114,7 +116,11 @@ class ResumingTrainer(transformers.Trainer):
     def _save_and_stop(self, counts: Sequence[int], epoch: int, num_steps: int) -> None:
         def parts() -> Parts:
             is_over = self.control.should_training_stop or epoch == self._facts.num_epochs
-            place = {"epoch": self._facts.num_epochs if is_over else epoch, "num_steps": num_steps}
+            place = {
+                "epoch": self._facts.num_epochs if is_over else epoch,
+                "num_steps": num_steps,
+                "coverage": [dataclasses.asdict(of) for of in self.coverage],
+            }
             used = [row for row_ids in self._used for row in row_ids] if num_steps else []
             rank = trainer_state.of_rank(self, used, self._stop_votes.asked)
             return Parts({**trainer_state.of_training(self), **place}, rank, trainer_state.lasting(self), self._best)

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from transformers.trainer_callback import ExportableState, TrainerState
 
-from train_func.worker.training.audit import Coverage
-
 if TYPE_CHECKING:
+    from transformers import Trainer
+
     from train_func.worker.training.plan import PlanFacts
-    from train_func.worker.training.resuming import ResumingTrainer as Trainer
 
 # What transformers sums up of the losses between two logs, and over the training.
 _SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
@@ -40,7 +39,6 @@ def of_training(trainer: "Trainer") -> dict[str, Any]:
         "scaler": scaler.state_dict() if scaler else None,
         "progress": kept,
         "losses": {name: float(getattr(trainer, name)) for name in _SUMS},
-        "coverage": [dataclasses.asdict(of) for of in trainer.coverage],
     }
 
 
@@ -78,7 +76,6 @@ def restore_progress(trainer: "Trainer", training: dict[str, Any], rank: dict[st
     for name, value in training["progress"].items():
         if name in names:
             setattr(trainer.state, name, value)
-    trainer.coverage = [Coverage(**of) for of in training["coverage"]]
     trainer.current_flos = rank["flos"]
     of_callbacks = list(rank["callbacks"])
     for callback in _stateful(trainer):
