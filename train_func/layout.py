@@ -30,6 +30,7 @@ from dataclasses import dataclass
 INPUTS = "inputs"
 PROBES = "probes"
 MODEL_MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
+CHECKPOINT_MANIFEST = "manifest.json"
 PIPELINE, CARD = "pipeline.json", "README.md"  # of a published model
 RUN, CELLS, SOURCE = "run.json", "cells.json", "source.py"
 _OF_ATTEMPT = re.compile(r"(?P<attempt>\d+)/(?:(?P<lease>lease\.json)|worker-(?P<worker>\d+)\.(?P<kind>json|log))")
@@ -147,6 +148,11 @@ class RunKeys:
     def checkpoints_of(self, number: int) -> str:
         """Folder of the checkpoints of one training of the function."""
         return f"{self.checkpoints}/{number}"
+
+    def attempt_of_checkpoint(self, key: str) -> int | None:
+        """The attempt that saved the checkpoint whose manifest has this key; None when it is no such manifest."""
+        parts = key.removeprefix(f"{self.checkpoints}/").split("/")
+        return int(parts[1]) if len(parts) == 4 and parts[3] == CHECKPOINT_MANIFEST and parts[1].isdecimal() else None
 
     def attempt(self, number: int) -> AttemptKeys:
         """The keys of attempt ``number``."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from train_func.errors import StorageFailed
 from train_func.failpoint import reach
+from train_func.layout import CHECKPOINT_MANIFEST
 from train_func.records import RunRecord
 from train_func.storage import Store, find
 from train_func.worker.checkpoint.manifest import FileEntry, Kept, Manifest, Pointer, sha256_of
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 KEPT = 2  # checkpoints; the newest may be of no use
 TAKES = 10  # tries to take the pointer over while others write it
-MANIFEST = "manifest.json"
 TRAINING, BEST = "training", "best"  # files of a checkpoint beside those of its ranks
 
 
@@ -114,7 +114,7 @@ class Checkpoints:
             fingerprint=self._fingerprint,
             files=files,
         )
-        data, key = manifest.to_json(), f"{folder}/{MANIFEST}"
+        data, key = manifest.to_json(), f"{folder}/{CHECKPOINT_MANIFEST}"
         self._store.put(key, data)
         reach("checkpoint manifest put")
         self._lead(Kept(step, key, sha256_of(data)))
@@ -232,7 +232,7 @@ class Checkpoints:
     def _place_of(self, key: str) -> tuple[int, int] | None:
         """Attempt and step of the checkpoint whose manifest has this key; None where it is none's."""
         parts = key.removeprefix(f"{self._folder}/").split("/")
-        if len(parts) != 3 or parts[2] != MANIFEST or not (parts[0].isdecimal() and parts[1].isdecimal()):
+        if len(parts) != 3 or parts[2] != CHECKPOINT_MANIFEST or not (parts[0].isdecimal() and parts[1].isdecimal()):
             return None
         return int(parts[0]), int(parts[1])
 

@@ -132,11 +132,12 @@ class Attempts:
         """Counts the attempts of this submission; ``current`` is counted however its workers end.
 
         Only without the time of the submission a final end before tells of a new one: a worker writes down that it is
-        done and may be lost with its group all the same. Progress will end the count here as well, once there are
-        checkpoints to tell of it.
+        done and may be lost with its group all the same. Of the attempts up to the last that has saved a checkpoint
+        none is charged: they have come further.
         """
         submitted = self._record.submitted
         ended = self._ended()
+        saved = self._last_that_saved()
         num_started, num_charged, last = 0, 0, None
         for number in sorted(ended, reverse=True):
             lease = self._lease_of(number) if number != current else None
@@ -146,10 +147,15 @@ class Attempts:
             if number != current and not submitted and any(not exits.retryable(end.exit_code) for end in ends):
                 break
             num_started += 1
-            if not any(end.exit_code in _FREE for end in ends):
+            if number > saved and not any(end.exit_code in _FREE for end in ends):
                 num_charged += 1
                 last = last or next(iter(ends), None)
         return Account(num_started, num_charged, self._record.run.max_attempts, last)
+
+    def _last_that_saved(self) -> int:
+        """Number of the last attempt with a complete checkpoint; 0 when there is none."""
+        keys = (entry.key for entry in self._store.list(f"{self._keys.checkpoints}/"))
+        return max((attempt for key in keys if (attempt := self._keys.attempt_of_checkpoint(key))), default=0)
 
     def end_keys(self) -> set[str]:
         """Keys of all end records there are now."""

@@ -21,14 +21,15 @@ from torch.distributed.elastic.events.api import Event, EventSource
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousHandler
 
+from train_func import exits
 from train_func.worker.pod import output, trackers
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.log_tee import LogTee
-from train_func.worker.pod.peers import Peers
+from train_func.worker.pod.peers import Peers, PeersLost
 from train_func.worker.pod.processes import signal_group
 from train_func.worker.pod.rank_end import Outcome, RankEnd, running
 from train_func.worker.pod.rendezvous import Rendezvous
-from train_func.worker.pod.stop import Stop
+from train_func.worker.pod.stop import RESERVE, Stop
 from train_func.worker.pod.verdict import stopped
 
 Open = Callable[[Peers], Mapping[str, str]]
@@ -48,7 +49,7 @@ class Launcher(LocalElasticAgent):
     ) -> None:
         _silence()
         self._worker = environment.worker
-        self._patience = environment.timings.patience
+        self._patience, self._grace = environment.timings.patience, environment.grace - RESERVE
         self._stop = stop
         self._log_tee = log_tee
         self._open_attempt = open_attempt
@@ -109,7 +110,12 @@ class Launcher(LocalElasticAgent):
         if self._stop.requested:
             self._peers.tell(stopped(self._worker, self._stop.name))
         self._stop.check()
-        self._peers.look()
+        try:
+            self._peers.look()
+        except PeersLost as lost:
+            if lost.verdict and lost.verdict.exit_code == exits.STOPPED:
+                self._patience = self._grace  # the ranks of all workers save together
+            raise
         self._look()
         if self._failed_ends():
             self._await_root()

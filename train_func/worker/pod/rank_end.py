@@ -12,6 +12,7 @@ from train_func.attempt_records import Failure, RankRecord
 from train_func.errors import Cause
 from train_func.events import now
 from train_func.exits import CODE, Exit, exit_of, is_lost_peer
+from train_func.worker.pod.stop_flag import StopSignal
 
 LONGEST_MESSAGE = 4_000  # characters; a record stays readable when an exception carries a whole tensor
 LONGEST_TRACEBACK = 60_000
@@ -21,8 +22,8 @@ LONGEST_TRACEBACK = 60_000
 class Outcome:
     """How a rank ended by itself.
 
-    ``follows``: it failed only because a peer had gone. ``separate``: it had torch and never formed a process group
-    with all the others.
+    ``follows``: it ended only because a peer had gone, or was told to stop. ``separate``: it had torch and never
+    formed a process group with all the others.
     """
 
     exit_code: int
@@ -119,7 +120,8 @@ def of_error(error: BaseException, *, session: bool) -> Outcome:
         traceback=_cut("".join(traceback.format_exception(error)), LONGEST_TRACEBACK),
         time=now(),
     )
-    return Outcome(ended.code, ended.cause, session, is_lost_peer(error), failure)
+    follows = is_lost_peer(error) or (isinstance(error, StopSignal) and error.follows)
+    return Outcome(ended.code, ended.cause, session, follows, failure)
 
 
 def exit_of_rank(error: BaseException) -> Exit:

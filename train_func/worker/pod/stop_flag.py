@@ -11,7 +11,11 @@ from types import FrameType
 
 
 class StopSignal(KeyboardInterrupt):
-    """Raised in train_func where a signal to stop ends it."""
+    """Raised in train_func where a signal to stop ends it. ``follows``: it had come to another rank alone."""
+
+    def __init__(self, message: str, *, follows: bool = False) -> None:
+        super().__init__(message)
+        self.follows = follows
 
 
 _names: list[str] = []
@@ -36,7 +40,8 @@ def requested() -> bool:
 
 def stopped_after(step: int) -> StopSignal:
     """What is raised when all ranks stop together, ``step`` steps done."""
-    return StopSignal(f"{_names[0] if _names else 'a signal to another rank'}, after step {step}")
+    name = _names[0] if _names else "a signal to another rank"
+    return StopSignal(f"{name}, after step {step}", follows=not _names)
 
 
 @contextlib.contextmanager

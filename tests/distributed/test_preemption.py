@@ -1,0 +1,74 @@
+"""A signal to stop: all workers save at the same step and leave within the grace period, and lose no step."""
+
+import re
+import signal
+
+import pytest
+
+from tests.distributed.pods import Job
+from train_func.storage import open_store
+from train_func.worker.checkpoint.manifest import Pointer
+
+STEPS = 28  # 101 rows in batches of 16, four times
+SOURCE = """
+def train_func(parameters):
+    from datasets.distributed import split_dataset_by_node
+    from transformers import TrainerCallback, TrainingArguments
+    from tests.distributed import small
+    from train_func.worker import Session, Trainer
+
+    class Tells(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            print(f"step {state.global_step} is done", flush=True)
+
+    with Session(parameters) as session:
+        plan = split_dataset_by_node(session.plan(small.rows(101)), session.rank, session.world_size)
+        arguments = TrainingArguments(**{**session.arguments(), "bf16": False})
+        collate = small.collate
+        trainer = Trainer(
+            model=small.model(0.1), args=arguments, train_dataset=plan, data_collator=collate, callbacks=[Tells()]
+        )
+        trainer.train()
+        session.publish(trainer)
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    jobs = []
+
+    def make(**settings):
+        fields = {"epochs": 4, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600}
+        jobs.append(Job(tmp_path / str(len(jobs)), SOURCE, workers=2, grace=30, **{**fields, **settings}))
+        return jobs[-1]
+
+    yield make
+    for pod in (pod for made in jobs for pod in made.started if pod.process.poll() is None):
+        pod.process.kill()
+        pod.process.wait()
+
+
+def steps_of(pod):
+    return [int(step) for step in re.findall(r"step (\d+) is done", pod.output)]
+
+
+def newest_of(job):
+    data = open_store(job.record.store).get(f"{job.record.keys.checkpoints_of(0)}/newest.json").data
+    return Pointer.from_json(data, "").kept[0].step
+
+
+@pytest.mark.parametrize("signalled", [[0], [1], [0, 1]])
+def test_all_workers_stop_behind_the_same_step_and_lose_none(job, signalled):
+    made = job().start()
+    made.pods[1].says(r"step 5 is done")
+    for worker in signalled:
+        made.pods[worker].signal(signal.SIGTERM)
+    codes = made.exit_codes()
+    assert [codes[worker] for worker in signalled] == [143] * len(signalled)
+    assert all(code in (143, 145) for code in codes)
+    done = [steps_of(pod) for pod in made.started]
+    assert done[0] == done[1] == list(range(1, newest_of(made) + 1))
+    made.start()
+    assert made.exit_codes() == [0, 0]
+    for pod in made.started[2:]:
+        assert steps_of(pod) == list(range(newest_of(made) + 1, STEPS + 1))
