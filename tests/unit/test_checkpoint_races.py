@@ -1,0 +1,141 @@
+"""Two attempts that save at once: one leads, the pointer never goes back, and what it names is always whole."""
+
+import random
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+
+from tests.unit.test_checkpoint_damage import checkpoints_of, record_in
+from train_func.errors import StorageFailed
+from train_func.storage import open_store
+from train_func.worker.checkpoint.checkpoints import TRAINING, Checkpoints, of_rank
+from train_func.worker.checkpoint.manifest import Pointer
+from train_func.worker.checkpoint.state import State
+
+MEMORY = Path("/dev/shm")  # nothing has to outlive the test, and a disk would be most of its time
+SEEDS = 100
+SAVES = 3
+
+
+class Scheduled:
+    """A store whose calls wait until it is their writer's turn; notes what the pointer was made."""
+
+    def __init__(self, store, turns, writer, moves):
+        self._store, self._turns, self._writer, self._moves = store, turns, writer, moves
+        self.address = store.address
+
+    def __getattr__(self, name):
+        call = getattr(self._store, name)
+
+        def waits(*args, **kwargs):
+            with self._turns.turn(self._writer):
+                found = call(*args, **kwargs)
+                if name == "put" and args[0].endswith("newest.json"):
+                    self._moves.append(Pointer.from_json(args[1], ""))
+                return found
+
+        return waits
+
+
+class Turns:
+    """Lets one writer make one call at a time; which one is drawn."""
+
+    def __init__(self, seed, writers):
+        self._draw, self._at_work, self._waiting = random.Random(seed), set(writers), set()
+        self._changed, self._next = threading.Condition(), None
+
+    def turn(self, writer):
+        return _Turn(self, writer)
+
+    def begin(self, writer):
+        with self._changed:
+            self._waiting.add(writer)
+            self._draw_next()
+            self._changed.wait_for(lambda: self._next == writer)
+
+    def end(self, writer):
+        with self._changed:
+            self._waiting.discard(writer)
+            self._next = None
+
+    def leave(self, writer):
+        with self._changed:
+            self._at_work.discard(writer)
+            self._draw_next()
+
+    def _draw_next(self):
+        if self._next is None and self._waiting == self._at_work and self._waiting:
+            self._next = self._draw.choice(sorted(self._waiting))
+            self._changed.notify_all()
+
+
+class _Turn:
+    def __init__(self, turns, writer):
+        self._turns, self._writer = turns, writer
+
+    def __enter__(self):
+        self._turns.begin(self._writer)
+
+    def __exit__(self, *error):
+        self._turns.end(self._writer)
+
+
+def state_of(attempt, step):
+    return State.of({"attempt": attempt, "step": step, "w": torch.full((3,), float(step))}, TRAINING)
+
+
+def saves(store, record, attempt, folder, ended):
+    """What a rank 0 does: it takes over, goes on from the newest, and saves some steps."""
+    made = Checkpoints(store, record, attempt, "a training")
+    try:
+        made.take_over()
+        found = made.newest(folder)
+        step = found.manifest.step if found else 0
+        assert found is None or found.refused == ()
+        for number in range(1, SAVES + 1):
+            paths = {}
+            for name in (TRAINING, of_rank(0)):
+                paths[name] = folder / name
+                state_of(attempt, step + number).write(paths[name])
+            made.add(step + number, 1, paths)
+        ended[attempt] = "done"
+    except StorageFailed as failure:
+        ended[attempt] = failure.reason
+    except BaseException as error:
+        ended[attempt] = error
+
+
+@pytest.mark.parametrize("seeds", [range(SEEDS), pytest.param(range(SEEDS, 1000), marks=pytest.mark.slow)])
+def test_of_two_attempts_that_save_at_once_the_later_leads(seeds):
+    for seed in seeds:
+        with TemporaryDirectory(dir=MEMORY) as folder:
+            check_one(seed, Path(folder))
+
+
+def check_one(seed, folder):
+    record = record_in(folder)
+    turns, moves, ended = Turns(seed, (1, 2)), [], {}
+
+    def write(attempt):
+        own = folder / f"of-{attempt}"
+        own.mkdir()
+        saves(Scheduled(open_store(record.store), turns, attempt, moves), record, attempt, own, ended)
+        turns.leave(attempt)
+
+    writers = [threading.Thread(target=write, args=(attempt,)) for attempt in (1, 2)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert ended[2] == "done", (seed, ended)
+    assert ended[1] in ("done", "conflict"), (seed, ended)
+    order = [(of.attempt, of.moves, of.kept[0].step if of.kept else 0) for of in moves]
+    assert order == sorted(order) and len({of.moves for of in moves}) == len(moves), (seed, order)
+    found = checkpoints_of(record, attempt=3).newest(folder / "of-1")
+    assert (found.refused, found.manifest.attempt) == ((), 2), seed
+    assert found.states[TRAINING].whole()["step"] == found.manifest.step
+    there = {entry.key.split("/")[-2] for entry in open_store(record.store).list(f"{record.keys.checkpoints_of(0)}/2/")}
+    assert len(there) == 2, seed  # two are kept, and no third
