@@ -14,6 +14,7 @@ from pathlib import Path
 
 from train_func.failpoint import VARIABLE
 
+KILL, STOP = 1.0, 20.0  # seconds that the others have when one has ended, or has stopped
 LIMIT = 120.0  # seconds of an attempt; only a hang comes near it
 
 
@@ -21,11 +22,8 @@ class Ended(Exception):
     """An attempt has hung."""
 
 
-def attempt(program, number, world_size, folder, *, failpoint=None, signals=(), store="store", **others):
-    """Runs ``program(folder, **others)`` on so many ranks; returns their exit codes, negative for a signal.
-
-    ``signals``: called again and again with the pids while ranks run; for tests that send signals of their own.
-    """
+def attempt(program, number, world_size, folder, *, failpoint=None, **others):
+    """Runs ``program(folder, **others)`` on so many ranks; returns their exit codes, negative for a signal."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -82,8 +80,8 @@ def _wait(pids):
                 found, status = os.waitpid(pid, os.WNOHANG)
                 if found:
                     codes[pid] = os.waitstatus_to_exitcode(status)
-        if any(codes.values()) and grace is None:
-            grace = time.monotonic() + 1.0
+        if any(codes.values()) and grace is None:  # ranks that stop together need a moment
+            grace = time.monotonic() + (STOP if {143} >= set(codes.values()) else KILL)
         if grace and time.monotonic() > grace:
             for pid in set(pids) - set(codes):
                 os.kill(pid, signal.SIGKILL)

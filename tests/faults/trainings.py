@@ -6,9 +6,11 @@ import os
 
 import torch
 from datasets.distributed import split_dataset_by_node
-from transformers import EarlyStoppingCallback, TrainingArguments
+from torch.nn.parallel import DistributedDataParallel
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 
 from tests.distributed import small
+from train_func.failpoint import reach
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.worker import Session, Trainer
@@ -35,6 +37,15 @@ def digest_of(state):
     return digest.hexdigest()
 
 
+class Tells(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        tell(state.global_step)
+
+
+def tell(step):
+    print(f"step {step} is done", flush=True)
+
+
 def without_times(log):
     return {name: value for name, value in log.items() if not name.endswith(("runtime", "per_second"))}
 
@@ -58,7 +69,7 @@ def with_trainer(folder, *, to_best=False, **fields):
             train_dataset=plan,
             eval_dataset=small.rows(40, seed=1),
             data_collator=small.collate_and_mask,
-            callbacks=[EarlyStoppingCallback(early_stopping_patience=1)] if to_best else [],
+            callbacks=[Tells(), *([EarlyStoppingCallback(early_stopping_patience=1)] if to_best else [])],
         )
         trainer.train()
         session.publish(trainer)
@@ -73,3 +84,52 @@ def with_trainer(folder, *, to_best=False, **fields):
             ],
         }
     (folder / f"result-{os.environ['RANK']}.json").write_text(json.dumps(found, sort_keys=True))
+
+
+def with_own_loop(folder, **fields):
+    """A loop of one's own, with DDP, a schedule, dropout and accumulation."""
+    record = record_of(folder, **fields)
+    with Session({"train_func": record.to_dict()}) as session:
+        plan = split_dataset_by_node(session.plan(small.rows(NUM_ROWS)), session.rank, session.world_size)
+        model = small.model(dropout=0.1)
+        parallel = DistributedDataParallel(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=EPOCHS * 7)
+        losses = Losses()
+        session.checkpoint(parallel, optimizer, schedule=schedule, losses=losses)
+        for step in session.steps(plan, small.collate_and_mask):
+            for batch, weight in step:
+                loss = weight * parallel(**batch).loss
+                reach("forward")
+                loss.backward()
+                reach("backward")
+                losses.add(loss)
+            reach("update")
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            tell(step.number)
+        session.publish(model)
+        found = {
+            "weights": digest_of(model.state_dict()),
+            "optimizer": digest_of(optimizer.state_dict()),
+            "step": step.number,
+            "losses": losses.values,
+        }
+    (folder / f"result-{os.environ['RANK']}.json").write_text(json.dumps(found, sort_keys=True))
+
+
+class Losses:
+    """What a loop of one's own keeps of itself."""
+
+    def __init__(self):
+        self.values = []
+
+    def add(self, loss):
+        self.values.append(loss.item())
+
+    def state_dict(self):
+        return {"values": list(self.values)}
+
+    def load_state_dict(self, state):
+        self.values = list(state["values"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from train_func.errors import StorageFailed, StorageReason
+from train_func.failpoint import reach
 
 CHUNK = 1 << 20  # bytes
 _REASONS: dict[int, tuple[StorageReason, str]] = {
@@ -43,6 +44,7 @@ def temporary(folder: Path) -> Iterator[BinaryIO]:
 def settle(file: BinaryIO) -> None:
     """Writes the bytes of ``file`` to the disk; the slow step, to be done before any lock is taken."""
     file.flush()
+    reach("file written")
     os.fsync(file.fileno())
 
 
@@ -55,6 +57,7 @@ def place(file: BinaryIO, target: Path, *, exclusive: bool = False) -> None:
         os.link(file.name, target)
     else:
         Path(file.name).replace(target)
+    reach("file placed")
     sync_folder(target.parent)
 
 
@@ -92,6 +95,7 @@ def copy(source: BinaryIO, target: BinaryIO) -> str:
     digest = hashlib.sha256()
     while chunk := source.read(CHUNK):
         target.write(chunk)
+        reach("chunk written")
         digest.update(chunk)
     return digest.hexdigest()
 

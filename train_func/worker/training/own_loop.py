@@ -1,5 +1,6 @@
 """The steps of an own loop: this rank's micro-batches of a plan with their weights, and the audit of every epoch."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,6 +14,7 @@ from torch.utils.data import default_collate
 from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.worker.training import audit, world
+from train_func.worker.training.own_state import OwnState
 from train_func.worker.training.plan import as_tensors, facts_of, row_ids_of, rows_of
 from train_func.worker.training.plan_loader import PlanLoader
 from train_func.worker.training.randomness import seed_for
@@ -83,20 +85,30 @@ def _column(name: str, values: list[Any]) -> Any:
 
 
 def steps(
-    part: Dataset, device: torch.device, collate: Callable[[list[dict[str, Any]]], Any] | None
+    part: Dataset,
+    device: torch.device,
+    collate: Callable[[list[dict[str, Any]]], Any] | None,
+    state: OwnState | None = None,
 ) -> Iterator[OwnStep]:
-    """Collective: what ``Session.steps`` gives."""
+    """Collective: what ``Session.steps`` gives; ``state``: what is saved between two steps, and gone on from."""
     facts = world.on_all_ranks(lambda: facts_of(part))
     part = part if collate else world.on_all_ranks(lambda: as_tensors(part))
     expected = row_ids_of(rows_of(part))
     audit.check_plan_part(part, facts)
     loader = PlanLoader(part, facts, _Wrapping(collate or _stacked), num_workers=0, pin_memory=False)
-    for epoch in range(facts.num_epochs):
-        used: list[Any] = []
-        loader.set_epoch(epoch)
-        entries = iter(loader)
-        for number in range(facts.steps_per_epoch):
-            step = Step(islice(entries, facts.accumulation), Items(), device)
-            of_run = epoch * facts.steps_per_epoch + number + 1
-            yield OwnStep(of_run, epoch + 1, step.now.place.batch_rows, step, facts.seed, used)
-        audit.check_epoch(epoch + 1, expected, np.asarray(used, dtype=expected.dtype))
+    done, used = state.begin() if state else (0, [])
+    begun = done
+    with state.deferring() if state else contextlib.nullcontext():
+        for epoch in range(done // facts.steps_per_epoch, facts.num_epochs):
+            loader.set_epoch(epoch, done % facts.steps_per_epoch * facts.accumulation)
+            entries = iter(loader)
+            while done < (epoch + 1) * facts.steps_per_epoch:
+                step = Step(islice(entries, facts.accumulation), Items(), device, state.votes() if state else ())
+                if state and done > begun:
+                    state.decide(step.votes, done, used)
+                done += 1
+                yield OwnStep(done, epoch + 1, step.now.place.batch_rows, step, facts.seed, used)
+            audit.check_epoch(epoch + 1, expected, np.asarray(used, dtype=expected.dtype))
+            used = []
+        if state:
+            state.end(done, device)

@@ -46,19 +46,19 @@ class PlanLoader(DataLoader[Any]):
             generator=torch.Generator(),  # its own, so that it draws nothing from the process's
         )
 
-    def set_epoch(self, epoch: int) -> None:
-        """``epoch``: the one to serve next, from 0."""
-        self._entries.epoch = epoch
+    def set_epoch(self, epoch: int, skipped: int = 0) -> None:
+        """``epoch``: the one to serve next, from 0, without its first ``skipped`` entries."""
+        self._entries.epoch, self._entries.skipped = epoch, skipped
 
 
 class _EntriesOfEpoch(Sampler[int]):
     """Where the entries of an epoch stand in the part."""
 
     def __init__(self, num_entries: int) -> None:
-        self.num_entries, self.epoch = num_entries, 0
+        self.num_entries, self.epoch, self.skipped = num_entries, 0, 0
 
     def __iter__(self) -> Iterator[int]:
-        return iter(range(self.epoch * self.num_entries, (self.epoch + 1) * self.num_entries))
+        return iter(range(self.epoch * self.num_entries + self.skipped, (self.epoch + 1) * self.num_entries))
 
     def __len__(self) -> int:
         return self.num_entries

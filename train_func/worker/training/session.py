@@ -43,6 +43,7 @@ from train_func.worker.training.audit import Coverage, RowIds
 from train_func.worker.training.checkpointing import Trainings
 from train_func.worker.training.loading import Loading
 from train_func.worker.training.metric_values import reported
+from train_func.worker.training.own_state import OwnState
 from train_func.worker.training.plan import build_plan, row_ids_of
 from train_func.worker.training.publishing import Publishing
 from train_func.worker.training.sketch import sketch
@@ -74,6 +75,7 @@ class Session:
         self._held_out: Dataset | None = None
         self._stock_coverage: Coverage | None = None
         self._trainers: list[transformers.Trainer] = []
+        self._own_state: OwnState | None = None
 
     def __enter__(self) -> Self:
         sessions.here.opened = True
@@ -109,8 +111,8 @@ class Session:
             cut.check_ranks(self.record, self.world_size, self.numerics)
         Trainer.task = world.on_all_ranks(lambda: self._loading.task if self.run.task else None)
         opening.callback(setattr, Trainer, "task", None)
-        trainings = Trainings(self.store, self.record, self.attempt, self.numerics, self._work / "checkpoint")
-        Trainer.checkpoints = trainings.begin
+        self._trainings = Trainings(self.store, self.record, self.attempt, self.numerics, self._work / "checkpoint")
+        Trainer.checkpoints = self._trainings.begin
         opening.callback(setattr, Trainer, "checkpoints", None)
         self._watch = hf_trainer_guard.Watch(self._before_training, self._after_training, lambda: self._held_out)
         opening.enter_context(self._watch.lasts())
@@ -207,7 +209,24 @@ class Session:
             InvalidInput: (cause "code", on every rank) when ``plan`` was not split once, or rows were left out; on
                 one rank, when rows cannot be made a batch.
         """
-        return own_loop.steps(plan, self.device, collate)
+        state, self._own_state = self._own_state, None
+        return own_loop.steps(plan, self.device, collate, state)
+
+    def checkpoint(self, *objects: Any, **named: Any) -> None:
+        """What the next ``session.steps`` saves between its steps, and goes on from after a restart.
+
+        Models, optimizers, schedulers, and whatever else has ``state_dict`` and ``load_state_dict``. They get the
+        state of the newest checkpoint here, so that the loop goes on behind it with the step that comes next::
+
+            session.checkpoint(model, optimizer)
+            for step in session.steps(plan):
+
+        Raises:
+            InvalidInput: (cause "code", on every rank) naming those without such methods.
+            StorageFailed: reason "damaged" when there are checkpoints, and none can be used.
+        """
+        numbered = {str(number): of for number, of in enumerate(objects)}
+        self._own_state = OwnState(self._trainings, {**numbered, **named}, self.device)
 
     def report(self, step: int, **metrics: Any) -> None:
         """Says how far a loop of your own is: ``watch`` shows it and ``job.history()`` keeps it. Of rank 0 alone.

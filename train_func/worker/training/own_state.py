@@ -1,0 +1,103 @@
+"""The state of a loop of one's own: the objects that a checkpoint keeps, and where in the plan the loop is."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from train_func.errors import InvalidInput
+from train_func.worker.pod import stop_flag
+from train_func.worker.training import world
+from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored, Trainings
+from train_func.worker.training.trainer_state import random_state, restore_random
+
+
+class OwnState:
+    """Collective, as Checkpointing: restores its objects when it is made, and saves them between steps."""
+
+    def __init__(self, trainings: Trainings, objects: Mapping[str, Any], device: torch.device) -> None:
+        """Raises InvalidInput (cause "code") for an object without state_dict and load_state_dict."""
+        self._objects = {name: of.module if _is_ddp(of) else of for name, of in objects.items()}
+        world.on_all_ranks(self._check)
+        self._checkpointing: Checkpointing = trainings.begin({"objects": _made_of(self._objects)})
+        self._restored: Restored | None = self._checkpointing.restore(device)
+        if self._restored:
+            for name, of in self._objects.items():
+                of.load_state_dict(self._restored.training["objects"][name])
+        for of in self._optimizers():
+            of.register_step_pre_hook(lambda *args: self._checkpointing.before_update())
+
+    def _check(self) -> None:
+        wrong = {name: of for name, of in self._objects.items() if not _has_state(of)}
+        faults = [f"session.checkpoint: {name} is a {type(of).__name__}" for name, of in wrong.items()]
+        if not self._objects:
+            faults = ["session.checkpoint was given nothing"]
+        if faults:
+            expected = (
+                "models, optimizers, schedulers and other objects with state_dict and load_state_dict are expected"
+            )
+            raise InvalidInput([f"{fault}: {expected}" for fault in faults], cause="code")
+
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return [of for of in self._objects.values() if isinstance(of, torch.optim.Optimizer)]
+
+    def begin(self) -> tuple[int, list[Any]]:
+        """The number of steps that are done, and ids of the rows that this rank has used in their epoch."""
+        restored, self._restored = self._restored, None
+        if restored is None:
+            return 0, []
+        restore_random(restored.rank["random"])
+        return restored.step, [row for of in (restored.rank, *restored.lost) for row in of["used"]]
+
+    @contextlib.contextmanager
+    def deferring(self) -> Iterator[None]:
+        """Within, a signal to stop waits for the end of a step."""
+        with stop_flag.deferred():
+            yield
+
+    def votes(self) -> list[int]:
+        """Of this rank, to be added up over the ranks and given to ``decide``."""
+        return self._checkpointing.votes()
+
+    def decide(self, counts: Sequence[int], step: int, used: Sequence[Any]) -> None:
+        """Between two steps, ``step`` of them done: saves and stops, where that was voted for."""
+
+        def parts() -> Parts:
+            training = {"objects": {name: of.state_dict() for name, of in self._objects.items()}}
+            return Parts(training, {"used": list(used), "random": random_state()}, self._lasting())
+
+        self._checkpointing.decide(counts, step, parts)
+
+    def end(self, step: int, device: torch.device) -> None:
+        """When all steps are done: what was begun is saved, and a signal that has come meanwhile stops the ranks."""
+        counts = world.total(torch.tensor(self.votes(), device=device)).tolist()
+        self.decide([0, *counts[1:]], step, [])
+        self._checkpointing.close()
+
+    def _lasting(self) -> frozenset[int]:
+        """Nothing, without an optimizer that says when it changes them."""
+        optimizers = self._optimizers()
+        parameters = [of for optimizer in optimizers for group in optimizer.param_groups for of in group["params"]]
+        states = [of for optimizer in optimizers for state in optimizer.state.values() for of in state.values()]
+        return frozenset(of.data_ptr() for of in (*parameters, *states) if isinstance(of, torch.Tensor))
+
+
+def _has_state(of: Any) -> bool:
+    return callable(getattr(of, "state_dict", None)) and callable(getattr(of, "load_state_dict", None))
+
+
+def _is_ddp(of: Any) -> bool:
+    return isinstance(of, DistributedDataParallel)
+
+
+def _made_of(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """What two loops have in common of which one can go on from the other's checkpoint."""
+    return {
+        name: [[own, str(of.dtype), list(of.shape)] for own, of in held.named_parameters()]
+        if isinstance(held, nn.Module)
+        else type(held).__name__
+        for name, held in objects.items()
+    }
