@@ -1,7 +1,7 @@
 """What a worker says while it runs: the kinds of events, and what writes and reads them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from train_func.counted import counted
@@ -159,7 +159,7 @@ class Resumed(Event):
     step: int
     attempt: int
     """That saved it."""
-    refused: tuple[str, ...] = ()
+    refused: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         why = "".join(f"; not taken: {fault}" for fault in self.refused)

@@ -60,7 +60,7 @@ def disturbed(folder, seed, training, how):
         drawn["nth"] //= 2  # it ended before it came there
         shutil.rmtree(folder)
         folder.mkdir()
-    while any(codes[-1]):
+    while any(codes[-1]) and not published(folder):  # what is published already needs no rank any more
         assert len(codes) < 4, codes
         codes.append(forks.attempt(program, len(codes) + 1, RANKS, folder, **settings))
     return {"drawn": drawn, "codes": codes, "steps": [steps_of(folder, n) for n in range(1, len(codes) + 1)]}
@@ -71,8 +71,15 @@ def steps_of(folder, number):
     return [int(step) for step in re.findall(r"^step (\d+) is done$", forks.output(folder, number, 0), re.MULTILINE)]
 
 
+def published(folder):
+    """SHA-256 of the published weights, from the record of the run."""
+    path = folder / "store/a-run/result.json"
+    return json.loads(path.read_text())["files"]["model.safetensors"] if path.exists() else None
+
+
 def result_of(folder):
-    return json.loads((folder / "result-0.json").read_text())
+    """What rank 0 has in the end, and what is published."""
+    return {**json.loads((folder / "result-0.json").read_text()), "published": published(folder)}
 
 
 def undisturbed(folder, training):

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 
 import torch
 from datasets.distributed import split_dataset_by_node
@@ -46,12 +45,17 @@ def tell(step):
     print(f"step {step} is done", flush=True)
 
 
-def without_times(log):
-    return {name: value for name, value in log.items() if not name.endswith(("runtime", "per_second"))}
+def logged(trainer):
+    """Each once, without times: the last weights may be measured again for what is published."""
+    found = []
+    for log in trainer.state.log_history:
+        kept = {name: value for name, value in log.items() if not name.endswith(("runtime", "per_second"))}
+        found += [] if kept in found else [kept]
+    return found
 
 
-def with_trainer(folder, *, to_best=False, **fields):
-    """A Trainer; ``to_best``: with early stopping, and the best weights in the end."""
+def with_trainer(folder, *, to_best=False, own=(), **fields):
+    """A Trainer; ``to_best``: with early stopping, and the best weights in the end; ``own``: other arguments."""
     record = record_of(folder, **fields)
     with Session({"train_func": record.to_dict()}) as session:
         rows = small.rows(NUM_ROWS)
@@ -65,14 +69,13 @@ def with_trainer(folder, *, to_best=False, **fields):
         arguments = session.arguments(eval_strategy="epoch", logging_strategy="steps", logging_steps=2)
         trainer = Trainer(
             model=small.model(dropout=0.1),
-            args=TrainingArguments(**{**arguments, "bf16": False, **(best if to_best else {})}),
+            args=TrainingArguments(**{**arguments, "bf16": False, **(best if to_best else {}), **dict(own)}),
             train_dataset=plan,
             eval_dataset=small.rows(40, seed=1),
             data_collator=small.collate_and_mask,
             callbacks=[Tells(), *([EarlyStoppingCallback(early_stopping_patience=1)] if to_best else [])],
         )
         trainer.train()
-        session.publish(trainer)
         found = {
             "weights": digest_of(trainer.model.state_dict()),
             "optimizer": digest_of(trainer.optimizer.state_dict()),
@@ -109,14 +112,14 @@ def with_own_loop(folder, **fields):
             schedule.step()
             optimizer.zero_grad()
             tell(step.number)
-        session.publish(model)
         found = {
             "weights": digest_of(model.state_dict()),
             "optimizer": digest_of(optimizer.state_dict()),
             "step": step.number,
             "losses": losses.values,
         }
-    (folder / f"result-{os.environ['RANK']}.json").write_text(json.dumps(found, sort_keys=True))
+        (folder / f"result-{session.rank}.json").write_text(json.dumps(found, sort_keys=True))
+        session.publish(model)
 
 
 class Losses:

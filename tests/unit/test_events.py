@@ -21,7 +21,7 @@ TOLD = [
     events.RowsAudited(what="epoch=1", counts={"rows": 101, "missing": 0}, world_size=8),
     events.Note(text="Größe 食物\n\ttab and line"),
     events.CheckpointSaved(step=40, size=1_300_000_000, seconds=4.5),
-    events.Resumed(step=40, attempt=7, refused=("step 41: worn",)),
+    events.Resumed(step=40, attempt=7, refused=["step 41: worn"]),
     events.Published(attempt=7, model="s3://bucket/a/model"),
     events.WaitsForStore(seconds_left=59.5, fault="s3://b: gone", is_unknown_host=True, message="m", purpose="publish"),
     events.WaitsForPeers(endpoint="a-run-worker-0:23456", why="no route"),

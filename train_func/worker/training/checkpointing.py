@@ -115,7 +115,7 @@ class Checkpointing:
         if found is None:
             return None
         made = found.manifest
-        world.log_rank0(Resumed(step=made.step, attempt=made.attempt, refused=found.refused))
+        world.log_rank0(Resumed(step=made.step, attempt=made.attempt, refused=list(found.refused)))
         if self._saver and BEST in made.files:
             self._saver.remember_best(found.states[BEST].plain["step"], made.files[BEST])
         return found

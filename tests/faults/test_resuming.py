@@ -1,0 +1,88 @@
+"""Where a training goes on: in the epoch after the last that was saved, on another number of ranks, and where not."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.faults.test_kills import LIMIT, ROOT
+from train_func.storage import open_store
+
+ONE = """
+import json, sys
+from pathlib import Path
+from tests.faults import forks, trainings
+given = json.loads(sys.argv[1])
+folder = Path(given["folder"])
+codes = [
+    forks.attempt(trainings.with_trainer, number, size, folder, failpoint=where, **given["settings"])
+    for number, (size, where) in enumerate(given["attempts"], given["first"])
+]
+print(json.dumps(codes))
+"""
+
+
+def attempts(folder, *of, first=1, **settings):
+    """Exit codes of attempts, each of so many ranks, and ended where its failpoint says."""
+    given = {"folder": str(folder), "attempts": of, "first": first, "settings": settings}
+    done = subprocess.run(
+        [sys.executable, "-c", ONE, json.dumps(given)], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def output(folder, number, rank=0):
+    return (folder / f"attempt-{number}" / f"rank-{rank}" / "output").read_text()
+
+
+def result(folder):
+    return json.loads((folder / "result-0.json").read_text())
+
+
+def first_line(text, begin):
+    return next(line for line in text.splitlines() if line.startswith(begin))
+
+
+def killed_at(step):
+    """Rank 1 dies in that step."""
+    return {"point": "update", "rank": 1, "nth": step}
+
+
+def test_a_job_killed_after_epoch_two_was_saved_goes_on_in_epoch_three(tmp_path):
+    settings = {"checkpoint_every": 3600, "own": {"save_strategy": "epoch"}}
+    codes = attempts(tmp_path, (2, {**killed_at(19), "attempt": 1}), (2, None), **settings)
+    assert codes[0][1] == -9
+    assert codes[1] == [0, 0]
+    assert first_line(output(tmp_path, 2), "step ") == "step 15 is done"
+    assert first_line(output(tmp_path, 2), "audit epoch=").startswith("audit epoch=3 rows=101 used_once=101")
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_another_number_of_ranks_goes_on_with_the_same_steps(tmp_path, size):
+    assert attempts(tmp_path / "whole", (2, None))[0] == [0, 0]
+    codes = attempts(tmp_path / "moved", (2, {**killed_at(11), "attempt": 1}), (size, None))
+    assert codes[0][1] == -9
+    assert codes[1] == [0] * size
+    whole, moved = (result(tmp_path / name) for name in ("whole", "moved"))
+    assert moved["step"] == whole["step"]
+    assert moved["epochs"] == whole["epochs"]
+    losses = [[of["loss"] for of in found["log"] if "loss" in of] for found in (whole, moved)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_stops_with_the_code_for_data(tmp_path):
+    assert attempts(tmp_path, (2, {**killed_at(11), "attempt": 1}))[0][1] == -9
+    store = open_store((tmp_path / "store").as_uri())
+    for entry in store.list("a-run/checkpoints/0/1/"):
+        if entry.key.endswith("training.safetensors"):
+            store.put(entry.key, b"worn")
+    assert attempts(tmp_path, (2, None), first=2)[0] == [65, 65]
+    assert "fresh=True" in output(tmp_path, 2)
+
+
+def test_a_full_disk_ends_no_training_and_the_checkpoint_before_stays(tmp_path):
+    full = {"point": "checkpoint file written", "rank": 0, "nth": 5, "errno": 28}
+    assert attempts(tmp_path, (2, full))[0] == [0, 0]
+    assert "was not saved, and training goes on" in output(tmp_path, 1)
