@@ -166,7 +166,7 @@ def tells_a_tracker_that_is_away_on_one_rank(folder):
     """Of rows of its own in two sets, which nothing has measured before they are published."""
     with Session(record(folder, "tracker-away", epochs=1).parameters()) as session:
         trainer = build(session)
-        held_out, session._held_out = trainer.eval_dataset, None
+        held_out, session._trainers.held_out = trainer.eval_dataset, None
         trainer.eval_dataset = {"a": held_out.select(range(3)), "b": held_out.select(range(3, len(held_out)))}
         trainer.args.eval_strategy = "no"
         if session.rank == 0:

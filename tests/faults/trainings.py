@@ -81,12 +81,10 @@ def with_trainer(folder, *, to_best=False, own=(), **fields):
             "optimizer": digest_of(trainer.optimizer.state_dict()),
             "step": trainer.state.global_step,
             "epochs": [[of.num_rows, of.num_once] for of in trainer.coverage],
-            "log": [
-                {k: v for k, v in of.items() if "runtime" not in k and "per_second" not in k}
-                for of in trainer.state.log_history
-            ],
+            "log": logged(trainer),
         }
-    (folder / f"result-{os.environ['RANK']}.json").write_text(json.dumps(found, sort_keys=True))
+        (folder / f"result-{session.rank}.json").write_text(json.dumps(found, sort_keys=True))
+        session.publish(trainer)
 
 
 def with_own_loop(folder, **fields):
@@ -115,7 +113,6 @@ def with_own_loop(folder, **fields):
         found = {
             "weights": digest_of(model.state_dict()),
             "optimizer": digest_of(optimizer.state_dict()),
-            "step": step.number,
             "losses": losses.values,
         }
         (folder / f"result-{session.rank}.json").write_text(json.dumps(found, sort_keys=True))

@@ -306,7 +306,7 @@ def test_of_own_rows_the_eval_dataset_is_what_is_published_as_measured(a_record,
     parameters = a_record(epochs=1).parameters()
     with Session(parameters) as session:
         train, held_out = own_rows(session)
-        assert session._held_out is None
+        assert session._trainers.held_out is None
         eval_dataset = {
             "one": held_out,
             "several": {"a": held_out.select(range(3)), "b": held_out.select(range(3, 8))},

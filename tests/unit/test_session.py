@@ -29,8 +29,7 @@ from train_func.storage import open_store
 from train_func.worker import Session, Trainer
 from train_func.worker.pod import sessions
 from train_func.worker.tasks.text_classification import find_text_model
-from train_func.worker.training import session as session_module
-from train_func.worker.training import world
+from train_func.worker.training import trainers, world
 from train_func.worker.training.arguments import logging_steps_of
 from train_func.worker.training.plan import facts_of, row_ids_of
 from train_func.worker.training.weights import fingerprint
@@ -517,10 +516,10 @@ def test_a_session_closes_also_when_a_signal_comes_while_files_are_kept(a_record
         raise KeyboardInterrupt
 
     monkeypatch.setenv("TRAIN_FUNC_WORK_DIR", str(tmp_path))
-    monkeypatch.setattr(session_module.tracking, "keep", keep)
+    monkeypatch.setattr(trainers.tracking, "keep", keep)
     train = transformers.Trainer.train
     with pytest.raises(KeyboardInterrupt), Session(a_record().parameters()) as session:
-        session._trainers.append(None)
+        session._trainers._begun.append(None)
     assert transformers.Trainer.train is train
     assert not list(tmp_path.glob("session-*"))
 

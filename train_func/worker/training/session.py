@@ -23,23 +23,15 @@ from train_func.records import Numerics
 from train_func.storage import Store, open_store
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.pod import sessions
-from train_func.worker.pod.publish import check_unpublished
 from train_func.worker.training import (
     audit,
     calling,
     cut,
-    hf_trainer_checks,
-    hf_trainer_guard,
     own_files,
     own_loop,
-    publication,
-    rehearsal,
-    tracking,
-    weights,
     world,
 )
-from train_func.worker.training.arguments import check_run, made
-from train_func.worker.training.audit import Coverage, RowIds
+from train_func.worker.training.arguments import made
 from train_func.worker.training.checkpointing import Trainings
 from train_func.worker.training.loading import Loading
 from train_func.worker.training.metric_values import reported
@@ -48,8 +40,7 @@ from train_func.worker.training.plan import build_plan, row_ids_of
 from train_func.worker.training.publishing import Publishing
 from train_func.worker.training.sketch import sketch
 from train_func.worker.training.trainer import Trainer
-
-TRACKING_SECONDS, STOPPED_SECONDS = 60.0, 5.0  # for files of report_to, at the end and after a signal
+from train_func.worker.training.trainers import Trainers
 
 
 class Session:
@@ -71,10 +62,6 @@ class Session:
         self.record, self._is_call = calling.record_of(parameters or {}, world.environment())
         run = self.record.run
         self.run = replace(run, task=run.task and run.task.load())
-        self._train_ids: RowIds | None = None
-        self._held_out: Dataset | None = None
-        self._stock_coverage: Coverage | None = None
-        self._trainers: list[transformers.Trainer] = []
         self._own_state: OwnState | None = None
 
     def __enter__(self) -> Self:
@@ -114,9 +101,8 @@ class Session:
         self._trainings = Trainings(self.store, self.record, self.attempt, self.numerics, self._work / "checkpoint")
         Trainer.checkpoints = self._trainings.begin
         opening.callback(setattr, Trainer, "checkpoints", None)
-        self._watch = hf_trainer_guard.Watch(self._before_training, self._after_training, lambda: self._held_out)
-        opening.enter_context(self._watch.lasts())
-        opening.enter_context(tracking.writes_to(self._work))
+        self._trainers = Trainers(self.store, self.record, self.attempt, self._work, self._loading, self._publishing)
+        opening.enter_context(self._trainers.watched())
         transformers.set_seed(self.run.seed)
 
     def __exit__(
@@ -125,10 +111,7 @@ class Session:
         with self._open:  # closes it in any case, and waits for no other rank, which may have failed
             if self.rank == 0 and (error is None or isinstance(error, Exception)):
                 self._publishing.finish(is_whole=error is None)
-            if self.rank == 0 and self._trainers:
-                seconds = TRACKING_SECONDS if error is None or isinstance(error, Exception) else STOPPED_SECONDS
-                if line := tracking.keep(self._work, self._trainers, self.store, self.record, self.attempt, seconds):
-                    world.note(line)
+            self._trainers.keep_tracked(error)
 
     def _attempt(self, given: str | None) -> int:
         if given:
@@ -162,9 +145,9 @@ class Session:
 
     def data(self, tokenizer: Any) -> tuple[Dataset, Dataset]:
         """All training and all held-out rows, tokenised, the same on all ranks; ``row_id`` tells them apart."""
-        train, self._held_out = self._loading.data(tokenizer)
-        self._train_ids = row_ids_of(train)
-        return train, self._held_out
+        train, held_out = self._loading.data(tokenizer)
+        self._trainers.train_ids, self._trainers.held_out = row_ids_of(train), held_out
+        return train, held_out
 
     def input(self, name: str) -> Path:
         """The file or folder that ``inputs`` of the Run names so, as it was submitted."""
@@ -180,7 +163,7 @@ class Session:
                 global batch has too few for all ranks.
         """
         cut.check_ranks(self.record, self.world_size, self.numerics)
-        audit.check_rows_alike(train, self._train_ids, "training")
+        audit.check_rows_alike(train, self._trainers.train_ids, "training")
         return build_plan(
             train,
             seed=self.run.seed,
@@ -251,29 +234,6 @@ class Session:
         """
         return made(self._work, self.run, self.numerics, own, is_launched=self.world.launched)
 
-    def _before_training(self, trainer: transformers.Trainer) -> None:
-        """Whatever would keep the result from being published is found now."""
-        self._trainers.append(trainer)
-        world.on_all_ranks(lambda: check_run(trainer, self.run))
-        if not isinstance(trainer, Trainer):
-            self._stock_coverage = hf_trainer_checks.check_stock_trainer(trainer, self._train_ids)
-
-        def rehearse() -> list[str]:
-            check_unpublished(self.store, self.record, self.attempt)
-            tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
-            return publication.rehearse(self._work / "rehearsal", trainer, tokenizer, self.record, use, self.store)
-
-        for note in world.on_rank_zero(rehearse):
-            world.note(note)
-        if isinstance(trainer, Trainer):
-            rehearsal.Rehearsal(trainer, publication.rows_measured(trainer, self._held_out))
-
-    def _after_training(self) -> None:
-        sessions.here.trained = True
-
-    def _tokenizer_of(self, trainer: transformers.Trainer) -> Any:
-        return trainer.processing_class or self._loading.processor
-
     def publish(self, what: Any, metrics: Mapping[str, Any] | None = None) -> None:
         """Publishes files as the result of the run; called again, it adds further ones.
 
@@ -295,7 +255,7 @@ class Session:
             StorageFailed: what the store says.
         """
         if isinstance(what, transformers.Trainer):
-            self._publish_trainer(what)
+            self._trainers.publish(what)
         elif self.rank == 0:
             self._publishing.add(*own_files.writer(what))
         if self.world_size > 1 and (found := sketch(what)):
@@ -303,19 +263,3 @@ class Session:
         if self.rank == 0 and metrics:
             self._publishing.report(metrics)
         sessions.here.published = True
-
-    def _publish_trainer(self, trainer: transformers.Trainer) -> None:
-        world.on_all_ranks(lambda: self._watch.check_ended(trainer))
-        weights.agree(trainer)  # what is published is what every rank has trained
-        sessions.here.weights = {}
-        begun = publication.report_unmeasured(trainer, self._stock_coverage)
-
-        def keep() -> None:
-            tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
-            write = partial(publication.write_publication, trainer=trainer, tokenizer=tokenizer, use=use)
-            self._publishing.keep(write, {**begun, "note": publication.INTERRUPTED})
-
-        world.on_rank_zero(keep)  # first, so that an end while the model is measured does not lose it
-        whole = publication.report_measured(begun, trainer, self._held_out, self._watch.metrics_of)
-        world.on_rank_zero(lambda: self._publishing.measured(whole))
-        sessions.here.may_leave()
