@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from train_func.errors import StorageFailed
-from train_func.event import Event
+from train_func.event_line import Event
 from train_func.events import CheckpointSaved, Note
 from train_func.failpoint import reach
 from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints, of_rank
