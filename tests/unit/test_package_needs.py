@@ -120,9 +120,11 @@ def test_a_newer_version_that_the_image_keeps_from_travelling_is_noted(tmp_path,
 
 
 def test_what_the_workers_have_need_not_be_here():
-    there = carry.presence([], replace(inventory(), modules={"pies": ("pies",)}))
+    there = carry.presence([], lambda: replace(inventory(), modules={"pies": ("pies",)}))
     assert tuple(pack(needs_pies, is_there=there).imports) == ("pies",)
-    unknown = carry.presence([], None)  # the list of an image that cannot be read; the workers compute with torch
+    unknown = carry.presence(
+        [], lambda: None
+    )  # the list of an image that cannot be read; the workers compute with torch
     assert [unknown("torch"), unknown("pies")] == [True, False]
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +20,7 @@ from train_func.client.packages import carry
 from train_func.client.packages.wheels import Resolved, Wheel
 from train_func.client.status import Condition, JobStatus
 from train_func.client.submit import submit
-from train_func.errors import InvalidInput, JobFailed, StorageFailed
+from train_func.errors import InvalidInput, JobFailed, SourceRefused, StorageFailed
 from train_func.layout import INPUTS, RunKeys
 from train_func.storage import open_store
 
@@ -87,6 +88,20 @@ def records(room):
         json.loads(store.get(f"{name}/{file}.json").data) for file in ("run", "manifest", "submission")
     )
     return run["run"]["deadline"], manifest["colour"], submission["options"]["colour"]
+
+
+def test_a_fault_of_the_function_waits_for_no_registry(room):
+    answer = threading.Event()  # of a registry that is silent
+
+    def with_a_fault():
+        return undefined_thing  # noqa: F821
+
+    backend = room("red")
+    backend.inventory = answer.wait
+    with pytest.raises(SourceRefused):
+        submit(with_a_fault, Run(), on=backend)
+    assert not answer.is_set()
+    answer.set()
 
 
 def test_one_that_comes_while_a_job_is_created_attaches_and_changes_no_record(room, capsys):

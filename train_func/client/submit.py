@@ -26,6 +26,7 @@ from train_func.layout import CELLS, INPUTS, PROBES, RUN, SOURCE
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store, open_store
+from train_func.storage.retry import begin
 from train_func.terminal import shown
 
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
@@ -57,9 +58,9 @@ def submit(
         raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(task=...) is expected")
     run = backend.adapted(asked)
     modules, values = (run.task.modules, None) if run.task else ((), run.parameters)
-    inventory = backend.inventory()
-    source = pack(function, modules, values, is_there=carry.presence(backend.packages, inventory))
-    packages = carry.check(backend.packages, inventory, source.imports)
+    inventory = begin(backend.inventory)  # a registry may be silent for seconds, which no fault of the source waits for
+    source = pack(function, modules, values, is_there=carry.presence(backend.packages, inventory.result))
+    packages = carry.check(backend.packages, inventory.result(), source.imports)
     store, facts = _checked(backend, run)
     record = record_of(run, source, facts, store, fresh=fresh, packages=packages)
     claim = Claim(store, record.keys)

@@ -14,10 +14,19 @@ if TYPE_CHECKING:
     from train_func.client.packages.wheels import Resolved, Wheel
 
 
-def presence(requirements: Sequence[str], inventory: Inventory | None) -> Callable[[str], bool]:
-    """Whether the function will find a module that is not here; with ``requirements`` that is for ``check`` to say."""
-    known = {*COMPUTES, *(inventory.modules if inventory else ())}
-    return lambda module: bool(requirements) or module in known
+def presence(requirements: Sequence[str], inventory: Callable[[], Inventory | None]) -> Callable[[str], bool]:
+    """Whether the function will find a module that is not here; with ``requirements`` that is for ``check`` to say.
+
+    ``inventory`` is asked for only when there is such a module.
+    """
+
+    def is_there(module: str) -> bool:
+        if requirements or module in COMPUTES:
+            return True
+        found = inventory()
+        return found is not None and module in found.modules
+
+    return is_there
 
 
 def check(requirements: Sequence[str], inventory: Inventory | None, imports: Mapping[str, str]) -> "Resolved":
