@@ -3,6 +3,7 @@
 # make test           sets up and passes the tests that need no cluster, less the long proofs
 # make test-all       those and the long proofs: many seeds, 20 of 20, every engine
 # make test-wheel     the wheel in fresh environments, with the oldest and the newest versions that it allows
+# make faults         hundreds of trainings, killed or stopped anywhere: each ends as if nothing had happened; resumable
 # make check          the quick checks: style, types, arrows, shell
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
 # make test-cluster   passes the tests on the cluster that KUBECONFIG names: IMAGE=what it can pull
@@ -12,7 +13,7 @@ SHELL := bash
 .SHELLFLAGS := -Eeuo pipefail -c
 .ONESHELL:
 .SILENT:
-.PHONY: run cancel known setup test test-all test-wheel check image test-cluster test-cluster-all lock
+.PHONY: run cancel known setup test test-all faults test-wheel check image test-cluster test-cluster-all lock
 
 BIN := .venv/bin
 # Two processes share the files of tests, in their order: the long ones come first. The time-out is only for what hangs.
@@ -53,6 +54,14 @@ test: setup
 
 test-all: setup
 	$(PYTEST) $(TESTS)
+
+faults: setup
+	for training in with_trainer to_the_best with_own_loop; do
+		$(BIN)/python -m tests.faults.kills build/faults --training $$training --seeds 0:100
+	done
+	for training in with_trainer with_own_loop; do
+		$(BIN)/python -m tests.faults.kills build/faults --training $$training --how stop --seeds 0:50
+	done
 
 test-wheel: setup
 	$(BIN)/python -m pytest tests/wheel

@@ -2,6 +2,7 @@
 
 Ends ranks of a training at drawn points, lets it go on, and compares what it leaves with the undisturbed training, bit
 for bit. Prints one line of JSON for each seed; a seed whose line is in FOLDER/found.jsonl already is not run again.
+Exits with 1 where a seed left something else, or, told to stop, lost a step.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import json
 import random
 import re
 import shutil
+import sys
 from pathlib import Path
 
 from tests.faults import forks, trainings
@@ -102,9 +104,10 @@ def main():
     expected = undisturbed(given.folder / f"undisturbed-{given.training}", given.training)
     lines = given.folder / "found.jsonl"
     known = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-    done = {(of["training"], of["how"], of["seed"]) for of in known}
-    for seed in range(*map(int, given.seeds.split(":"))):
-        if (given.training, given.how, seed) in done:
+    done = {of["seed"]: of for of in known if (of["training"], of["how"]) == (given.training, given.how)}
+    seeds = range(*map(int, given.seeds.split(":")))
+    for seed in seeds:
+        if seed in done:
             continue
         folder = given.folder / f"{given.training}-{given.how}-{seed}"
         shutil.rmtree(folder, ignore_errors=True)
@@ -112,12 +115,25 @@ def main():
         happened = disturbed(folder, seed, given.training, given.how)
         left = result_of(folder)
         differs = sorted(name for name in expected if left[name] != expected[name])
-        line = json.dumps({"training": given.training, "how": given.how, "seed": seed, **happened, "differs": differs})
+        done[seed] = {"training": given.training, "how": given.how, "seed": seed, **happened, "differs": differs}
         with lines.open("a") as file:
-            file.write(line + "\n")
-        print(line, flush=True)
+            file.write(json.dumps(done[seed]) + "\n")
+        print(json.dumps(done[seed]), flush=True)
         if not differs:
             shutil.rmtree(folder)
+    bad = [seed for seed in seeds if done[seed]["differs"] or (given.how == "stop" and lost_steps(done[seed]))]
+    print(
+        f"{given.training}, {given.how}: {len(seeds) - len(bad)} of {len(seeds)} as undisturbed; others: {bad}",
+        file=sys.stderr,
+    )
+    sys.exit(bool(bad))
+
+
+def lost_steps(happened):
+    """Steps that were done twice, or never, though there was time to save them; and a stop that was not told as one."""
+    done = [step for attempt in happened["steps"] for step in attempt]
+    repeated = sorted(step for step in set(done) if done.count(step) > 1)
+    return repeated or (143 not in happened["codes"][0] and happened["codes"][0])
 
 
 if __name__ == "__main__":
