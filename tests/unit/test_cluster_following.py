@@ -21,6 +21,7 @@ class Api:
 
     def __init__(self):
         self.ended, self.gone, self.log_is_refused = threading.Event(), False, False
+        self.deletion = {}
 
     def __call__(self, asked):
         path, query = urlsplit(asked.path).path, parse_qs(urlsplit(asked.path).query)
@@ -45,7 +46,7 @@ class Api:
         done = {"terminated": {"exitCode": 0, "startedAt": TIME, "finishedAt": TIME}}
         state = done if self.ended.is_set() else {"running": {"startedAt": TIME}}
         return {
-            "metadata": {"name": f"{NAME}-worker-0", "uid": "uid-0", "creationTimestamp": TIME, "labels": {}},
+            "metadata": {"name": f"{NAME}-worker-0", "uid": "uid-0", "creationTimestamp": TIME, **self.deletion},
             "status": {"phase": "Running", "containerStatuses": [{"name": "pytorch", "state": state}]},
         }
 
@@ -113,6 +114,16 @@ def test_what_was_seen_of_a_job_is_kept_while_nothing_observes_it(api, job):
     api.gone = True
     job.wait_for_change(0.5)
     assert [pod.deleted for pod in job.pods()] == [True]
+
+
+def test_a_deleted_pod_that_is_gone_waits_for_its_node_no_longer(api, job):
+    api.deletion = {"deletionTimestamp": TIME, "deletionGracePeriodSeconds": 30}
+    job.wait_for_change(0.5)
+    assert [pod.deletion.grace_seconds for pod in job.pods()] == [30]
+    until(nothing_observes, "the job is not observed any more")
+    api.gone = True
+    job.wait_for_change(0.5)
+    assert [(pod.deleted, pod.deletion) for pod in job.pods()] == [(True, None)]
 
 
 def test_a_following_begins_with_the_pods_that_were_seen_and_are_gone(api, job):

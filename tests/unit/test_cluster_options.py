@@ -20,6 +20,7 @@ OURS = ("IMAGE", "NAMESPACE", "STORE", "STORE_SECRET", "S3_ENDPOINT", "CPU", "ME
 THEIRS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "KUBECONFIG")
 FILES = ["run.json"]
 RUN = Run(workers=2)
+LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +135,7 @@ def test_hardware_and_place_stand_in_the_manifest():
         "training",
         "low",
     )
-    assert pod["tolerations"] == [{"key": "team", "operator": "Exists"}]
+    assert pod["tolerations"][0] == {"key": "team", "operator": "Exists"}
     assert pod["terminationGracePeriodSeconds"] == 30
     assert variables(manifest)["KEY_OF_MINE"] == {"secretKeyRef": {"name": "mine", "key": "k"}}
     limits = {volume["name"]: volume.get("emptyDir", {}).get("sizeLimit") for volume in pod["volumes"]}
@@ -147,11 +148,26 @@ def test_spot_nodes_are_tolerated_and_preferred_and_leave_less_time():
         None,
         "kubernetes.azure.com/scalesetpriority",
         "cloud.google.com/gke-spot",
+        *LOST_NODE,
     }
     assert list(pod["affinity"]["nodeAffinity"]) == ["preferredDuringSchedulingIgnoredDuringExecution"]
     assert pod["terminationGracePeriodSeconds"] == 15
     own = pod_of(rendered(Cluster(image="i:1", store="s3://bucket", spot=True, grace_seconds=60)))
     assert own["terminationGracePeriodSeconds"] == 60
+
+
+def test_a_worker_leaves_a_node_that_does_not_answer_after_30_seconds_unless_told_otherwise():
+    def seconds(*tolerations):
+        pod = pod_of(rendered(Cluster(image="i:1", store="s3://bucket", tolerations=tolerations)))
+        expected = {"operator": "Exists", "effect": "NoExecute"}
+        given = [found for found in pod["tolerations"] if found.get("key") in LOST_NODE]
+        assert all(found.items() >= expected.items() for found in given)
+        return {found["key"]: found["tolerationSeconds"] for found in given}
+
+    not_ready, unreachable = LOST_NODE
+    own = {"key": unreachable, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 600}
+    assert seconds() == seconds({"operator": "Exists"}) == {not_ready: 30, unreachable: 30}
+    assert seconds(own) == {not_ready: 30, unreachable: 600}
 
 
 def test_every_option_that_cannot_work_is_named_at_once():

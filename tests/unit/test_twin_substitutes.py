@@ -264,6 +264,17 @@ def test_only_visible_gpus_are_this_machine_s(visible, gpus):
     assert Machine.look({"CUDA_VISIBLE_DEVICES": visible}).gpus == gpus
 
 
+def test_tolerations_are_not_asked_of_this_machine(jobs):
+    tolerated = []
+
+    def change(job):
+        pod = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+        tolerated.extend(toleration["key"] for toleration in pod["tolerations"])
+
+    assert seen(jobs, "'it runs'", change=change) == ["it runs"]
+    assert tolerated == ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
+
+
 GIB = 2**30
 
 

@@ -44,6 +44,15 @@ class JobStatus:
 
 
 @dataclass(frozen=True)
+class Deletion:
+    """Of a pod that is still there."""
+
+    due: datetime
+    """When its grace period is over, by the backend's clock."""
+    grace_seconds: float
+
+
+@dataclass(frozen=True)
 class Pod:
     """One incarnation of a worker."""
 
@@ -62,6 +71,13 @@ class Pod:
     deleted: bool
     restarts: int = 0
     """Times its container was started again in place."""
+    namespace: str = ""
+    node: str = ""
+    """The node that it is on; empty while it has none, or where a backend has no nodes."""
+    deletion: Deletion | None = None
+    """Of a pod that is deleted and still there."""
+    is_unheard: bool = False
+    """Whether it runs, as far as is known, on a node that the cluster has not heard from for a while."""
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,8 @@ class Observer:
     def pods(self) -> list[Pod]:
         """Every incarnation that was seen, oldest first; those that are gone as they were last."""
         self.ask()
-        gone = ((born, replace(pod, deleted=True)) for born, pod in self._pods.gone.values())
+        last = self._pods.gone.values()
+        gone = [(born, replace(pod, deleted=True, deletion=None, is_unheard=False)) for born, pod in last]
         found = sorted([*gone, *self._pods.items.values()], key=lambda pair: (pair[0], pair[1].worker))
         return [pod for _, pod in found]
 

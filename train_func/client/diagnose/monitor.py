@@ -6,8 +6,10 @@ On a cluster most failures never make a job Failed: it hangs, and only its pods 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from train_func.client.backend import BoundJob
+from train_func.client.diagnose.dead_nodes import DeadNodes
 from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.incidents import CRASHES, failed_before_first_attempt, incidents, since
 from train_func.client.diagnose.starting import StoreWaits, refusals, waits
@@ -43,9 +45,15 @@ def patiently(ask: Callable[[], str], before: str) -> str:
 
 
 class JobMonitor:
-    """Watches one job for a caller that waits; ``now`` is a clock in seconds."""
+    """Watches one job for a caller that waits; ``now`` is a clock in seconds, ``today`` tells the time of day."""
 
-    def __init__(self, record: RunRecord, job: BoundJob, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        record: RunRecord,
+        job: BoundJob,
+        now: Callable[[], float] = time.monotonic,
+        today: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._record = record
         self._job = job
         self._now = now
@@ -59,6 +67,7 @@ class JobMonitor:
         self._report: tuple[SchedulingReport | None, float] | None = None
         self._outage: list[Diagnosis] = []
         self._store_waits = StoreWaits(job, now)
+        self._dead_nodes = DeadNodes(now, today)
         self._hindering: list[Diagnosis] = []
 
     def look(self) -> list[Diagnosis]:
@@ -82,19 +91,21 @@ class JobMonitor:
         status = self._job.status()
         if status is None or status.finished:
             self._hindering = []
+            self._dead_nodes.look([])
             return []
         pods, events = self._job.pods(), since(status.created, self._job.events())
         new = self._new_incidents(pods, events)
         found = [*self._hindrances(status, pods, events, now), *self._repeated(new, now)]
         self._hindering = self._settled(found, now)
         passing = [incident for incident in new if not incident.permanent]
+        hindering = [each for each in self._hindering if self._is_news(each, now)]
         # Of the incidents before the first look only the last is news.
-        return [*(passing[-1:] if first else passing), *(each for each in self._hindering if self._is_news(each, now))]
+        return [*(passing[-1:] if first else passing), *self._dead_nodes.look(pods), *hindering]
 
     @property
     def current(self) -> list[Diagnosis]:
         """What hinders the job at the moment, and why there is no news of it."""
-        return [*self._hindering, *self._outage]
+        return [*self._hindering, *self._dead_nodes.current, *self._outage]
 
     def failure(self) -> JobFailed | None:
         """The error to raise when the job hangs and waiting cannot help; None while it may."""

@@ -38,6 +38,9 @@ SPOT_NODES = (
     ("eks.amazonaws.com/capacityType", "SPOT"),
     ("karpenter.sh/capacity-type", "spot"),
 )
+# For how long a worker waits for a node that does not answer; Kubernetes' own default is 300 s.
+LOST_NODE_SECONDS = 30
+LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 Json = dict[str, Any]
@@ -94,8 +97,7 @@ def pod_spec(record: RunRecord, placement: Placement, files: Sequence[str], cont
         spec["nodeSelector"] = dict(placement.node_selector)
     if placement.spot:
         spec["affinity"] = {"nodeAffinity": {PREFERRED: [_preferred(*label) for label in SPOT_NODES]}}
-    if tolerations := [*placement.tolerations, *(SPOT_TAINTS if placement.spot else ())]:
-        spec["tolerations"] = [dict(toleration) for toleration in tolerations]
+    spec["tolerations"] = _tolerations(placement)
     if placement.priority_class:
         spec["priorityClassName"] = placement.priority_class
     if placement.service_account:
@@ -103,6 +105,18 @@ def pod_spec(record: RunRecord, placement: Placement, files: Sequence[str], cont
     spec["volumes"] = _volumes(record, placement, files)
     spec["containers"] = [container]
     return spec
+
+
+def _tolerations(placement: Placement) -> list[Json]:
+    """Those of the user, who decides about the taints that they name."""
+    own = {found.get("key") for found in placement.tolerations if found.get("effect") in (None, "NoExecute")}
+    lost_nodes = (
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
+        for key in LOST_NODE_TAINTS
+        if key not in own
+    )
+    given = [*placement.tolerations, *(SPOT_TAINTS if placement.spot else ()), *lost_nodes]
+    return [dict(toleration) for toleration in given]
 
 
 def _preferred(label: str, value: str) -> Json:

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from train_func.client.status import Condition, Event, JobStatus, Pod
+from train_func.client.status import Condition, Deletion, Event, JobStatus, Pod
 
+GRACE_SECONDS = 30  # of a pod that names none
 NEVER = datetime.min.replace(tzinfo=UTC)
 
 Json = Mapping[str, Any]
@@ -42,7 +43,23 @@ def pod(found: Json, worker: int, container_name: str) -> Pod:
         ended=moment(ended.get("finishedAt")),
         deleted="deletionTimestamp" in metadata,
         restarts=container.get("restartCount", 0),
+        namespace=metadata.get("namespace", ""),
+        node=(found.get("spec") or {}).get("nodeName", ""),
+        deletion=_deletion(metadata),
+        is_unheard=_is_unheard(status) and not ended,
     )
+
+
+def _deletion(metadata: Json) -> Deletion | None:
+    # The time stamp is that of the end of the grace period, not of the request.
+    due = moment(metadata.get("deletionTimestamp"))
+    return Deletion(due, metadata.get("deletionGracePeriodSeconds", GRACE_SECONDS)) if due else None
+
+
+def _is_unheard(status: Json) -> bool:
+    """A kubelet says why a pod is not ready; the controller that misses its kubelet changes the status alone."""
+    not_ready = _condition_of(status, "Ready", "False")
+    return status.get("phase") == "Running" and bool(not_ready) and not not_ready.get("reason")
 
 
 def _why(status: Json, container: Json) -> tuple[str, str]:

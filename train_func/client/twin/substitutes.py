@@ -17,6 +17,7 @@
     memory limit                    a watcher that kills (shim)
     first process of a PID space    SIGTERM only when it has a handler, the rest killed at its end (shim)
     user, security context          the user who submitted
+    tolerations                     nothing: the one node is this machine, and its controller dies with it
 
 Everything else of a manifest is taken literally, or has no meaning on one machine.
 """
