@@ -79,7 +79,7 @@ def submit(
     if not fresh and state != "Absent":
         print(f"{job.name}: already submitted, and it is {state}; it is tried again")
     carry.upload(packages.wheels, store)
-    for note in facts.notes:
+    for note in (*facts.notes, *_restart_notes(source, run)):
         print(shown(f"note: {note}"))
     carry_again = partial(_carry_again, backend, store, packages, facts, is_moved=prepared != record.run)
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
@@ -93,6 +93,14 @@ def submit(
     if fresh and earlier:
         backend.job(earlier.record.job_name).delete()  # it has finished, and no handle leads to it any more
     return Job(record, backend, store)
+
+
+def _restart_notes(source: Source, run: Run) -> list[str]:
+    """What becomes of a function that loses a worker; nothing when it saves its state, or has no second attempt."""
+    if source.saves_state or run.max_attempts == 1:
+        return []
+    what = f"{source.function} saves no state: when a worker is lost, it starts from its beginning"
+    return [f"{what}; session.checkpoint(...) or the Trainer of train_func.worker saves it (docs/functions.md)"]
 
 
 def _attached(asked: RunRecord, backend: Backend, store: Store, state: str, by: str = "") -> Job:

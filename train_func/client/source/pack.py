@@ -11,6 +11,7 @@ from train_func.client.source.function import Root, find
 from train_func.client.source.gather import MAX_BYTES, Gathering, Piece, too_large
 from train_func.client.source.literals import Secret, secrets_in
 from train_func.client.source.order import ordered
+from train_func.client.source.saving import saves_state
 from train_func.client.source.statements import Definition, parsed
 from train_func.errors import SourceRefused
 from train_func.packed import NUM_HEADER_LINES, fold, split_lines, unfold
@@ -30,6 +31,8 @@ class Source:
     """The content of ``cells.json``: from lines of the text to the cells they came from."""
     imports: Mapping[str, str]
     """Top-level names of the installed modules it cannot do without, sorted, and where each is imported first."""
+    saves_state: bool = False
+    """Whether it goes on where it was when it is started again."""
 
 
 def pack(
@@ -73,7 +76,8 @@ def pack(
     sha256 = hashlib.sha256(data).hexdigest()
     pieces += [_entry(first, module.path, 1, module.text) for module, first in unfold(packed).modules]
     cells = {"function": root.name, "sha256": sha256, "pieces": pieces}
-    return Source(packed, sha256, root.name, cells, dict(sorted(modules.installed.items())))
+    imports = dict(sorted(modules.installed.items()))
+    return Source(packed, sha256, root.name, cells, imports, saves_state(_trees(gathering)))
 
 
 def _secrets(gathering: Gathering) -> list[Secret]:
@@ -85,15 +89,18 @@ def _secrets(gathering: Gathering) -> list[Secret]:
 
 
 def _nothing_published(gathering: Gathering) -> Iterator[str]:
-    trees = [piece.statement.node for piece in gathering.pieces]
-    local = [text.tree for _, text in gathering.modules.local.values()]
-    nodes = [node for tree in [*trees, *local] for node in ast.walk(tree)]
+    nodes = [node for tree in _trees(gathering) for node in ast.walk(tree)]
     returns = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(gathering.root.statement.node))
     if _opens_session(nodes) and not returns and not any(_publishes(node) for node in nodes) and _trains(nodes):
         yield (
             f"{gathering.root.statement.place()}: a Trainer is used in a Session and `.publish(` stands nowhere: the "
             "model would be lost. Call session.publish(trainer) at the end of the `with Session(...)` block"
         )
+
+
+def _trees(gathering: Gathering) -> list[ast.AST]:
+    local = [text.tree for _, text in gathering.modules.local.values()]
+    return [*(piece.statement.node for piece in gathering.pieces), *local]
 
 
 def _opens_session(nodes: list[ast.AST]) -> bool:
