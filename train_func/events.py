@@ -44,7 +44,7 @@ class AttemptStarts(Event):
         number = f"attempt {self.attempt} of at most {self.at_most}"
         if self.attempt != self.position:
             number = f"attempt {self.attempt} ({self.position} of at most {self.at_most} since it was submitted again)"
-        how = "starts from the beginning (no checkpoints yet)" if self.attempt > 1 else "starts"
+        how = "starts again" if self.attempt > 1 else "starts"
         sizes = f"workers: {self.num_workers}, ranks: {self.num_ranks}, threads per rank: {self.num_threads}"
         return f"{number}: {how}; {sizes}"
 

@@ -179,7 +179,7 @@ def test_a_stop_while_starting_while_meeting_and_while_training(job):
     assert made.end_record(2, 0)["ranks"] == []
 
     made.start(0, 1)  # neither stop counts against the three attempts
-    made.pods[0].says("^attempt 3 of at most 5: starts from the beginning")
+    made.pods[0].says("^attempt 3 of at most 5: starts again")
     made.pods[1].says(r"^\[rank 1\] training")
     made.pods[1].signal(signal.SIGTERM)
     assert made.exit_codes() == [145, 143]

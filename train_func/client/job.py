@@ -45,7 +45,7 @@ REPR_SECONDS, LONGEST_WAIT = 3.0, 60.0  # for a job's repr; between two looks wh
 WAY = {
     **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
     "Suspended": "it continues when its queue, or the user who suspended it, resumes it",
-    **dict.fromkeys(("Cancelled", "Interrupted", "Absent"), "submit the same again: it starts from the beginning"),
+    **dict.fromkeys(("Cancelled", "Interrupted", "Absent"), "submit it again: it goes on from its newest checkpoint"),
     "Failed": "result() tells why",
     "Succeeded": "its function called no session.publish(...) and left no files in the folder TRAIN_FUNC_OUTPUT",
 }
@@ -246,7 +246,7 @@ class Job:
         return ready(self.fetch())
 
     def cancel(self) -> None:
-        """Stops the workers; submitting the same again starts from the beginning.
+        """Stops the workers; submitting the same again goes on from the newest checkpoint.
 
         A model that is trained by then is published within the grace period and kept: the job has succeeded, which is
         said, and ``fresh=True`` trains again.

@@ -37,7 +37,7 @@ KILLED = ("killed", "preemption")  # causes on record when something outside the
 LAST_EVENTS = 5
 TOLD_BY_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission", "cluster", "unknown")
 
-AGAIN = "submit again: it starts from the beginning (no checkpoints yet)"
+AGAIN = "submit again: it goes on from its newest checkpoint, or begins anew where it saves none"
 NEXT: dict[Cause, str] = {
     "code": "fix the function and submit again",
     "data": "fix the data or the Run and submit again",

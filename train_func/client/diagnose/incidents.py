@@ -38,7 +38,7 @@ EVICTIONS = 3  # of one worker, for what it keeps on disk; after that only a cha
 
 OTHER_IMAGE = "give an image built by `make image` (image=...) and submit again"
 _STARTED_AGAIN = "it is started again"
-_FROM_THE_BEGINNING = f"{_STARTED_AGAIN}, from the beginning (no checkpoints yet)"
+_FROM_THE_NEWEST = f"{_STARTED_AGAIN}, from its newest checkpoint"
 _LESS_MEMORY = "more memory=..., or a lower micro_batch_size and fresh=True"
 _LIMIT_OF_THE_NAMESPACE = (
     "keep less there, or have that limit raised, which is the namespace's default for ephemeral-storage "
@@ -216,8 +216,8 @@ def eviction(worker: int, how: str, message: str) -> Diagnosis:
         return Diagnosis("storage", what, _LIMIT_OF_THE_NAMESPACE)
     if _NODE.search(words):
         what = f"worker {worker} {how}: the disk of its node is full: {words}"
-        return Diagnosis("preemption", what, f"have that node's disk cleared; {_FROM_THE_BEGINNING}")
-    return Diagnosis("preemption", f"worker {worker} {how}: {words}", f"nothing: {_FROM_THE_BEGINNING}")
+        return Diagnosis("preemption", what, f"have that node's disk cleared; {_FROM_THE_NEWEST}")
+    return Diagnosis("preemption", f"worker {worker} {how}: {words}", f"nothing: {_FROM_THE_NEWEST}")
 
 
 # By their numbers on Linux, where the workers are; on this machine some may have others.

@@ -46,7 +46,7 @@ class Restored:
     training: dict[str, Any]
     """Of all ranks; its tensors are on the device."""
     rank: dict[str, Any]
-    """Of this rank; of rank 0 where so many ranks did not save it."""
+    """Of this rank; where so many ranks did not save it, of the last, without the rows that it has used."""
     lost: list[dict[str, Any]]
     """Of ranks that there are no more; on rank 0."""
     best: tuple[int, Any] | None
@@ -103,11 +103,13 @@ class Checkpointing:
             return None
         step, plain, like, ranks = told[0], told[1], told[2], [State.from_bytes(data) for data in told[3]]
         tensors = self._spread(found[0], like, device)
-        own = ranks[world.rank()] if world.rank() < len(ranks) else ranks[0]
+        rank = ranks[min(world.rank(), len(ranks) - 1)].whole()
+        if world.rank() >= len(ranks):
+            rank["used"] = []
         lost = [state.whole() for state in ranks[world.size() :]] if world.rank() == 0 else []
         best = found[0].states[BEST].whole() if found[0] and BEST in found[0].states else None
         whole = State(tensors, plain).whole()
-        return Restored(step, whole, own.whole(), lost, (best["step"], best["weights"]) if best else None)
+        return Restored(step, whole, rank, lost, (best["step"], best["weights"]) if best else None)
 
     def _newest(self) -> Found | None:
         self._folder.mkdir(parents=True, exist_ok=True)
