@@ -16,16 +16,16 @@ from tests.faults import forks, trainings
 given = json.loads(sys.argv[1])
 folder = Path(given["folder"])
 codes = [
-    forks.attempt(trainings.with_trainer, number, size, folder, failpoint=where, **given["settings"])
+    forks.attempt(getattr(trainings, given["training"]), number, size, folder, failpoint=where, **given["settings"])
     for number, (size, where) in enumerate(given["attempts"], given["first"])
 ]
 print(json.dumps(codes))
 """
 
 
-def attempts(folder, *of, first=1, **settings):
+def attempts(folder, *of, first=1, training="with_trainer", **settings):
     """Exit codes of attempts, each of so many ranks, and ended where its failpoint says."""
-    given = {"folder": str(folder), "attempts": of, "first": first, "settings": settings}
+    given = {"folder": str(folder), "attempts": of, "first": first, "training": training, "settings": settings}
     done = subprocess.run(
         [sys.executable, "-c", ONE, json.dumps(given)], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT
     )
@@ -88,4 +88,18 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_with_the_code_for_data(tm
 def test_a_full_disk_ends_no_training_and_the_checkpoint_before_stays(tmp_path):
     full = {"point": "checkpoint file written", "rank": 0, "nth": 5, "errno": 28}
     assert attempts(tmp_path, (2, full))[0] == [0, 0]
-    assert "was not saved, and training goes on" in output(tmp_path, 1)
+    assert "the checkpoint of step" in output(tmp_path, 1) and "was not saved: " in output(tmp_path, 1)
+
+
+def test_a_second_session_does_not_go_on_from_the_first(tmp_path):
+    assert attempts(tmp_path, (1, None), training="twice")[0] == [0]
+    for number in (1, 2):
+        assert first_line(output(tmp_path, 1), f"session {number}:") == f"session {number}: 21 steps"
+
+
+def test_a_training_that_goes_on_does_not_evaluate_its_start_again(tmp_path):
+    own = {"own": {"eval_on_start": True}, "checkpoint_every": 0}
+    assert attempts(tmp_path / "whole", (2, None), **own)[0] == [0, 0]
+    codes = attempts(tmp_path / "killed", (2, {**killed_at(11), "attempt": 1}), (2, None), **own)
+    assert codes[1] == [0, 0]
+    assert result(tmp_path / "killed") == result(tmp_path / "whole")

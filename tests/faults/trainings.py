@@ -119,6 +119,17 @@ def with_own_loop(folder, **fields):
         session.publish(model)
 
 
+def twice(folder, **fields):
+    """Two sessions, each with a loop of its own; prints the steps of both."""
+    record = record_of(folder, **fields)
+    for number in (1, 2):
+        with Session({"train_func": record.to_dict()}) as session:
+            plan = split_dataset_by_node(session.plan(small.rows(NUM_ROWS)), session.rank, session.world_size)
+            session.checkpoint(torch.nn.Linear(1, 1))
+            steps = [step.number for step in session.steps(plan, small.collate) if list(step)]
+            print(f"session {number}: {len(steps)} steps", flush=True)
+
+
 class Losses:
     """What a loop of one's own keeps of itself."""
 

@@ -139,3 +139,54 @@ def check_one(seed, folder):
     assert found.states[TRAINING].whole()["step"] == found.manifest.step
     there = {entry.key.split("/")[-2] for entry in open_store(record.store).list(f"{record.keys.checkpoints_of(0)}/2/")}
     assert len(there) == 2, seed  # two are kept, and no third
+
+
+class TellsAFailure:
+    """A store that does what it is asked, and says once of the pointer that it did not."""
+
+    def __init__(self, store):
+        self._store, self.has_told = store, True
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def put(self, key, data, **conditions):
+        found = self._store.put(key, data, **conditions)
+        if key.endswith("newest.json") and not self.has_told:
+            self.has_told = True
+            raise StorageFailed("no answer", reason="unreachable")
+        return found
+
+
+def add(checkpoints, folder, step):
+    paths = {}
+    for name in (TRAINING, of_rank(0)):
+        paths[name] = folder / name
+        state_of(1, step).write(paths[name])
+    return checkpoints.add(step, 1, paths)
+
+
+def test_a_pointer_that_was_moved_though_a_failure_was_told_is_this_attempts_own(tmp_path):
+    record = record_in(tmp_path)
+    store = TellsAFailure(open_store(record.store))
+    made = Checkpoints(store, record, 1, "a training")
+    made.take_over()
+    add(made, tmp_path, 7)
+    store.has_told = False
+    with pytest.raises(StorageFailed) as failed:
+        add(made, tmp_path, 40)
+    assert failed.value.reason == "unreachable"
+    add(made, tmp_path, 41)
+    assert [of.step for of in made._pointer.kept] == [41, 40]
+
+
+def test_the_checkpoint_that_was_gone_on_from_is_kept_before_one_that_was_damaged(tmp_path):
+    record = record_in(tmp_path)
+    made = checkpoints_of(record)
+    add(made, tmp_path, 7)
+    worn = add(made, tmp_path, 40)
+    open_store(record.store).put(worn.files[TRAINING].key, b"worn")
+    later = checkpoints_of(record, attempt=2)
+    assert later.newest(tmp_path).manifest.step == 7
+    add(later, tmp_path, 41)
+    assert [of.step for of in later._pointer.kept] == [41, 7]

@@ -41,6 +41,10 @@ class Found:
     """Why newer ones were not taken."""
 
 
+class Fenced(StorageFailed):
+    """A later attempt has taken over."""
+
+
 class Checkpoints:
     """Those of one training of a generation, as attempt ``attempt`` sees them."""
 
@@ -59,7 +63,8 @@ class Checkpoints:
         A pointer that is damaged or gone is made anew of the manifests that are there.
 
         Raises:
-            StorageFailed: reason "conflict" when a later attempt leads; or the store's own failure.
+            Fenced: a later attempt leads.
+            StorageFailed: the store's own failure.
         """
         for _ in range(TAKES):
             found = find(self._store, self._key)
@@ -84,23 +89,20 @@ class Checkpoints:
             raise
         return False
 
-    def add(
-        self, step: int, world_size: int, paths: Mapping[str, Path], kept: Mapping[str, FileEntry] | None = None
-    ) -> Manifest:
+    def add(self, step: int, world_size: int, paths: Mapping[str, Path]) -> Manifest:
         """Uploads the files and makes them the newest checkpoint; what is no longer of use is deleted then.
 
         Args:
             step: steps done.
             world_size: of the ranks that have taken part.
             paths: the files by name.
-            kept: files by name that an earlier checkpoint, which the pointer names, has uploaded.
 
         Raises:
-            StorageFailed: reason "conflict" when a later attempt leads; or the store's own failure. The checkpoints
-                there were are as they were.
+            Fenced: a later attempt leads.
+            StorageFailed: the store's own failure. The checkpoints there were are as they were.
         """
         folder = f"{self._folder}/{self._attempt}/{step}"
-        files = dict(kept or {})
+        files: dict[str, FileEntry] = {}
         for name, path in paths.items():
             key, size = f"{folder}/{name}.safetensors", path.stat().st_size
             files[name] = FileEntry(key, size, self._store.upload(key, path))
@@ -117,22 +119,26 @@ class Checkpoints:
         data, key = manifest.to_json(), f"{folder}/{CHECKPOINT_MANIFEST}"
         self._store.put(key, data)
         reach("checkpoint manifest put")
-        self._lead(Kept(step, key, sha256_of(data)))
         self._manifests[key] = manifest
+        self._lead(Kept(step, key, sha256_of(data)))
         reach("checkpoint pointer moved")
         self._delete_others()
         reach("checkpoints deleted")
         return manifest
 
     def _lead(self, newest: Kept) -> None:
-        others = tuple(of for of in self._pointer.kept if of.key != newest.key)
-        kept = (newest, *others)[:KEPT]
-        try:
-            self._move(replace(self._pointer, kept=kept), self._version)
-        except StorageFailed as failure:
-            if failure.reason == "conflict":
-                self._check_leads(Pointer.from_json(self._store.get(self._key).data, self._where))
-            raise
+        for _ in range(TAKES):
+            others = [of for of in self._pointer.kept if of.key != newest.key]
+            others.sort(key=lambda of: of.key not in self._manifests)  # those that are known to be whole first
+            try:
+                return self._move(replace(self._pointer, kept=(newest, *others)[:KEPT]), self._version)
+            except StorageFailed as failure:
+                if failure.reason != "conflict":
+                    raise
+            found = self._store.get(self._key)  # perhaps this attempt's own, of which a failure was told
+            self._check_leads(there := Pointer.from_json(found.data, self._where))
+            self._pointer, self._version = there, found.version
+        raise StorageFailed(f"{self._where} was written by others at each of {TAKES} tries", reason="conflict")
 
     def newest(self, folder: Path, is_wanted: Callable[[Manifest], str | None] = lambda manifest: None) -> Found | None:
         """The newest checkpoint whose every file is what its manifest says; None where there never was one.
@@ -238,9 +244,9 @@ class Checkpoints:
 
     def _check_leads(self, there: Pointer) -> None:
         if there.attempt > self._attempt:
-            raise StorageFailed(
+            raise Fenced(
                 f"attempt {there.attempt} of {self._record.name} has taken over, as {self._where} says: this attempt, "
-                f"{self._attempt}, can save and publish nothing any more",
+                f"{self._attempt}, can save nothing any more",
                 reason="conflict",
             )
 

@@ -75,25 +75,30 @@ class Pointer:
 
     def to_json(self) -> bytes:
         """The content of the file."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True).encode()
+        plain = asdict(self)
+        return json.dumps({**plain, "sha256": _digest(plain)}, indent=1, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
         """Raises StorageFailed (reason "damaged") when it is none; ``where``: how its message calls it."""
         plain = _read(data, where)
+        if plain.pop("sha256", None) != _digest(plain):
+            raise StorageFailed(f"{where} is damaged: its SHA-256 is not the one in it", reason="damaged")
         try:
             kept = tuple(Kept(**of) for of in plain.pop("kept"))
             pointer = cls(**plain, kept=kept)
         except (TypeError, KeyError) as error:
             raise StorageFailed(f"{where} is no pointer to checkpoints: {error}", reason="damaged") from error
-        if not isinstance(pointer.attempt, int) or not isinstance(pointer.moves, int):
-            raise StorageFailed(f"{where} is no pointer to checkpoints: its numbers are none", reason="damaged")
         return pointer
 
 
 def sha256_of(data: bytes) -> str:
     """SHA-256 (hex)."""
     return hashlib.sha256(data).hexdigest()
+
+
+def _digest(plain: Mapping[str, Any]) -> str:
+    return sha256_of(json.dumps(plain, sort_keys=True).encode())
 
 
 def _read(data: bytes, where: str) -> dict[str, Any]:

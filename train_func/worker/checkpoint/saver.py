@@ -10,12 +10,11 @@ from pathlib import Path
 
 import torch
 
-from train_func.errors import StorageFailed
 from train_func.event_line import Event
 from train_func.events import CheckpointSaved, Note
 from train_func.failpoint import reach
-from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints, of_rank
-from train_func.worker.checkpoint.manifest import FileEntry, Manifest
+from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints, Fenced, of_rank
+from train_func.worker.checkpoint.manifest import Manifest
 from train_func.worker.checkpoint.state import State
 
 SHARE = 50  # a checkpoint that takes a second is followed by the next after so many, where nobody says when
@@ -31,8 +30,8 @@ class Taken:
     """Steps done."""
     training: State
     ranks: Sequence[State]
-    best: tuple[int, State] | None = None
-    """The best weights so far, which do not change, and the step they are of."""
+    best: State | None = None
+    """The best weights so far, which do not change."""
     lasting: frozenset[int] = frozenset()
     """Addresses of tensors that stay as they are until the optimizer's next step; the others are copied at once."""
 
@@ -46,12 +45,12 @@ class Saver:
         """``every``: seconds between two; None for as many as cost about 2 % of the time."""
         self._checkpoints, self._folder, self._every, self._say = checkpoints, folder, every, say
         self._buffers: dict[str, torch.Tensor] = {}
-        self._best: tuple[int, FileEntry] | None = None
         self._thread: threading.Thread | None = None
         self._copied = threading.Event()
         self._due = time.monotonic() + (SHORTEST if every is None else every)
+        self._done = time.monotonic()
         self._copies_at_once = self._is_asked = False
-        self.fenced: StorageFailed | None = None
+        self.fenced: Fenced | None = None
         """That a later attempt has taken over."""
 
     @property
@@ -62,6 +61,11 @@ class Saver:
     def is_due(self) -> bool:
         """Whether it is time for the next one, and the one before is done."""
         return not self.is_busy and self.fenced is None and (self._is_asked or time.monotonic() >= self._due)
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether there is enough to lose to save once more at the end of a training."""
+        return self.is_due or (self.fenced is None and time.monotonic() - self._done >= SHORTEST)
 
     def hasten(self) -> None:
         """Makes the next one due."""
@@ -121,10 +125,11 @@ class Saver:
             self._copied.set()
         try:
             made = self._write(taken, copy)
-        except (StorageFailed, OSError) as failure:
-            if isinstance(failure, StorageFailed) and failure.reason == "conflict":
-                self.fenced = failure
-            self._say(Note(text=f"the checkpoint of step {taken.step} was not saved, and training goes on: {failure}"))
+        except Exception as failure:  # whatever it is, the training is worth more
+            self.fenced = failure if isinstance(failure, Fenced) else None
+            told = str(failure) if isinstance(failure, OSError) else f"{type(failure).__name__}: {failure}"
+            self._say(Note(text=f"the checkpoint of step {taken.step} was not saved: {told}"))
+            begun = time.monotonic()  # and tried again soon
         else:
             seconds = time.monotonic() - begun
             size = sum(file.size for file in made.files.values())
@@ -132,31 +137,22 @@ class Saver:
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
         took = blocked + time.monotonic() - begun
-        self._due = time.monotonic() + (max(SHORTEST, SHARE * took) if self._every is None else self._every)
+        self._done = time.monotonic()
+        self._due = self._done + (max(SHORTEST, SHARE * took) if self._every is None else self._every)
 
     def _write(self, taken: Taken, copy: State) -> Manifest:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         states = {TRAINING: copy, **{of_rank(rank): state for rank, state in enumerate(taken.ranks)}}
-        kept: dict[str, FileEntry] = {}
         if taken.best:
-            if self._best and self._best[0] == taken.best[0]:
-                kept[BEST] = self._best[1]
-            else:
-                states[BEST] = taken.best[1]
+            states[BEST] = taken.best
         paths: dict[str, Path] = {}
         for name, state in states.items():
             paths[name] = self._folder / f"{name}.safetensors"
             reach("checkpoint file begun")
             state.write(paths[name])
             reach("checkpoint file written")
-        made = self._checkpoints.add(taken.step, len(taken.ranks), paths, kept)
-        self._best = (taken.best[0], made.files[BEST]) if taken.best else None
-        return made
-
-    def remember_best(self, step: int, entry: FileEntry) -> None:
-        """The best weights of a checkpoint that was restored lie in the store already."""
-        self._best = (step, entry)
+        return self._checkpoints.add(taken.step, len(taken.ranks), paths)
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ rest is JSON, in the metadata of the file, with a mark where a tensor was. What 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,11 @@ class State:
                 cause="code",
             )
         return cls(tensors, plain)
+
+    @property
+    def elsewhere(self) -> set[str]:
+        """Names of the tensors that were not in the memory of the CPU."""
+        return set(_elsewhere(self.plain))
 
     def whole(self) -> Any:
         """What ``of`` was given, its tensors those of ``tensors``.
@@ -130,7 +135,15 @@ def _held_once(
     same = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
     name = held.setdefault(same, place) if value.numel() else place
     tensors[name] = value
-    return {MARK: "tensor", "of": name}
+    return {MARK: "tensor", "of": name, **({} if value.device.type == "cpu" else {"elsewhere": True})}
+
+
+def _elsewhere(plain: Any) -> Iterator[str]:
+    if isinstance(plain, dict) and plain.get(MARK) == "tensor":
+        yield from [plain["of"]] if plain.get("elsewhere") else []
+    elif isinstance(plain, dict | list):
+        for of in plain.values() if isinstance(plain, dict) else plain:
+            yield from _elsewhere(of)
 
 
 def _put_back(plain: Any, tensors: Mapping[str, torch.Tensor]) -> Any:

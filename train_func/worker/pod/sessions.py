@@ -14,6 +14,8 @@ class Sessions:
 
     opened: bool = False
     published: bool = False
+    num_trainings: int = 0
+    """That have begun."""
     trained: bool = False
     """Whether a training of a Trainer has come to its end."""
     weights: dict[str, list[float]] = field(default_factory=dict)

@@ -49,13 +49,17 @@ def deferred() -> Iterator[None]:
     """Within, a signal waits for the end of a step; whoever opens this asks ``requested`` there.
 
     Raises:
-        StopSignal: at the end of the block, when a signal has come and nothing else was raised.
+        StopSignal: when the block is left, in whatever way, and a signal has come.
     """
     global _num_deferring
     _num_deferring += 1
+    error: BaseException | None = None
     try:
         yield
+    except BaseException as raised:
+        error = raised
+        raise
     finally:
         _num_deferring -= 1
-    if _names and not _num_deferring:
-        raise StopSignal(_names[0])
+        if _names and not _num_deferring and not isinstance(error, StopSignal):
+            raise StopSignal(_names[0]) from error

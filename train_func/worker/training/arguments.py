@@ -28,6 +28,7 @@ DECIDED = {
     "dataloader_drop_last": "every row is used",
     "auto_find_batch_size": "the plan fixes the batches: set micro_batch_size of the Run",
     "train_sampling_strategy": "the plan fixes the order",
+    "ignore_data_skip": "a training that goes on knows which rows come next",
     "enable_jit_checkpoint": "it lets a training that a signal has stopped look as if it had ended",
 }
 # What they must be in every training on a plan.
@@ -36,6 +37,7 @@ ALWAYS: dict[str, Any] = {
     "dataloader_drop_last": False,
     "auto_find_batch_size": False,
     "train_sampling_strategy": "random",
+    "ignore_data_skip": False,
     "enable_jit_checkpoint": False,
 }
 # With a tracker, the training loss is logged about a hundred times.

@@ -19,10 +19,11 @@ from train_func.storage import Store
 from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints, Found, of_rank
 from train_func.worker.checkpoint.saver import Saver, Taken
 from train_func.worker.checkpoint.state import State
-from train_func.worker.pod import reporting, stop_flag
+from train_func.worker.pod import reporting, sessions, stop_flag
 from train_func.worker.training import world
 
-VOTES = 3  # numbers of a rank in the exchange: it is time, a signal has come, a later attempt has taken over
+VOTES = 4  # numbers of a rank: it is time, a signal has come, a later attempt has taken over, an end is worth saving
+Like = tuple[str, torch.dtype, torch.Size, bool]  # of a tensor: its name, and whether the device has it
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,12 @@ class Checkpointing:
         """
         found: list[Found | None] = [None]
 
-        def read() -> tuple[int, Any, list[tuple[str, torch.dtype, torch.Size]], list[bytes]] | None:
+        def read() -> tuple[int, Any, list[Like], list[bytes]] | None:
             found[0] = newest = self._newest()
             if newest is None:
                 return None
             training, ranks = newest.states[TRAINING], range(newest.manifest.world_size)
-            like = [(name, of.dtype, of.shape) for name, of in training.tensors.items()]
+            like = [(name, of.dtype, of.shape, name in training.elsewhere) for name, of in training.tensors.items()]
             own = [newest.states[of_rank(rank)].to_bytes() for rank in ranks]
             return newest.manifest.step, training.plain, like, own
 
@@ -118,46 +119,43 @@ class Checkpointing:
             return None
         made = found.manifest
         world.log_rank0(Resumed(step=made.step, attempt=made.attempt, refused=list(found.refused)))
-        if self._saver and BEST in made.files:
-            self._saver.remember_best(found.states[BEST].plain["step"], made.files[BEST])
         return found
 
     @staticmethod
-    def _spread(
-        found: Found | None, like: Sequence[tuple[str, torch.dtype, torch.Size]], device: torch.device
-    ) -> dict[str, torch.Tensor]:
+    def _spread(found: Found | None, like: Sequence[Like], device: torch.device) -> dict[str, torch.Tensor]:
         """Rank 0 alone has read the file."""
         tensors = {}
-        for name, dtype, shape in like:
+        for name, dtype, shape, is_on_device in like:
             source = found.states[TRAINING].tensors[name] if found else torch.empty(shape, dtype=dtype)
-            tensors[name] = source.to(device)
+            tensors[name] = source.to(device) if is_on_device else source
             world.spread(tensors[name])
         return tensors
 
     def votes(self) -> list[int]:
         """Of this rank, VOTES numbers, to be added up over the ranks."""
         saver = self._saver
-        return [int(bool(saver and saver.is_due)), int(stop_flag.requested()), int(bool(saver and saver.fenced))]
+        of_saver = (saver.is_due, saver.fenced is not None, saver.is_worth_it) if saver else (False, False, False)
+        return [int(vote) for vote in (of_saver[0], stop_flag.requested(), *of_saver[1:])]
 
     def ask(self) -> None:
         """The next checkpoint is due now."""
         if self._saver:
             self._saver.hasten()
 
-    def decide(self, counts: Sequence[int], step: int, take: Callable[[], Parts]) -> None:
+    def decide(self, counts: Sequence[int], step: int, take: Callable[[], Parts], *, is_over: bool = False) -> None:
         """Between two steps, ``step`` of them done: saves what ``take`` gives, and stops, where that was voted for.
 
-        ``counts``: those of ``votes``, summed over all ranks.
+        ``counts``: those of ``votes``, summed over all ranks; ``is_over``: no step comes after this.
 
         Raises:
             InvalidInput: (cause "code") the state holds what is neither a tensor nor plain.
             StorageFailed: reason "conflict" when a later attempt has taken over.
             StopSignal: on every rank, when a signal has come to one; the state is saved then, as far as can be.
         """
-        is_due, is_stopped, is_fenced = map(bool, counts)
+        is_due, is_stopped, is_fenced, is_worth_it = map(bool, counts)
         if is_fenced:
             world.on_rank_zero(self._raise_fenced)
-        if is_due or is_stopped:
+        if is_due or is_stopped or (is_over and is_worth_it):
             self._save(step, world.on_all_ranks(take))
         if is_stopped:
             world.on_rank_zero(self._finish)
@@ -165,11 +163,12 @@ class Checkpointing:
 
     def _save(self, step: int, parts: Parts) -> None:
         own = world.on_all_ranks(lambda: State.of(parts.rank, of_rank(world.rank())).to_bytes())
-        ranks = [State.from_bytes(data) for data in world.gather(own)]
+        of_ranks = world.gather(own)
 
         def begin() -> None:
             assert self._saver is not None
-            best = parts.best and (parts.best[0], State.of({"step": parts.best[0], "weights": parts.best[1]}, BEST))
+            ranks = [State.from_bytes(data) for data in of_ranks]
+            best = parts.best and State.of({"step": parts.best[0], "weights": parts.best[1]}, BEST)
             training = State.of(parts.training, TRAINING)
             self._saver.begin(Taken(step, training, ranks, best, parts.lasting))
 
@@ -178,6 +177,7 @@ class Checkpointing:
     def _finish(self) -> None:
         assert self._saver is not None
         self._saver.wait()
+        self._raise_fenced()
 
     def _raise_fenced(self) -> None:
         if self._saver and self._saver.fenced:
@@ -189,24 +189,22 @@ class Checkpointing:
             self._saver.wait_copied()
 
     def close(self) -> None:
-        """Returns when what was begun is saved; nothing else of this training will be."""
+        """Returns when what was begun is saved; nothing else of this training will be. Not collective."""
         if self._saver:
             self._saver.wait()
+            self._raise_fenced()
 
 
 class Trainings:
-    """Those of a session, in their order: each has checkpoints of its own."""
+    """Those of a function, in their order over all of its sessions: each has checkpoints of its own."""
 
     def __init__(self, store: Store, record: RunRecord, attempt: int, numerics: Numerics, folder: Path) -> None:
         """``folder`` takes files on their way."""
         self._store, self._record, self._attempt, self._folder = store, record, attempt, folder
         self._cut = {"num_micro_batches": numerics.num_micro_batches, "precision": numerics.precision}
-        self._num_begun = 0
 
     def begin(self, made_of: Mapping[str, Any]) -> Checkpointing:
         """Collective: those of the next training, which is made of that, plain."""
-        number, self._num_begun = self._num_begun, self._num_begun + 1
-        whole = {**made_of, **self._cut}
-        return Checkpointing(
-            self._store, self._record, self._attempt, number=number, made_of=whole, folder=self._folder
-        )
+        number, sessions.here.num_trainings = sessions.here.num_trainings, sessions.here.num_trainings + 1
+        whole, folder = {**made_of, **self._cut}, self._folder / str(number)
+        return Checkpointing(self._store, self._record, self._attempt, number=number, made_of=whole, folder=folder)

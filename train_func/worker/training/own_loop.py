@@ -98,7 +98,10 @@ def steps(
     loader = PlanLoader(part, facts, _Wrapping(collate or _stacked), num_workers=0, pin_memory=False)
     done, used = state.begin() if state else (0, [])
     begun = done
-    with state.deferring() if state else contextlib.nullcontext():
+    with contextlib.ExitStack() as left:
+        if state:
+            left.enter_context(state.deferring())
+            left.callback(state.close)
         for epoch in range(done // facts.steps_per_epoch, facts.num_epochs):
             loader.set_epoch(epoch, done % facts.steps_per_epoch * facts.accumulation)
             entries = iter(loader)

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,13 @@ from train_func.errors import InvalidInput
 from train_func.worker.pod import stop_flag
 from train_func.worker.training import world
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored, Trainings
-from train_func.worker.training.trainer_state import random_state, restore_random
+from train_func.worker.training.trainer_state import (
+    kept_row_ids,
+    load_optimizer,
+    random_state,
+    restore_random,
+    row_ids_in,
+)
 
 
 class OwnState:
@@ -26,7 +33,8 @@ class OwnState:
         self._restored: Restored | None = self._checkpointing.restore(device)
         if self._restored:
             for name, of in self._objects.items():
-                of.load_state_dict(self._restored.training["objects"][name])
+                load = partial(load_optimizer, of) if isinstance(of, torch.optim.Optimizer) else of.load_state_dict
+                load(self._restored.training["objects"][name])
         for of in self._optimizers():
             of.register_step_pre_hook(lambda *args: self._checkpointing.before_update())
 
@@ -50,7 +58,7 @@ class OwnState:
         if restored is None:
             return 0, []
         restore_random(restored.rank["random"])
-        return restored.step, [row for of in (restored.rank, *restored.lost) for row in of["used"]]
+        return restored.step, [row for of in (restored.rank, *restored.lost) for row in row_ids_in(of["used"])]
 
     @contextlib.contextmanager
     def deferring(self) -> Iterator[None]:
@@ -62,19 +70,23 @@ class OwnState:
         """Of this rank, to be added up over the ranks and given to ``decide``."""
         return self._checkpointing.votes()
 
-    def decide(self, counts: Sequence[int], step: int, used: Sequence[Any]) -> None:
+    def decide(self, counts: Sequence[int], step: int, used: Sequence[Any], *, is_over: bool = False) -> None:
         """Between two steps, ``step`` of them done: saves and stops, where that was voted for."""
 
         def parts() -> Parts:
             training = {"objects": {name: of.state_dict() for name, of in self._objects.items()}}
-            return Parts(training, {"used": list(used), "random": random_state()}, self._lasting())
+            return Parts(training, {"used": kept_row_ids([*used]), "random": random_state()}, self._lasting())
 
-        self._checkpointing.decide(counts, step, parts)
+        self._checkpointing.decide(counts, step, parts, is_over=is_over)
 
     def end(self, step: int, device: torch.device) -> None:
         """When all steps are done: what was begun is saved, and a signal that has come meanwhile stops the ranks."""
         counts = world.total(torch.tensor(self.votes(), device=device)).tolist()
-        self.decide([0, *counts[1:]], step, [])
+        self.decide(counts, step, [], is_over=True)
+        world.on_rank_zero(self._checkpointing.close)
+
+    def close(self) -> None:
+        """When the loop is left, in whatever way: what was begun is saved. Not collective."""
         self._checkpointing.close()
 
     def _lasting(self) -> frozenset[int]:

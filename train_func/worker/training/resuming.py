@@ -19,6 +19,7 @@ from train_func.worker.training import best, trainer_state, weights, world
 from train_func.worker.training.audit import Coverage
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored
 from train_func.worker.training.control_flags import STOPS, StopVotes
+from train_func.worker.training.trainer_state import kept_row_ids, row_ids_in
 
 if TYPE_CHECKING:
     from train_func.worker.training.plan import PlanFacts
@@ -43,6 +44,8 @@ class ResumingTrainer(transformers.Trainer):
         self._checkpointing: Checkpointing | None = None
         self._restored: Restored | None = None
         """Until all of it has found its place."""
+        self._begun_at = 0
+        """Steps that were done before this attempt."""
         self._best: tuple[int, dict[str, torch.Tensor]] | None = None
         """On rank 0: the step of the best evaluation and its weights."""
         self.add_callback(_Moments(self))
@@ -51,7 +54,7 @@ class ResumingTrainer(transformers.Trainer):
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
         """Goes on from the newest verified checkpoint of the run, where there is one."""
-        self.coverage, self._used, self._best = [], [], None
+        self.coverage, self._used, self._best, self._begun_at = [], [], None, 0
         self._stop_votes.clear()
         world.on_all_ranks(lambda: _check_no_folder(resume_from_checkpoint))
         if (begin := type(self).checkpoints) is None:
@@ -60,7 +63,8 @@ class ResumingTrainer(transformers.Trainer):
         with stop_flag.deferred():
             self._restored = self._checkpointing.restore(self.args.device)
             result = super().train(None, trial, ignore_keys_for_eval)
-            self._checkpointing.close()
+            self._restored = None
+            world.on_rank_zero(self._checkpointing.close)
         return result
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
@@ -71,8 +75,16 @@ class ResumingTrainer(transformers.Trainer):
         trainer_state.restore_progress(self, self._restored.training, self._restored.rank)
         self.coverage = [Coverage(**of) for of in self._restored.training["coverage"]]
         self._stop_votes.ask(self._restored.rank["votes"])
-        self._best = self._restored.best
+        self._best, self._begun_at = self._restored.best, self._restored.step
+        if self._restored.training["epoch"] == self._facts.num_epochs:
+            trainer_state.restore_random(self._restored.rank["random"])
         return self._restored.training["epoch"], 0
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        if self._restored:  # eval_on_start was done by the attempt that started
+            return {}
+        metrics: dict[str, float] = super()._evaluate(*args, **kwargs)
+        return metrics
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         prepared = super()._prepare_for_training(*args, **kwargs)
@@ -84,12 +96,12 @@ class ResumingTrainer(transformers.Trainer):
         epoch = kwargs["epoch"]
         kwargs["train_dataloader"].set_epoch(epoch)  # transformers leaves it out where it skips steps
         self._used.clear()
-        restored, self._restored = self._restored, None
-        if restored:
+        if restored := self._restored:
             self._random = restored.rank["random"]
-            self._used.extend(tuple(of["used"]) for of in (restored.rank, *restored.lost))
+            self._used.extend(tuple(row_ids_in(of["used"])) for of in (restored.rank, *restored.lost))
             skipped = restored.training["num_steps"] * self._facts.accumulation
             kwargs |= {"resume_from_checkpoint": "", "epochs_trained": epoch, "steps_trained_in_current_epoch": skipped}
+        self._restored = restored = None  # the weights in it are not held twice
         super()._run_epoch(*args, **kwargs)
         counts = world.total(torch.tensor(self._votes(), device=self.args.device)).tolist()
         self._stop_votes.decide(counts[: len(STOPS)], self.control)
@@ -108,25 +120,26 @@ class ResumingTrainer(transformers.Trainer):
 
         ``counts``: those of ``_votes``, summed over all ranks. What callbacks voted for counts after the first step.
         """
-        if not self._used:
+        if not self._used or self.state.global_step == self._begun_at:
             return False
         self._save_and_stop(counts, epoch, num_steps)
         return self._stop_votes.decide(counts[: len(STOPS)], self.control)
 
     def _save_and_stop(self, counts: Sequence[int], epoch: int, num_steps: int) -> None:
+        is_over = self.control.should_training_stop or epoch == self._facts.num_epochs
+
         def parts() -> Parts:
-            is_over = self.control.should_training_stop or epoch == self._facts.num_epochs
             place = {
                 "epoch": self._facts.num_epochs if is_over else epoch,
                 "num_steps": num_steps,
                 "coverage": [dataclasses.asdict(of) for of in self.coverage],
             }
-            used = [row for row_ids in self._used for row in row_ids] if num_steps else []
+            used = kept_row_ids([row for row_ids in self._used for row in row_ids] if num_steps else [])
             rank = trainer_state.of_rank(self, used, self._stop_votes.asked)
             return Parts({**trainer_state.of_training(self), **place}, rank, trainer_state.lasting(self), self._best)
 
         if self._checkpointing:
-            self._checkpointing.decide(counts[len(STOPS) :], self.state.global_step, parts)
+            self._checkpointing.decide(counts[len(STOPS) :], self.state.global_step, parts, is_over=is_over)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """What ``save_strategy`` asks for: a checkpoint between this step and the next, and the best weights kept."""

@@ -99,7 +99,7 @@ class Session:
         Trainer.task = world.on_all_ranks(lambda: self._loading.task if self.run.task else None)
         opening.callback(setattr, Trainer, "task", None)
         self._trainings = Trainings(self.store, self.record, self.attempt, self.numerics, self._work / "checkpoint")
-        Trainer.checkpoints = self._trainings.begin
+        Trainer.checkpoints = None if self._is_call else self._trainings.begin  # of a call none would be found again
         opening.callback(setattr, Trainer, "checkpoints", None)
         self._trainers = Trainers(self.store, self.record, self.attempt, self._work, self._loading, self._publishing)
         opening.enter_context(self._trainers.watched())

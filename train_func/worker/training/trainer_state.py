@@ -64,10 +64,34 @@ def of_rank(trainer: "Trainer", used: Any, votes: list[str]) -> dict[str, Any]:
 def restore(trainer: "Trainer", training: dict[str, Any]) -> None:
     """Puts back weights, optimizer and schedule, when transformers has made and prepared them."""
     trainer.accelerator.unwrap_model(trainer.model).load_state_dict(training["model"])
-    trainer.optimizer.load_state_dict(training["optimizer"])
+    load_optimizer(trainer.optimizer, training["optimizer"])
     trainer.lr_scheduler.load_state_dict(training["scheduler"])
     if scaler := getattr(trainer.accelerator, "scaler", None):
         scaler.load_state_dict(training["scaler"])
+
+
+def load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
+    """As ``optimizer.load_state_dict``, which turns what it has for each parameter into the parameter's own type."""
+    optimizer.load_state_dict(state)
+    parameters = [of for group in optimizer.param_groups for of in group["params"]]
+    numbers = [of for group in state["param_groups"] for of in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        for name, saved in state["state"].get(number, {}).items():
+            now = optimizer.state[parameter][name]
+            if isinstance(saved, torch.Tensor) and saved.dtype != now.dtype:
+                optimizer.state[parameter][name] = saved.to(now.device, copy=True)
+
+
+def kept_row_ids(row_ids: list[Any]) -> Any:
+    """As a checkpoint keeps them: numbers as an array."""
+    found = np.asarray(row_ids)
+    return found if found.dtype.kind in "iu" else row_ids
+
+
+def row_ids_in(kept: Any) -> list[Any]:
+    """The inverse of ``kept_row_ids``."""
+    found: list[Any] = kept.tolist() if isinstance(kept, np.ndarray) else kept
+    return found
 
 
 def restore_progress(trainer: "Trainer", training: dict[str, Any], rank: dict[str, Any]) -> None:
