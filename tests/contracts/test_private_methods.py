@@ -15,6 +15,7 @@ OF_TRANSFORMERS = {
     "_run_epoch",
 }
 OF_RESUMING = {
+    "_evaluate",
     "_init_training_state",
     "_load_best_model",
     "_load_rng_state",
