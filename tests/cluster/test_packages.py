@@ -80,7 +80,7 @@ def test_what_travels_is_imported_by_the_ranks_of_all_workers(index):
         job.wait(timeout=LIMIT_SECONDS)
         assert job.result() == {"version": "1.0", "crust": "thin"}
         said = "\n".join(job.logs())
-        assert all(f"rank {rank} found it in /cache/" in said for rank in (0, 1))
+        assert all(f"rank {rank} found it in /workspace/" in said for rank in (0, 1))
         assert {name.partition("-")[0] for name in job.record.wheels} == {"pies", "crusts"}
     finally:
         job.delete()
