@@ -17,8 +17,8 @@ from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints
 from train_func.worker.checkpoint.manifest import Manifest
 from train_func.worker.checkpoint.state import State
 
-SHARE = 50  # a checkpoint that takes a second is followed by the next after so many, where nobody says when
-SHORTEST = 10.0  # seconds between two, at least, where nobody says when
+SHARE = 50  # a checkpoint that takes a second is followed by the next after so many, unless the Run says
+SHORTEST = 10.0  # seconds between two, at least, unless the Run says
 NICENESS = 10  # of the thread: training goes first
 
 

@@ -46,7 +46,7 @@ def stopped_after(step: int) -> StopSignal:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Within, a signal waits for the end of a step; whoever opens this asks ``requested`` there.
+    """Within, a signal waits for the end of a step; the code inside asks ``requested`` there.
 
     Raises:
         StopSignal: when the block is left, in whatever way, and a signal has come.
