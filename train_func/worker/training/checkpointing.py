@@ -22,7 +22,6 @@ from train_func.worker.checkpoint.state import State
 from train_func.worker.pod import reporting, sessions, stop_flag
 from train_func.worker.training import world
 
-VOTES = 4  # numbers of a rank: it is time, a signal has come, a later attempt has taken over, an end is worth saving
 Like = tuple[str, torch.dtype, torch.Size, bool]  # of a tensor: its name, and whether the device has it
 
 
@@ -55,12 +54,12 @@ class Restored:
 
 
 class Checkpointing:
-    """Of one training of a session; every method is collective but ``votes`` and ``before_update``."""
+    """Of one training of a function; every method is collective but ``votes`` and ``before_update``."""
 
     def __init__(
         self, store: Store, record: RunRecord, attempt: int, *, number: int, made_of: Any, folder: Path
     ) -> None:
-        """``number``: of the training in the session, from 0; ``made_of``: plain, what it has to have in common with
+        """``number``: of the training in the function, from 0; ``made_of``: plain, what it has to have in common with
         one that saved a checkpoint for it.
 
         Raises:
@@ -132,7 +131,8 @@ class Checkpointing:
         return tensors
 
     def votes(self) -> list[int]:
-        """Of this rank, VOTES numbers, to be added up over the ranks."""
+        """Of this rank, to be added up over the ranks: it is time, a signal has come, a later attempt has taken over,
+        there is enough to lose to save once more at the end."""
         saver = self._saver
         of_saver = (saver.is_due, saver.fenced is not None, saver.is_worth_it) if saver else (False, False, False)
         return [int(vote) for vote in (of_saver[0], stop_flag.requested(), *of_saver[1:])]

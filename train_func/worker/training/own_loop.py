@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 
 from train_func.counted import listed
 from train_func.errors import InvalidInput
+from train_func.worker.pod import stop_flag
 from train_func.worker.training import audit, world
 from train_func.worker.training.own_state import OwnState
 from train_func.worker.training.plan import as_tensors, facts_of, row_ids_of, rows_of
@@ -100,7 +101,7 @@ def steps(
     begun = done
     with contextlib.ExitStack() as left:
         if state:
-            left.enter_context(state.deferring())
+            left.enter_context(stop_flag.deferred())
             left.callback(state.close)
         for epoch in range(done // facts.steps_per_epoch, facts.num_epochs):
             loader.set_epoch(epoch, done % facts.steps_per_epoch * facts.accumulation)

@@ -1,7 +1,6 @@
 """The state of a loop of one's own: the objects that a checkpoint keeps, and where in the plan the loop is."""
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from train_func.errors import InvalidInput
-from train_func.worker.pod import stop_flag
 from train_func.worker.training import world
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored, Trainings
 from train_func.worker.training.trainer_state import (
@@ -59,12 +57,6 @@ class OwnState:
             return 0, []
         restore_random(restored.rank["random"])
         return restored.step, [row for of in (restored.rank, *restored.lost) for row in row_ids_in(of["used"])]
-
-    @contextlib.contextmanager
-    def deferring(self) -> Iterator[None]:
-        """Within, a signal to stop waits for the end of a step."""
-        with stop_flag.deferred():
-            yield
 
     def votes(self) -> list[int]:
         """Of this rank, to be added up over the ranks and given to ``decide``."""
