@@ -1,11 +1,15 @@
 """What all tests share: real review sentences from beside the checkout, and which files run in one process."""
 
 import os
+import socketserver
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+# Of the servers that stand in for others here. With the default of 5, a client that asks several things at once, as the
+# preflight does, sees its connections cut off now and then.
+socketserver.TCPServer.request_queue_size = 128
 collect_ignore = ["cluster", "install"]  # unless named: they need a cluster; `make test-cluster`
 SENTENCES = (
     Path(os.environ.get("TRAIN_FUNC_TEST_DATA", Path(__file__).parents[2] / "shared/data")) / "yelp_sentences.tsv"
