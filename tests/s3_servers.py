@@ -37,10 +37,11 @@ class S3Server:
     secret_key: str
     bucket: str
     folder: Path
+    host: str = "127.0.0.1"
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -84,11 +85,16 @@ def needed(name: str) -> Path:
 
 
 @contextlib.contextmanager
-def s3_server(kind: str, folder: Path, bucket: str = "kubeflow-examples") -> Iterator[S3Server]:
-    """A running server of ``kind`` that keeps its data under ``folder``; skips the test without the binary."""
+def s3_server(
+    kind: str, folder: Path, bucket: str = "kubeflow-examples", host: str = "127.0.0.1"
+) -> Iterator[S3Server]:
+    """A running server of ``kind`` that keeps its data under ``folder``; skips the test without the binary.
+
+    ``host``: the address of this machine at which MinIO listens; the others listen at the loopback interface.
+    """
     program = needed(PROGRAMS[kind])
     for last in (False, False, True):  # between choosing the port and listening another process may take it
-        server = S3Server(kind, free_port(), secrets.token_hex(8), secrets.token_hex(20), bucket, folder)
+        server = S3Server(kind, free_port(), secrets.token_hex(8), secrets.token_hex(20), bucket, folder, host)
         process = _start(program, server)
         try:
             if _wait_until_ready(server, process, give_up=last):
@@ -113,7 +119,7 @@ def _start(program: Path, server: S3Server) -> "subprocess.Popen[bytes]":
 def _minio(server: S3Server, data: Path) -> tuple[list[str], dict[str, str]]:
     variables = {"MINIO_ROOT_USER": server.access_key, "MINIO_ROOT_PASSWORD": server.secret_key}
     variables |= {"MINIO_BROWSER": "off", "HOME": str(server.folder)}
-    return ["server", "--quiet", "--address", f"127.0.0.1:{server.port}", str(data)], variables
+    return ["server", "--quiet", "--address", f"{server.host}:{server.port}", str(data)], variables
 
 
 def _versitygw(server: S3Server, data: Path) -> tuple[list[str], dict[str, str]]:

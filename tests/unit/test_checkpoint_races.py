@@ -92,6 +92,7 @@ def saves(store, record, attempt, folder, ended):
     made = Checkpoints(store, record, attempt, "a training")
     try:
         made.take_over()
+        assert made.swaps()
         found = made.newest(folder)
         step = found.manifest.step if found else 0
         assert found is None or found.refused == ()
@@ -144,8 +145,8 @@ def check_one(seed, folder):
 class TellsAFailure:
     """A store that does what it is asked, and says once of the pointer that it did not."""
 
-    def __init__(self, store):
-        self._store, self.has_told = store, True
+    def __init__(self, store, reason="unreachable"):
+        self._store, self.has_told, self._reason = store, True, reason
 
     def __getattr__(self, name):
         return getattr(self._store, name)
@@ -154,7 +155,7 @@ class TellsAFailure:
         found = self._store.put(key, data, **conditions)
         if key.endswith("newest.json") and not self.has_told:
             self.has_told = True
-            raise StorageFailed("no answer", reason="unreachable")
+            raise StorageFailed("told", reason=self._reason)
         return found
 
 
@@ -178,6 +179,18 @@ def test_a_pointer_that_was_moved_though_a_failure_was_told_is_this_attempts_own
     assert failed.value.reason == "unreachable"
     add(made, tmp_path, 41)
     assert [of.step for of in made._pointer.kept] == [41, 40]
+
+
+def test_a_move_that_was_asked_for_twice_on_the_way_is_this_attempts_own(tmp_path):
+    store = TellsAFailure(open_store(record_in(tmp_path).store), "conflict")
+    made = Checkpoints(store, record_in(tmp_path), 1, "a training")
+    store.has_told = False
+    made.take_over()
+    store.has_told = False
+    assert made.swaps()
+    store.has_told = False
+    add(made, tmp_path, 7)
+    assert [of.step for of in made._pointer.kept] == [7]
 
 
 def test_the_checkpoint_that_was_gone_on_from_is_kept_before_one_that_was_damaged(tmp_path):

@@ -143,6 +143,21 @@ def test_only_files_are_uploaded(store, tmp_path):
     assert keys(store) == []
 
 
+def test_an_upload_that_is_given_up_leaves_the_object_as_it_was(store, tmp_path):
+    class GivenUp(Exception):
+        pass
+
+    def give_up(num_bytes):
+        raise GivenUp
+
+    store.put("run/a", b"older")
+    (tmp_path / "file").write_bytes(bytes(17 * MIB))
+    with pytest.raises(GivenUp):
+        store.upload("run/a", tmp_path / "file", sent=give_up)
+    assert store.get("run/a").data == b"older"
+    assert keys(store) == ["run/a"]
+
+
 def test_a_listing_is_sorted_and_takes_any_beginning_of_a_key(store):
     for key in ("run/b", "run/a/2", "run/a/10", "run-2/x", "other", "run/a.json"):
         store.put(key, key.encode())

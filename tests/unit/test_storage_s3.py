@@ -116,6 +116,31 @@ def test_a_lost_answer_is_asked_for_again(store, proxy, method):
     assert proxy.on_reply.num_spoiled == 2
 
 
+class WithoutCode:
+    """A proxy's hook that takes out of the first refusals what they say of themselves."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def __call__(self, data, request):
+        if b"<Code>" not in data or not self.times:
+            return data
+        self.times -= 1
+        return data.replace(b"Code>", b"Coda>")
+
+
+def test_a_refusal_that_was_damaged_on_the_way_is_asked_for_again(store, proxy):
+    store.put("run/a", b"there")
+    proxy.on_reply = WithoutCode(times=1)
+    assert refusal(lambda: store.get("run/missing")).reason == "absent"
+    assert proxy.on_reply.times == 0
+    proxy.on_reply = WithoutCode(times=1)
+    assert refusal(lambda: store.put("run/a", b"other", if_absent=True)).reason == "conflict"
+    assert proxy.on_reply.times == 0
+    proxy.on_reply = WithoutCode(times=99)
+    assert refusal(lambda: store.get("run/missing")).reason == "address"
+
+
 def test_every_object_carries_a_checksum_that_the_server_has_verified(store, server, tmp_path):
     (tmp_path / "file").write_bytes(bytes(17 * MIB))
     store.upload("run/large", tmp_path / "file")

@@ -5,12 +5,13 @@ import errno
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from train_func.errors import StorageFailed, StorageReason
 from train_func.failpoint import reach
+from train_func.storage.store import ignore
 
 CHUNK = 1 << 20  # bytes
 _REASONS: dict[int, tuple[StorageReason, str]] = {
@@ -90,13 +91,14 @@ def sync_folder(folder: Path) -> None:
             os.close(number)
 
 
-def copy(source: BinaryIO, target: BinaryIO) -> str:
-    """Copies everything and returns its SHA-256 (hex)."""
+def copy(source: BinaryIO, target: BinaryIO, copied: Callable[[int], object] = ignore) -> str:
+    """Copies everything and returns its SHA-256 (hex); ``copied`` is told how many bytes each piece has."""
     digest = hashlib.sha256()
     while chunk := source.read(CHUNK):
         target.write(chunk)
         reach("chunk written")
         digest.update(chunk)
+        copied(len(chunk))
     return digest.hexdigest()
 
 

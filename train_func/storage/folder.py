@@ -82,9 +82,7 @@ class FolderStore(Scheme):
     def upload(self, key: str, path: Path, *, sent: Callable[[int], object] = ignore) -> str:
         with disk.open_source(path, f"upload of {path} to {key!r} in {self.address}") as source:
             self._sweep()
-            digest = self._write("upload", key, lambda file: disk.copy(source, file))
-            sent(source.tell())
-        return digest
+            return self._write("upload", key, lambda file: disk.copy(source, file, sent))
 
     def get(self, key: str) -> Object:
         with self._reading("get", key) as path:

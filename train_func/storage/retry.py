@@ -24,6 +24,8 @@ class Backoff:
 
     def __init__(self, seconds: float) -> None:
         self.num = 1
+        self.num_damaged = 0
+        """Of those whose answer could not be read, or was not what is stored."""
         self._seconds = seconds
         self._started = time.monotonic()
 

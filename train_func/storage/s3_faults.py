@@ -96,7 +96,8 @@ def read_fault(error: Exception, operation: str, resource: str) -> Fault:
 def _of_answer(error: boto.ClientError, operation: str, resource: str) -> Fault:
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    what = f"the server says {code}" if code == str(status) else f"the server says {code} ({status})"
+    has_no_code = code in ("", str(status))
+    what = f"the server says {status}" if has_no_code else f"the server says {code} ({status})"
     if code in _CODES:
         reason, transient, remedy = _CODES[code]
         return Fault(reason, transient, what, remedy.replace("BUCKET", resource.partition("/")[0]))
@@ -107,8 +108,10 @@ def _of_answer(error: boto.ClientError, operation: str, resource: str) -> Fault:
         return Fault("full", False, what, _SPACE)
     if status >= 500 or status == 429:
         return Fault("unreachable", True, what, _LATER)
-    # Also a 404 without S3's own code: taking that for an absent object would hide a wrong address.
-    return Fault("address", False, what, f"The server does not take this request; is it an S3 server? See {ENDPOINT}")
+    # Also a 404 without S3's own code: taking that for an absent object would hide a wrong address. Asked for again,
+    # because an answer that was cut on the way has lost its code.
+    remedy = f"The server does not take this request; is it an S3 server? See {ENDPOINT}"
+    return Fault("address", has_no_code, what, remedy)
 
 
 def _of_credentials(error: Exception) -> Fault | None:

@@ -15,7 +15,7 @@ CONNECT_SECONDS = 2.0
 READ_SECONDS = 8.0
 TRY_SECONDS = 15.0  # no try begins later; with the last one's time-outs everything ends inside a 30 s eviction
 LIMIT_SECONDS = 25.0  # for what no time-out covers, such as a silent name server
-DAMAGED_TRIES = 3  # bytes damaged on the way come right when asked for again; damaged at rest they never do
+DAMAGED_TRIES = 3  # what was damaged or cut on the way comes right when asked for again; damaged at rest it never does
 CONNECTIONS = 16
 
 T = TypeVar("T")
@@ -85,7 +85,8 @@ class Server:
             raise error
         resource = self.bucket if operation == "list" else f"{self.bucket}/{self.prefix}{key}"
         fault = read_fault(error, operation, resource)
-        hopeless = not fault.transient or (fault.reason == "damaged" and tries.num >= DAMAGED_TRIES)
+        tries.num_damaged += fault.reason in ("damaged", "address")
+        hopeless = not fault.transient or tries.num_damaged >= DAMAGED_TRIES
         if hopeless or not tries.again():
             raise self._failed(operation, key, fault, tries) from None  # its traceback would bury the words
         return fault

@@ -73,7 +73,8 @@ class Store(Readable, Protocol):
     def upload(self, key: str, path: Path, *, sent: Callable[[int], object] = ignore) -> str:
         """Stores the file at ``path``; returns the SHA-256 (hex) of its bytes.
 
-        ``sent`` is told of every piece that has arrived how many bytes it has, from any thread.
+        ``sent`` is told of every piece that has arrived how many bytes it has, from any thread. What it raises before
+        the last piece ends the upload, and the object stays as it was.
         """
 
     def download(self, key: str, path: Path) -> str:
