@@ -89,6 +89,8 @@ class EndRecord(Verdict, Lease):
     """How a worker ended, with its ranks: ``worker-<w>.json``. A Verdict, and the lease that it ended under."""
 
     ended: str = ""
+    step: int = 0
+    """The last of the training that was done; 0 where none was told."""
     ranks: tuple[RankRecord, ...] = ()
 
     @property

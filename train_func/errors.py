@@ -30,6 +30,7 @@ Cause = Literal[
     "preemption",
     "peer",  # another worker was lost
     "killed",  # a process of the worker was killed by a signal that this program did not send
+    "hang",  # a rank, or the ranks together, made no more progress
     "deadline",
     "cancelled",
     "interrupted",  # the job's controller, or its machine, died

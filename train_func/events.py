@@ -35,6 +35,7 @@ class AttemptStarts(Event):
     position: int
     """Among the attempts of its submission, from 1."""
     at_most: int
+    """Grows with every attempt that saves a checkpoint: attempts without progress are counted."""
     num_workers: int
     num_ranks: int
     num_threads: int
@@ -46,7 +47,22 @@ class AttemptStarts(Event):
             number = f"attempt {self.attempt} ({self.position} of at most {self.at_most} since it was submitted again)"
         how = "starts again" if self.attempt > 1 else "starts"
         sizes = f"workers: {self.num_workers}, ranks: {self.num_ranks}, threads per rank: {self.num_threads}"
-        return f"{number}: {how}; {sizes}"
+        why = "; attempts up to the newest checkpoint do not count" if self.position > 1 else ""
+        return f"{number}: {how}; {sizes}{why}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksRestart(Event):
+    """A worker makes another attempt in the same pod; the lines after this one belong to it."""
+
+    WORDS = "worker {worker} starts its ranks again in the same pod, as attempt {attempt}: {message}"
+
+    worker: int
+    attempt: int
+    message: str
+    """Why the attempt before has ended."""
+    follows: int
+    """The worker in which that began."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +78,24 @@ class PublishesPending(Event):
 class SessionOpened(Event):
     """The ranks have met inside train_func."""
 
-    WORDS = (
-        "session run={run} attempt={attempt} world_size={world_size} device={device} precision={precision} "
-        "threads={num_threads}"
-    )
+    WORDS = "session run={run} attempt={attempt} world_size={world_size} device={device} threads={num_threads}"
 
     run: str
     attempt: int
     world_size: int
     device: str
-    precision: str
     num_threads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingStarts(Event):
+    """A Trainer begins, or goes on; a loop of one's own computes as it is written, and says nothing."""
+
+    WORDS = "training steps={num_steps} precision={precision}"
+
+    num_steps: int
+    """In all, those done before included."""
+    precision: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +225,17 @@ class WaitsForPeers(Event):
 
     endpoint: str
     why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostPeers(Event):
+    """A rank ended only because another had gone; the end of that one's worker tells why."""
+
+    WORDS = "lost its peers: {error}"
+
+    error: str
+    traceback: str
+    """Where the rank was: not among the words, because it tells nothing of the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)

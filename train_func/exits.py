@@ -28,6 +28,7 @@ UNREACHABLE = 144
 PEER = 145
 RENDEZVOUS = 146
 KILLED = 147
+HANG = 148
 FOLLOWING = (PEER, RENDEZVOUS)  # ends that another worker's end brings about
 
 
@@ -70,6 +71,7 @@ _CAUSES: dict[int, Cause] = {
     PEER: "peer",
     RENDEZVOUS: "peer",
     KILLED: "killed",
+    HANG: "hang",
 }
 
 

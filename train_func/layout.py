@@ -10,7 +10,8 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
        result.json              what was published, by which attempt; written by exactly one
        checkpoints/<k>/newest.json  of training k of the function, from 0: which checkpoints count, and which attempt
                                     may add to them
-                       <n>/<step>/  files of a checkpoint that attempt n has saved; manifest.json last
+                       <n>/<step>/  files of a checkpoint that attempt n has saved; manifest.json last. A later
+                                    one may name those that have not changed
        attempts/<n>/lease.json  who began attempt n
                     setup.json  with which workers, versions and cut, on what machine
                     inputs.json  what lay in the claims that it has read
@@ -148,6 +149,10 @@ class RunKeys:
     def checkpoints_of(self, number: int) -> str:
         """Folder of the checkpoints of one training of the function."""
         return f"{self.checkpoints}/{number}"
+
+    def newest_checkpoint(self, number: int) -> str:
+        """The pointer to those of one training of the function."""
+        return f"{self.checkpoints_of(number)}/newest.json"
 
     def attempt_of_checkpoint(self, key: str) -> int | None:
         """The attempt that saved the checkpoint whose manifest has this key; None when it is no such manifest."""

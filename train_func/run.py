@@ -71,7 +71,7 @@ class Run(NamedFields):
     seed: int = 42
     """Seed of the split, the order of the rows, the new layers and dropout."""
     max_attempts: int = 3
-    """Starts without progress after which a retryable failure becomes final."""
+    """Attempts without progress, which is a new checkpoint, after which a retryable failure becomes final."""
     deadline: int = 24 * 3600
     """Seconds after which the job fails."""
     checkpoint_every: float | None = None

@@ -122,6 +122,9 @@ class Pod:
     def descendants(self):
         return psutil.Process(self.process.pid).children(recursive=True)
 
+    def ranks(self):
+        return [process for process in self.descendants() if process.name().startswith("rank ")]
+
     def exit_code(self):
         try:
             return self.process.wait(LIMIT)

@@ -1,12 +1,9 @@
-"""What the programs under torchrun train on: a tiny random BERT, rows of ugly lengths, and worlds of any size."""
+"""What the programs under torchrun train on: a tiny random BERT, rows of ugly lengths."""
 
-import contextlib
-import os
 import random
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from datasets import Dataset
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
@@ -74,17 +71,3 @@ def arguments_of(folder, **others):
         logging_strategy="no",
         **{"use_cpu": True, **others},
     )
-
-
-@contextlib.contextmanager
-def world_of(size, rank, folder):
-    """The first ``size`` processes of this launch as a world of their own; True in those that belong to it."""
-    if rank >= size:
-        yield False
-        return
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting-of-{size}", rank=rank, world_size=size)
-    try:
-        yield True
-    finally:
-        dist.destroy_process_group()

@@ -66,9 +66,10 @@ def test_all_workers_stop_behind_the_same_step_and_lose_none(job, signalled):
     codes = made.exit_codes()
     assert [codes[worker] for worker in signalled] == [143] * len(signalled)
     assert all(code in (143, 145) for code in codes)
-    done = [steps_of(pod) for pod in made.started]
-    assert done[0] == done[1] == list(range(1, newest_of(made) + 1))
+    done, newest = [steps_of(pod) for pod in made.started], newest_of(made)
+    assert done[0] == done[1] == list(range(1, newest + 1))
     made.start()
     assert made.exit_codes() == [0, 0]
     for pod in made.started[2:]:
-        assert steps_of(pod) == list(range(newest_of(made) + 1, STEPS + 1))
+        assert steps_of(pod) == list(range(newest + 1, STEPS + 1))
+    assert open_store(made.record.store).list(f"{made.record.keys.checkpoints}/") == []

@@ -157,7 +157,7 @@ def test_a_stop_leaves_the_grace_period_to_what_is_trained(job):
 def test_what_is_left_of_the_pod_publishes_when_the_rank_or_the_supervisor_dies_while_it_waits(job):
     job.start()
     job.pods[0].says(WAITS)
-    (rank,) = (process for process in job.pods[0].descendants() if "rank" in process.cmdline())
+    (rank,) = job.pods[0].ranks()
     rank.kill()
     job.pods[0].says(SUPERVISOR_WAITS)
     job.pods[0].signal(signal.SIGKILL)

@@ -27,6 +27,8 @@ MEET_FOR_EVER = (
     MEET
     + """
 def train_func(parameters):
+    import os
+    attempt = os.environ["TRAIN_FUNC_ATTEMPT"]
     dist, total = meet()
     print("training", flush=True)
     while True:
@@ -139,29 +141,82 @@ def test_a_worker_that_waits_for_the_group_of_a_job_that_is_over_leaves(job):
     assert unnamed(made.pods[1].termination["message"], "worker 0", "no way in") == []
 
 
-def test_a_killed_rank_is_noticed_at_once_and_its_peer_follows(job):
-    made = job(MEET_FOR_EVER, workers=2).start()
+def test_a_killed_rank_costs_its_attempt_and_no_pod(job):
+    made = job(MEET_FOR_EVER.replace("while True", "while attempt == '1'"), workers=2).start()
     made.pods[0].says(r"^\[rank 0\] training")
     made.pods[1].says(r"^\[rank 1\] training")
-    rank = next(process for process in made.pods[1].descendants() if "rank" in process.cmdline())
+    (rank,) = made.pods[1].ranks()
     rank.kill()
     start = time.monotonic()
-    assert made.exit_codes() == [145, 147]
+    assert made.exit_codes() == [0, 0]
     assert time.monotonic() - start < PROMPT
-    record = made.end_record(1, 1)
-    assert (record["cause"], record["ranks"][0]["exit_code"]) == ("killed", -signal.SIGKILL)
-    assert unnamed(record["message"], "rank 1", "SIGKILL") == []
+    root, follower = made.end_record(1, 1), made.end_record(1, 0)
+    assert (root["exit_code"], root["cause"], root["ranks"][0]["exit_code"]) == (147, "killed", -signal.SIGKILL)
+    assert unnamed(root["message"], "rank 1", "SIGKILL") == []
+    assert (follower["exit_code"], follower["cause"], follower["follows"]) == (145, "peer", 1)
+    assert [made.end_record(2, worker)["exit_code"] for worker in (0, 1)] == [0, 0]
+    for attempt in (1, 2):
+        log = made.log(attempt, 1)
+        assert (log.count("training"), log.count("worker 1 of 2 starts in")) == (1, 1)
+
+
+def test_of_an_attempt_nothing_lives_on_in_the_next_one_of_the_pod(job):
+    source = """
+def train_func(parameters):
+    import random, subprocess
+    import numpy, torch
+    from datasets.fingerprint import generate_random_fingerprint
+    from train_func.worker.pod import process_group
+    import os, signal
+    drawn = [generate_random_fingerprint(), str(random.random()), str(numpy.random.rand())]
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    print("drawn", *drawn, child.pid, flush=True)
+    if os.environ["TRAIN_FUNC_ATTEMPT"] == "1" and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    made = job(source, ranks=2).start()
+    assert made.exit_codes() == [0]
+    drawn = [line.split()[3:] for line in made.pods[0].output.splitlines() if "] drawn " in line]
+    assert {len({of[place] for of in drawn}) for place in range(3)} == {len(drawn)}
+    assert len(drawn) in (3, 4)  # rank 0 may have been ended before it came there
+    assert not any(psutil.pid_exists(int(of[3])) for of in drawn)
+    assert "Warning" not in made.pods[0].output
 
 
 def test_a_killed_supervisor_takes_its_ranks_along_and_its_peer_follows(job):
     made = job(MEET_FOR_EVER, workers=2).start()
     made.pods[0].says(r"^\[rank 0\] training")
-    ranks = made.pods[0].descendants()
+    processes = made.pods[0].descendants()
     made.pods[0].signal(signal.SIGKILL)
-    assert len(ranks) == 1
-    assert seconds_until_gone(ranks) < PROMPT
+    assert len(processes) == 2  # the rank, and the template
+    assert seconds_until_gone(processes) < PROMPT
     assert made.exit_codes() == [-signal.SIGKILL, 145]
     assert made.end_record(1, 1)["cause"] == "peer"
+
+
+def test_the_supervisor_is_small_and_ranks_share_what_the_template_has_imported(job):
+    made = job(MEET_FOR_EVER).start()
+    made.pods[0].says(r"^\[rank 0\] training")
+    (rank,) = made.pods[0].ranks()
+    (template,) = [process for process in made.pods[0].descendants() if process != rank]
+    supervisor = psutil.Process(made.pods[0].process.pid)
+    assert supervisor.memory_info().rss < 60e6
+    assert supervisor.num_threads() < 20
+    assert template.num_threads() == 1
+    assert rank.ppid() == supervisor.pid
+    assert rank.memory_full_info().uss < template.memory_info().rss / 2
+
+
+def test_without_a_template_that_can_fork_ranks_start_as_programs(job):
+    made = job(MEET_FOR_EVER.replace("while True", "while False"), ranks=2)
+    (made.folder / "sitecustomize.py").write_text(
+        "import os, threading\n"
+        "if 'TRAIN_FUNC_TEMPLATE' in os.environ:\n"
+        "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    made.environment["PYTHONPATH"] = os.pathsep.join([str(made.folder), os.environ.get("PYTHONPATH", "")])
+    assert made.start().exit_codes() == [0]
+    assert made.pods[0].says("^ranks start as new programs: .*threads")
 
 
 def test_a_stop_while_starting_while_meeting_and_while_training(job):
@@ -195,6 +250,16 @@ def test_workers_stopped_before_their_group_has_formed_leave_one_attempt(job):
     assert made.exit_codes() == [143, 143]
     assert [made.end_record(1, worker)["formed"] for worker in (1, 2)] == [False, False]
     assert not open_store(made.record.store).list("a-run/attempts/2/")
+
+
+def test_a_group_that_never_forms_is_charged_and_says_who_is_missing(job):
+    made = job(MEET_FOR_EVER, workers=3, max_attempts=2, environment={"PET_RDZV_CONF": "join_timeout=2"})
+    assert made.start(0, 2).exit_codes() == [146, 146]
+    records = [made.end_record(1, worker) for worker in (0, 2)]
+    assert [(record["cause"], record["formed"]) for record in records] == [("peer", False)] * 2
+    assert [unnamed(record["message"], "not there yet", "(1", "3 workers") for record in records] == [[], []]
+    assert made.start(0, 2).exit_codes() == [71, 71]
+    assert unnamed(made.pods[0].termination["message"], "2 of 2 attempts", "not there yet", "(1") == []
 
 
 def test_a_stubborn_rank_is_killed_within_the_grace_period_or_at_the_second_signal(job):
@@ -249,7 +314,8 @@ def train_func(parameters):
     assert record["cause"] == "killed"
     assert unnamed(record["message"], "2 of 2 attempts", "rank 0", "SIGKILL") == []
 
-    assert made.start().exit_codes() == [147]  # after a final end the user has submitted anew
+    assert made.start().exit_codes() == [71]  # after a final end the user has submitted anew
+    assert [made.end_record(attempt, 0)["exit_code"] for attempt in (3, 4)] == [147, 71]
     made.pods[0].says(r"^attempt 3 \(1 of at most 2 since it was submitted again\)")
 
 

@@ -3,22 +3,38 @@
 Everything that is to be seen in worlds of 1 to 4 ranks, in one launch: importing takes longer than training here.
 """
 
+import contextlib
 import os
 import sys
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
-from tests.distributed import parity, small, splits, task_metrics, weighing
+from tests.distributed import parity, splits, task_metrics, weighing
 
 WORLD_SIZES = (1, 2, 3, 4)
+
+
+@contextlib.contextmanager
+def world_of(size, rank, folder):
+    """The first ``size`` processes of this launch as a world of their own; True in those that belong to it."""
+    if rank >= size:
+        yield False
+        return
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting-of-{size}", rank=rank, world_size=size)
+    try:
+        yield True
+    finally:
+        dist.destroy_process_group()
 
 
 def main():
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     torch.set_num_threads(1)
     for size in WORLD_SIZES:
-        with small.world_of(size, rank, folder) as belongs:
+        with world_of(size, rank, folder) as belongs:
             if belongs:
                 programs = {"parity": parity, "splits": splits, "weighing": weighing, "task_metrics": task_metrics}
                 found = {name: program.run(size, rank, folder) for name, program in programs.items()}

@@ -100,6 +100,7 @@ def main():
     parser.add_argument("--seeds", default="0:100")
     parser.add_argument("--how", choices=["kill", "stop"], default="kill")
     given = parser.parse_args()
+    given.folder = given.folder.resolve()
     given.folder.mkdir(parents=True, exist_ok=True)
     expected = undisturbed(given.folder / f"undisturbed-{given.training}", given.training)
     lines = given.folder / "found.jsonl"

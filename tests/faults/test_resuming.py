@@ -91,6 +91,16 @@ def test_a_full_disk_ends_no_training_and_the_checkpoint_before_stays(tmp_path):
     assert "the checkpoint of step" in output(tmp_path, 1) and "was not saved: " in output(tmp_path, 1)
 
 
+def test_a_training_with_frozen_weights_goes_on_with_them(tmp_path):
+    assert attempts(tmp_path / "whole", (2, None), has_frozen=True)[0] == [0, 0]
+    killed = {**killed_at(11), "attempt": 1}
+    codes = attempts(tmp_path / "killed", (2, killed), (2, None), has_frozen=True)
+    assert codes[0][1] == -9
+    assert codes[1] == [0, 0]
+    assert "goes on behind step" in output(tmp_path / "killed", 2)
+    assert result(tmp_path / "killed") == result(tmp_path / "whole")
+
+
 def test_a_second_session_does_not_go_on_from_the_first(tmp_path):
     assert attempts(tmp_path, (1, None), training="twice")[0] == [0]
     for number in (1, 2):

@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import threading
 
 import torch
 from datasets.distributed import split_dataset_by_node
@@ -18,12 +21,17 @@ from train_func.worker.checkpoint.state import State
 NUM_ROWS, EPOCHS = 101, 3
 
 
-def record_of(folder, **fields):
-    """Of a run that saves as often as it can."""
+def record_of(folder, store=None, **fields):
+    """Of a run that saves as often as it can, in ``store`` or a folder."""
     given = {"epochs": EPOCHS, "batch_size": 16, "micro_batch_size": 4, "learning_rate": 1e-3, "checkpoint_every": 0}
     run = Run(**{**given, "workers": 2, **fields})
     return RunRecord(
-        run=run, name="a-run", generation=1, store=(folder / "store").as_uri(), function="f", source_sha256="0" * 64
+        run=run,
+        name="a-run",
+        generation=1,
+        store=store or (folder / "store").as_uri(),
+        function="f",
+        source_sha256="0" * 64,
     )
 
 
@@ -41,8 +49,22 @@ class Tells(TrainerCallback):
         tell(state.global_step)
 
 
+class Spoils(TrainerCallback):
+    """Rank 0 runs a command of the shell after some steps, and tells how many saves are under way."""
+
+    def __init__(self, commands):
+        self._commands = {int(step): command for step, command in dict(commands).items()}
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if args.process_index:
+            return
+        print(f"{sum(of.name == 'checkpoint' for of in threading.enumerate())} saves are under way", flush=True)
+        if command := self._commands.get(state.global_step):
+            subprocess.run(command, shell=True, check=True)
+
+
 def tell(step):
-    print(f"step {step} is done", flush=True)
+    os.write(1, f"\nstep {step} is done\n".encode())  # a line of its own, whatever another thread prints meanwhile
 
 
 def logged(trainer):
@@ -54,8 +76,12 @@ def logged(trainer):
     return found
 
 
-def with_trainer(folder, *, to_best=False, own=(), **fields):
-    """A Trainer; ``to_best``: with early stopping, and the best weights in the end; ``own``: other arguments."""
+def with_trainer(folder, *, to_best=False, own=(), spoils=(), has_frozen=False, **fields):
+    """A Trainer; ``to_best``: with early stopping, and the best weights in the end; ``own``: other arguments.
+
+    ``has_frozen``: some weights are not trained.
+    ``spoils``: commands of the shell by the step that they follow.
+    """
     record = record_of(folder, **fields)
     with Session({"train_func": record.to_dict()}) as session:
         rows = small.rows(NUM_ROWS)
@@ -67,13 +93,19 @@ def with_trainer(folder, *, to_best=False, own=(), **fields):
             "greater_is_better": True,
         }
         arguments = session.arguments(eval_strategy="epoch", logging_strategy="steps", logging_steps=2)
+        model = small.model(dropout=0.1)
+        model.bert.embeddings.requires_grad_(not has_frozen)
         trainer = Trainer(
-            model=small.model(dropout=0.1),
+            model=model,
             args=TrainingArguments(**{**arguments, "bf16": False, **(best if to_best else {}), **dict(own)}),
             train_dataset=plan,
             eval_dataset=small.rows(40, seed=1),
             data_collator=small.collate_and_mask,
-            callbacks=[Tells(), *([EarlyStoppingCallback(early_stopping_patience=1)] if to_best else [])],
+            callbacks=[
+                Tells(),
+                Spoils(spoils),
+                *([EarlyStoppingCallback(early_stopping_patience=1)] if to_best else []),
+            ],
         )
         trainer.train()
         found = {

@@ -27,10 +27,10 @@ def store(tmp_path):
     return open_store((tmp_path / "store").as_uri())
 
 
-def record(generation=1, submitted=""):
+def record(generation=1, submitted="", max_attempts=3):
     return RunRecord(
         submitted=submitted,
-        run=Run(workers=2, max_attempts=3),
+        run=Run(workers=2, max_attempts=max_attempts),
         name="a-run",
         generation=generation,
         store="",
@@ -91,6 +91,32 @@ def test_claimants_at_the_same_moment_get_a_number_each(store):
     assert sorted(numbers) == list(range(1, 9))
 
 
+def ended_behind(attempts, *steps, code=147, cause="killed"):
+    for step in steps:
+        attempts.write_end(attempts.claim(), Verdict(code, cause, "why", 0), [], step)
+
+
+@pytest.mark.parametrize(
+    ("steps", "spent"),
+    [([41, 41], False), ([41, 41, 41], True), ([41, 41, 40], False), ([7, 41, 41, 41], True), ([0, 0, 0], False)],
+)
+def test_three_attempts_that_end_behind_the_same_step_are_enough_whatever_they_have_saved(store, steps, spent):
+    made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
+    ended_behind(made, *steps)
+    store.put(f"{made._keys.checkpoints_of(0)}/{len(steps)}/41/manifest.json", b"{}")
+    account = made.account()
+    assert (account.num_charged, account.spent) == (0, spent)
+    if spent:
+        assert unnamed(account.verdict(0).message, "3 attempts", "step 41") == []
+
+
+def test_attempts_that_ran_out_of_memory_behind_the_same_step_have_each_cut_finer(store):
+    made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
+    ended_behind(made, 41, 41, 41, code=137, cause="memory")
+    assert not made.account().spent
+    assert made.account().num_out_of_memory == 3
+
+
 @pytest.mark.parametrize(
     ("codes", "num_charged"),
     [
@@ -98,7 +124,7 @@ def test_claimants_at_the_same_moment_get_a_number_each(store):
         ([147], 1),
         ([147, None, 145], 3),
         ([143, 143, 147], 1),  # asked to stop from outside
-        ([146, 147], 1),  # never formed
+        ([146, 147], 2),  # the first never formed
         ([147, 147, 71, 147], 1),  # submitted anew after a final end
         ([147, 0], 0),
         ([None, 70, None], 1),
@@ -128,7 +154,7 @@ def test_workers_whose_group_never_formed_end_under_one_number_however_many_they
     end_together(pods, 146)  # started again, and again in vain
     assert numbers(store) == {1: set(range(7)), 2: set(range(7))}
     account = pods[0].account()
-    assert (account.num_started, account.num_charged) == (2, 0)
+    assert (account.num_started, account.num_charged) == (2, 1)
     assert pods[0].claim().attempt == 3
     pods[1].write_end(pods[1].claim_unformed(), verdict(146, worker=1), [])
     assert numbers(store)[4] == {1}  # not under that of a group that has formed

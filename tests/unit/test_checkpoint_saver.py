@@ -1,11 +1,15 @@
 """The saver copies a state before it changes, ends no training, and tries again soon after a failure."""
 
+import threading
+import time
+
 import pytest
 import torch
 
 from tests.unit.test_checkpoint_damage import checkpoints_of, record_in
 from train_func.events import CheckpointSaved, Note
-from train_func.worker.checkpoint.checkpoints import TRAINING, Fenced, of_rank
+from train_func.storage import open_store
+from train_func.worker.checkpoint.checkpoints import BEST, FROZEN, TRAINING, Checkpoints, Fenced, of_rank
 from train_func.worker.checkpoint.saver import SHORTEST, Saver, Taken
 from train_func.worker.checkpoint.state import State
 
@@ -64,3 +68,91 @@ def test_an_attempt_that_was_followed_by_another_is_told_to_stop(saver, said):
     saver.wait()
     assert isinstance(saver.fenced, Fenced)
     assert not saver.is_due
+
+
+class Endless:
+    """A store whose first upload goes on until it is given up."""
+
+    def __init__(self, store):
+        self._store, self.begun = store, threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def upload(self, key, path, *, sent):
+        until = time.monotonic() + 30
+        while not self.begun.is_set() or time.monotonic() < until:
+            self._store.put(key, b"a part of it")
+            self.begun.set()
+            sent(12)
+        return self._store.upload(key, path, sent=sent)
+
+
+def test_a_save_that_is_under_way_is_given_up_for_a_newer_one(tmp_path, said):
+    (tmp_path / "store").mkdir()
+    record = record_in(tmp_path / "store")
+    store = Endless(open_store(record.store))
+    checkpoints = Checkpoints(store, record, 1, "a training")
+    checkpoints.take_over()
+    saver = Saver(checkpoints, tmp_path / "files", 0, said.append)
+    saver.begin(taken(7, torch.arange(3)))
+    store.begun.wait()
+    store.upload = store._store.upload
+    begun = time.monotonic()
+    saver.begin(taken(8, torch.arange(3)))
+    saver.wait()
+    assert time.monotonic() - begun < 25
+    assert [of.step for of in said] == [8]
+    assert checkpoints_of(record, 9).newest(tmp_path).manifest.step == 8
+    assert not store.list(f"{record.keys.checkpoints_of(0)}/1/7")
+
+
+def test_saves_that_fail_leave_no_more_than_one_of_them(tmp_path):
+    (tmp_path / "store").mkdir()
+    record = record_in(tmp_path / "store")
+    checkpoints = checkpoints_of(record)
+    own = State.of({"used": []}, of_rank(0))
+    own.write(tmp_path / TRAINING)
+    whole = {TRAINING: tmp_path / TRAINING, of_rank(0): tmp_path / TRAINING}
+    checkpoints.add(1, 1, whole)
+    for step in range(2, 7):
+        with pytest.raises(FileNotFoundError):
+            checkpoints.add(step, 1, {TRAINING: tmp_path / TRAINING, of_rank(0): tmp_path / "is not there"})
+        there = open_store(record.store).list(f"{record.keys.checkpoints_of(0)}/1/")
+        assert {entry.key.split("/")[-2] for entry in there} == {"1", str(step)}
+    checkpoints.add(8, 1, whole)
+    there = open_store(record.store).list(f"{record.keys.checkpoints_of(0)}/1/")
+    assert {entry.key.split("/")[-2] for entry in there} == {"1", "8"}
+
+
+def with_frozen(step, trained, frozen):
+    own = State.of({"used": []}, of_rank(0))
+    training = State.of({"trained": trained, "frozen": frozen}, TRAINING)
+    best = State.of({"step": 1, "weights": {"w": torch.ones(3)}}, BEST)
+    return Taken(step, training, [own], best, frozen=frozenset([frozen.data_ptr()]))
+
+
+def test_what_has_not_changed_is_uploaded_once_and_kept_as_long_as_it_is_named(saver, said):
+    frozen, keys = torch.arange(101.0), []
+    store, under = saver._checkpoints._store, f"{saver._checkpoints._folder}/"
+    for step in range(1, 7):
+        if step == 4:
+            frozen.add_(1)
+        if step == 6:  # by another program
+            store.delete(keys[-1][FROZEN])
+        saver.begin(with_frozen(step, torch.full((3,), float(step)), frozen))
+        saver.wait()
+        kept = [saver._checkpoints._manifests[of.key] for of in saver._checkpoints._pointer.kept]
+        keys.append({name: of.key for name, of in kept[0].files.items()})
+        there = {entry.key for entry in store.list(under)}
+        assert {file.key for manifest in kept[: 1 if step == 6 else 2] for file in manifest.files.values()} <= there
+    assert [type(event) for event in said] == [CheckpointSaved] * 6
+    assert keys[0][FROZEN] == keys[1][FROZEN] == keys[2][FROZEN]
+    assert keys[3][FROZEN] == keys[4][FROZEN]
+    assert len({of[FROZEN] for of in keys}) == 3
+    assert len({of[BEST] for of in keys}) == 1
+    assert len({of[TRAINING] for of in keys}) == 6
+    assert [key for key in there if key.endswith(f"{FROZEN}.safetensors")] == [keys[5][FROZEN]]
+    states = saver.newest().states
+    assert torch.equal(states[FROZEN].tensors[f"{TRAINING}.frozen"], frozen)
+    assert list(states[TRAINING].tensors) == [f"{TRAINING}.trained"]

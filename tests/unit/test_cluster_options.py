@@ -205,9 +205,20 @@ def test_every_option_that_cannot_work_is_named_at_once():
     assert unnamed(found[-1], "s3_endpoint='http://localhost:9000'", "TRAIN_FUNC_S3_ENDPOINT") == []
 
 
-def test_a_misspelt_option_is_an_error():
-    with pytest.raises(TypeError, match="imge"):
-        Cluster(imge="i")
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Cluster(imge="i"), ["'imge'", "'image'"]),
+        (lambda: Local(cpus=2), ["'cpus'", "'cpu'"]),
+        (lambda: Local(nodes=2), ["'nodes'", "store", "cpu", "memory", "gpu", "packages"]),
+        (lambda: Local("file:///store"), ["by name", "store="]),
+        (lambda: SecretKey(secret="wandb", name="key"), ["'name'", "key="]),
+    ],
+)
+def test_a_misspelt_option_is_told_with_those_there_are(make, named):
+    with pytest.raises(InvalidInput) as refused:
+        make()
+    assert unnamed(refused.value, *named) == []
 
 
 def test_what_is_missing_is_named_when_it_is_needed(monkeypatch):

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
 from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob, a_record
@@ -48,6 +47,7 @@ ENDS = [
     (137, KILLED_LOG, "killed", "worker 0 was killed by SIGKILL"),
     (139, KILLED_LOG, "killed", "worker 0 was killed by SIGSEGV"),
     (147, KILLED_LOG, "killed", "worker 0 ended with exit code 147"),
+    (148, KILLED_LOG, "hang", "worker 0 ended with exit code 148"),
     (73, KILLED_LOG, "storage", "worker 0 ended with exit code 73"),
     (144, KILLED_LOG, "storage", "worker 0 ended with exit code 144"),
     (1, f"{KILLED_LOG}ImportError: no torch\n", "unknown", "worker 0 ended with exit code 1: ImportError: no torch"),
@@ -190,14 +190,6 @@ def test_what_pod_and_record_both_say_of_the_memory_is_said_once(store, ended):
     status["state"]["terminated"]["message"] = json.dumps(said)
     ended(cause="memory", exit_code=71, message=said["message"])
     assert str(explain(a_record(), job, store)).count(said["message"]) == 1
-
-
-@pytest.fixture
-def shell(tmp_path, monkeypatch):
-    """That of a notebook."""
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    yield InteractiveShell.instance()
-    InteractiveShell.clear_instance()
 
 
 def way_to_logs(error):

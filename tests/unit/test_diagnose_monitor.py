@@ -172,6 +172,12 @@ def test_an_eviction_that_pod_and_event_tell_is_told_once():
     assert len(looked(job)[0]) == 1
 
 
+def test_a_worker_that_stays_because_its_node_is_back_has_not_been_removed():
+    job = evicted_for_disk("Cancelling deletion of Pod lab/job-a-worker-0")
+    job.recorded["events"][-1]["reason"] = "TaintManagerEviction"
+    assert looked(job)[0] == []
+
+
 def test_a_worker_whose_node_is_full_is_not_told_to_raise_anything():
     message = "The node was low on resource: ephemeral-storage. Threshold quantity: 2%, available: 1Gi. "
     told, _, given_up = looked(evicted_for_disk(message, times=3))

@@ -13,8 +13,10 @@ from train_func.worker.pod import reporting
 TOLD = [
     events.WorkerStarts(worker=1, num_workers=4, pod="a-run-worker-1", pod_uid="u", submitted="2026-01-02T03:04:05"),
     events.AttemptStarts(attempt=7, position=2, at_most=3, num_workers=4, num_ranks=8, num_threads=2),
+    events.RanksRestart(worker=1, attempt=7, message="rank 0 was killed by SIGKILL", follows=0),
     events.PublishesPending(attempt=7),
-    events.SessionOpened(run="a", attempt=7, world_size=8, device="cuda:0", precision="bf16", num_threads=2),
+    events.SessionOpened(run="a", attempt=7, world_size=8, device="cuda:0", num_threads=2),
+    events.TrainingStarts(num_steps=101, precision="bf16"),
     events.StepProgress(step=40, num_steps=101, epoch=0.4, loss=0.693, rows_per_second=7.5, seconds_left=3661),
     events.Evaluated(step=40, epoch=0.4, prefix="eval_test", metrics={"accuracy": 0.5, "best": "yes", "rows": 101}),
     events.Reported(step=40, metrics={"loss": 0.693, "lr": 1e-05}),
@@ -25,6 +27,7 @@ TOLD = [
     events.Published(attempt=7, model="s3://bucket/a/model"),
     events.WaitsForStore(seconds_left=59.5, fault="s3://b: gone", is_unknown_host=True, message="m", purpose="publish"),
     events.WaitsForPeers(endpoint="a-run-worker-0:23456", why="no route"),
+    events.LostPeers(error="RuntimeError: closed", traceback="Traceback\n  a frame"),
     events.WorkerEnds(worker=3, exit_code=145, cause="peer", message="worker 1 had ended", follows=1),
     events.LogGap(num_lines=101, num_bytes=4040),
 ]
@@ -40,6 +43,11 @@ def test_an_event_is_one_line_that_is_read_as_what_was_said(event):
     assert "\n" not in line
     assert events.parse(line) == event
     assert events.readable(line) == str(event).replace("\n", " | ").replace("\t", " ")
+
+
+def test_that_progress_allows_further_attempts_is_said_where_one_starts_again():
+    again, first = TOLD[1], events.AttemptStarts(**{**vars(TOLD[1]), "attempt": 1, "position": 1})
+    assert [("checkpoint" in str(event)) for event in (first, again)] == [False, True]
 
 
 def test_a_rank_is_named_in_words_and_as_a_field():

@@ -73,7 +73,15 @@ def test_every_exception_has_its_exit(error, code, cause):
     [
         *((64, "input"), (65, "data"), (66, "model"), (69, "storage"), (70, "code"), (73, "storage"), (74, "storage")),
         *((77, "permission"), (78, "source"), (134, "killed"), (137, "killed"), (139, "killed"), (143, "preemption")),
-        *((144, "storage"), (145, "peer"), (146, "peer"), (147, "killed"), (1, "unknown"), (128, "unknown")),
+        *(
+            (144, "storage"),
+            (145, "peer"),
+            (146, "peer"),
+            (147, "killed"),
+            (148, "hang"),
+            (1, "unknown"),
+            (128, "unknown"),
+        ),
     ],
 )
 def test_a_code_tells_its_cause_where_nothing_else_does(code, cause):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.messages import unnamed
-from tests.stored_runs import put_run
+from tests.stored_runs import put_checkpoint, put_run
 from tests.twin_jobs import until
 from train_func import Cluster, Local, attach
 from train_func.client.backend import provisional
@@ -104,6 +104,15 @@ def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, 
     job.cancel()
     assert jobs.backend.job(job.record.job_name).status().finished
     assert unnamed(capsys.readouterr().out, job.name, "stopped", "Absent", str(tmp_path / "store")) == []
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_cancel_says_where_the_run_goes_on(job, jobs, capsys, has_checkpoint):
+    jobs.start(FOREVER, name=job.record.job_name, workers=1)
+    if has_checkpoint:
+        put_checkpoint(job._store, job.record, step=101)
+    job.cancel()
+    assert ("behind step 101" in capsys.readouterr().out) is has_checkpoint
 
 
 def test_what_is_published_while_a_job_is_cancelled_stays_and_cancel_says_so(job, jobs, tmp_path, capsys):

@@ -131,6 +131,12 @@ def test_fractions_are_regression():
     assert unnamed(said, "(0.5, 2.25)", "regression") == []
 
 
+def test_numbers_with_a_decimal_comma_are_no_classes_unless_they_are_named():
+    values = ("1,5", "2,5", "3", "1,5", "2,5", "3")
+    assert unnamed(refusal(*values), "'1,5'", "regression", "labels=") == []
+    assert encoded(*values, given=("1,5", "2,5", "3")).codes["training"].tolist() == [0, 1, 2] * 2
+
+
 def test_one_class_leaves_nothing_to_learn():
     assert unnamed(refusal(1, 1, 1), 1, "one class") == []
     assert unnamed(refusal("a", "a"), "'a'", "one class") == []

@@ -153,3 +153,32 @@ def test_a_gap_in_the_kept_log_is_counted():
     assert after(kept, seen(*everything[:2])) == kept[2:]
     assert after(kept, seen(*everything[:50])) == kept[gap:]
     assert after(kept, seen(*everything[:97])) == everything[97:]
+
+
+def restarts(worker, attempt):
+    return events.line(events.RanksRestart(worker=worker, attempt=attempt, message="a rank was killed", follows=0))
+
+
+def keep_two_attempts(store):
+    keep(store, 1, 0, "1-0", "one", "two")
+    keep(store, 2, 0, "1-0", restarts(0, 2), "one", "two")
+
+
+def test_the_attempts_of_one_pod_are_told_apart_when_it_is_gone(store, kept):
+    keep_two_attempts(store)
+    found = [(number, text) for number, _, text in told(kept, [], []) if "same pod" not in text]
+    assert found == [(1, "one"), (1, "two"), (2, "one"), (2, "two")]
+
+
+@pytest.mark.parametrize("num_shown", range(6))
+def test_a_pod_of_two_attempts_that_is_deleted_is_completed_from_both_of_its_logs(store, kept, num_shown):
+    keep_two_attempts(store)
+    live = lines(0, "1-0", "one", "two", restarts(0, 2), "one", "two")
+    found = told(kept, [pod("1-0")], [*live[: num_shown + 1], LogCut(0, "1-0")])
+    assert [(number, text) for number, _, text in found if "same pod" not in text] == [
+        (1, "one"),
+        (1, "two"),
+        (2, "one"),
+        (2, "two"),
+    ]
+    assert len(found) == 4  # what begins with "worker" is left out

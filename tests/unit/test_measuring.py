@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -389,3 +390,36 @@ def test_transformers_own_trainer_is_measured_on_its_eval_dataset_though_it_neve
     metrics = json.loads(store.get("tiny-reviews-0123/result.json").data)["metrics"]
     loss = "own_loss" if rows == "own" else "loss"
     assert metrics[loss] == expected[loss]
+
+
+@pytest.mark.parametrize("answer", [0, 1])
+def test_a_model_below_the_majority_class_baseline_is_published_with_a_note(a_record, store, answer):
+    parameters = a_record(epochs=1).parameters()
+    with Session(parameters) as session:
+        train, held_out = own_rows(session)
+        train, held_out = (
+            rows.select([*np.flatnonzero(np.array(rows["label"]) == 0), np.argmax(rows["label"])])
+            for rows in (train, held_out)
+        )
+        model, tokenizer = session.model()
+        plan = split_dataset_by_node(session.plan(train), 0, 1)
+        arguments = TrainingArguments(**session.arguments())
+        trainer = Trainer(
+            model=model, args=arguments, train_dataset=plan, eval_dataset=held_out, processing_class=tokenizer
+        )
+        trainer.train()
+        with torch.no_grad():
+            trainer.model.classifier.weight.zero_()
+            trainer.model.classifier.bias.copy_(torch.tensor([1.0 - answer, answer]))
+        session.publish(trainer)
+    result = json.loads(store.get("tiny-reviews-0123/result.json").data)
+    assert result["metrics"]["accuracy"] == {0: 0.8, 1: 0.2}[answer]
+    assert ("baseline 0.800" in result.get("note", "")) is (answer == 1)
+
+
+def test_the_precision_is_told_of_a_trainer_alone_which_applies_it(a_record, capsys):
+    with Session(a_record(epochs=1).parameters()) as session:
+        assert "precision" not in capsys.readouterr().out  # a loop of one's own computes as it is written
+        trainer = trainer_of(session, {"epochs": 1, "learning_rate": 1e-3}, bf16=False)
+        trainer.train()
+    assert "precision=fp32" in capsys.readouterr().out

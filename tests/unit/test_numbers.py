@@ -46,6 +46,23 @@ def test_what_is_no_number_is_refused_with_row_and_value(values, facts):
     assert [fact for fact in ["'stars'", *facts] if fact not in str(caught.value)] == []
 
 
+def test_numbers_with_a_decimal_comma_are_read_where_nothing_else_can_be_meant():
+    held_out = {"text": column("2,0"), "number": column(2)}
+    for given in held_out.values():
+        parts = {"training": column("3,5", " 1,234", "-2", "0,125"), "held-out": given}
+        numbers, (note,) = encode_numbers(parts, "stars")
+        assert numbers["training"].tolist() == [3.5, pytest.approx(1.234), -2, 0.125]
+        assert numbers["held-out"].tolist() == [2]
+        assert "'stars'" in note
+
+
+@pytest.mark.parametrize("values", [("1,234", "2"), ("1.234,5", "2,5"), ("3,5", "2.5"), ("3,5", "good"), ("3,5", "")])
+def test_commas_that_may_mean_something_else_are_refused_with_the_remedy(values):
+    with pytest.raises(InvalidInput) as refused:
+        encode_numbers({"training": column(*values)}, "stars")
+    assert unnamed(refused.value, "'stars'", "decimal point") == []
+
+
 def test_faults_of_both_parts_come_together():
     with pytest.raises(InvalidInput) as caught:
         encode_numbers({"training": column(1, None), "held-out": column(None, 2)}, "stars")

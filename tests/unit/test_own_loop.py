@@ -122,3 +122,15 @@ def test_a_step_that_is_no_whole_number_is_refused(step):
     with pytest.raises(InvalidInput) as refused:
         reported(step, {"loss": 0.5})
     assert unnamed(refused.value, "step") == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [plan_of(Dataset.from_dict(COLUMNS)).shuffle(seed=1), Dataset.from_dict(COLUMNS), None],
+    ids=["a plan in another order", "rows", "nothing"],
+)
+def test_a_plan_that_was_not_split_once_is_told_of_in_the_words_of_the_loop(given):
+    with pytest.raises(InvalidInput) as refused:
+        next(own_loop.steps(given, torch.device("cpu"), list))
+    assert unnamed(str(refused.value), "session.steps(split_dataset_by_node(session.plan(") == []
+    assert "rainer" not in str(refused.value) and "train_dataset" not in str(refused.value)

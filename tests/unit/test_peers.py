@@ -1,4 +1,4 @@
-"""What supervisors tell each other, over one of torch's own stores."""
+"""What supervisors tell each other, over the store of worker 0, as another worker reaches it."""
 
 import threading
 import time
@@ -6,6 +6,7 @@ import time
 import pytest
 
 from train_func.attempt_records import Verdict
+from train_func.worker.pod.group_store import GroupStore, Host, RemoteStore
 from train_func.worker.pod.peers import Peers, PeersLost
 from train_func.worker.pod.stop import Stop
 
@@ -15,16 +16,25 @@ LIMIT = 60  # seconds
 @pytest.fixture
 def group():
     """Makes the members of one group over a fresh store."""
-    dist = pytest.importorskip("torch.distributed")
+    hosts = []
 
     def make(num_workers, *workers, **seconds):
-        store = dist.HashStore()
+        store = GroupStore(num_workers)
+        hosts.append(Host(store, "a-run", 0))
         return [
-            Peers(store, worker=worker, num_workers=num_workers, stop=Stop(), **seconds)
+            Peers(
+                RemoteStore("127.0.0.1", hosts[-1].port, "a-run") if worker else store,
+                worker=worker,
+                num_workers=num_workers,
+                stop=Stop(),
+                **seconds,
+            )
             for worker in workers or range(num_workers)
         ]
 
-    return make
+    yield make
+    for host in hosts:
+        host.close()
 
 
 def at_once(*calls):
@@ -50,16 +60,36 @@ def verdict(worker, code=70):
     return Verdict(code, "code", "a typo", worker)
 
 
-def test_all_check_in_or_the_group_is_not_complete(group):
-    assert at_once(*[lambda member=member: member.check_in(LIMIT) for member in group(3)]) == [True] * 3
-    assert at_once(*[lambda member=member: member.check_in(0.2) for member in group(3, 0, 2)]) == [False] * 2
+def test_all_begin_another_attempt_together_and_hear_nothing_of_the_one_before(group):
+    first, second, third = group(3)
+    second.tell(verdict(1, code=147))
+    assert (
+        at_once(*[lambda member=member: member.begin_again(LIMIT) for member in (first, second, third)]) == [True] * 3
+    )
+    assert third.verdict(0.1) is None
+    first.tell_start("attempt 2")
+    assert second.hear_start() == "attempt 2"
 
 
-def test_two_pods_that_say_they_are_the_same_worker_are_caught(group):
-    first, second = group(2, 1, 1)
-    assert not first.check_in(0.1)
-    with pytest.raises(PeersLost, match="two pods .* worker 1"):
-        second.check_in(0.1)
+def test_where_one_leaves_there_is_no_other_attempt(group):
+    first, second, third = group(3)
+    begins = [lambda member=member: member.begin_again(LIMIT) for member in (first, second)]
+    assert at_once(*begins, lambda: third.leave(0.0)) == [False, False, None]
+
+
+def test_who_comes_late_for_another_attempt_hears_what_was_decided(group):
+    first, second, third = group(3)
+    assert at_once(*[lambda member=member: member.begin_again(0.1) for member in (second, third)]) == [False, False]
+    assert not first.begin_again(LIMIT)
+
+
+def test_the_host_waits_for_all_others_also_when_it_says_twice_that_it_leaves(group):
+    first, second, _ = group(3)
+    second.leave(0.0)
+    second.leave(0.0)
+    started = time.monotonic()
+    first.leave(0.3)
+    assert time.monotonic() - started >= 0.3
 
 
 def test_what_the_first_says_is_heard_by_the_others(group):
@@ -89,6 +119,15 @@ def test_whether_worker_0_publishes_is_what_it_says_first_and_open_until_then(gr
     asked.join(LIMIT)
     host.tell_whether_publishing(True)
     assert [*answers, guest.is_publishing(LIMIT)] == [False, False]
+
+
+def test_all_workers_wait_only_while_each_of_them_says_so(group):
+    first, second, third = group(3)
+    assert [first.tell_waiting(True), second.tell_waiting(True), first.tell_waiting(True)] == [False] * 3
+    assert third.tell_waiting(True)
+    assert first.tell_waiting(True)
+    assert not second.tell_waiting(False)
+    assert not first.tell_waiting(True)
 
 
 def test_all_leave_together_and_not_before(group):
@@ -133,7 +172,7 @@ def test_silence_of_the_neighbour_is_noticed(group, monkeypatch):
     first, second = group(2, beat=0.02, silence=1.5)
     silent = threading.Event()
     monkeypatch.setattr(second, "_store", _Muted(second._store, silent))
-    assert at_once(lambda: first.check_in(LIMIT), lambda: second.check_in(LIMIT)) == [True, True]
+    second.begin()
     end = time.monotonic() + 2
     while time.monotonic() < end:
         first.look()

@@ -8,7 +8,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from torch.distributed import HashStore
 
 from tests.job_folder import write_job_folder
 from tests.messages import unnamed
@@ -17,6 +16,8 @@ from train_func import Run, exits
 from train_func.attempt_records import Verdict
 from train_func.storage import open_store
 from train_func.worker.pod.environment import Environment
+from train_func.worker.pod.group_store import GroupStore
+from train_func.worker.pod.job_end import JobEnd
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import Peers, PeersLost
 from train_func.worker.pod.pending import Pending
@@ -24,7 +25,6 @@ from train_func.worker.pod.rank_end import Outcome, RankEnd
 from train_func.worker.pod.run_attempt import Attempt
 from train_func.worker.pod.stop import RESERVE, Stop, Stopped
 from train_func.worker.pod.supervisor import Supervisor
-from train_func.worker.pod.timings import Timings
 from train_func.worker.pod.verdict import stopped
 
 
@@ -35,7 +35,7 @@ def supervisor(tmp_path):
     seal(tmp_path)
     made = Supervisor(environment_of(0, tmp_path), LogTee(), Stop())
     made._attempt = Attempt(made._environment, record, open_store(record.store), made._log_tee, made._stop)
-    made._agent = SimpleNamespace(ends=list, pids=set)
+    made._launcher = SimpleNamespace(ends=list, pids=set, step=0)
     return made
 
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_read_leaves_the_verdict_to_the_end_of_the_ranks(
     def ends():
         raise end
 
-    monkeypatch.setattr(supervisor, "_train", ends)
+    monkeypatch.setattr(supervisor, "_prepare", ends)
     supervisor._work()
     assert supervisor._verdict.exit_code == code
     assert "could not be published" in capsys.readouterr().out
@@ -100,7 +100,7 @@ def test_a_model_is_published_also_when_the_peers_are_lost(supervisor, tmp_path,
     def ends():
         raise PeersLost("worker 1 is gone")
 
-    monkeypatch.setattr(supervisor, "_train", ends)
+    monkeypatch.setattr(supervisor, "_prepare", ends)
     supervisor._work()
     assert supervisor._verdict.exit_code == exits.DONE
     assert not (tmp_path / "publication").exists()
@@ -287,7 +287,7 @@ def last_attempt(tmp_path):
     record = write_job_folder(
         tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri(), max_attempts=1
     )
-    group = HashStore()
+    group = GroupStore(2)
 
     def member(worker):
         stop = Stop()
@@ -318,7 +318,7 @@ class Gone:
     """A store of the rendezvous whose host has ended."""
 
     def __getattr__(self, name):
-        raise RuntimeError("Connection refused")
+        raise ConnectionRefusedError
 
 
 @pytest.mark.parametrize(("does", "code"), [(publishes, exits.KILLED), (ends, exits.SPENT)])
@@ -370,7 +370,7 @@ def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervis
     attempt.lease = attempt._attempts.claim()
     store = Hangs(attempt._store, ended, attempt.seconds_left)
     attempt._store = attempt._attempts._store = store
-    monkeypatch.setattr(supervisor, "_train", lambda: attempt.publish_pending([]))
+    monkeypatch.setattr(supervisor, "_prepare", lambda: attempt.publish_pending([]))
     monkeypatch.setattr("train_func.worker.pod.supervisor.kill_descendants", lambda seconds: None)  # this test's own
     stop_asked_for(supervisor._stop, seconds=1000.0 - RESERVE)
     try:
@@ -392,19 +392,16 @@ def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_sto
         ended.set()
 
 
-def test_a_peer_that_ends_once_the_group_has_formed_does_not_end_the_wait_for_it(last_attempt):
+def test_a_peer_that_ends_once_the_group_has_formed_does_not_end_the_wait_for_it():
     """The look at the records may begin before the group has formed, and end after a quick peer is done."""
-    attempt, _ = last_attempt
-    attempt._timings = Timings(watch=0.01)
-    lease, attempt.lease = attempt.lease, None
 
     def final_end(known):
-        attempt.lease = lease
+        job_end.has_formed = True
         return Verdict(exits.DONE, None, "all ranks ended", 1)
 
-    attempt._attempts = SimpleNamespace(final_end=final_end)
-    attempt._watch(set())
-    assert attempt.over is None
+    job_end = JobEnd(SimpleNamespace(final_end=final_end), seconds=0.01)
+    job_end.look(set())
+    assert job_end.verdict is None
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,14 @@ def test_the_traceback_is_printed_whole_and_kept(end):
     assert outcome["failure"]["traceback"] in err
 
 
+def test_a_rank_that_only_lost_its_peers_says_so_in_one_line_and_keeps_where_it_was(end):
+    code, outcome, out, err = end("raise RuntimeError('gloo/transport: closed\\nof 1.2.3.4')")
+    assert (code, outcome["follows"], err) == (145, True, "")
+    assert len(out.splitlines()) == 1
+    assert "RuntimeError: gloo/transport: closed" in out
+    assert "RuntimeError" in outcome["failure"]["traceback"]
+
+
 def test_sys_exit_with_zero_is_a_return(end):
     assert end("import sys; sys.exit(0)")[0] == 0
     assert end("import sys; sys.exit()")[0] == 0

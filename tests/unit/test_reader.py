@@ -15,6 +15,7 @@ from tests.messages import unnamed
 from train_func.errors import InvalidInput
 from train_func.worker.inputs.locate import Wanted
 from train_func.worker.inputs.reader import class_names, read, read_source
+from train_func.worker.inputs.row_numbers import COUNTED
 
 ROWS = [{"text": "good food", "label": 1}, {"text": 'a "quoted", word', "label": 0}, {"text": "two\nlines", "label": 1}]
 
@@ -95,12 +96,13 @@ def test_ragged_rows_are_counted_and_the_first_five_named(tmp_path):
     said = refusal(path := write(tmp_path, "a.csv", "\n".join(["text,label", *rows])))
     assert unnamed(said, f"{path}: 7 rows", "2 more", '""') == []
     places = re.findall(r"row (\d+) has (\d+) field", said)
-    assert places == [("3", "3"), ("4", "1"), ("5", "4"), ("6", "4"), ("7", "4")]
+    assert places == [("2", "3"), ("3", "1"), ("4", "4"), ("5", "4"), ("6", "4")]
+    assert COUNTED in said
     assert unnamed(said, "'one, two,1'", "'short'") == []
 
 
 def test_rows_of_a_ragged_file_are_counted_as_rows_and_not_as_lines(tmp_path):
-    assert "row 3 has 3 fields" in refusal(write(tmp_path, "a.csv", 'text,label\n"two\nlines",1\na,b,1\n'))
+    assert "row 2 has 3 fields" in refusal(write(tmp_path, "a.csv", 'text,label\n"two\nlines",1\na,b,1\n'))
 
 
 def columns_of(path, *wanted):
@@ -153,9 +155,9 @@ def test_a_separator_is_not_chosen_to_make_ragged_rows_whole(tmp_path):
 
 def test_rows_of_a_csv_with_semicolons_are_judged_by_them(tmp_path):
     said = refusal(write(tmp_path, "a.csv", 'text;label\nfine, and cheap;1\none; two;1\n"fine; too";0\n'))
-    assert unnamed(said, "1 row", "row 3 has 3 fields", "'one; two;1'", "semicolons", "double quotes") == []
+    assert unnamed(said, "1 row", "row 2 has 3 fields", "'one; two;1'", "semicolons", "double quotes") == []
     said = refusal(write(tmp_path, "b.csv", 'text;label\nfine;1\n"open;0\n'))
-    assert unnamed(said, "double quote", "row 3") == []
+    assert unnamed(said, "double quote", "row 2") == []
 
 
 def test_a_separator_within_a_name_of_a_csv_is_no_fault(tmp_path):
@@ -165,12 +167,19 @@ def test_a_separator_within_a_name_of_a_csv_is_no_fault(tmp_path):
 
 def test_a_tab_within_a_text_is_a_ragged_row(tmp_path):
     said = refusal(write(tmp_path, "a.tsv", "text\tlabel\na\tb\t1\n"))
-    assert unnamed(said, "row 2 has 3 fields", "tab") == []
+    assert unnamed(said, "row 1 has 3 fields", "tab") == []
 
 
 def test_a_quote_that_is_never_closed_is_named_by_its_row(tmp_path):
     said = refusal(write(tmp_path, "a.csv", 'text,label\nfine,1\n"open,0\nfine,1\n'))
-    assert unnamed(said, "double quote", "row 3") == []
+    assert unnamed(said, "double quote", "row 2") == []
+
+
+def test_rows_are_counted_as_those_of_the_data_however_many_lines_a_file_has(tmp_path):
+    lines = 'text,label\n\n"two\nlines",1\n\n'
+    for last in ("a,b,1\n", '"never closed,1\n'):
+        said = refusal(write(tmp_path, "a.csv", lines + last))
+        assert unnamed(said, "row 2", COUNTED) == []
 
 
 @pytest.mark.parametrize(("content", "reason"), [("", "holds no row"), ("\n\n", "holds no row")])

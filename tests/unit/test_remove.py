@@ -321,6 +321,18 @@ def test_what_is_no_name_of_a_run_is_refused(store, backend, name):
     assert len(keys_of(store)) == 2
 
 
+def test_the_first_digits_of_the_last_part_are_enough_where_they_tell_a_run_from_others(store, backend):
+    records = [put_run(store, Run(name="stars", seed=seed)) for seed in range(20)]  # of 16 first digits
+    first = {record.name: record.name[: len("stars-") + 1] for record in records}
+    same = next(begin for begin in first.values() if [*first.values()].count(begin) > 1)
+    with pytest.raises(InvalidInput) as refused:
+        remove(same, on=backend)
+    assert unnamed(refused.value, *[name for name, begin in first.items() if begin == same]) == []
+    gone = records[0].name
+    remove(gone[:-3], on=backend)
+    assert {key.partition("/")[0] for key in keys_of(store)} == {record.name for record in records[1:]}
+
+
 @pytest.mark.parametrize("name", ["unknown", "stars", f"stars-{'0' * 12}"])
 def test_of_an_unknown_name_the_nearest_are_named(store, backend, name):
     near = put_run(store, Run(name="stars"))

@@ -6,8 +6,8 @@ import pytest
 
 from tests.messages import unnamed
 from train_func import InvalidInput
+from train_func.worker.inputs.row_numbers import COUNTED, in_rows
 from train_func.worker.tasks.labels import encode
-from train_func.worker.tasks.row_numbers import COUNTED, in_rows
 from train_func.worker.tasks.texts import overlap, text_faults
 
 

@@ -42,7 +42,7 @@ def lines(of, *told, worker=0):
 
 
 STARTS = events.WorkerStarts(worker=0, num_workers=2, pod="p", pod_uid="u")
-OPENED = events.SessionOpened(run="a-run", attempt=1, world_size=2, device="cpu", precision="fp32", num_threads=1)
+OPENED = events.SessionOpened(run="a-run", attempt=1, world_size=2, device="cpu", num_threads=1)
 
 
 def begins(number=1, position=1):
@@ -104,6 +104,33 @@ def test_what_only_follows_from_the_first_end_is_not_told(display, shown):
     tell(display, lines(one, ends(0, 145, "worker 1 had ended: rank 1 was killed by SIGKILL", follows=1)))
     tell(display, lines(one, ends(0, 0, "all ranks ended")))
     assert shown() == [str(first)]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_ranks_that_lost_their_peers_are_told_in_a_line_each_behind_the_end_that_they_followed_from(
+    display, shown, is_late
+):
+    one, root = attempt(), ends(1, 70, "rank 1: ValueError: nan")
+    lost = [events.LostPeers(error=f"RuntimeError: {rank}", traceback="at", rank=rank) for rank in (0, 2)]
+    told = [lines(one, root, worker=1), lines(one, *lost)]
+    tell(display, [line for of in (told if is_late else reversed(told)) for line in of])
+    assert shown() == [str(root), *(f"rank {of.rank} {of}" for of in lost)]
+
+
+def test_where_ranks_start_again_in_the_same_pods_their_reason_comes_before_who_only_lost_a_peer(display, shown):
+    lost = events.LostPeers(error="RuntimeError: closed", traceback="at", rank=0)
+    root = events.RanksRestart(worker=1, attempt=2, message="rank 1 was killed by SIGKILL", follows=1)
+    follower = events.RanksRestart(worker=0, attempt=2, message="worker 1 had ended", follows=1)
+    tell(display, lines(attempt(), lost, follower) + lines(attempt(2), begins(2, 2)) + lines(attempt(), root, worker=1))
+    assert [line for line in shown() if "attempt 2 of" not in line] == [str(root), f"rank 0 {lost}"]
+
+
+def test_ranks_whose_peers_left_no_word_are_told_in_the_end(display, shown):
+    lost = events.LostPeers(error="RuntimeError: closed", traceback="at", rank=0)
+    tell(display, lines(attempt(), lost))
+    assert shown() == []
+    display.finish("a-run", "Failed")
+    assert shown() == [f"rank 0 {lost}", "a-run: Failed"]
 
 
 def test_what_the_cluster_says_of_an_end_that_its_worker_has_told_is_not_told(display, shown):
@@ -171,14 +198,15 @@ def interrupted():
 
 
 @pytest.mark.parametrize(("lines", "newest"), [(interrupted, str), (lambda: iter(()), interrupted)])
-def test_an_interrupt_before_anything_is_shown_ends_the_watching_too(capsys, lines, newest):
+def test_an_interrupt_before_anything_is_shown_ends_the_watching_and_the_program(capsys, lines, newest):
     stop = threading.Event()
-    watch.watch(Interrupted(), lines, newest, JobMonitor(a_record(), RecordedJob("evicted")), stop, str)
+    with pytest.raises(KeyboardInterrupt):
+        watch.watch(Interrupted(), lines, newest, JobMonitor(a_record(), RecordedJob("evicted")), stop, str)
     assert stop.is_set()
     assert unnamed(capsys.readouterr().out.splitlines()[-1], "a-run", "attach(...).watch()") == []
 
 
-def test_an_interrupt_ends_the_watching_with_one_sentence_and_leaves_no_follower_behind(capsys):
+def test_an_interrupt_in_ipython_ends_the_watching_with_one_sentence_and_leaves_no_follower_behind(shell, capsys):
     stop, over = threading.Event(), threading.Event()
 
     def lines():

@@ -1,4 +1,4 @@
-"""The worker's three programs: ``run`` (the supervisor of a pod), ``rank`` (one of its ranks), ``check``."""
+"""The worker's programs: ``run`` (the supervisor of a pod), ``template`` and ``rank`` (those it starts), ``check``."""
 
 import gc
 import os
@@ -7,7 +7,8 @@ import sys
 from train_func.worker.pod.stop import Stop
 
 USAGE = """usage: python -u -m train_func.worker run     supervise the ranks of one pod, as its process 1
-       python -u -m train_func.worker rank    be one rank; the supervisor starts it
+       python -u -m train_func.worker template  import what ranks import, and fork them; the supervisor starts it
+       python -u -m train_func.worker rank    be one rank; the supervisor starts it where the template cannot
        python -m train_func.worker check      read {"run": ..., "store": ...} from stdin, report what is wrong with it
 """
 
@@ -25,9 +26,14 @@ def main(arguments: list[str]) -> int:
         from train_func.process_tree import die_with
 
         die_with(int(os.environ["TRAIN_FUNC_SUPERVISOR"]))  # before anything slow is imported
-        from train_func.worker.pod import rank_main
+        from train_func.worker.pod import rank_main, template
 
+        template.tell_accelerate()
         rank_main.main(os.environ)
+    if arguments == ["template"]:
+        from train_func.worker.pod import template
+
+        return template.main(os.environ)
     if arguments == ["check"]:
         from train_func.worker import check
 

@@ -6,6 +6,7 @@ from then on one that came before it cannot move it. Loads no torch until a chec
 """
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from train_func.failpoint import reach
 from train_func.layout import CHECKPOINT_MANIFEST
 from train_func.records import RunRecord
 from train_func.storage import Store, find
+from train_func.storage.store import ignore
 from train_func.worker.checkpoint.manifest import FileEntry, Kept, Manifest, Pointer, sha256_of
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 KEPT = 2  # checkpoints; the newest may be of no use
 TAKES = 10  # tries to take the pointer over while others write it
-TRAINING, BEST = "training", "best"  # files of a checkpoint beside those of its ranks
+TRAINING, BEST, FROZEN = "training", "best", "frozen"  # files of a checkpoint beside those of its ranks
+SELDOM = {BEST, FROZEN}  # not in every checkpoint, and mostly what they were in the one before
 
 
 def of_rank(rank: int) -> str:
@@ -51,11 +54,13 @@ class Checkpoints:
     def __init__(self, store: Store, record: RunRecord, attempt: int, fingerprint: str, number: int = 0) -> None:
         """``fingerprint``: of what the training is made of; ``number``: of the training in the function, from 0."""
         self._store, self._record, self._attempt, self._fingerprint = store, record, attempt, fingerprint
-        self._folder = record.keys.checkpoints_of(number)
+        self._folder, self._key = record.keys.checkpoints_of(number), record.keys.newest_checkpoint(number)
         self._pointer = Pointer(attempt=attempt)
         self._version = ""
         self._manifests: dict[str, Manifest] = {}
         """By key, those that the pointer names and this process has written or verified."""
+        self._unfinished: str | None = None
+        """Folder of a checkpoint that failed before the pointer could have named it."""
 
     def take_over(self) -> None:
         """Makes this attempt the one that leads; to be called once, before it trains.
@@ -80,7 +85,7 @@ class Checkpoints:
     def swaps(self) -> bool:
         """Whether the store replaces an object only where its version is the one that was named: it is tried out."""
         stale = self._version
-        self._move(self._pointer, stale)
+        self._lead(lambda pointer: pointer)
         try:
             self._version = self._store.put(self._key, self._pointer.to_json() + b"\n", if_version=stale)
         except StorageFailed as failure:
@@ -89,23 +94,34 @@ class Checkpoints:
             raise
         return False
 
-    def add(self, step: int, world_size: int, paths: Mapping[str, Path]) -> Manifest:
+    def add(
+        self,
+        step: int,
+        world_size: int,
+        paths: Mapping[str, Path],
+        sent: Callable[[int], object] = ignore,
+    ) -> Manifest:
         """Uploads the files and makes them the newest checkpoint; what is no longer of use is deleted then.
+
+        What a failed one left is deleted before, because the store may be full of it.
 
         Args:
             step: steps done.
             world_size: of the ranks that have taken part.
             paths: the files by name.
+            sent: as in ``Store.upload``.
 
         Raises:
             Fenced: a later attempt leads.
             StorageFailed: the store's own failure. The checkpoints there were are as they were.
         """
-        folder = f"{self._folder}/{self._attempt}/{step}"
+        self._delete_unfinished()
+        self._unfinished = folder = f"{self._folder}/{self._attempt}/{step}"
         files: dict[str, FileEntry] = {}
         for name, path in paths.items():
             key, size = f"{folder}/{name}.safetensors", path.stat().st_size
-            files[name] = FileEntry(key, size, self._store.upload(key, path))
+            held = self._held(name, path) if name in SELDOM else None
+            files[name] = held or FileEntry(key, size, self._store.upload(key, path, sent=sent))
             reach("checkpoint file uploaded")
         manifest = Manifest(
             run=self._record.name,
@@ -119,19 +135,35 @@ class Checkpoints:
         data, key = manifest.to_json(), f"{folder}/{CHECKPOINT_MANIFEST}"
         self._store.put(key, data)
         reach("checkpoint manifest put")
-        self._manifests[key] = manifest
-        self._lead(Kept(step, key, sha256_of(data)))
+        self._unfinished, self._manifests[key] = None, manifest
+        self._lead(lambda pointer: self._with(pointer, Kept(step, key, sha256_of(data))))
         reach("checkpoint pointer moved")
         self._delete_others()
         reach("checkpoints deleted")
         return manifest
 
-    def _lead(self, newest: Kept) -> None:
+    def _held(self, name: str, path: Path) -> FileEntry | None:
+        """The same file of a checkpoint that is kept, when the store has it as it was."""
+        kept = (self._manifests[of.key].files.get(name) for of in self._pointer.kept if of.key in self._manifests)
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        entry = next((of for of in kept if of and of.sha256 == sha256), None)
+        try:
+            return entry if entry and self._store.checksum(entry.key) == sha256 else None
+        except StorageFailed as failure:
+            if failure.reason != "absent":
+                raise
+            return None
+
+    def _with(self, pointer: Pointer, newest: Kept) -> Pointer:
+        others = [of for of in pointer.kept if of.key != newest.key]
+        others.sort(key=lambda of: of.key not in self._manifests)  # those that are known to be whole first
+        return replace(pointer, kept=(newest, *others)[:KEPT])
+
+    def _lead(self, change: Callable[[Pointer], Pointer]) -> None:
         for _ in range(TAKES):
-            others = [of for of in self._pointer.kept if of.key != newest.key]
-            others.sort(key=lambda of: of.key not in self._manifests)  # those that are known to be whole first
             try:
-                return self._move(replace(self._pointer, kept=(newest, *others)[:KEPT]), self._version)
+                return self._move(change(self._pointer), self._version)
             except StorageFailed as failure:
                 if failure.reason != "conflict":
                     raise
@@ -187,7 +219,7 @@ class Checkpoints:
                 kept.key, "it was saved by a training on another plan or model, though the run has the same name"
             )
         expected = {TRAINING, *map(of_rank, range(manifest.world_size))}
-        if set(manifest.files) - {BEST} != expected:
+        if set(manifest.files) - SELDOM != expected:
             raise _useless(kept.key, f"its files are {sorted(manifest.files)}, of {manifest.world_size} ranks")
         return manifest
 
@@ -202,6 +234,11 @@ class Checkpoints:
             return State.read(path)
         finally:
             path.unlink(missing_ok=True)
+
+    def _delete_unfinished(self) -> None:
+        if self._unfinished:
+            for entry in self._store.list(f"{self._unfinished}/"):
+                self._store.delete(entry.key)
 
     def _delete_others(self) -> None:
         """Only what no attempt can refer to any more: a later one may have begun to upload already."""
@@ -249,10 +286,6 @@ class Checkpoints:
                 f"{self._attempt}, can save nothing any more",
                 reason="conflict",
             )
-
-    @property
-    def _key(self) -> str:
-        return f"{self._folder}/newest.json"
 
     @property
     def _where(self) -> str:

@@ -13,13 +13,17 @@ import torch
 from train_func.event_line import Event
 from train_func.events import CheckpointSaved, Note
 from train_func.failpoint import reach
-from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints, Fenced, of_rank
+from train_func.worker.checkpoint.checkpoints import BEST, FROZEN, TRAINING, Checkpoints, Fenced, of_rank
 from train_func.worker.checkpoint.manifest import Manifest
 from train_func.worker.checkpoint.state import State
 
 SHARE = 50  # a checkpoint that takes a second is followed by the next after so many, unless the Run says
 SHORTEST = 10.0  # seconds between two, at least, unless the Run says
 NICENESS = 10  # of the thread: training goes first
+
+
+class _GivenUp(Exception):
+    """A newer checkpoint has taken its place."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Taken:
     """The best weights so far, which do not change."""
     lasting: frozenset[int] = frozenset()
     """Addresses of tensors that stay as they are until the optimizer's next step; the others are copied at once."""
+    frozen: frozenset[int] = frozenset()
+    """Addresses of weights that are not trained: a file of their own, which is uploaded when it has changed."""
 
 
 class Saver:
@@ -49,7 +55,7 @@ class Saver:
         self._copied = threading.Event()
         self._due = time.monotonic() + (SHORTEST if every is None else every)
         self._done = time.monotonic()
-        self._copies_at_once = self._is_asked = False
+        self._copies_at_once = self._is_asked = self._is_given_up = False
         self.fenced: Fenced | None = None
         """That a later attempt has taken over."""
 
@@ -72,8 +78,13 @@ class Saver:
         self._is_asked = True
 
     def begin(self, taken: Taken) -> None:
-        """Begins a checkpoint, when the one before is done; ``wait_copied`` has to be called before tensors change."""
+        """Begins a checkpoint; ``wait_copied`` has to be called before tensors change.
+
+        One that is under way is given up for it, unless all of its files are in the store.
+        """
+        self._is_given_up = True
         self.wait()
+        self._is_given_up = False
         begun = time.monotonic()
         lasting = {} if self._copies_at_once else self._later(taken)
         tensors = {
@@ -125,6 +136,8 @@ class Saver:
             self._copied.set()
         try:
             made = self._write(taken, copy)
+        except _GivenUp:
+            pass
         except Exception as failure:  # whatever it is, the training is worth more
             self.fenced = failure if isinstance(failure, Fenced) else None
             told = str(failure) if isinstance(failure, OSError) else f"{type(failure).__name__}: {failure}"
@@ -143,16 +156,31 @@ class Saver:
     def _write(self, taken: Taken, copy: State) -> Manifest:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        states = {TRAINING: copy, **{of_rank(rank): state for rank, state in enumerate(taken.ranks)}}
-        if taken.best:
-            states[BEST] = taken.best
         paths: dict[str, Path] = {}
-        for name, state in states.items():
+        for name, state in _files(taken, copy).items():
             paths[name] = self._folder / f"{name}.safetensors"
+            self._check_wanted()
             reach("checkpoint file begun")
             state.write(paths[name])
             reach("checkpoint file written")
-        return self._checkpoints.add(taken.step, len(taken.ranks), paths)
+        return self._checkpoints.add(taken.step, len(taken.ranks), paths, self._check_wanted)
+
+    def _check_wanted(self, num_bytes: int = 0) -> None:
+        if self._is_given_up:
+            raise _GivenUp
+
+
+def _files(taken: Taken, copy: State) -> dict[str, State]:
+    """What each file of a checkpoint holds; ``copy``: of what ``taken`` has of all ranks."""
+    seldom = {name for name, of in taken.training.tensors.items() if of.data_ptr() in taken.frozen}
+    changing = {name: of for name, of in copy.tensors.items() if name not in seldom}
+    states = {TRAINING: State(changing, copy.plain)}
+    states |= {of_rank(rank): state for rank, state in enumerate(taken.ranks)}
+    if seldom:
+        states[FROZEN] = State({name: copy.tensors[name] for name in seldom}, None)
+    if taken.best:
+        states[BEST] = taken.best
+    return states
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

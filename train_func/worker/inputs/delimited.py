@@ -15,6 +15,7 @@ import pyarrow.csv as pacsv
 
 from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
+from train_func.worker.inputs.row_numbers import COUNTED
 
 BLOCK = 16 << 20  # bytes; no row may be longer
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}  # of a csv, the usual one first
@@ -34,7 +35,7 @@ def read_tsv(path: Path) -> pa.Table:
 
     Raises:
         InvalidInput: empty file, doubled column names, or rows with another number of fields than the header, the
-            first five with their row number (the header is row 1) and the number of all.
+            first five with the number of the data row and the number of all.
     """
     return _read(path, "\t", quoted=False)
 
@@ -91,8 +92,9 @@ def _rows(path: Path, separator: str) -> Iterator[list[str]]:
 def _parse(path: Path, delimiter: str, ragged: list[tuple[int, str]], *, quoted: bool, in_order: bool) -> pa.Table:
     def note(row: Any) -> str:
         text = row.text if len(row.text) <= 60 else f"{row.text[:57]}..."
-        has = f"row {row.number} has {counted(row.actual_columns, 'field')}, expected {row.expected_columns}: {text!r}"
-        ragged.append((row.number, has))
+        number = (row.number or 1) - 1  # Arrow's has the header, and is known only where rows are read in order
+        fields = f"{counted(row.actual_columns, 'field')}, expected {row.expected_columns}"
+        ragged.append((number, f"row {number} has {fields}: {text!r}"))
         return "skip"
 
     return pacsv.read_csv(
@@ -115,27 +117,28 @@ def _ragged_fault(path: Path, delimiter: str, ragged: list[tuple[int, str]], *, 
         held = f"{SEPARATORS[delimiter]} or line breaks"
         advice = f'a text that holds {held} has to stand in double quotes, a double quote in it as ""'
         if row := _open_quote(path, delimiter):
-            advice = f"the double quote opened in row {row} is never closed"
+            advice = f"the double quote opened in {row} is never closed"
     rows = "1 row has" if len(ragged) == 1 else f"{len(ragged)} rows have"
-    return f"{path}: {rows} not as many fields as the header: {shown} (the header is row 1); {advice}"
+    return f"{path}: {rows} not as many fields as the header: {shown} {COUNTED}; {advice}"
 
 
 def _unparsed(path: Path, delimiter: str, error: Exception, *, quoted: bool) -> str:
     if quoted and (row := _open_quote(path, delimiter)):
-        return f"the double quote opened in row {row} (the header is row 1) is never closed"
+        return f"the double quote opened in {row} {COUNTED} is never closed"
     if "Empty CSV" in str(error):
         return "the file holds no row; a header and rows are expected"
     return f"cannot be read as {'csv' if quoted else 'tsv'}: {error}; rows may have {BLOCK >> 20} MiB at most"
 
 
-def _open_quote(path: Path, delimiter: str) -> int | None:
-    """The row in which a quoted field begins that the file's end cuts off."""
+def _open_quote(path: Path, delimiter: str) -> str | None:
+    """The row, in words, in which a quoted field begins that the file's end cuts off."""
     csv.field_size_limit(1 << 40)
     num_rows = 0
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
-            for num_rows, _ in enumerate(csv.reader(file, delimiter=delimiter, strict=True), 1):  # noqa: B007
-                pass
+            for row in csv.reader(file, delimiter=delimiter, strict=True):
+                num_rows += bool(row)  # empty lines are none
         except csv.Error as error:
-            return num_rows + 1 if "unexpected end of data" in str(error) else None
+            if "unexpected end of data" in str(error):
+                return f"row {num_rows}" if num_rows else "the header"
     return None

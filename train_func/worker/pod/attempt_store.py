@@ -1,11 +1,13 @@
 """The attempts of a run in the store: who claims the next number, how they ended, and when there are enough.
 
-An attempt is charged unless it was stopped from outside or its group never formed. Numbers go on as long as the
-generation lasts; the count begins anew with each submission.
+An attempt is charged unless it was stopped from outside. Numbers go on as long as the generation lasts; the count
+begins anew with each submission.
 """
 
+import json
 from dataclasses import asdict, dataclass
-from typing import TypeVar
+from itertools import takewhile
+from typing import Self, TypeVar
 
 from train_func import exits
 from train_func.attempt_records import EndRecord, Lease, Verdict
@@ -19,7 +21,7 @@ from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.rank_end import RankEnd, records_of
 
 Record = TypeVar("Record", bound=Lease)
-_FREE = {exits.STOPPED, exits.RENDEZVOUS}
+AT_STEP = 3  # attempts that end behind the same step: what ends them is there, whatever was saved before
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,18 @@ class Account:
     max_attempts: int
     last: Verdict | None
     """The newest charged end that is known."""
+    num_out_of_memory: int = 0
+    """Attempts that ended because a rank needed more memory than there is."""
+    num_hangs: int = 0
+    """Attempts that ended because a rank got on no more."""
+    step: int = 0
+    """The last that was done in the newest attempts, where that is the same one."""
+    num_at_step: int = 0
+    """How many of the newest attempts have ended behind it, one after the other."""
 
     @property
     def spent(self) -> bool:
-        return self.num_charged >= self.max_attempts
+        return self.num_charged >= self.max_attempts or self.num_at_step >= AT_STEP
 
     @property
     def at_most(self) -> int:
@@ -46,6 +56,9 @@ class Account:
         """The final verdict of a run that is out of attempts."""
         last = own or self.last
         ended = f"The last one: {last.message}" if last else "The last one left no record, as after SIGKILL"
+        if self.num_charged < self.max_attempts:
+            message = f"the last {self.num_at_step} attempts all ended behind step {self.step}. {ended}. Fix the cause"
+            return Verdict(exits.SPENT, last.cause if last else "killed", f"{message} and submit again", worker)
         message = (
             f"{self.num_charged} of {counted(self.max_attempts, 'attempt')} made no progress. {ended}. "
             "Fix the cause and submit again, or allow more with max_attempts"
@@ -60,7 +73,20 @@ class Start:
     lease: Lease
     num_started: int
     at_most: int
+    num_out_of_memory: int
+    num_hangs: int
     refused: Verdict | None
+
+    def to_json(self) -> str:
+        """As it is said."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, said: str) -> Self:
+        """As it is heard."""
+        plain = json.loads(said)
+        refused = Verdict(**plain["refused"]) if plain["refused"] else None
+        return cls(**{**plain, "lease": Lease(**plain["lease"]), "refused": refused})
 
     def event(self, environment: Environment) -> AttemptStarts:
         """What is said of it."""
@@ -72,6 +98,14 @@ class Start:
             num_ranks=environment.num_workers * environment.num_ranks,
             num_threads=environment.num_threads,
         )
+
+
+class Refused(Exception):
+    """The attempt may not begin."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
 
 
 class Attempts:
@@ -128,8 +162,8 @@ class Attempts:
             formed=formed,
         )
 
-    def account(self, current: int | None = None) -> Account:
-        """Counts the attempts of this submission; ``current`` is counted however its workers end.
+    def account(self, current: int | None = None, step: int = 0) -> Account:
+        """Counts the attempts of this submission; ``current`` is counted however its workers end, behind ``step``.
 
         Only without the time of the submission a final end before tells of a new one: a worker writes down that it is
         done and may be lost with its group all the same. Of the attempts up to the last that has saved a checkpoint
@@ -138,7 +172,8 @@ class Attempts:
         submitted = self._record.submitted
         ended = self._ended()
         saved = self._last_that_saved()
-        num_started, num_charged, last = 0, 0, None
+        num_started, num_charged, num_out_of_memory, num_hangs, last = 0, 0, 0, 0, None
+        behind: list[int] = []  # which steps the attempts ended, the newest first, as far as they tell
         for number in sorted(ended, reverse=True):
             lease = self._lease_of(number) if number != current else None
             if number != current and (lease is None or lease.submitted != submitted):
@@ -147,10 +182,25 @@ class Attempts:
             if number != current and not submitted and any(not exits.retryable(end.exit_code) for end in ends):
                 break
             num_started += 1
-            if number > saved and not any(end.exit_code in _FREE for end in ends):
+            is_out_of_memory = any(end.root_cause and end.cause == "memory" for end in ends)
+            num_out_of_memory += is_out_of_memory
+            num_hangs += any(end.root_cause and end.cause == "hang" for end in ends)
+            if not any(end.exit_code == exits.STOPPED for end in ends):
+                done = step if number == current else max((end.step for end in ends), default=0)
+                behind.append(0 if is_out_of_memory else done)  # the next one cuts finer
+            if number > saved and not any(end.exit_code == exits.STOPPED for end in ends):
                 num_charged += 1
                 last = last or next(iter(ends), None)
-        return Account(num_started, num_charged, self._record.run.max_attempts, last)
+        return Account(
+            num_started,
+            num_charged,
+            self._record.run.max_attempts,
+            last,
+            num_out_of_memory,
+            num_hangs,
+            step=behind[0] if behind else 0,
+            num_at_step=sum(1 for _ in takewhile(lambda of: of == behind[0] > 0, behind)),
+        )
 
     def _last_that_saved(self) -> int:
         """Number of the last attempt with a complete checkpoint; 0 when there is none."""
@@ -174,10 +224,10 @@ class Attempts:
         """Whether the run has a result; a worker that starts again then has nothing left to do."""
         return bool(self._store.list(self._record.keys.result))
 
-    def write_end(self, lease: Lease, verdict: Verdict, ends: list[RankEnd]) -> None:
-        """Writes this worker's end record."""
+    def write_end(self, lease: Lease, verdict: Verdict, ends: list[RankEnd], step: int = 0) -> None:
+        """Writes this worker's end record; ``step``: the last that was done."""
         claim = {**asdict(lease), "worker": self._worker, "pod": self._pod, "pod_uid": self._pod_uid}
-        record = EndRecord(**{**asdict(verdict), **claim}, ended=now(), ranks=records_of(ends))
+        record = EndRecord(**{**asdict(verdict), **claim}, ended=now(), ranks=records_of(ends), step=step)
         self._store.put(self._keys.attempt(lease.attempt).end(self._worker), record.to_json())
 
     def put_log(self, number: int, log: bytes) -> None:

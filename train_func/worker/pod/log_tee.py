@@ -90,6 +90,8 @@ class _Stream(threading.Thread):
             settled.set()
         if self._rest:
             self._emit(self._rest)
+        os.close(self._read)
+        os.close(self._asked)
 
     def _take(self, num_bytes: int) -> None:
         """Passes on at least so many bytes, which are there or will be, as far as their lines are whole."""
@@ -113,6 +115,9 @@ class _Stream(threading.Thread):
         """The same of all that was written before; what is written later is not passed on."""
         self._request(None)
         self.join(seconds)
+        if not self.is_alive():
+            os.close(self.write)
+            os.close(self._ask)
 
     def _request(self, settled: threading.Event | None) -> None:
         self._requests.append(settled)
@@ -140,6 +145,7 @@ class LogTee:
         self._real = os.fdopen(os.dup(1), "wb")
         self._lock = threading.Lock()
         self._log = BoundedLog()
+        self._first = b""
         self._interval = interval
         self._upload: _Upload | None = None
         self._history: History | None = None
@@ -184,7 +190,19 @@ class LogTee:
             self._ranks.pop().end(SETTLE_SECONDS)
 
     def begin(self, put: Put, history: History | None = None) -> None:
-        """From now on the log, from its beginning on, is kept by ``put``, and what events say by ``history``."""
+        """From now on the log is kept by ``put``, and what events say by ``history``.
+
+        The first time from the beginning of the log on; then, in another attempt of the same pod, from here on, with
+        the line before that names the pod, and what kept them before keeps nothing any more.
+        """
+        if self._upload is not None:
+            self._keep(time.monotonic() + SETTLE_SECONDS)
+            self._upload.end()
+            if self._history is not None:
+                self._history.end()
+            with self._lock:
+                self._log = BoundedLog()
+                self._log.add(self._first)
         if history is not None:
             history.start()
             self._history = history
@@ -222,6 +240,7 @@ class LogTee:
 
     def _emit(self, line: bytes) -> None:
         with self._lock:
+            self._first = self._first or line
             self._log.add(line)
             with contextlib.suppress(OSError):  # nothing reads the real output any more: the store still has it
                 self._real.write(line)

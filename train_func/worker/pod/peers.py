@@ -1,27 +1,16 @@
-"""What the supervisors of one group tell each other through their rendezvous store: signs of life, ends, verdicts."""
+"""What the supervisors of one group tell each other through the store of worker 0: signs of life, ends, verdicts."""
 
 import contextlib
 import json
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Protocol
 
 from train_func.attempt_records import Verdict
+from train_func.worker.pod.group_store import KeyValue
 from train_func.worker.pod.stop import Stop, Stopped
 
 BEAT, SILENCE = 1.0, 15.0  # seconds
-
-
-class KeyValue(Protocol):
-    """The part of torch.distributed.Store that is used here; nothing of it waits for another worker."""
-
-    def set(self, key: str, value: str) -> None: ...
-    def get(self, key: str) -> bytes: ...
-    def check(self, keys: Sequence[str]) -> bool: ...
-    def add(self, key: str, amount: int) -> int: ...
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes: ...
 
 
 class NotFormed(Exception):
@@ -37,7 +26,7 @@ class PeersLost(Exception):
 
 
 class Peers:
-    """One worker's view of its group of ``num_workers``.
+    """One worker's view of its group of ``num_workers``, over all attempts that the group makes.
 
     ``beat``: seconds between two signs of life; ``silence``: seconds without one after which a worker counts as lost.
     """
@@ -58,35 +47,65 @@ class Peers:
         self._stop = stop
         self._beat_seconds, self._silence = beat, silence
         self._neighbour = (worker + 1) % num_workers
-        self._heard = (b"", time.monotonic())
+        self._heard = ("", time.monotonic())
         self._looked = 0.0
+        self._has_left = False
+        self._waiting = False
+        self._attempt = 1  # of this group; what is told in one is not heard in the next
 
-    def check_in(self, seconds: float) -> bool:
-        """Whether all workers, each once, are there within ``seconds``; they then give signs of life."""
-        if self._store.add(f"here/{self._worker}", 1) > 1:
-            raise PeersLost(f"two pods say that they are worker {self._worker}")
-        self._store.add("here", 1)
-        if not self._reaches("here", seconds):
-            return False
+    def begin(self) -> None:
+        """Gives signs of life from now on."""
         threading.Thread(target=self._beat, name="signs of life", daemon=True).start()
-        return True
+
+    def begin_again(self, seconds: float) -> bool:
+        """Whether all workers begin another attempt; what was told before is forgotten then.
+
+        All are told the same: yes when all have asked, no when the ``seconds`` of one are up or one has left.
+        """
+        end, decision = time.monotonic() + seconds, self._key("again")
+        try:
+            num_ready = self._store.add(self._key("ready"), 1)
+            while not (told := self._store.get(decision)):
+                is_late = time.monotonic() > end or self._stop.requested or self._store.check(["left"])
+                if is_late or num_ready == self._num_workers:
+                    answer = "yes" if num_ready == self._num_workers else "no"
+                    told = self._store.compare_set(decision, "", answer)
+                    break
+                time.sleep(0.05)
+                num_ready = self._store.add(self._key("ready"), 0)
+        except OSError:
+            return False
+        self._attempt += 1
+        self._waiting = False
+        return told == "yes"
 
     def tell_start(self, start: str) -> None:
-        """Says how the group starts."""
-        self._store.set("start", start)
+        """Says how the attempt starts."""
+        self._store.set(self._key("start"), start)
 
     def hear_start(self) -> str:
         """What worker 0 said so; it may have to wait for the store of the run first."""
-        while not self._has("start"):
+        return self._hear("start")
+
+    def tell_meeting_point(self, address: str) -> None:
+        """Says where rank 0 listens for the other ranks of the attempt."""
+        self._store.set(self._key("meeting point"), address)
+
+    def hear_meeting_point(self) -> str:
+        """What worker 0 said so."""
+        return self._hear("meeting point")
+
+    def _hear(self, name: str) -> str:
+        while not self._has(name):
             self.look()
             self._stop.pause(0.05)
-        return self._store.get("start").decode()
+        return self._store.get(self._key(name))
 
     def tell(self, verdict: Verdict) -> Verdict:
         """Says how this worker ends; returns the first verdict that was said, which may be another worker's."""
         try:
-            said = self._store.compare_set("verdict", "", json.dumps(asdict(verdict)))
-        except RuntimeError:
+            said = self._store.compare_set(self._key("verdict"), "", json.dumps(asdict(verdict)))
+        except OSError:
             return verdict
         return _verdict(said)
 
@@ -94,29 +113,32 @@ class Peers:
         """The verdict that was said first, or None when none was within ``seconds``."""
         try:
             said = self._await("verdict", seconds)
-        except RuntimeError:  # its host has gone
+        except OSError:  # its host has gone
             return None
         return _verdict(said) if said else None
 
     def tell_whether_publishing(self, publishing: bool) -> None:
         """Worker 0 says at its end whether it publishes what was trained; what it says first counts."""
-        with contextlib.suppress(RuntimeError):
-            self._store.compare_set("publishing", "", str(publishing))
+        with contextlib.suppress(OSError):
+            self._store.compare_set(self._key("publishing"), "", str(publishing))
 
     def is_publishing(self, seconds: float) -> bool:
         """What worker 0 says so; False when it has gone, True when it has not said it within ``seconds``."""
         try:
-            return self._await("publishing", seconds) != str(False).encode()
-        except RuntimeError:
+            return self._await("publishing", seconds) != str(False)
+        except OSError:
             return False
 
-    def _await(self, key: str, seconds: float) -> bytes | None:
-        end = time.monotonic() + seconds
+    def _await(self, name: str, seconds: float) -> str | None:
+        end, key = time.monotonic() + seconds, self._key(name)
         while not self._store.check([key]):
             if self._stop.requested or time.monotonic() > end:
                 return None
             time.sleep(0.05)
         return self._store.get(key)
+
+    def _key(self, name: str) -> str:
+        return f"{self._attempt}/{name}"
 
     def look(self) -> None:
         """About once a second: raises PeersLost when a worker has ended badly, or has gone silent."""
@@ -124,20 +146,23 @@ class Peers:
             return
         self._looked = time.monotonic()
         if self._has("verdict"):
-            verdict = _verdict(self._store.get("verdict"))
+            verdict = _verdict(self._store.get(self._key("verdict")))
             raise PeersLost(f"worker {verdict.worker} has ended", verdict)
-        if self._neighbour != self._worker and self._has(f"beat/{self._neighbour}"):
+        if self._neighbour != self._worker:
             self._listen()
 
-    def _has(self, key: str) -> bool:
+    def _has(self, name: str) -> bool:
         try:
-            return self._store.check([key])
-        except RuntimeError as error:
-            raise PeersLost("the store of the rendezvous has gone, and worker 0 with it") from error
+            return self._store.check([self._key(name)])
+        except OSError as error:
+            raise _host_gone() from error
 
     def _listen(self) -> None:
         """Each watches one other, so that the work does not grow with the square of the group."""
-        beat = self._store.get(f"beat/{self._neighbour}")
+        try:
+            beat = self._store.get(f"beat/{self._neighbour}")
+        except OSError as error:
+            raise _host_gone() from error
         if beat != self._heard[0]:
             self._heard = (beat, time.monotonic())
         elif time.monotonic() - self._heard[1] > self._silence:
@@ -150,8 +175,18 @@ class Peers:
                 self._store.set(f"beat/{self._worker}", str(number))
                 number += 1
                 time.sleep(self._beat_seconds)
-        except RuntimeError:  # the store has gone, which every worker notices by itself
+        except OSError:  # the store has gone, which every worker notices by itself
             return
+
+    def tell_waiting(self, waiting: bool) -> bool:
+        """Says whether every rank of this worker waits for others; returns whether so all workers have said."""
+        with contextlib.suppress(OSError):  # its host has gone, which the next look notices
+            if waiting != self._waiting:
+                self._store.set(self._key(f"waiting/{self._worker}"), str(waiting))
+                self._waiting = waiting
+            keys = [self._key(f"waiting/{worker}") for worker in range(self._num_workers)]
+            return waiting and self._store.check(keys) and all(self._store.get(key) == str(True) for key in keys)
+        return False
 
     def inputs_brought(self) -> None:
         """Returns when every worker has its inputs: its ranks would wait for the others no longer than torch does."""
@@ -163,13 +198,13 @@ class Peers:
 
     def tell_of_ranks(self, said: str) -> None:
         """Says something of this worker's ranks, before ``ranks_ended``."""
-        with contextlib.suppress(RuntimeError):  # its host has gone, which the next call notices
-            self._store.set(f"ranks/{self._worker}", said)
+        with contextlib.suppress(OSError):  # its host has gone, which the next call notices
+            self._store.set(self._key(f"ranks/{self._worker}"), said)
 
     def told_of_ranks(self) -> list[str]:
         """What all workers have said so, after ``ranks_ended``."""
-        keys = [f"ranks/{worker}" for worker in range(self._num_workers)]
-        return [self._store.get(key).decode() for key in keys if self._has(key)]
+        names = [f"ranks/{worker}" for worker in range(self._num_workers)]
+        return [self._store.get(self._key(name)) for name in names if self._has(name)]
 
     def all_done(self) -> None:
         """Returns when every worker has come here: the group leaves together, because one exit 0 ends the job."""
@@ -177,8 +212,8 @@ class Peers:
         self.leave(self._silence)
 
     def _meet(self, place: str) -> None:
-        if self._store.add(place, 1) == self._num_workers:
-            self._store.set(f"all {place}", "")
+        if self._store.add(self._key(place), 1) == self._num_workers:
+            self._store.set(self._key(f"all {place}"), "")
         while not self._has(f"all {place}"):
             self.look()
             self._stop.pause(0.05)
@@ -186,10 +221,12 @@ class Peers:
     def leave(self, seconds: float) -> None:
         """The host of the store leaves last, or after ``seconds``, so that all can read what was said."""
         try:
-            self._store.add("left", 1)
+            if not self._has_left:
+                self._has_left = True
+                self._store.add("left", 1)
             if self._worker == 0:
                 self._reaches("left", seconds)
-        except (RuntimeError, Stopped):
+        except (OSError, Stopped):
             return
 
     def _reaches(self, counter: str, seconds: float) -> bool:
@@ -201,5 +238,9 @@ class Peers:
         return True
 
 
-def _verdict(said: bytes) -> Verdict:
+def _host_gone() -> PeersLost:
+    return PeersLost("the store of the group has gone, and worker 0 with it")
+
+
+def _verdict(said: str) -> Verdict:
     return Verdict(**json.loads(said))

@@ -21,7 +21,7 @@ from train_func.storage import Store
 from train_func.worker.attempt_setup import versions
 from train_func.worker.pod import reporting
 from train_func.worker.pod.output import link_or_copy, links_to_no_file, take
-from train_func.worker.pod.publish import File, files_of, publish, send, take_source
+from train_func.worker.pod.publish import File, delete_checkpoints, files_of, publish, send, take_source
 from train_func.worker.pod.rank_end import Outcome
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.store_wait import patient
@@ -149,7 +149,7 @@ class Pending:
             self._write(replace(state, sent=send(store, record, state.attempt, self._root / state.folder, state.sent)))
 
     def publish(self, store: Store, record: RunRecord, stop: Stop) -> None:
-        """Makes it the result of the run, says so, and removes it here.
+        """Makes it the result of the run, says so, and removes it here, and in the store the checkpoints of the run.
 
         Raises:
             StorageFailed: the store is away for too long, or what ``publish`` raises.
@@ -172,6 +172,8 @@ class Pending:
         if names:
             reporting.say(Published(attempt=state.attempt, model=f"{store.address}/{record.keys.model}"))
         shutil.rmtree(self._root, ignore_errors=True)
+        if not stop.requested:  # the rest of a grace period belongs to the records
+            delete_checkpoints(store, record, Timings().record)
 
     def _write(self, state: _State) -> None:
         unfinished = self._file.with_suffix(".unfinished")

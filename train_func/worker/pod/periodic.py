@@ -11,6 +11,7 @@ class Periodic(threading.Thread):
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._requests: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
+        self._is_over = False
 
     def _pause(self) -> float:
         """Seconds before the next round."""
@@ -21,12 +22,13 @@ class Periodic(threading.Thread):
         raise NotImplementedError
 
     def run(self) -> None:
-        while True:
+        while not self._is_over:
             asked = None
             with contextlib.suppress(queue.Empty):
                 asked = self._requests.get(timeout=self._pause())
             with contextlib.suppress(Exception):
-                self._keep()
+                if not self._is_over:
+                    self._keep()
             if asked is not None:
                 asked.set()
 
@@ -35,3 +37,8 @@ class Periodic(threading.Thread):
         kept = threading.Event()
         self._requests.put(kept)
         kept.wait(seconds)
+
+    def end(self) -> None:
+        """Keeps nothing any more."""
+        self._is_over = True
+        self._requests.put(threading.Event())

@@ -3,7 +3,8 @@
 Noted, because a rank may leave its group before it ends, and then torch knows nothing of it any more. Kept, because
 the destructor of a gloo group waits for its threads while it holds the interpreter's lock, and a thread that frees a
 tensor waits for that lock: a DDP model that goes out of scope after destroy_process_group() hangs its rank
-(https://github.com/pytorch/pytorch/issues/56297). Loads no torch: it waits until train_func does.
+(https://github.com/pytorch/pytorch/issues/56297). Loads no torch: unless the template has, it waits until train_func
+does.
 """
 
 import importlib.abc
@@ -19,12 +20,15 @@ _groups: list[Any] = []
 
 def observe() -> None:
     """Notes and keeps from now on every process group that this process makes."""
-    sys.meta_path.insert(0, _Finder())
+    if loaded := sys.modules.get(_MODULE):
+        _listen(loaded)
+    else:
+        sys.meta_path.insert(0, _Finder())
 
 
-def separate(world_size: int) -> bool:
-    """Whether this rank of several has imported torch and yet never was in one group with all the others."""
-    return "torch" in sys.modules and max((group.size() for group in _groups), default=0) < world_size > 1
+def separate(world_size: int, *, has_torch: bool) -> bool:
+    """Whether this rank of several has torch and yet never was in one group with all the others."""
+    return has_torch and max((group.size() for group in _groups), default=0) < world_size > 1
 
 
 class _Finder(importlib.abc.MetaPathFinder):

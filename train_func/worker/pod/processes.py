@@ -1,10 +1,14 @@
-"""What a supervisor asks of Linux: signals to a process group, the end of orphans, the count of memory kills."""
+"""What a supervisor asks of Linux: signals to a group, the end of orphans, memory kills, how a process fares."""
 
 import contextlib
 import os
 import signal
 from collections.abc import Collection
 from pathlib import Path
+
+from train_func.process_tree import descendants
+
+_TICKS = os.sysconf("SC_CLK_TCK")  # per second
 
 
 def signal_group(group: int, number: signal.Signals) -> None:
@@ -42,3 +46,30 @@ def _memory_files(proc: Path, cgroups: Path) -> list[Path]:
             elif "memory" in controllers.split(","):
                 found.insert(0, cgroups / "memory" / group.strip("/") / "memory.oom_control")
     return found
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal such as SIGSTOP has stopped the process."""
+    return _stat(pid)[:1] == ["T"]
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of the process and of all that descend from it."""
+    own = [_stat(member)[11:13] for member in (pid, *descendants(pid))]
+    return sum(int(ticks) for user_and_system in own for ticks in user_and_system) / _TICKS
+
+
+def kernel_state(pid: int) -> str:
+    """The state of the process, a letter, and where in the kernel it waits, as far as that is to be seen."""
+    state = "".join(_stat(pid)[:1])
+    with contextlib.suppress(OSError):
+        place = Path(f"/proc/{pid}/wchan").read_text()
+        return f"{state}, in {place}" if place.strip("0") else state
+    return state
+
+
+def _stat(pid: int) -> list[str]:
+    """From its third field on; empty for a process that is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []

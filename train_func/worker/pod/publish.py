@@ -14,6 +14,7 @@ from train_func.layout import CELLS, MODEL_MANIFEST, SUMS, RunKeys, later_genera
 from train_func.records import RunRecord
 from train_func.result import Result, write_sums
 from train_func.storage import Store, find
+from train_func.storage.retry import call_with_timeout
 from train_func.worker.pod import reporting
 
 
@@ -132,6 +133,23 @@ def _copy(store: Store, record: RunRecord, result: bytes, scratch: Path, folder:
             store.delete(entry.key)  # of an earlier generation
     store.put(f"{record.keys.model}/{SUMS}", write_sums(manifest.sums))
     store.put(f"{record.keys.model}/{MODEL_MANIFEST}", result)
+
+
+def delete_checkpoints(store: Store, record: RunRecord, seconds: float) -> None:
+    """Deletes those of a generation whose result is published: nothing goes on from them any more.
+
+    A store that is away, or takes longer, keeps what is left; a note says so.
+    """
+
+    def delete() -> None:
+        for entry in store.list(f"{record.keys.checkpoints}/"):
+            store.delete(entry.key)
+
+    try:
+        call_with_timeout(seconds, delete)
+    except (StorageFailed, TimeoutError) as failure:
+        where = f"{store.address}/{record.keys.checkpoints}/"
+        reporting.note(f"checkpoints stay in {where}, which the run needs no more: {failure or 'no answer'}")
 
 
 def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:

@@ -4,14 +4,14 @@ import contextlib
 import json
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from train_func.attempt_records import Failure, RankRecord
 from train_func.errors import Cause
 from train_func.events import now
-from train_func.exits import CODE, Exit, exit_of, is_lost_peer
+from train_func.exits import CODE, MEMORY, Exit, exit_of, is_lost_peer
 from train_func.worker.pod.stop_flag import StopSignal
 
 LONGEST_MESSAGE = 4_000  # characters; a record stays readable when an exception carries a whole tensor
@@ -108,9 +108,14 @@ def running(path: Path) -> Path:
     return path.with_suffix(".running")
 
 
-def of_error(error: BaseException, *, session: bool) -> Outcome:
-    """The outcome of a rank that ``error`` ended, before or after it opened a Session."""
+def of_error(error: BaseException, *, session: bool, may_cut_finer: bool = False) -> Outcome:
+    """The outcome of a rank that ``error`` ended, before or after it opened a Session.
+
+    ``may_cut_finer``: another attempt can do with less memory.
+    """
     ended = exit_of_rank(error)
+    if ended.cause == "memory" and may_cut_finer:
+        ended = replace(ended, code=MEMORY)
     text = str(error)
     if isinstance(error, SystemExit):
         text = f"train_func called sys.exit({error.code!r})"

@@ -16,17 +16,30 @@ from typing import NoReturn
 
 from train_func.call import call_of
 from train_func.errors import InvalidInput, StorageFailed
+from train_func.events import LostPeers
 from train_func.records import RunRecord
 from train_func.storage import Store, open_store
 from train_func.worker.attempt_setup import write_setup
-from train_func.worker.pod import output, process_group, reporting, sessions, stop_flag, user_module
+from train_func.worker.pod import (
+    output,
+    process_group,
+    progress_mark,
+    reporting,
+    sessions,
+    stacks,
+    stop_flag,
+    user_module,
+)
 from train_func.worker.pod.rank_end import Outcome, of_error
 from train_func.worker.pod.returned import plain_result
+from train_func.worker.pod.source_needs import SourceNeeds
 
 
 def main(environ: Mapping[str, str]) -> NoReturn:
     """Runs the shipped function and exits; the exit code is that of exits.py or the function's own."""
+    had_torch = "torch" in sys.modules  # of the template
     faulthandler.enable()
+    stacks.answer()
     _configure_logging()
     stop_flag.install()
     process_group.observe()
@@ -35,13 +48,23 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     if path := environ.get("TRAIN_FUNC_EVENTS"):
         with contextlib.suppress(OSError):  # its events are printed then
             reporting.report_through(path)
+    if path := environ.get(progress_mark.VARIABLE):
+        with contextlib.suppress(OSError):  # nothing is judged then
+            progress_mark.open_memory(path)
     outcome = _outcome(lambda: _run(environ))
-    outcome = replace(outcome, separate=process_group.separate(int(environ.get("WORLD_SIZE", "1"))))
+    has_torch = _uses_torch(environ) if had_torch else "torch" in sys.modules
+    world_size = int(environ.get("WORLD_SIZE", "1"))
+    outcome = replace(outcome, separate=process_group.separate(world_size, has_torch=has_torch))
     outcome.write(Path(environ["TRAIN_FUNC_OUTCOME_FILE"]))
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(outcome.exit_code)  # gloo may abort while the interpreter unloads, after everything went well
+
+
+def _uses_torch(environ: Mapping[str, str]) -> bool:
+    source = Path(environ["TRAIN_FUNC_JOB_DIR"]) / user_module.FILE
+    return sessions.here.opened or SourceNeeds.of(source).names_torch
 
 
 def _configure_logging() -> None:
@@ -85,14 +108,18 @@ def _finished(value: object) -> Outcome:
 
 def _failed(error: BaseException) -> Outcome:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    outcome = of_error(error, session=sessions.here.opened, may_cut_finer=sessions.here.may_cut_finer)
     match error:
         case stop_flag.StopSignal():
             print(f"stopped by {error}", file=sys.stderr)
         case SystemExit():
             print(error.code if isinstance(error.code, str) else f"sys.exit({error.code})", file=sys.stderr)
+        case _ if outcome.follows and (told := outcome.failure):
+            first = told.message.partition("\n")[0]
+            reporting.say(LostPeers(error=f"{told.type}: {first}", traceback=told.traceback))
         case _:
             traceback.print_exception(error)
-    return of_error(error, session=sessions.here.opened)
+    return outcome
 
 
 def load(environ: Mapping[str, str]) -> tuple[Callable[..., object], RunRecord, Store]:
@@ -118,6 +145,4 @@ def _run(environ: Mapping[str, str]) -> object:
 
 
 if __name__ == "__mp_main__":
-    # It names the store of the ranks; a group of such processes has its own.
-    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     load(os.environ)

@@ -2,65 +2,61 @@
 
 import socket
 import time
-from typing import cast
-
-from torch.distributed.elastic.rendezvous import (
-    RendezvousError,
-    RendezvousInfo,
-    RendezvousParameters,
-    dynamic_rendezvous,
-)
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, create_handler
+import uuid
+from dataclasses import dataclass
 
 from train_func.events import WaitsForPeers
 from train_func.worker.pod import reporting
 from train_func.worker.pod.environment import Environment
-from train_func.worker.pod.peers import KeyValue, NotFormed, Peers
+from train_func.worker.pod.group_store import (
+    FORMED,
+    TAKEN,
+    WHO_IS_MISSING,
+    GroupStore,
+    Host,
+    KeyValue,
+    Membership,
+    RemoteStore,
+)
+from train_func.worker.pod.peers import NotFormed, Peers
 from train_func.worker.pod.stop import Stop
 
 
-class Rendezvous:
-    """A rendezvous handler for the elastic agent whose group is complete and alive, with worker i as its i-th member.
+@dataclass(frozen=True)
+class Group:
+    """All workers of a job, complete and alive. ``address``: under which the others reach this worker."""
 
-    torch numbers the members by address and process id; here a worker keeps its ranks over all attempts.
-    """
+    peers: Peers
+    address: str
 
-    use_agent_store = True
 
-    def __init__(self, environment: Environment, stop: Stop) -> None:
-        self._environment = environment
-        self._stop = stop
-        self._handler: DynamicRendezvousHandler | None = None  # its heartbeats last as long as it does
-
-    def get_run_id(self) -> str:
-        return self._environment.rendezvous_id
-
-    def num_nodes_waiting(self) -> int:
-        """None is ever let in: the size is fixed, and a lost worker ends the attempt."""
-        return 0
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        """Waits for the group; raises NotFormed when the time for that is up, Stopped on a signal."""
-        joining = _Joining(self._environment, self._stop)
-        print(f"worker {self._environment.worker} meets the others at {self._environment.endpoint}")
-        while True:
-            try:
-                self._handler = _connect(self._environment)
-                found = self._handler.next_rendezvous()
-                store, environment = cast(KeyValue, found.store), self._environment
-                self.peers = Peers(
-                    store, worker=environment.worker, num_workers=environment.num_workers, stop=self._stop
-                )
-                if self.peers.check_in(self._environment.timings.check_in):
-                    meeting_point = found.bootstrap_store_info
-                    assert meeting_point is not None
-                    return RendezvousInfo(found.store, self._environment.worker, found.world_size, meeting_point)
-                why = "one of them vanished while the group formed"
-            except (OSError, RuntimeError, RendezvousError) as error:  # a name not yet known, a store not yet there
-                why = f"{type(error).__name__}: {error}"
-            self._handler = None
-            joining.again(why)
+def meet(environment: Environment, stop: Stop) -> Group:
+    """Waits for the group; raises NotFormed when the time for that is up, Stopped on a signal."""
+    print(f"worker {environment.worker} meets the others at {environment.endpoint}")
+    joining = _Joining(environment, stop)
+    host, port = _split(environment.endpoint)
+    own = GroupStore(environment.num_workers) if environment.worker == 0 else None
+    is_served = own is None or environment.num_workers == 1
+    store: KeyValue | None = own
+    pod, agreed = uuid.uuid4().hex, Membership()
+    while True:
+        try:
+            if own is not None and not is_served:
+                Host(own, environment.rendezvous_id, port)
+                is_served = True
+            address = own_address(environment.endpoint) if environment.num_workers > 1 else "127.0.0.1"
+            store = store or RemoteStore(host, port, environment.rendezvous_id)
+            agreed = store.join(environment.worker, pod, agreed)
+            why = f"another pod is worker {environment.worker}" if agreed == TAKEN else store.get(WHO_IS_MISSING)
+        except OSError as error:  # a name not yet known, a store not yet there
+            store, agreed = own, Membership()
+            joining.again(f"{type(error).__name__}: {error}")
+            continue
+        if agreed == FORMED:
+            peers = Peers(store, worker=environment.worker, num_workers=environment.num_workers, stop=stop)
+            peers.begin()
+            return Group(peers, address)
+        joining.soon(why)
 
 
 class _Joining:
@@ -74,6 +70,14 @@ class _Joining:
         self._told = time.monotonic()
 
     def again(self, why: str) -> None:
+        """Pauses before the next try; raises NotFormed when the time is up."""
+        self._wait(why, self._environment.timings.retry)
+
+    def soon(self, why: str) -> None:
+        """The same before the next question to the store."""
+        self._wait(why, self._environment.timings.look)
+
+    def _wait(self, why: str, seconds: float) -> None:
         if time.monotonic() > self._until:
             raise NotFormed(
                 f"the {self._environment.num_workers} workers did not come together at {self._environment.endpoint} "
@@ -82,42 +86,18 @@ class _Joining:
         if time.monotonic() - self._told > self._environment.timings.tell:
             self._told = time.monotonic()
             reporting.say(WaitsForPeers(endpoint=self._environment.endpoint, why=why))
-        self._stop.pause(self._environment.timings.retry)
+        self._stop.pause(seconds)
 
 
-def _connect(environment: Environment) -> DynamicRendezvousHandler:
-    parameters = RendezvousParameters(
-        backend="c10d",
-        endpoint=environment.endpoint,
-        run_id=environment.rendezvous_id,
-        min_nodes=environment.num_workers,
-        max_nodes=environment.num_workers,
-        local_addr=own_address(environment.endpoint),
-        # is_host: not guessed from names, which takes long and fails for aliases.
-        **{
-            "read_timeout": environment.timings.rendezvous_answer,
-            **environment.rendezvous,
-            "is_host": environment.worker == 0,
-        },
-    )
-    backend, store = create_backend(parameters)
-    return _prompt(create_handler(store, backend, parameters), environment.timings.look)
-
-
-def _prompt(handler: DynamicRendezvousHandler, look: float) -> DynamicRendezvousHandler:
-    """Makes it notice at once that the group is complete; by itself it looks only once a second, which is not settable.
-
-    https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py#L685
-    """
-    dynamic_rendezvous._delay = lambda seconds: time.sleep(look)  # type: ignore[attr-defined]
-    handler._state_holder._cache_duration = 0  # type: ignore[attr-defined]
-    return handler
+def _split(endpoint: str) -> tuple[str, int]:
+    host, _, port = endpoint.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def own_address(endpoint: str) -> str:
     """The address under which the other workers reach this one: that of the way to the endpoint; OSError if none."""
-    host, _, port = endpoint.rpartition(":")
-    family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+    host, port = _split(endpoint)
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as way:
         way.connect(address)  # a datagram socket sends nothing by this
         found: str = way.getsockname()[0]

@@ -1,25 +1,23 @@
 """One attempt as this worker lives it: it gets its number, is finished together, and ends on record."""
 
-import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from train_func import exits
 from train_func.attempt_records import Lease, Verdict
-from train_func.counted import counted
 from train_func.errors import StorageFailed
-from train_func.events import PublishesPending
+from train_func.events import PublishesPending, RanksRestart
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
 from train_func.worker.pod import rank_weights, reporting, trackers
-from train_func.worker.pod.attempt_store import Attempts, Start
+from train_func.worker.pod.attempt_store import Attempts, Refused, Start
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.history import History
+from train_func.worker.pod.job_end import JobEnd
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.output import keep, of_rank
 from train_func.worker.pod.peers import Peers
@@ -32,14 +30,6 @@ from train_func.worker.pod.store_wait import patient, patiently
 from train_func.worker.pod.verdict import following, of_ranks
 
 T = TypeVar("T")
-
-
-class Refused(Exception):
-    """The attempt may not begin."""
-
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__(verdict.message)
-        self.verdict = verdict
 
 
 class Attempt:
@@ -64,9 +54,13 @@ class Attempt:
         self._tracked = False
         self._silent = False  # the store, at the end
         self._until = 0.0  # monotonic seconds; set anew where an end is written down
+        self._before: Verdict | None = None
+        self._root: Verdict | None = None  # of the worker whose end came first, if known
+        self._num_charged = self.num_hangs = 0
+        self.step = 0  # the last of the training that was done
+        self._is_stuck = False  # a rank cannot be ended, and may hold what another attempt needs
         self.lease: Lease | None = None
-        self.over: Verdict | None = None
-        """A final end of another worker while this one still waits for the group, which then never forms."""
+        self.job_end = JobEnd(self._attempts, self._timings.watch)
 
     @property
     def ending(self) -> bool:
@@ -82,15 +76,7 @@ class Attempt:
         """Makes sure that the store can be used, and keeps an eye on it until the group forms."""
         patiently(lambda: self._store.probe(self._record.keys.prefix), self._stop, self._timings)
         known = patiently(self._attempts.end_keys, self._stop, self._timings)
-        threading.Thread(target=self._watch, args=(known,), name="end of the job", daemon=True).start()
-
-    def _watch(self, known: set[str]) -> None:
-        while self.lease is None and self.over is None:
-            time.sleep(self._timings.watch)
-            with contextlib.suppress(StorageFailed):  # the next call that needs the store says that it is away
-                found = self._attempts.final_end(known)
-                if self.lease is None:  # else a peer of the group that has formed meanwhile
-                    self.over = found
+        self.job_end.watch(known)
 
     def open(self, peers: Peers) -> dict[str, str]:
         """Claims the number (worker 0) or hears it, and brings the inputs; the variables that tell the ranks of both.
@@ -101,28 +87,31 @@ class Attempt:
         self._peers = peers
         if self._environment.worker == 0:
             start = self._claim()
-            peers.tell_start(json.dumps(asdict(start)))
+            peers.tell_start(start.to_json())
         else:
-            plain = json.loads(peers.hear_start())
-            refused = Verdict(**plain["refused"]) if plain["refused"] else None
-            start = Start(Lease(**plain["lease"]), plain["num_started"], plain["at_most"], refused)
+            start = Start.from_json(peers.hear_start())
         self._begin(start.lease)
+        self.num_hangs = start.num_hangs
         if start.refused:
             raise Refused(replace(start.refused, worker=self._environment.worker))
-        if self._environment.worker == 0:  # the whole group needs to hear it once
+        number, worker = start.lease.attempt, self._environment.worker
+        if before := self._before:
+            reporting.say(RanksRestart(worker=worker, attempt=number, message=before.message, follows=before.worker))
+        if worker == 0:  # the whole group needs to hear it once
             reporting.say(start.event(self._environment))
-        number = start.lease.attempt
         inputs = RunInputs(self._environment, self._record, self._store, self._stop)
-        return {"TRAIN_FUNC_ATTEMPT": str(number), **inputs.bring(peers, number)}
+        told = {"TRAIN_FUNC_ATTEMPT": str(number), "TRAIN_FUNC_OUT_OF_MEMORY": str(start.num_out_of_memory)}
+        return told | inputs.bring(peers, number)
 
     def _claim(self) -> Start:
         account = patiently(self._attempts.account, self._stop, self._timings)
         lease = patiently(self._attempts.claim, self._stop, self._timings)
         refused = account.verdict(self._environment.worker) if account.spent else None
-        return Start(lease, account.num_started, account.at_most, refused)
+        return Start(lease, account.num_started, account.at_most, account.num_out_of_memory, account.num_hangs, refused)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
+        self.job_end.has_formed = True
         keys, is_first = self._record.keys.attempt(lease.attempt), self._environment.worker == 0
         history = History(keys, self._store.put) if is_first else None  # rank 0 alone reports metrics
         self._log_tee.begin(lambda log: self._attempts.put_log(lease.attempt, log), history)
@@ -139,8 +128,8 @@ class Attempt:
         peers.ranks_ended()
         if environment.worker == 0:
             first = next((end.outcome for end in ends if end.rank == 0), None)
-            notes = rank_weights.notes(peers)
-            self._pending.conclude(self._record.run, lease.attempt, of_rank(environment.work_dir, 0), first, notes)
+            output, notes = of_rank(environment.work_dir, 0), rank_weights.notes(peers)
+            self._pending.conclude(self._record.run, lease.attempt, output, first, notes)
             self._pending.publish(self._store, self._record, WithinGrace(self._stop))  # before what may be lost
         waiting = patient(self._store, self._stop, self._timings.record, "keep the files of ranks", self._timings)
         keep(waiting, self._record.keys.attempt(lease.attempt), environment.work_dir, [end.rank for end in ends])
@@ -200,6 +189,7 @@ class Attempt:
 
     def _close(self, ends: list[RankEnd], own: Verdict | None, root: Verdict | None) -> Verdict:
         out_of_memory = num_memory_kills() > self._num_memory_kills
+        self._is_stuck = any(end.exit_code is None for end in ends)
         found = of_ranks(ends, worker=self._environment.worker, out_of_memory=out_of_memory)
         verdict = found if found and (found.root_cause or own is None) else own
         assert verdict is not None
@@ -212,12 +202,31 @@ class Attempt:
             self._peers.tell(verdict)
             if self._environment.worker == 0:
                 self._peers.tell_whether_publishing(False)
-        verdict = self._charged(verdict, root)
         if self._lease_for(verdict):
+            verdict = self._charged(verdict, root)
             self._keep(verdict, ends)
-        if self._peers and not self._stop.requested:
-            self._peers.leave(self._timings.linger if verdict.root_cause or root else 0.0)
+        self._root = verdict if verdict.root_cause else root
         return verdict
+
+    def leave(self) -> None:
+        """Parts from the group, after ``close``: worker 0 stays a little for those who still read the reason."""
+        if self._peers:
+            self._peers.leave(self._timings.linger if self._root and not self._stop.requested else 0.0)
+
+    def next(self) -> "Attempt | None":
+        """Another attempt of the group in its pods when a rank was lost and no pod, by the first verdict; else None."""
+        root, own = self._root, self._verdict
+        if self._stop.requested or self.publishes or not (root and own and root.retryable and own.retryable):
+            return None
+        if self._peers is None or root.exit_code == exits.STOPPED or self._is_stuck:
+            return None
+        if self._num_charged > 1:  # what was in the way of the last two may need a moment to go
+            time.sleep(self._timings.pause * 2 ** min(self._num_charged - 2, 4))
+        if not self._peers.begin_again(self._timings.again):
+            return None
+        attempt = Attempt(self._environment, self._record, self._store, self._log_tee, self._stop)
+        attempt._before = root
+        return attempt
 
     def _ask_for_root(self) -> Verdict | None:
         if self._peers is None or self._stop.requested:
@@ -233,10 +242,11 @@ class Attempt:
 
         A stop from outside costs nothing.
         """
-        free = {exits.STOPPED, exits.RENDEZVOUS} & {verdict.exit_code, root.exit_code if root else None}
-        if free or (lease := self.lease) is None or not verdict.retryable:
+        is_free = exits.STOPPED in (verdict.exit_code, root.exit_code if root else None)
+        if is_free or (lease := self.lease) is None or not verdict.retryable:
             return verdict
-        account = self._bounded(lambda: self._attempts.account(lease.attempt))
+        account = self._bounded(lambda: self._attempts.account(lease.attempt, self.step))
+        self._num_charged = account.num_charged if account else 0
         if account is None or not account.spent or self._leaves_model():
             return verdict
         return account.verdict(self._environment.worker, root or verdict)
@@ -262,7 +272,7 @@ class Attempt:
 
     def _keep(self, verdict: Verdict, ends: list[RankEnd]) -> None:
         if lease := self.lease:
-            self._bounded(lambda: self._attempts.write_end(lease, verdict, ends))
+            self._bounded(lambda: self._attempts.write_end(lease, verdict, ends, self.step))
             self._bounded(lambda: self._keep_trackers(self._store))
             self._log_tee.flush(self.seconds_left())
 
@@ -272,14 +282,7 @@ class Attempt:
         if self._environment.worker or self._tracked or lease is None:
             return
         self._tracked = True
-        keys = self._record.keys.attempt(lease.attempt)
-        try:
-            names = trackers.keep(store, keys, work_dir)
-        except (StorageFailed, OSError) as failure:
-            reporting.note(f"what trackers wrote is not all kept: {failure}")
-        else:
-            if names:
-                reporting.note(f"{counted(len(names), 'file')} of trackers, kept in {store.address}/{keys.trackers}/")
+        trackers.keep(store, self._record.keys.attempt(lease.attempt), work_dir)
 
     def _bounded(self, call: Callable[[], T]) -> T | None:
         """The result, or None with a line in the log: at its end a worker waits for no store for long."""

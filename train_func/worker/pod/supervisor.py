@@ -1,14 +1,14 @@
 """The supervisor, process 1 of a pod: lets the ranks work, and sees to it that their end is orderly and explained."""
 
-import contextlib
 import faulthandler
 import json
 import os
+import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 from train_func import exits
 from train_func.attempt_records import Termination, Verdict
@@ -18,25 +18,27 @@ from train_func.process_tree import adopt_orphans, kill_descendants
 from train_func.records import RunRecord
 from train_func.storage import open_store
 from train_func.worker.pod import packages, reporting
+from train_func.worker.pod.attempt_store import Refused
 from train_func.worker.pod.environment import Environment, read_environment
+from train_func.worker.pod.launcher import Launcher
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import NotFormed, PeersLost
 from train_func.worker.pod.processes import reap_orphans
 from train_func.worker.pod.publish import complete
 from train_func.worker.pod.rank_end import RankEnd
-from train_func.worker.pod.run_attempt import Attempt, Refused
+from train_func.worker.pod.rank_process import Template
+from train_func.worker.pod.rendezvous import Group, meet
+from train_func.worker.pod.run_attempt import Attempt
 from train_func.worker.pod.stop import Stop, Stopped, WithinGrace
 from train_func.worker.pod.store_wait import patiently
 from train_func.worker.pod.verdict import stopped
-
-if TYPE_CHECKING:
-    from train_func.worker.pod.launcher import Launcher
 
 
 def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
     """Runs this worker's part of the job; the exit code is one of exits.py, or the function's own."""
     faulthandler.enable(os.dup(2))
     adopt_orphans()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the parent may have ignored it, and exit codes with it
     log_tee = LogTee()
     reporting.report_to(log_tee.say)
     supervisor: Supervisor | None = None
@@ -98,7 +100,9 @@ class Supervisor:
         self._log_tee = log_tee
         self._stop = stop
         self._attempt: Attempt | None = None
-        self._agent: Launcher | None = None
+        self._launcher: Launcher | None = None
+        self._template = Template(environment.num_threads)
+        self._group: Group | None = None
         self._verdict: Verdict | None = None
 
     @property
@@ -117,7 +121,7 @@ class Supervisor:
         work.start()
         while work.is_alive() and not self._given_up(late):
             work.join(self._environment.timings.look)
-            if self._agent and (own := self._agent.pids()):
+            if self._launcher and (own := self._launcher.pids()):
                 reap_orphans(own)
         kill_descendants(seconds=late)
         return self._verdict or self._give_up()
@@ -126,11 +130,11 @@ class Supervisor:
         """Whether the work has nothing left worth waiting for; it may be stuck in an import or a connection."""
         if self._attempt is None:
             return self._stop.requested and self._stop.seconds > late
-        if self._attempt.ending or not (self._stop.requested or self._attempt.over):
+        if self._attempt.ending or not (self._stop.requested or self._attempt.job_end.verdict):
             return False
         if self._attempt.publishes:
             return WithinGrace(self._stop).requested
-        if self._agent is None or self._agent.may_leave():
+        if self._launcher is None or self._launcher.may_leave():
             return True
         return self._stop.requested and time.monotonic() > self._stop.work_until + late
 
@@ -138,21 +142,34 @@ class Supervisor:
         worker = self._environment.worker
         if self._stop.requested or not self._attempt:
             return self._close(stopped(worker, self._stop.name))
-        return self._close(Verdict(exits.PEER, "peer", "the job is over", worker, root_cause=False), self._attempt.over)
+        return self._close(
+            Verdict(exits.PEER, "peer", "the job is over", worker, root_cause=False), self._attempt.job_end.verdict
+        )
 
     def _work(self) -> None:
+        verdict = self._ended(self._prepare)
+        while verdict is None:
+            verdict = self._ended(self._run_ranks)
+            if self._attempt and (following := self._attempt.next()):
+                self._attempt, verdict = following, None
+        if self._attempt:
+            self._attempt.leave()
+        self._verdict = verdict
+
+    def _ended(self, work: Callable[[], Verdict | None]) -> Verdict | None:
+        """What ``work`` returns, or the verdict on what it raises."""
         try:
-            self._verdict = self._train()
+            return work()
         except Refused as error:
-            self._verdict = self._close(error.verdict)
+            return self._close(error.verdict)
         except Stopped as error:
             own = stopped(self._environment.worker, str(error))
-            self._verdict = self._publish_pending() or self._close(own)
+            return self._publish_pending() or self._close(own)
         except PeersLost as error:
             own = Verdict(exits.PEER, "peer", str(error), self._environment.worker, root_cause=False)
-            self._verdict = self._publish_pending(error.verdict) or self._close(own, error.verdict)
+            return self._publish_pending(error.verdict) or self._close(own, error.verdict)
         except Exception as error:
-            self._verdict = self._close(self._of_error(error))
+            return self._close(self._of_error(error))
 
     def _of_error(self, error: Exception) -> Verdict:
         worker = self._environment.worker
@@ -167,7 +184,8 @@ class Supervisor:
         traceback.print_exception(error)
         return Verdict(exits.CODE, "unknown", f"the supervisor itself failed: {words}", worker)
 
-    def _train(self) -> Verdict:
+    def _prepare(self) -> Verdict | None:
+        """None once the group is complete; a verdict when there is nothing to train."""
         environment = self._environment
         environment.temporary_dir.mkdir(parents=True, exist_ok=True)
         record = _read_record(environment)
@@ -185,20 +203,25 @@ class Supervisor:
             environment.timings,
         )
         packages.put_first(folder)
-        return self._run_ranks(self._attempt)
+        self._template.start(environment.job_dir / "source.py")
+        self._group = meet(environment, self._stop)
+        return None
 
-    def _run_ranks(self, attempt: Attempt) -> Verdict:
-        with _quiet_native_code():
-            from train_func.worker.pod.launcher import Launcher  # torch: seconds
-
-        self._agent = Launcher(
-            self._environment, self._log_tee, self._stop, open_attempt=attempt.open, finish_attempt=attempt.finish
+    def _run_ranks(self) -> Verdict:
+        attempt, group = self._attempt, self._group
+        assert attempt is not None and group is not None
+        self._launcher = None  # how the ranks of the attempt before ended is on record
+        variables = attempt.open(group.peers)
+        self._template.start(self._environment.job_dir / "source.py")
+        self._launcher = Launcher(
+            self._environment, self._log_tee, self._stop, group, self._template, attempt.num_hangs
         )
-        result = self._agent.run()
-        if result.is_failed() and (published := self._publish_pending()):
-            return published
-        done = Verdict(exits.DONE, None, "all ranks of all workers ended", self._environment.worker)
-        return self._close(None if result.is_failed() else done)
+        if self._launcher.run(variables):
+            attempt.finish(group.peers, self._launcher.ends())
+            group.peers.all_done()
+            return self._close(Verdict(exits.DONE, None, "all ranks of all workers ended", self._environment.worker))
+        hang = self._launcher.hang
+        return self._publish_pending() or self._close(hang.verdict(self._environment.worker) if hang else None)
 
     def _publish_pending(self, root: Verdict | None = None) -> Verdict | None:
         """None also when it cannot be published, whatever the reason: why the work has ended is more worth telling."""
@@ -211,26 +234,15 @@ class Supervisor:
             return None
 
     def _ends(self) -> list[RankEnd]:
-        return self._agent.ends() if self._agent else []
+        return self._launcher.ends() if self._launcher else []
 
     def _close(self, own: Verdict | None, root: Verdict | None = None) -> Verdict:
         if self._attempt is None:
             assert own is not None
             return own
+        if self._launcher:
+            self._attempt.step = self._launcher.step
         return self._attempt.close(self._ends(), own, root)
-
-
-@contextlib.contextmanager
-def _quiet_native_code() -> Iterator[None]:
-    """torch, imported within, keeps to itself the native stack traces of a lost connection; its ranks still show all.
-
-    Peers and Verdict say in one line what a lost connection means here.
-    """
-    before = os.environ.get("TORCH_CPP_LOG_LEVEL")
-    os.environ["TORCH_CPP_LOG_LEVEL"] = before or "ERROR"
-    yield
-    if before is None:
-        del os.environ["TORCH_CPP_LOG_LEVEL"]
 
 
 def _read_record(environment: Environment) -> RunRecord:

@@ -15,12 +15,12 @@ class Timings:
     """By which the end of the ranks may be noticed later than it was due."""
     join: float = 600.0
     """For the group to form, where the job does not say; torch's own default."""
-    rendezvous_answer: int = 30
-    """For one answer of the rendezvous, and for its host at each try."""
-    check_in: float = 10.0
-    """In which every worker of a group answers, or one of them died while it formed."""
-    retry: float = 1.0
-    """Between two tries to form the group."""
+    retry: float = 0.3
+    """Between two tries to reach worker 0."""
+    pause: float = 5.0
+    """Before the next attempt in the same pods when two have made no progress; doubled after each further one."""
+    again: float = 60.0
+    """For all workers of a group to be ready for another attempt in the same pods."""
     tell: float = 15.0
     """Between two lines that say what is waited for."""
     store: float = 60.0

@@ -9,8 +9,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from train_func.counted import counted
+from train_func.errors import StorageFailed
 from train_func.layout import AttemptKeys
 from train_func.storage import Store
+from train_func.worker.pod import reporting
 from train_func.worker.pod.publish import files_of
 
 
@@ -42,13 +45,18 @@ def _has_login(environ: Mapping[str, str]) -> bool:
     return "api.wandb.ai" in hosts
 
 
-def keep(store: Store, keys: AttemptKeys, work_dir: Path) -> list[str]:
-    """Uploads what they have written; returns the names. Raises StorageFailed, OSError."""
+def keep(store: Store, keys: AttemptKeys, work_dir: Path) -> None:
+    """Uploads what they have written, and says so; never raises for the store."""
     folder = _of(work_dir)
     names = files_of(folder) if folder.is_dir() else []
-    for name in names:
-        store.upload(f"{keys.trackers}/{name}", folder / name)
-    return names
+    try:
+        for name in names:
+            store.upload(f"{keys.trackers}/{name}", folder / name)
+    except (StorageFailed, OSError) as failure:
+        reporting.note(f"what trackers wrote is not all kept: {failure}")
+    else:
+        if names:
+            reporting.note(f"{counted(len(names), 'file')} of trackers, kept in {store.address}/{keys.trackers}/")
 
 
 def _of(work_dir: Path) -> Path:

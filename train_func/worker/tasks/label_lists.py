@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 
 from train_func.counted import counted
 from train_func.errors import InvalidInput
+from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN, are, in_rows
 from train_func.worker.tasks.columns import is_text, plain
 from train_func.worker.tasks.labels import Labels, encode
-from train_func.worker.tasks.row_numbers import COUNTED, MAX_SHOWN, are, in_rows
 
 SEPARATOR = "|"  # a comma or a semicolon often separates the columns of the file
 

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
+from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN, are, in_rows
 from train_func.worker.tasks.columns import is_text, plain
-from train_func.worker.tasks.row_numbers import COUNTED, MAX_SHOWN, are, in_rows
+from train_func.worker.tasks.numbers import have_decimal_commas
 
 MAX_CLASSES = 1000
 # Up to FEW_CLASSES one repeated label is enough; above, more than 2 rows of each class are expected on average, and
@@ -66,6 +67,7 @@ def encode(
         if is_text(distinct.type):
             if not names:
                 _refuse_strays(values, column, rows)
+                _refuse_decimal_commas(values, column, found)
             order, names = _of_texts(found, column, names)
         else:
             order, names = _of_numbers(found, column, names, boolean=pa.types.is_boolean(kind))
@@ -93,6 +95,16 @@ def _refuse_strays(values: Mapping[str, pa.ChunkedArray], column: str, rows: Map
             f"column {column!r}: {num_rows - len(strays)} of {num_rows} labels are whole numbers, {len(strays)} "
             f"{are(len(strays))} not: {shown} {COUNTED}; correct or remove these "
             "rows, or name all classes with labels=(...) if they are meant",
+            cause="data",
+        )
+
+
+def _refuse_decimal_commas(values: Mapping[str, pa.ChunkedArray], column: str, found: Sequence[str]) -> None:
+    """A csv from where numbers have a comma: as classes each number would be a word of its own."""
+    if have_decimal_commas(values.values()):
+        raise InvalidInput(
+            f"column {column!r}: labels are numbers with a decimal comma ({_shown(found)}), and no classes: to predict "
+            "numbers give problem_type='regression'; if they are meant as classes, name all with labels=(...)",
             cause="data",
         )
 

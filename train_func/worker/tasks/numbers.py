@@ -1,6 +1,6 @@
 """Turns a column into numbers to predict, or says in which rows it holds none."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -8,18 +8,26 @@ import pyarrow.compute as pc
 
 from train_func.counted import counted
 from train_func.errors import InvalidInput
+from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN
 from train_func.worker.tasks.columns import is_text, plain
-from train_func.worker.tasks.row_numbers import COUNTED, MAX_SHOWN
 
+# With a decimal comma; three digits behind it may also be thousands, unless a zero is before it.
+DECIMAL_COMMA = r"^\s*[+-]?\d+(,\d+)?\s*$"
+_NO_THOUSANDS = r"^\s*[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,})|\d{4,},\d+)\s*$"
 WIDE = 100.0  # from which size on numbers are far from what a new head predicts: its first outputs lie around 0
 
 
 def encode_numbers(parts: Mapping[str, pa.ChunkedArray], column: str) -> tuple[dict[str, np.ndarray], list[str]]:
     """The numbers of each part (float32), as "training" and "held-out", and notes.
 
+    Texts with a decimal comma are numbers where that is the only way to read all of them.
+
     Raises:
         InvalidInput: with the first rows of each part that hold no finite number.
     """
+    has_commas = have_decimal_commas(parts.values())
+    if has_commas:
+        parts = {part: _with_points(values) for part, values in parts.items()}
     faults = [fault for part, values in parts.items() if (fault := _fault(values, column, part))]
     if faults:
         raise InvalidInput(faults, cause="data")
@@ -30,13 +38,27 @@ def encode_numbers(parts: Mapping[str, pa.ChunkedArray], column: str) -> tuple[d
             f"column {column!r}: every number of the training rows is {first[0]:g}: nothing to learn", cause="data"
         )
     low, high = (float(of(np.concatenate([*numbers.values()]))) for of in (np.min, np.max))
+    notes = [f"column {column!r}: its commas are read as decimal points, as 3,5 for 3.5"] if has_commas else []
     if max(-low, high) < WIDE:
-        return numbers, []
+        return numbers, notes
     note = (
         f"column {column!r}: numbers from {low:g} to {high:g}; the loss is the squared distance on that scale, which a "
         "usual learning rate hardly covers: divide them first, so that most lie between -1 and 1"
     )
-    return numbers, [note]
+    return numbers, [*notes, note]
+
+
+def have_decimal_commas(columns: Iterable[pa.ChunkedArray]) -> bool:
+    """Whether every text is a number with a decimal comma or a whole one, and one at least cannot mean thousands."""
+    texts = [plain(values).drop_null() for values in columns if is_text(values.type)]
+    every = (pc.all(pc.match_substring_regex(of, DECIMAL_COMMA)).as_py() for of in texts)
+    return all(every) and any(pc.any(pc.match_substring_regex(of, _NO_THOUSANDS)).as_py() for of in texts)
+
+
+def _with_points(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not is_text(values.type):
+        return values
+    return pc.replace_substring(pc.utf8_trim_whitespace(plain(values)), ",", ".").cast(pa.float64())
 
 
 def _fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
@@ -47,7 +69,7 @@ def _fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
         wrong = np.flatnonzero(~number.to_numpy())
         if not len(wrong):
             return f"column {column!r}: the numbers of the {part} rows are stored as texts; store them as numbers"
-        expected = "a number is expected in each, written with a decimal point and without unit"
+        expected = "a number is expected in each, without unit, and with a decimal point (a comma may mean thousands)"
         return _named(values, wrong, column, part, expected)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         return f"column {column!r}: {part} rows hold {kind}, and problem_type='regression' predicts numbers"

@@ -12,9 +12,9 @@ from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.tasks import TokenClassification
 from train_func.worker.inputs.reader import class_names
+from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN, in_rows
 from train_func.worker.tasks.columns import is_text, missing_column
 from train_func.worker.tasks.labels import Labels, encode
-from train_func.worker.tasks.row_numbers import COUNTED, MAX_SHOWN, in_rows
 from train_func.worker.tasks.sources import find_sources, where
 from train_func.worker.tasks.texts import overlap
 from train_func.worker.tasks.train_eval_split import TrainEvalSplit, divide

@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from train_func.worker.inputs.model_folder import TOKENIZER
+from train_func.worker.inputs.row_numbers import are, in_rows
 from train_func.worker.tasks.columns import is_text, plain, text_columns
-from train_func.worker.tasks.row_numbers import are, in_rows
 
 TEXTS = ("text", "text_pair")  # columns, of which the second is there where texts are pairs
 BETWEEN = " / "  # the texts of a pair

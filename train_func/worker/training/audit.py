@@ -20,7 +20,7 @@ from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.events import RowsAudited
 from train_func.worker.training import world
-from train_func.worker.training.plan import CALL, ROW_ID, PlanFacts, positions_of, row_ids_of
+from train_func.worker.training.plan import CALL, GIVEN, ROW_ID, TRAINER, PlanFacts, positions_of, row_ids_of
 
 RowIds: TypeAlias = npt.NDArray[Any]
 Part: TypeAlias = Callable[[RowIds, int, int], RowIds]
@@ -118,8 +118,8 @@ def _same_set(one: RowIds, other: RowIds) -> bool:
     return len(one) == len(other) and bool((np.sort(one) == np.sort(other)).all())
 
 
-def check_plan_part(part: Dataset, facts: PlanFacts) -> None:
-    """Collective, before step one: every rank has its block of the plan, whole and in order.
+def check_plan_part(part: Dataset, facts: PlanFacts, taker: str = TRAINER) -> None:
+    """Collective, before step one: every rank has its block of the plan, whole and in order; ``taker`` was given it.
 
     Raises:
         InvalidInput: (cause "code", on every rank) naming what was done to the plan instead.
@@ -136,8 +136,8 @@ def check_plan_part(part: Dataset, facts: PlanFacts) -> None:
     elif pattern in (WHOLE, ONCE):
         pattern = "not in its order any more (shuffle or sort)"
     raise InvalidInput(
-        f"Trainer was given the plan as it must not be: {pattern}. A plan is split once, and nothing else is done to "
-        f"it: train_dataset={CALL}",
+        f"{taker} was given the plan as it must not be: {pattern}. A plan is split once, and nothing else is done to "
+        f"it: {GIVEN[taker]}",
         cause="code",
     )
 
@@ -190,7 +190,7 @@ def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
             pattern = "in a different order on every rank (shuffle without a fixed seed)"
         raise InvalidInput(
             f"The ranks were given different {what} rows: {pattern}. Leave these rows whole on every rank; nothing but "
-            f"the plan is split, and once: train_dataset={CALL}",
+            f"the plan is split, and once: {CALL}",
             cause="code",
         )
     if whole is not None and len(ids) < len(whole):

@@ -7,7 +7,7 @@ so all ranks do it at the same step.
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ import torch
 from train_func.events import Resumed
 from train_func.records import Numerics, RunRecord
 from train_func.storage import Store
-from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints, Found, of_rank
+from train_func.worker.checkpoint.checkpoints import BEST, FROZEN, TRAINING, Checkpoints, Found, of_rank
 from train_func.worker.checkpoint.saver import Saver, Taken
 from train_func.worker.checkpoint.state import State
-from train_func.worker.pod import reporting, sessions, stop_flag
+from train_func.worker.pod import progress_mark, reporting, sessions, stop_flag
+from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import world
 
 Like = tuple[str, torch.dtype, torch.Size, bool]  # of a tensor: its name, and whether the device has it
@@ -33,6 +34,7 @@ class Parts:
     """Of all ranks."""
     rank: Any
     lasting: frozenset[int] = frozenset()
+    frozen: frozenset[int] = frozenset()
     best: tuple[int, Any] | None = None
     """On rank 0: the step of the best weights so far, and those."""
 
@@ -116,9 +118,11 @@ class Checkpointing:
         found = self._checkpoints.newest(self._folder)
         if found is None:
             return None
-        made = found.manifest
+        made, training = found.manifest, found.states[TRAINING]
         world.log_rank0(Resumed(step=made.step, attempt=made.attempt, refused=list(found.refused)))
-        return found
+        frozen = found.states[FROZEN].tensors if FROZEN in found.states else {}
+        whole = State({**training.tensors, **frozen}, training.plain)
+        return replace(found, states={**found.states, TRAINING: whole})
 
     @staticmethod
     def _spread(found: Found | None, like: Sequence[Like], device: torch.device) -> dict[str, torch.Tensor]:
@@ -142,6 +146,7 @@ class Checkpointing:
         if self._saver:
             self._saver.hasten()
 
+    @progress_mark.within(Phase.SAVING)
     def decide(self, counts: Sequence[int], step: int, take: Callable[[], Parts], *, is_over: bool = False) -> None:
         """Between two steps, ``step`` of them done: saves what ``take`` gives, and stops, where that was voted for.
 
@@ -170,7 +175,7 @@ class Checkpointing:
             ranks = [State.from_bytes(data) for data in of_ranks]
             best = parts.best and State.of({"step": parts.best[0], "weights": parts.best[1]}, BEST)
             training = State.of(parts.training, TRAINING)
-            self._saver.begin(Taken(step, training, ranks, best, parts.lasting))
+            self._saver.begin(Taken(step, training, ranks, best, parts.lasting | parts.frozen, parts.frozen))
 
         world.on_rank_zero(begin)
 
@@ -183,6 +188,7 @@ class Checkpointing:
         if self._saver and self._saver.fenced:
             raise self._saver.fenced
 
+    @progress_mark.within(Phase.SAVING)
     def before_update(self) -> None:
         """To be called before the optimizer's step: returns when the state that is being saved was copied."""
         if self._saver:
@@ -201,10 +207,10 @@ class Trainings:
     def __init__(self, store: Store, record: RunRecord, attempt: int, numerics: Numerics, folder: Path) -> None:
         """``folder`` takes files on their way."""
         self._store, self._record, self._attempt, self._folder = store, record, attempt, folder
-        self._cut = {"num_micro_batches": numerics.num_micro_batches, "precision": numerics.precision}
+        self._precision = numerics.precision  # not the cut: a finer one goes on after the same step
 
     def begin(self, made_of: Mapping[str, Any]) -> Checkpointing:
         """Collective: those of the next training, which is made of that, plain."""
         number, sessions.here.num_trainings = sessions.here.num_trainings, sessions.here.num_trainings + 1
-        whole, folder = {**made_of, **self._cut}, self._folder / str(number)
+        whole, folder = {**made_of, "precision": self._precision}, self._folder / str(number)
         return Checkpointing(self._store, self._record, self._attempt, number=number, made_of=whole, folder=folder)

@@ -17,6 +17,8 @@ from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
 from train_func.events import RowsAudited
+from train_func.worker.pod import progress_mark
+from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.tasks.protocol import Metric
 from train_func.worker.training import audit, weights, world
 from train_func.worker.training.audit import Coverage, RowIds, count
@@ -77,6 +79,7 @@ class _Part:
     labels: Any
 
 
+@progress_mark.within(Phase.OUTSIDE)
 def measure(trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str] | None, prefix: str) -> Measured:
     """Collective: the metrics of ``rows``, which every rank has whole.
 
@@ -101,7 +104,7 @@ def names(trainer: transformers.Trainer, rows: Dataset, prefix: str) -> set[str]
     """
     ids = audit.check_rows_alike(rows, None, "held-out")
     keep = trainer.compute_metrics is not None
-    made = _predict_all(trainer, rows, ids, trainer._ignore_keys, "rehearsal", keep=keep)
+    made = _predict_all(trainer, rows, ids, trainer._ignore_keys, "tried_before_training", keep=keep)
     return set(_with_prefix(_agreed_metrics(trainer, made), prefix))
 
 
@@ -112,6 +115,7 @@ def longest_batch(trainer: transformers.Trainer, rows: Dataset) -> Dataset:
     return rows.select(np.sort(batches[0])) if batches else rows
 
 
+@progress_mark.within(Phase.OUTSIDE)
 def predict(
     trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str] | None, prefix: str
 ) -> PredictionOutput:
@@ -160,7 +164,12 @@ def _predict_all(
         trainer._move_model_to_device(trainer.model, trainer.args.device)
     trainer.model.eval()
     mine = list(enumerate(batches))[world.rank() :: world.size()]
-    own = world.on_all_ranks(lambda: [_predict(trainer, rows, *batch, collator, ignore_keys, keep) for batch in mine])
+
+    def predicted() -> list[_Part]:
+        with progress_mark.within(Phase.EVALUATION):
+            return [_predict(trainer, rows, *batch, collator, ignore_keys, keep) for batch in mine]
+
+    own = world.on_all_ranks(predicted)
     parts = [part for of_rank in world.gather(own) for part in of_rank]
     coverage = count(ids, [np.asarray(part.row_ids) for part in parts])
     counts = coverage.counts("in_metric_once")
@@ -207,6 +216,7 @@ def _predict(
         logits = trainer.preprocess_logits_for_metrics(logits, labels)
     mean = None if loss is None else loss.item()
     sums = trainer.metric.count(logits, labels) if trainer.metric else None
+    progress_mark.batch_evaluated()
     if not keep:
         logits = labels = None
     return _Part(positions, row_ids, mean, weight, sums, _numpy_or_none(logits), _numpy_or_none(labels))

@@ -13,10 +13,11 @@ from torch.utils.data import default_collate
 
 from train_func.counted import listed
 from train_func.errors import InvalidInput
-from train_func.worker.pod import stop_flag
+from train_func.worker.pod import progress_mark, stop_flag
+from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import audit, world
 from train_func.worker.training.own_state import OwnState
-from train_func.worker.training.plan import as_tensors, facts_of, row_ids_of, rows_of
+from train_func.worker.training.plan import STEPS, as_tensors, facts_of, row_ids_of, rows_of
 from train_func.worker.training.plan_loader import PlanLoader
 from train_func.worker.training.randomness import seed_for
 from train_func.worker.training.weighing import LABELS, Items, Step
@@ -47,6 +48,7 @@ class OwnStep:
         for inputs in self._step:
             part = self._step.now
             self._used.extend(part.place.row_ids)
+            progress_mark.mark(Phase.STEP)
             seed_for("forward", self._seed, part.place.step, part.place.micro)
             yield inputs[BATCH], part.weight / self._step.weight * world.size()
 
@@ -92,17 +94,19 @@ def steps(
     state: OwnState | None = None,
 ) -> Iterator[OwnStep]:
     """Collective: what ``Session.steps`` gives; ``state``: what is saved between two steps, and gone on from."""
-    facts = world.on_all_ranks(lambda: facts_of(part))
+    facts = world.on_all_ranks(lambda: facts_of(part, STEPS))
     part = part if collate else world.on_all_ranks(lambda: as_tensors(part))
-    expected = row_ids_of(rows_of(part))
-    audit.check_plan_part(part, facts)
+    expected = row_ids_of(rows_of(part, STEPS))
+    audit.check_plan_part(part, facts, STEPS)
     loader = PlanLoader(part, facts, _Wrapping(collate or _stacked), num_workers=0, pin_memory=False)
     done, used = state.begin() if state else (0, [])
     begun = done
+    progress_mark.begin()
     with contextlib.ExitStack() as left:
         if state:
             left.enter_context(stop_flag.deferred())
             left.callback(state.close)
+        left.callback(progress_mark.mark, Phase.OUTSIDE)
         for epoch in range(done // facts.steps_per_epoch, facts.num_epochs):
             loader.set_epoch(epoch, done % facts.steps_per_epoch * facts.accumulation)
             entries = iter(loader)
@@ -111,7 +115,10 @@ def steps(
                 if state and done > begun:
                     state.decide(step.votes, done, used)
                 done += 1
+                progress_mark.mark(Phase.STEP)
                 yield OwnStep(done, epoch + 1, step.now.place.batch_rows, step, facts.seed, used)
+                progress_mark.step_done(done)
+            progress_mark.mark(Phase.OUTSIDE)  # until the first step of the next epoch
             audit.check_epoch(epoch + 1, expected, np.asarray(used, dtype=expected.dtype))
             used = []
         if state:

@@ -12,6 +12,7 @@ from train_func.errors import InvalidInput
 from train_func.worker.training import world
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored, Trainings
 from train_func.worker.training.trainer_state import (
+    frozen,
     kept_row_ids,
     load_optimizer,
     random_state,
@@ -67,7 +68,9 @@ class OwnState:
 
         def parts() -> Parts:
             training = {"objects": {name: of.state_dict() for name, of in self._objects.items()}}
-            return Parts(training, {"used": kept_row_ids([*used]), "random": random_state()}, self._lasting())
+            models = [of for of in self._objects.values() if isinstance(of, nn.Module)]
+            rank = {"used": kept_row_ids([*used]), "random": random_state()}
+            return Parts(training, rank, self._lasting(), frozenset().union(*map(frozen, models)))
 
         self._checkpointing.decide(counts, step, parts, is_over=is_over)
 

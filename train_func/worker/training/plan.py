@@ -22,6 +22,8 @@ from train_func.worker.training.epoch_batches import EMPTY, EpochBatches, assign
 Ints = npt.NDArray[np.int64]
 
 CALL = "split_dataset_by_node(session.plan(train), session.rank, session.world_size)"
+TRAINER, STEPS = "Trainer", "session.steps"  # what a plan is given to, as messages name it
+GIVEN = {TRAINER: f"train_dataset={CALL}", STEPS: f"session.steps({CALL})"}
 ROW_ID = "row_id"
 LENGTH_COLUMN = "input_ids"
 
@@ -138,8 +140,8 @@ def features_of(rows: Dataset, positions: list[int]) -> list[dict[str, Any]]:
     return [{name: values[i] for name, values in columns.items()} for i in range(len(positions))]
 
 
-def facts_of(part: Any) -> PlanFacts:
-    """What the plan that ``part`` was taken of says about itself.
+def facts_of(part: Any, taker: str = TRAINER) -> PlanFacts:
+    """What the plan that ``part`` was taken of says about itself; ``taker``: what was given it.
 
     Raises:
         InvalidInput: when it is no part of a plan.
@@ -149,27 +151,27 @@ def facts_of(part: Any) -> PlanFacts:
     except (AttributeError, TypeError, ValueError, KeyError):
         columns = f" with the columns {', '.join(part.column_names)}" if isinstance(part, Dataset) else ""
         raise InvalidInput(
-            f"Trainer was given a {type(part).__name__}{columns} as train_dataset, which is no part of a plan: "
-            f"give it train_dataset={CALL}",
+            f"{taker} was given a {type(part).__name__}{columns}, which is no part of a plan: {GIVEN[taker]} is "
+            "expected",
             cause="code",
         ) from None
 
 
-def rows_of(part: Dataset) -> Dataset:
-    """The rows that the plan was made of."""
+def rows_of(part: Dataset, taker: str = TRAINER) -> Dataset:
+    """The rows that the plan was made of. Raises InvalidInput when it does not bring them along."""
     transform = (part.format["format_kwargs"] or {}).get("transform")
     if not isinstance(transform, _WithRows):
         raise InvalidInput(
-            f"The plan given to Trainer was put into the format {part.format['type']!r}, so it no longer brings its "
-            f"rows along: leave it as it is, train_dataset={CALL}",
+            f"The plan given to {taker} was put into the format {part.format['type']!r}, so it no longer brings its "
+            f"rows along: leave it as it is, {GIVEN[taker]}",
             cause="code",
         )
     return transform.rows
 
 
 def as_tensors(part: Dataset) -> Dataset:
-    """The same part of a plan, whose rows, where they have no format of their own, are tensors."""
-    rows = rows_of(part)
+    """The same part of a plan, whose rows, where they have no format of their own, are tensors; for a loop."""
+    rows = rows_of(part, STEPS)
     if rows.format["type"] is not None:
         return part
     transform = part.format["format_kwargs"]["transform"]

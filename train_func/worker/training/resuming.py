@@ -14,7 +14,8 @@ from transformers.trainer_callback import TrainerCallback
 
 from train_func.errors import InvalidInput
 from train_func.failpoint import reach
-from train_func.worker.pod import stop_flag
+from train_func.worker.pod import progress_mark, stop_flag
+from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import best, trainer_state, weights, world
 from train_func.worker.training.audit import Coverage
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored
@@ -50,12 +51,14 @@ class ResumingTrainer(transformers.Trainer):
         """On rank 0: the step of the best evaluation and its weights."""
         self.add_callback(_Moments(self))
 
+    @progress_mark.within(Phase.OUTSIDE)
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
         """Goes on from the newest verified checkpoint of the run, where there is one."""
         self.coverage, self._used, self._best, self._begun_at = [], [], None, 0
         self._stop_votes.clear()
+        progress_mark.begin()
         world.on_all_ranks(lambda: _check_no_folder(resume_from_checkpoint))
         if (begin := type(self).checkpoints) is None:
             return super().train(None, trial, ignore_keys_for_eval)
@@ -102,10 +105,12 @@ class ResumingTrainer(transformers.Trainer):
             skipped = restored.training["num_steps"] * self._facts.accumulation
             kwargs |= {"resume_from_checkpoint": "", "epochs_trained": epoch, "steps_trained_in_current_epoch": skipped}
         self._restored = restored = None  # the weights in it are not held twice
+        progress_mark.mark(Phase.OUTSIDE)  # until the first batch is loaded: processes that load may start first
         super()._run_epoch(*args, **kwargs)
         counts = world.total(torch.tensor(self._votes(), device=self.args.device)).tolist()
         self._stop_votes.decide(counts[: len(STOPS)], self.control)
         self._save_and_stop(counts, epoch + 1, 0)
+        progress_mark.mark(Phase.OUTSIDE)
 
     def _load_rng_state(self, checkpoint: Any) -> None:
         """transformers asks when it has come to where a restored training goes on."""
@@ -136,7 +141,8 @@ class ResumingTrainer(transformers.Trainer):
             }
             used = kept_row_ids([row for row_ids in self._used for row in row_ids] if num_steps else [])
             rank = trainer_state.of_rank(self, used, self._stop_votes.asked)
-            return Parts({**trainer_state.of_training(self), **place}, rank, trainer_state.lasting(self), self._best)
+            training, frozen = {**trainer_state.of_training(self), **place}, trainer_state.frozen(self.model)
+            return Parts(training, rank, trainer_state.lasting(self), frozen, self._best)
 
         if self._checkpointing:
             self._checkpointing.decide(counts[len(STOPS) :], self.state.global_step, parts, is_over=is_over)

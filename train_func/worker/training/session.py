@@ -22,7 +22,8 @@ from train_func.events import Reported, SessionOpened
 from train_func.records import Numerics
 from train_func.storage import Store, open_store
 from train_func.worker.inputs.cache import machine_cache
-from train_func.worker.pod import sessions
+from train_func.worker.pod import progress_mark, sessions
+from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import (
     audit,
     calling,
@@ -71,7 +72,7 @@ class Session:
             self._open = opening.pop_all()
         opened = partial(SessionOpened, run=self.record.name, attempt=self.attempt, world_size=self.world_size)
         threads = torch.get_num_threads()
-        world.log_rank0(opened(device=str(self.device), precision=self.numerics.precision, num_threads=threads))
+        world.log_rank0(opened(device=str(self.device), num_threads=threads))
         return self
 
     def _enter(self, opening: ExitStack, environment: Mapping[str, str]) -> None:
@@ -91,8 +92,11 @@ class Session:
         self._publishing = Publishing(folder, self.store, self.record, self.attempt, is_supervised=is_supervised)
         self._loading = Loading(self.record, self.store, cache)
         num_ranks = max(self.run.workers * self.world.local_size, self.world_size)
+        num_out_of_memory = int(environment.get("TRAIN_FUNC_OUT_OF_MEMORY", "0"))
         self.numerics: Numerics = world.on_rank_zero(
-            lambda: cut.numerics_of(self.record, self.store, self.attempt, self.world_size, num_ranks)
+            lambda: cut.numerics_of(
+                self.record, self.store, self.attempt, self.world_size, num_ranks, num_out_of_memory
+            )
         )
         if self.run.task:  # without one a plan may never be asked for
             cut.check_ranks(self.record, self.world_size, self.numerics)
@@ -103,6 +107,7 @@ class Session:
         opening.callback(setattr, Trainer, "checkpoints", None)
         self._trainers = Trainers(self.store, self.record, self.attempt, self._work, self._loading, self._publishing)
         opening.enter_context(self._trainers.watched())
+        opening.callback(progress_mark.mark, Phase.OUTSIDE)  # also where an error has left the steps
         transformers.set_seed(self.run.seed)
 
     def __exit__(
@@ -164,6 +169,7 @@ class Session:
         """
         cut.check_ranks(self.record, self.world_size, self.numerics)
         audit.check_rows_alike(train, self._trainers.train_ids, "training")
+        sessions.here.may_cut_finer = self.numerics.micro_batch_size > 1
         return build_plan(
             train,
             seed=self.run.seed,
@@ -234,6 +240,7 @@ class Session:
         """
         return made(self._work, self.run, self.numerics, own, is_launched=self.world.launched)
 
+    @progress_mark.within(Phase.OUTSIDE)
     def publish(self, what: Any, metrics: Mapping[str, Any] | None = None) -> None:
         """Publishes files as the result of the run; called again, it adds further ones.
 

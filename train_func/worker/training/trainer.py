@@ -22,8 +22,10 @@ from transformers.trainer_utils import PredictionOutput
 
 from train_func.counted import listed
 from train_func.errors import InvalidInput
-from train_func.events import Evaluated
+from train_func.events import Evaluated, TrainingStarts
 from train_func.failpoint import reach
+from train_func.worker.pod import progress_mark
+from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.tasks.accuracy import Accuracy
 from train_func.worker.tasks.protocol import Metric, WorkerTask
 from train_func.worker.training import audit, best, evaluation, weights, world
@@ -81,6 +83,8 @@ class Trainer(ResumingTrainer):
         self._progress = Progress(num_steps, self._facts.steps_per_epoch, logging_steps_of(self.args, num_steps))
         self._losses = []
         self._ignore_keys = ignore_keys_for_eval
+        precision = next((of for of in ("bf16", "fp16") if getattr(self.args, of)), "fp32")
+        world.log_rank0(TrainingStarts(num_steps=num_steps, precision=precision))
         return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def _checked_facts(self) -> PlanFacts:
@@ -154,7 +158,13 @@ class Trainer(ResumingTrainer):
         """Every loss, the model's or the user's, goes through the accelerator's backward, and gets its weight there."""
         super().create_accelerator_and_postprocess()
         backward = self.accelerator.backward
-        self.accelerator.backward = lambda loss, **others: backward(loss * self._share, **others)
+
+        def of_micro_batch(loss: torch.Tensor, **others: Any) -> None:
+            if self.accelerator.sync_gradients:
+                progress_mark.mark(Phase.BACKWARD)
+            backward(loss * self._share, **others)
+
+        self.accelerator.backward = of_micro_batch
 
     @property
     def _share(self) -> float:
@@ -168,6 +178,7 @@ class Trainer(ResumingTrainer):
         ``num_items_in_batch``, which compute_loss, compute_loss_func and models get, is that of the micro-batch: a sum
         divided by it is the mean, as a loss that does not look at it is.
         """
+        progress_mark.mark(Phase.STEP)
         part = self._step.now
         is_last: bool = self.accelerator.sync_gradients
         self._used.append(part.place.row_ids)
@@ -193,6 +204,7 @@ class Trainer(ResumingTrainer):
         if not math.isfinite(loss):
             raise self._not_finite(place.step, loss)
         self._losses.clear()
+        progress_mark.step_done(place.step + 1)
         assert self._progress is not None  # train made it
         self._progress.step(place.step + 1, place.batch_rows, loss)
         return total

@@ -50,6 +50,11 @@ def lasting(trainer: "Trainer") -> frozenset[int]:
     return frozenset(tensor.data_ptr() for tensor in tensors)
 
 
+def frozen(model: torch.nn.Module) -> frozenset[int]:
+    """Addresses of the weights that are not trained, as those below an adapter."""
+    return frozenset(of.data_ptr() for of in model.parameters() if not of.requires_grad)
+
+
 def of_rank(trainer: "Trainer", used: Any, votes: list[str]) -> dict[str, Any]:
     """What each rank has for itself; ``used``: ids of the rows it has used in the epoch."""
     return {

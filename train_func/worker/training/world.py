@@ -17,7 +17,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from train_func.errors import TrainFuncError
 from train_func.events import Event, Note
-from train_func.worker.pod import reporting
+from train_func.worker.pod import progress_mark, reporting
 
 Result = TypeVar("Result")
 
@@ -97,14 +97,16 @@ def gather(value: Result) -> list[Result]:
     if size() == 1:
         return [value]
     values: list[Any] = [None] * size()
-    dist.all_gather_object(values, value)
+    with progress_mark.exchange():
+        dist.all_gather_object(values, value)
     return values
 
 
 def total(value: torch.Tensor) -> torch.Tensor:
     """The sum over all ranks of a small tensor."""
     if size() > 1:
-        dist.all_reduce(value)
+        with progress_mark.exchange():
+            dist.all_reduce(value)
     return value
 
 
@@ -113,7 +115,8 @@ def spread(value: torch.Tensor) -> None:
     if size() > 1:
         with torch.no_grad():
             whole = value.detach().contiguous()
-            dist.broadcast(whole.reshape(-1).view(torch.uint8), src=0)
+            with progress_mark.exchange():
+                dist.broadcast(whole.reshape(-1).view(torch.uint8), src=0)
             value.copy_(whole)
 
 

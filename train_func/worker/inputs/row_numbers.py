@@ -1,4 +1,4 @@
-"""Numbers of rows as messages give them: of the data, from 1. The lines of a file differ by its header."""
+"""Numbers of rows as messages give them: of the data, from 1. Lines of a file differ by header and line breaks."""
 
 from collections.abc import Sequence
 

@@ -1,0 +1,124 @@
+"""A rank that gets on no more is noticed, named and started again, whatever it hangs in."""
+
+import re
+import signal
+
+import pytest
+
+from tests.distributed.pods import Job
+from train_func.result import Result
+from train_func.storage import open_store
+
+SOURCE = """
+def train_func(parameters):
+    import os, signal, time, torch
+    from datasets.distributed import split_dataset_by_node
+    from transformers import TrainerCallback, TrainingArguments
+    from tests.distributed import small
+    from train_func.worker import Session, Trainer
+    from train_func.worker.pod import progress_mark
+
+    class Hangs(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            print(f"step {state.global_step} is done", flush=True)
+            time.sleep(0.05)
+            here = os.environ["TRAIN_FUNC_ATTEMPT"], os.environ["RANK"], state.global_step
+            if here == ("1", "1", 12):
+                if parameters["how"] == "sleeps":
+                    time.sleep(1000)
+                if parameters["how"] == "is stopped":
+                    os.kill(os.getpid(), signal.SIGSTOP)
+            if parameters["how"] == "is blocked" and (here[0], here[2]) == ("1", 12):
+                with progress_mark.exchange():  # as all exchanges of a step are: here both ranks only receive
+                    torch.distributed.recv(torch.zeros(1), src=1 - int(here[1]))
+
+    with Session(parameters) as session:
+        plan = split_dataset_by_node(session.plan(small.rows(101)), session.rank, session.world_size)
+        arguments = TrainingArguments(**{**session.arguments(), "bf16": False})
+        trainer = Trainer(
+            model=small.model(), args=arguments, train_dataset=plan, data_collator=small.collate, callbacks=[Hangs()]
+        )
+        trainer.train()
+        session.publish(trainer)
+"""
+STEPS = 28  # 101 rows in batches of 16, four times
+
+
+@pytest.fixture
+def job(tmp_path):
+    jobs = []
+
+    def make(how, **settings):
+        fields = {"epochs": 4, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 0}
+        given = {"environment": {"TRAIN_FUNC_CPUS": "1"}, **fields, **settings}  # one thread per rank: equal rounding
+        jobs.append(Job(tmp_path / how, SOURCE, parameters={"how": how}, **given))
+        return jobs[-1]
+
+    yield make
+    for pod in (pod for made in jobs for pod in made.started if pod.process.poll() is None):
+        pod.process.kill()
+        pod.process.wait()
+
+
+def result(made):
+    return Result.read(open_store(made.record.store).get(made.record.keys.result).data, "the result")
+
+
+@pytest.mark.parametrize(
+    ("how", "workers", "ranks"),
+    [
+        ("sleeps", 2, 1),
+        ("is stopped", 1, 2),
+        pytest.param("sleeps", 1, 2, marks=pytest.mark.slow),
+        pytest.param("is stopped", 2, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_that_hangs_is_named_with_its_stack_and_the_training_goes_on(job, how, workers, ranks):
+    made = job(how, workers=workers, ranks=ranks).start()
+    assert made.exit_codes() == [0] * workers
+    end = made.end_record(1, workers - 1)
+    assert (end["exit_code"], end["cause"], end["root_cause"], end["step"]) == (148, "hang", True, 12)
+    said = re.match(r"rank 1 hangs: .* for ([0-9.]+) s", end["message"])
+    assert float(said[1]) <= 10.5
+    logs = [made.log(1, worker) for worker in range(workers)]
+    assert all("hread 0x" in log for log in logs)
+    assert sorted(re.findall(r"^rank (\d) is in ", "\n".join(logs), re.MULTILINE)) == ["0", "1"]
+    if how == "sleeps":
+        assert "in on_step_end" in logs[-1]
+        assert all(made.end_record(1, worker)["follows"] == workers - 1 for worker in range(workers - 1))
+    steps = [int(step) for step in re.findall(r"\[rank 0\] step (\d+) is done", made.pods[0].output)]
+    assert sorted(set(steps)) == list(range(1, STEPS + 1))
+    assert len(steps) <= STEPS + 2
+    undisturbed = job("never", workers=workers, ranks=ranks).start()
+    assert undisturbed.exit_codes() == [0] * workers
+    assert [result(of).attempt for of in (made, undisturbed)] == [2, 1]
+    assert result(made).files["model.safetensors"] == result(undisturbed).files["model.safetensors"]
+
+
+@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_ranks_that_all_wait_for_each_other_are_noticed_and_none_is_named(job, workers):
+    made = job("is blocked", workers=workers, ranks=2 // workers).start()
+    assert made.exit_codes() == [0] * workers
+    ends = [made.end_record(1, worker) for worker in range(workers)]
+    assert [end["exit_code"] for end in ends if end["root_cause"]] == [148]
+    root = next(end for end in ends if end["root_cause"])
+    assert (root["cause"], root["step"]) == ("hang", 12)
+    said = re.match(r"every rank waits .* for ([0-9.]+) s", root["message"])
+    assert float(said[1]) <= 10.5
+    logs = "\n".join(made.log(1, worker) for worker in range(workers))
+    assert logs.count(" in recv") == 2
+    assert result(made).attempt == 2
+
+
+@pytest.mark.slow
+def test_a_pod_that_stood_still_as_a_whole_did_not_hang(job):
+    made = job("never", workers=1).start()
+    made.pods[0].says(r"step 8 is done")
+    processes = [made.pods[0].process, *made.pods[0].descendants()]
+    for process in processes:  # as by a laptop whose lid is closed
+        process.send_signal(signal.SIGSTOP)
+    signal.sigtimedwait([], 12)
+    for process in reversed(processes):
+        process.send_signal(signal.SIGCONT)
+    assert made.exit_codes() == [0]
+    assert made.end_record(1, 0)["exit_code"] == 0

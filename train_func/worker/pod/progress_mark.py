@@ -1,0 +1,178 @@
+"""Progress marks: where a rank is, in a few bytes of memory that its supervisor reads. Loads no torch.
+
+A mark costs about a microsecond. A process to which no supervisor gave such memory marks nothing.
+"""
+
+import contextlib
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+VARIABLE = "TRAIN_FUNC_PROGRESS"
+_PLAIN = struct.Struct("<QdBqQQQ")  # the number of the mark first and last: a reader sees both or reads again
+
+
+class Phase(IntEnum):
+    """What a rank is in. Where progress is not regular, nothing follows from its absence."""
+
+    OUTSIDE = 0
+    SAVING = 1
+    STEP = 2
+    BACKWARD = 3
+    """Of the last micro-batch of a step: gradients are exchanged along with it."""
+    EXCHANGE = 4
+    """In a collective: it may wait for other ranks."""
+    BETWEEN = 5
+    """In callbacks and in the loading of data, between two steps."""
+    EVALUATION = 6
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a rank in it makes progress every few seconds."""
+        return self >= Phase.STEP
+
+    @property
+    def words(self) -> str:
+        """To follow "in"."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Phase.OUTSIDE: "code outside of the steps",
+    Phase.SAVING: "saving a checkpoint",
+    Phase.STEP: "a step",
+    Phase.BACKWARD: "the backward pass and its exchange of gradients",
+    Phase.EXCHANGE: "an exchange with the other ranks",
+    Phase.BETWEEN: "callbacks or the loading of data between two steps",
+    Phase.EVALUATION: "an evaluation",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The last sign of progress of a rank."""
+
+    number: int = 0
+    """Of marks so far; 0: none, as long as the rank has not begun."""
+    time: float = 0.0
+    """Monotonic seconds, which all processes of a machine count alike."""
+    phase: Phase = Phase.OUTSIDE
+    step: int = 0
+    """Steps done of the training, those of earlier attempts included."""
+    num_steps: int = 0
+    """Done by this process since the training began."""
+    num_batches: int = 0
+    """Evaluated by this process since then."""
+
+
+class SharedMark:
+    """The memory of one rank's marks, made by its supervisor."""
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("progress")
+        os.ftruncate(self._file, _PLAIN.size)
+        self.path = f"/proc/{os.getpid()}/fd/{self._file}"
+        """For VARIABLE in the rank's environment."""
+        self._last = Mark()
+
+    def read(self) -> Mark:
+        """The last mark; while one is being written, the one before that was read."""
+        number, *fields, again = _PLAIN.unpack(os.pread(self._file, _PLAIN.size, 0))
+        if number == again:
+            seconds, phase, step, num_steps, num_batches = fields
+            self._last = Mark(number, seconds, Phase(phase), step, num_steps, num_batches)
+        return self._last
+
+    def close(self) -> None:
+        """Frees the memory, as far as no rank has it."""
+        os.close(self._file)
+
+
+class _Marker:
+    """This process's own marks; fields as in Mark."""
+
+    def __init__(self) -> None:
+        self.memory: mmap.mmap | None = None
+        self.thread = 0
+        self.number = self.step = self.num_steps = self.num_batches = 0
+        self.phase = Phase.OUTSIDE
+
+    def write(self, phase: Phase) -> None:
+        if self.memory is None:
+            return
+        self.phase = phase
+        self.thread = threading.get_ident()
+        self.number = number = self.number + 1
+        told = (time.monotonic(), phase, self.step, self.num_steps, self.num_batches)
+        _PLAIN.pack_into(self.memory, 0, number, *told, number)
+
+    def forget(self) -> None:
+        """In a process that the rank has forked: what that does is no progress of the rank."""
+        self.memory = None
+
+
+_own = _Marker()
+mark = _own.write
+"""Says that this process has come to a phase, or gets on within it."""
+
+
+def open_memory(path: str) -> None:
+    """From now on this process marks its progress there. Raises OSError."""
+    file = os.open(path, os.O_RDWR)
+    try:
+        _own.memory = mmap.mmap(file, _PLAIN.size)
+    finally:
+        os.close(file)
+    os.register_at_fork(after_in_child=_own.forget)
+    mark(Phase.OUTSIDE)
+
+
+def begin() -> None:
+    """Says that a training begins: its first steps compile, load and allocate what later ones find."""
+    _own.num_steps = _own.num_batches = 0
+    mark(Phase.OUTSIDE)
+
+
+def step_done(step: int) -> None:
+    """Says that step number ``step``, from 1, is done."""
+    _own.step = step
+    _own.num_steps += 1
+    mark(Phase.BETWEEN)
+
+
+def batch_evaluated() -> None:
+    """Says that a batch of an evaluation is done."""
+    _own.num_batches += 1
+    mark(_own.phase)
+
+
+def touch() -> None:
+    """Says that what the last mark said goes on. Other threads say nothing of the one that trains."""
+    if threading.get_ident() == _own.thread:
+        mark(_own.phase)
+
+
+@contextlib.contextmanager
+def within(phase: Phase) -> Iterator[None]:
+    """Marks ``phase``, and afterwards the one before again."""
+    before = _own.phase
+    mark(phase)
+    try:
+        yield
+    finally:
+        mark(before)
+
+
+@contextlib.contextmanager
+def exchange() -> Iterator[None]:
+    """Marks EXCHANGE while this process may wait for others; within a phase that is not watched it says nothing."""
+    if not _own.phase.is_watched:
+        yield
+        return
+    with within(Phase.EXCHANGE):
+        yield
