@@ -15,6 +15,7 @@ from train_func.records import RunRecord
 from train_func.result import Result, write_sums
 from train_func.run import Run, name_of
 from train_func.storage import Store
+from train_func.worker.checkpoint.manifest import Kept, Pointer
 
 HASH = "5" * 64
 
@@ -60,6 +61,14 @@ def put_run(
         store.put(f"{record.keys.model}/{SUMS}", write_sums({"weights": HASH}))
         store.put(f"{record.keys.model}/{MODEL_MANIFEST}", result)
     return record
+
+
+def put_checkpoint(store: Store, record: RunRecord, step: int, training: int = 0) -> None:
+    """The pointer to checkpoints of one training of the function, without the files of any."""
+    kept = tuple(
+        Kept(number, f"{record.keys.checkpoints_of(training)}/1/{number}", HASH) for number in (step, step - 1)
+    )
+    store.put(record.keys.newest_checkpoint(training), Pointer(attempt=1, kept=kept).to_json())
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ For what is printed and for the messages of errors; text that is handed out as a
 """
 
 import re
+import sys
 
 # Control characters but tab and newline, marks that change the direction of text, invisible ones, and half characters.
 _OBEYED = re.compile(
@@ -18,6 +19,11 @@ def shown(text: str) -> str:
     Of a progress bar, drawn again and again after carriage returns, the first and the last drawing are shown.
     """
     return _OBEYED.sub(_written, "\n".join(map(_drawn, text.split("\n"))))
+
+
+def in_ipython() -> bool:
+    """Whether a person types in IPython, as in a notebook; False in a program."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)() is not None
 
 
 def _drawn(line: str) -> str:

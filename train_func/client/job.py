@@ -19,19 +19,22 @@ from train_func.client.logs import AttemptLine, StoredLogs, headed, joined, of_a
 from train_func.client.status import Event
 from train_func.client.stored_run import (
     FINISHED,
+    NO_MODEL,
     history,
     mark_cancelled,
+    newest_checkpoint,
+    published_result,
     state_in_store,
     state_of,
     submitted,
     workers_of,
 )
 from train_func.client.submission import other_backend
-from train_func.client.watch import WaitingNotice, watch
+from train_func.client.waiting_notice import WaitingNotice
+from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.records import RunRecord
-from train_func.result import Result
-from train_func.storage import Store, find
+from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
 from train_func.terminal import shown
 from train_func.validity import whole_fault
@@ -42,13 +45,6 @@ if TYPE_CHECKING:
     from train_func.client.history import History
 
 REPR_SECONDS, LONGEST_WAIT = 3.0, 60.0  # for a job's repr; between two looks where the backend tells of every change
-WAY = {
-    **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
-    "Suspended": "it continues when its queue, or the user who suspended it, resumes it",
-    **dict.fromkeys(("Cancelled", "Interrupted", "Absent"), "submit it again: it goes on from its newest checkpoint"),
-    "Failed": "result() tells why",
-    "Succeeded": "its function called no session.publish(...) and left no files in the folder TRAIN_FUNC_OUTPUT",
-}
 
 
 class Job:
@@ -126,7 +122,8 @@ class Job:
     def watch(self) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state.
 
-        An interrupt (in a notebook: of the kernel) ends the watching and returns; the job goes on.
+        An interrupt ends the watching, and the job goes on: in IPython it returns, in a program it raises
+        KeyboardInterrupt.
         """
         stop = threading.Event()
         told = partial(self._told, follow=True, note=lambda words: None, stop=stop)  # the monitor tells what matters
@@ -200,7 +197,7 @@ class Job:
             raise explain(self.record, self._job, self._store, registry.name_of(self._backend))
         if words := separate(self.record, self._store):
             self._note(words)
-        published = self._final_manifest()
+        published = published_result(self._store, self.record)
         if published is None:
             self._note("it ran under an earlier version of train_func, and published nothing")
             return {}
@@ -228,7 +225,7 @@ class Job:
             if failure.reason != "absent":
                 raise
             state = self.state
-            way = (self._other_backend() if state == "Absent" else "") or WAY[state]
+            way = (self._other_backend() if state == "Absent" else "") or NO_MODEL[state]
             raise StorageFailed(
                 f"{self.name} has published no model in {self._store.address}: it is {state}; {way}", reason="absent"
             ) from None
@@ -241,12 +238,12 @@ class Job:
         Raises:
             InvalidInput: the run has no task, or the files are no model of it; with names and sizes of what there is.
         """
-        if published := self._final_manifest():
+        if published := published_result(self._store, self.record):
             check_loadable(self.record, published)
         return ready(self.fetch())
 
     def cancel(self) -> None:
-        """Stops the workers; submitting the same again goes on from the newest checkpoint.
+        """Stops the workers; submitting the same again goes on from the newest checkpoint, whose step is printed.
 
         A model that is trained by then is published within the grace period and kept: the job has succeeded, which is
         said, and ``fresh=True`` trains again.
@@ -264,10 +261,15 @@ class Job:
                     raise JobNotFound(other) from None
                 raise
         try:
-            if marked:
-                marked.result()
-                if self._published():
-                    self._note("its model was trained by then and is published; submit with fresh=True to train again")
+            if marked is None:
+                return self._note("it had ended before; nothing was stopped")
+            marked.result()
+            if self._published():
+                goes_on = "its model was trained by then and is published; submit with fresh=True to train again"
+            else:
+                goes_on = newest_checkpoint(self._store, self.record) or "from its beginning, without a checkpoint"
+                goes_on = f"submitted again, it goes on {goes_on}"
+            self._note(f"cancelled; {goes_on}")
         except StorageFailed as failure:
             self._note(f"it is stopped; the store could not be told, so that it may be called Absent: {failure}")
 
@@ -286,11 +288,6 @@ class Job:
             f"stays in {self._store.address}/{self.name}/, where logs(), attach() and submit() find it, result() and "
             f"fetch() what it has published; {remove} removes the run too"
         )
-
-    def _final_manifest(self) -> Result | None:
-        key = self.record.keys.result
-        found = find(self._store, key)
-        return Result.read(found.data, f"{key} in {self._store.address}") if found else None
 
     def _published(self) -> bool:
         return bool(self._store.list(self.record.keys.result))

@@ -8,7 +8,7 @@ from typing import Any
 
 from train_func.client import quantity
 from train_func.errors import InvalidInput
-from train_func.fields import field_names
+from train_func.fields import NamedFields, field_names
 from train_func.secret import secret_under
 from train_func.storage import schemes
 from train_func.validity import whole_fault
@@ -25,7 +25,7 @@ _RESERVED = re.compile(r"TRAIN_FUNC_.*|PET_.*|PYTHONUNBUFFERED|HOME|USER|TMPDIR|
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecretKey:
+class SecretKey(NamedFields):
     """A value that the cluster takes from a Secret of the namespace when the container starts."""
 
     secret: str

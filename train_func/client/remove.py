@@ -14,11 +14,10 @@ from train_func.client import registry
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.fetch import as_fetched, remove_fetched
 from train_func.client.submission import SubmissionRecord
-from train_func.client.unknown_run import POSSIBLE, unknown_run
+from train_func.client.unknown_run import POSSIBLE, whole_name
 from train_func.counted import counted, sized
 from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
 from train_func.layout import INPUTS, MODEL_MANIFEST, PROBES, RUN, SUMS, RunKeys, later_generations
-from train_func.run import NAME
 from train_func.storage import Entry, Store, find, open_store
 from train_func.terminal import shown
 
@@ -47,11 +46,12 @@ def remove(name: str, *, on: Backend | None = None) -> None:
     removal that was interrupted is completed by another one.
 
     Args:
-        name: of the run, as ``job.name`` and ``runs()`` give it.
+        name: of the run, as ``job.name`` and ``runs()`` give it; of its last part the first digits are enough where
+            they tell it from others.
         on: the backend whose store has the run, ``Local()`` by default.
 
     Raises:
-        InvalidInput: a job of the run has not ended, or cannot be asked.
+        InvalidInput: a job of the run has not ended, or cannot be asked; several runs are named so.
         JobNotFound: the store of that backend holds no such run; the most similar names are listed.
         StorageFailed: the store is away or denies; what is left can be removed by the same call.
     """
@@ -84,9 +84,8 @@ class Removal:
         if not isinstance(name, str) or not POSSIBLE.fullmatch(name):
             raise InvalidInput(f"remove was given {name!r}; the name of a run is expected, such as job.name")
         store = open_store(backend.store_address())
-        files = tuple(store.list(f"{name}/")) if NAME.fullmatch(name) else ()  # other folders are no runs
-        if not files:
-            raise unknown_run(store, name, "remove")
+        name = whole_name(store, name, "remove")
+        files = tuple(store.list(f"{name}/"))
         numbers = _generations(name, files)
         copy = backend.models_folder() / name
         return cls(

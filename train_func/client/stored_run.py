@@ -12,9 +12,17 @@ from train_func.errors import StorageFailed
 from train_func.exits import retryable
 from train_func.metrics import Row, from_csv
 from train_func.records import RunRecord
+from train_func.result import Result
 from train_func.storage import Readable, Store, find
 
 FINISHED = ("Succeeded", "Failed", "Cancelled", "Interrupted")
+NO_MODEL = {  # by state of a run that has published none: what to do
+    **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
+    "Suspended": "it continues when its queue, or the user who suspended it, resumes it",
+    **dict.fromkeys(("Cancelled", "Interrupted", "Absent"), "submit it again: it goes on from its newest checkpoint"),
+    "Failed": "result() tells why",
+    "Succeeded": "its function called no session.publish(...) and left no files in the folder TRAIN_FUNC_OUTPUT",
+}
 
 
 def submitted(store: Readable, record: RunRecord) -> str:
@@ -56,6 +64,29 @@ def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
     if status.interrupted:
         return "Succeeded" if published() else "Interrupted"
     return next((state for state in ("Suspended", "Restarting", "Running") if status.condition(state)), "Created")
+
+
+def published_result(store: Readable, record: RunRecord) -> Result | None:
+    """What the run has published; None when that is nothing."""
+    found = find(store, record.keys.result)
+    return Result.read(found.data, f"{record.keys.result} in {store.address}") if found else None
+
+
+def newest_checkpoint(store: Readable, record: RunRecord) -> str:
+    """Behind which step the run goes on, in words; empty where it has no checkpoint, or that cannot be read.
+
+    Workers verify the checkpoint, and take the one before where it is damaged.
+    """
+    trainings = [name.removesuffix("/") for name in store.names(record.keys.checkpoints)]
+    for number in sorted((int(name) for name in trainings if name.isdecimal()), reverse=True):
+        found = find(store, record.keys.newest_checkpoint(number))
+        try:
+            step = int(json.loads(found.data)["kept"][0]["step"]) if found else 0
+        except (ValueError, LookupError, TypeError):
+            step = 0
+        if step:
+            return f"behind step {step}{f' of its training {number + 1}' if number else ''}"
+    return ""
 
 
 def mark_cancelled(store: Store, record: RunRecord) -> None:

@@ -17,8 +17,9 @@ from train_func.client.packages import carry
 from train_func.client.packages.wheels import Resolved
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
-from train_func.client.stored_run import FINISHED
+from train_func.client.stored_run import FINISHED, newest_checkpoint
 from train_func.client.submission import SubmissionRecord
+from train_func.client.unfinished import unfinished_note
 from train_func.client.unknown_run import POSSIBLE, unknown_run
 from train_func.counted import counted
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
@@ -79,15 +80,16 @@ def submit(
     if not fresh and state != "Absent":
         print(f"{job.name}: already submitted, and it is {state}; it is tried again")
     carry.upload(packages.wheels, store)
-    for note in (*facts.notes, *_restart_notes(source, run)):
+    resembles = claim.is_first and not earlier and unfinished_note(record, backend, store)
+    for note in filter(None, (*facts.notes, _restart_note(source, run), resembles)):
         print(shown(f"note: {note}"))
+    goes_on = newest_checkpoint(store, record)
     carry_again = partial(_carry_again, backend, store, packages, facts, is_moved=prepared != record.run)
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
     record = replace(record, run=prepared.with_inputs(facts.commits))
     if not _start(record, source, backend, store, claim, carry_again):
         return _of_other(record, backend, store)
-    again = f"submitted, generation {record.generation}" if earlier else "submitted"
-    print(shown(f"{record.name}: {again}, {counted(run.workers, 'worker')}{facts.summary and f', {facts.summary}'}"))
+    print(shown(f"{record.name}: submitted, {_summary(record, facts, goes_on)}"))
     if run.max_attempts != asked.max_attempts:
         print(f"note: max_attempts={run.max_attempts}, not {asked.max_attempts}: a job there has no more attempts")
     if fresh and earlier:
@@ -95,12 +97,18 @@ def submit(
     return Job(record, backend, store)
 
 
-def _restart_notes(source: Source, run: Run) -> list[str]:
+def _summary(record: RunRecord, facts: Facts, goes_on: str) -> str:
+    generation = f"generation {record.generation}" if record.generation > 1 else ""
+    found = (generation, counted(record.run.workers, "worker"), facts.summary, goes_on and f"goes on {goes_on}")
+    return ", ".join(filter(None, found))
+
+
+def _restart_note(source: Source, run: Run) -> str:
     """What becomes of a function that loses a worker; nothing when it saves its state, or has no second attempt."""
     if source.saves_state or run.max_attempts == 1:
-        return []
+        return ""
     what = f"{source.function} saves no state: when a worker is lost, it starts from its beginning"
-    return [f"{what}; session.checkpoint(...) or the Trainer of train_func.worker saves it (docs/functions.md)"]
+    return f"{what}; session.checkpoint(...) or the Trainer of train_func.worker saves it (docs/functions.md)"
 
 
 def _attached(asked: RunRecord, backend: Backend, store: Store, state: str, by: str = "") -> Job:

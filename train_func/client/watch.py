@@ -8,12 +8,15 @@ from typing import Protocol
 
 from train_func.client.diagnose import Diagnosis, JobMonitor, patiently
 from train_func.client.logs import Attempt, AttemptLine
+from train_func.client.waiting_notice import WaitingNotice
 from train_func.counted import counted
 from train_func.events import (
     OF_RANK,
     AttemptStarts,
     LogGap,
+    LostPeers,
     PublishesPending,
+    RanksRestart,
     Reported,
     StepProgress,
     WaitsForPeers,
@@ -21,12 +24,11 @@ from train_func.events import (
     WorkerEnds,
     WorkerStarts,
 )
-from train_func.terminal import shown
+from train_func.terminal import in_ipython, shown
 
 PROGRESS_SECONDS = 5.0  # between two progress lines
 MOST_PRINTED = 50  # lines of rank 0 in that time
 LOOK_SECONDS = 0.5  # between two looks at the state while no worker says anything
-FIRST_NOTICE_SECONDS, LONGEST_NOTICE_SECONDS = 12.0, 300.0  # of silence, before the first notice and between two
 STARTING = "the workers start and meet"
 RANK_0 = OF_RANK.format(0)
 LOADING = "the group is complete; its ranks load their libraries"
@@ -59,6 +61,8 @@ def watch(
 ) -> str:
     """Prints until the job has finished or hangs for good; an interrupt ends the watching, not the job.
 
+    In IPython an interrupt returns. In a program it is raised again, so that it ends the program too.
+
     Args:
         lines: asks the backend for what the workers say, followed.
         submitted: asks the store for the time of the newest submission; what belongs to an earlier one is only counted.
@@ -82,35 +86,12 @@ def watch(
     except KeyboardInterrupt:
         again = f"{job.attach_expression}.watch() shows it again, .cancel() stops it"
         print(f"{job.name}: stopped watching; the job keeps running: {again}")
+        if not in_ipython():
+            raise
         return display.shown
     finally:
         stop.set()
     return state
-
-
-class WaitingNotice:
-    """Says while nothing happens that it is still waited for: soon at first, then less and less often.
-
-    ``clock`` in seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._heard = self._beat = self._clock()
-        self._pause = FIRST_NOTICE_SECONDS
-
-    def heard(self) -> None:
-        """Something was said."""
-        self._heard = self._beat = self._clock()
-        self._pause = FIRST_NOTICE_SECONDS
-
-    def due(self, state: str) -> str:
-        """What to say now; mostly nothing."""
-        now = self._clock()
-        if now - self._beat < self._pause:
-            return ""
-        self._beat, self._pause = now, min(2 * self._pause, LONGEST_NOTICE_SECONDS)
-        return f"still {state}, nothing new for {now - self._heard:.0f} s"
 
 
 class Display:
@@ -127,6 +108,7 @@ class Display:
         self._passed: list[int] = []
         self._attempt: Attempt | None = None
         self._ends: set[object] = set()  # ends of workers of this attempt that were shown
+        self._lost: list[str] = []  # ranks that lost their peers, shown after the end that they followed from
         self._next = STARTING  # what is shown while no event comes
         self._last = ""
         self._notice = WaitingNotice(clock)
@@ -155,6 +137,7 @@ class Display:
         """Shows the last progress, the last state, and the warning about a job that has succeeded."""
         self._tell_earlier()
         self._tell_unprinted()
+        self._tell_lost()
         if self._held:
             self._say(str(self._held))
         self.state(name, state)
@@ -180,13 +163,28 @@ class Display:
                 return  # the monitor tells which workers do
             case WaitsForStore() | WaitsForPeers() if line.worker != 0:
                 return  # what one waits for, all wait for
+            case RanksRestart() as restart if restart.follows != restart.worker:
+                return
             case WorkerEnds() as end if self._was_shown(end):
+                return
+            case LostPeers() as lost:
+                self._lost.append(f"rank {lost.rank} {lost}")
+                if self._ends:
+                    self._tell_lost()
                 return
             case StepProgress() | Reported() as progress:
                 self._tell_progress(progress)
                 return
         self._next = LOADING if isinstance(line.event, (AttemptStarts, PublishesPending)) else ""
         self._say(str(line.event))
+        if isinstance(line.event, (WorkerEnds, RanksRestart)):
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        for text in self._lost:
+            if text not in self._ends:
+                self._say(text)
+        self._lost = []
 
     def _tell_printed(self, text: str) -> None:
         """A line of rank 0; of many at once only the first."""

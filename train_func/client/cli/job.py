@@ -10,7 +10,6 @@ from train_func.client import registry
 from train_func.client.backend import Backend
 from train_func.client.cli import FAILED, Command
 from train_func.client.job import Job
-from train_func.client.stored_run import FINISHED
 from train_func.client.submit import attach
 from train_func.terminal import shown
 
@@ -38,10 +37,7 @@ def _fetch(given: argparse.Namespace) -> int:
 
 
 def _cancel(given: argparse.Namespace) -> int:
-    job = _job(given)
-    before = job.state
-    job.cancel()
-    print(f"{given.name}: {f'it was {before} before' if before in FINISHED else 'cancelled'}")
+    _job(given).cancel()
     return os.EX_OK
 
 

@@ -51,9 +51,9 @@ def _remove(given: argparse.Namespace) -> int:
         if not _agreed("remove it for good? [y/N] "):
             print("nothing was removed")
             return FAILED
-        removal = Removal.of(given.name, backend)  # another client may have submitted something meanwhile
+        removal = Removal.of(removal.name, backend)  # another client may have submitted something meanwhile
     removal.carry_out()
-    print(f"{given.name}: removed")
+    print(f"{removal.name}: removed")
     return os.EX_OK
 
 
@@ -71,7 +71,7 @@ def _of_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def _of_remove(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the name of the run")
+    parser.add_argument("name", metavar="NAME", help="the name of the run; of its last part some digits are enough")
     add_backend(parser)
     parser.add_argument("--yes", action="store_true", help="remove it without asking")
 

@@ -23,6 +23,7 @@ from train_func.client.packages.image_list import inventory_of
 from train_func.client.packages.wheels import requirement_faults
 from train_func.client.placement import Placement, SecretKey
 from train_func.errors import InvalidInput
+from train_func.fields import NamedFields
 from train_func.home import home
 from train_func.inventory import Inventory
 from train_func.records import RunRecord
@@ -39,7 +40,7 @@ UNNAMED, UNNAMED_STORE = "unnamed:0", S3Store.example  # where a setting is miss
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class Cluster(NamedFields):
     """A namespace of a Kubernetes as a backend for jobs; all faults of its options are reported at once.
 
     Raises:

@@ -5,7 +5,6 @@ The monitor tells what hinders a job that has not ended.
 
 import json
 import shlex
-import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +30,7 @@ from train_func.client.stored_run import all_ends
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import Store, find
+from train_func.terminal import in_ipython
 
 FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
 KILLED = ("killed", "preemption")  # causes on record when something outside the worker ended it
@@ -46,6 +46,7 @@ NEXT: dict[Cause, str] = {
     "storage": f"check the store, then {AGAIN}",
     "permission": "give the worker the credentials or rights named above, then submit again",
     "killed": "find out what sent the signal (the kernel's out-of-memory killer, a person); then submit again",
+    "hang": f"see in the stacks of the log what the ranks waited for, and fix that; then {AGAIN}",
     "deadline": "raise deadline=... in the Run, or train less",
     "cancelled": AGAIN,
     "interrupted": AGAIN,
@@ -205,8 +206,7 @@ def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
 
 def _way_to_logs(record: RunRecord, backend: str) -> str:
     """What is typed to see them: in a notebook an expression, else a command; neither obeys what a worker wrote."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is not None:
+    if in_ipython():
         return "print(*map(repr, job.logs()), sep='\\n')"
     on = ["--on", backend] if backend else []
     return shlex.join(["python", "-m", "train_func", "logs", record.name, *on, "--store", record.store])

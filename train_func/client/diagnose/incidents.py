@@ -16,7 +16,8 @@ from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.status import ContainerEnd, Event, Pod
 from train_func.errors import Cause
 
-# Why the cluster ended a pod on purpose, by the reason in the pod's status or of an event about it.
+# Why the cluster ended a pod on purpose, by the reason in the pod's status or of an event about it. The reason
+# TaintManagerEviction is none: an event with it also tells that a pod stays after all.
 EVICTION_REASONS = {
     "Evicted": "was evicted",
     "Preempting": "was preempted",
@@ -24,7 +25,6 @@ EVICTION_REASONS = {
     "PreemptionByScheduler": "was preempted",
     "EvictionByEvictionAPI": "was evicted",
     "DeletionByTaintManager": "was removed from its node",
-    "TaintManagerEviction": "was removed from its node",
     "DeletionByPodGC": "was lost with its node",
     "TerminationByKubelet": "was ended by its node",
     "NodeLost": "was lost with its node",

@@ -11,7 +11,7 @@ from datetime import datetime
 from train_func import events
 from train_func.client.status import LogLine
 from train_func.errors import JobNotFound
-from train_func.events import AttemptStarts, Event, PublishesPending, WorkerStarts
+from train_func.events import AttemptStarts, Event, PublishesPending, RanksRestart, WorkerStarts
 
 
 @dataclass(eq=False)
@@ -101,8 +101,10 @@ class Numbering:
         for line in lines:
             event = events.parse(line.text)
             attempt = self._of.get(line.pod_uid) or self._join(line, event)
-            if line.worker == 0 and isinstance(event, (AttemptStarts, PublishesPending)):
-                attempt = self._corrected(line, attempt, event.attempt)
+            if isinstance(event, RanksRestart) or (
+                line.worker == 0 and isinstance(event, (AttemptStarts, PublishesPending))
+            ):
+                attempt = self._corrected(line, attempt, event.attempt, event.time)
             text = events.readable(line.text)
             yield AttemptLine(attempt, line.worker, text, late=attempt is not self._last, event=event)
 
@@ -133,9 +135,10 @@ class Numbering:
     def _formed(self, attempt: Attempt) -> bool:
         return attempt.formed or any(self._known.get(uid) == attempt.number for uid in attempt.pods.values())
 
-    def _corrected(self, line: LogLine, attempt: Attempt, number: int) -> Attempt:
+    def _corrected(self, line: LogLine, attempt: Attempt, number: int, time: str) -> Attempt:
         if attempt.number != number:
-            attempt = self._attempts.get(number) or self._begin(number, attempt.submitted, attempt.started)
+            started = time if attempt.formed else attempt.started
+            attempt = self._attempts.get(number) or self._begin(number, attempt.submitted, started)
             attempt.pods[line.worker] = line.pod_uid
             self._of[line.pod_uid] = attempt
         attempt.formed = True

@@ -10,7 +10,7 @@ from train_func.attempt_records import EndRecord, Lease
 from train_func.client.logs.numbering import AttemptLine, Numbering, uid_in
 from train_func.client.status import LogCut, LogLine, Pod
 from train_func.errors import StorageFailed
-from train_func.events import LogGap
+from train_func.events import LogGap, RanksRestart
 from train_func.layout import AttemptFile
 from train_func.records import RunRecord
 from train_func.storage import Store, find
@@ -53,15 +53,24 @@ class StoredLogs:
             names = [(key, file) for key, file in found.items() if file.is_log]
             logs = readers.map(lambda one: known.get(one[0]) or self._log(one[0], one[1], ends), names)
             self.logs = sorted(logs, key=lambda log: (log.attempt, log.worker))
+        for log in self.logs:  # a pod may make several attempts: its lines say where another one begins
+            self.numbers.setdefault(log.pod_uid or log.key, log.attempt)
         if (key := self._keys.attempt(self.newest).lease) in found:
-            self.numbers[self._uid(Lease.from_json, key)] = self.newest
-        self.numbers.update({log.pod_uid or log.key: log.attempt for log in self.logs})
+            self.numbers.setdefault(self._uid(Lease.from_json, key), self.newest)
         self.numbers.pop("", None)
 
     def lines(self, log: StoredLog, seen: "Seen | None" = None) -> Iterator[LogLine]:
-        """Those of a log, or only those after the ones that were ``seen``."""
+        """Those of a log, or only those after the ones of its attempt that were ``seen``.
+
+        The log of another attempt in the same pod begins with the first line of the pod too.
+        """
         texts = self._texts(log.key)
-        for text in after(texts, seen) if seen else texts:
+        first = self.numbers.get(log.pod_uid, log.attempt)
+        texts = texts[1:] if log.attempt > first else texts
+        begun = seen.attempt or first if seen else 0
+        if seen and log.attempt < begun:
+            return
+        for text in after(texts, seen) if seen and log.attempt == begun else texts:
             yield LogLine(log.worker, log.pod_uid or log.key, text)
 
     def _log(self, key: str, file: AttemptFile, ends: Collection[str]) -> StoredLog:
@@ -120,18 +129,25 @@ def _completed(stored: StoredLogs, live: Iterable[LogLine | LogCut]) -> Iterator
             yield line
             continue
         stored.look()
-        for log in (log for log in stored.logs if log.pod_uid == line.pod_uid):
+        for log in [log for log in stored.logs if log.pod_uid == line.pod_uid]:
             yield from stored.lines(log, so_far)
 
 
 class Seen:
-    """How many lines of a pod were shown, and the last of them."""
+    """How many lines of a pod were shown, of its newest attempt, and the last of them."""
 
     def __init__(self) -> None:
+        self.attempt = 0
+        """Its number, where the pod has made others before."""
         self.count = 0
         self.last: deque[str] = deque(maxlen=NUM_COMPARED)
 
     def add(self, text: str) -> None:
+        """Takes a line that was shown."""
+        event = events.parse(text)
+        if isinstance(event, RanksRestart):
+            self.attempt, self.count = event.attempt, 0
+            self.last.clear()
         self.count += 1
         self.last.append(text)
 

@@ -25,6 +25,7 @@ from train_func.client.twin.local_job import LocalJob, folder_of
 from train_func.client.twin.machine import Machine
 from train_func.counted import counted
 from train_func.errors import InvalidInput
+from train_func.fields import NamedFields
 from train_func.home import home
 from train_func.inputs import claim_of
 from train_func.inventory import Inventory
@@ -38,7 +39,7 @@ TRAINS_WITH = ("torch", "accelerate")  # the extra `local`
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local:
+class Local(NamedFields):
     """This machine as a backend for jobs; needs Linux, or WSL on Windows.
 
     Raises:

@@ -8,8 +8,8 @@ from train_func.client.twin.machine import Machine
 from train_func.counted import counted
 from train_func.run import Run
 
-# Measured with torch 2.13 on CPU, as memory that the kernel cannot drop: a supervisor has 280 to 300 MiB, a rank with
-# torch, transformers and datasets 450 MiB before its model.
+# Measured with torch 2.13 on CPU, as memory that the kernel cannot drop: a supervisor has 14 MiB, the template of its
+# ranks and one rank together 545 MiB before its model, each further rank 50 to 80 MiB of its own.
 WORKER_BYTES = 768 * 2**20
 MODEL_COPIES = 4  # weights, gradients, and the two moments of AdamW
 WORKERS_PER_CORE = 4  # more only wait for each other
