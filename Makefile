@@ -4,6 +4,7 @@
 # make test-all       those and the long proofs: many seeds, 20 of 20, every engine
 # make test-wheel     the wheel in fresh environments, with the oldest and the newest versions that it allows
 # make faults         hundreds of trainings, killed or stopped anywhere: each ends as if nothing had happened; resumable
+# make recovery       how long a job takes to its first step, and to the next one after a rank or a worker was killed
 # make check          the quick checks: style, types, arrows, shell
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
 # make test-cluster   passes the tests on the cluster that KUBECONFIG names: IMAGE=what it can pull
@@ -13,7 +14,7 @@ SHELL := bash
 .SHELLFLAGS := -Eeuo pipefail -c
 .ONESHELL:
 .SILENT:
-.PHONY: run cancel known setup test test-all faults test-wheel check image test-cluster test-cluster-all lock
+.PHONY: run cancel known setup test test-all faults recovery test-wheel check image test-cluster test-cluster-all lock
 
 BIN := .venv/bin
 # Two processes share the files of tests, in their order: the long ones come first. The time-out is only for what hangs.
@@ -31,19 +32,25 @@ export TRAIN_FUNC_IMAGE := $(IMAGE)
 endif
 
 KNOWN := WHERE MODEL DATASET TEXT LABEL LABELS HELD_OUT SAMPLES WORKERS EPOCHS BATCH_SIZE LEARNING_RATE SEED STORE \
-	FRESH JOB PYTHON TESTS TRAIN_FUNC_HOME IMAGE REQUIREMENTS BUILDER KUBECONFIG \
+	FRESH JOB PYTHON TESTS TIMES TRAIN_FUNC_HOME IMAGE REQUIREMENTS BUILDER KUBECONFIG \
 	TRAIN_FUNC_TEST_MINIO_IMAGE TRAIN_FUNC_TEST_CHARTS TRAIN_FUNC_TESTBED
+# The known parameter that a misspelt one is nearest to, as a question; nothing where none is near.
+NEAREST = $(shell $(or $(PYTHON),python3) -c 'import difflib, sys; near = difflib.get_close_matches(sys.argv[1].upper(), \
+	sys.argv[2:], 1); print(f": did you mean {near[0]}?" if near else ".")' '$(1)' $(KNOWN) 2>/dev/null)
 GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 
 run: known setup
 	infra/notebook.sh
 
 cancel: known setup
-	$(BIN)/python -m train_func cancel --on "$(or $(WHERE),Local)" -- "$${JOB:?is expected: the name of a job}"
+	$(BIN)/python -m train_func cancel --on "$(or $(WHERE),Local)" -- "$$JOB"
 
 # A misspelt parameter would otherwise train something else without a word.
 known:
-	$(foreach name,$(GIVEN),$(if $(filter $(name),$(KNOWN)),,$(error $(name) is no parameter; there are $(KNOWN))))
+	$(foreach name,$(GIVEN),$(if $(filter $(name),$(KNOWN)),,$(error $(name) is no parameter$(call NEAREST,$(name)) There \
+		are $(KNOWN))))
+	$(if $(filter cancel,$(MAKECMDGOALS)),$(if $(JOB),,$(error JOB is missing: make cancel JOB=its-name; the names are \
+		listed by $(BIN)/python -m train_func runs)))
 	$(if $(filter-out Local Cluster,$(WHERE)),$(error WHERE=$(WHERE): Local or Cluster is expected))
 
 setup:
@@ -55,6 +62,8 @@ test: setup
 test-all: setup
 	$(PYTEST) $(TESTS)
 
+TIMES ?= 10
+
 faults: setup
 	for training in with_trainer to_the_best with_own_loop; do
 		$(BIN)/python -m tests.faults.kills build/faults --training $$training --seeds 0:100
@@ -62,6 +71,9 @@ faults: setup
 	for training in with_trainer with_own_loop; do
 		$(BIN)/python -m tests.faults.kills build/faults --training $$training --how stop --seeds 0:50
 	done
+
+recovery: setup
+	$(BIN)/python -m tests.faults.recovery build/recovery --times $(TIMES)
 
 test-wheel: setup
 	$(BIN)/python -m pytest tests/wheel

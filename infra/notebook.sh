@@ -3,12 +3,14 @@
 #   WHERE MODEL DATASET TEXT LABEL LABELS HELD_OUT SAMPLES WORKERS EPOCHS BATCH_SIZE LEARNING_RATE SEED
 #             as the notebook's first cell has them; what is not given stays as it is there
 #   FRESH=1   train again although it was done before
-# What the cells print goes to the screen; what papermill says, to a file, whose end explains a failure.
+# What the cells print goes to the screen; what papermill says, to a file, whose end explains a failure. Each execution
+# has a notebook of its own, with the time in its name; build/01_finetune.ipynb is a link to the last that succeeded.
 set -Eeuo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 NAME=01_finetune
-EXECUTED=build/$NAME.ipynb
-LOG=build/$NAME.log
+SUCCEEDED=build/$NAME.ipynb
+EXECUTED=build/$NAME-$(date +%Y%m%d-%H%M%S-%3N).ipynb
+LOG=${EXECUTED%.ipynb}.log
 OURS='^(InvalidInput|SourceRefused|StorageFailed|JobFailed|JobNotFound): '
 GIVEN=()
 
@@ -78,6 +80,8 @@ main() {
         explain
         exit 1
     fi
-    echo "the executed notebook: $EXECUTED"
+    rm -f "$LOG"
+    ln -sfT "${EXECUTED#build/}" "$SUCCEEDED"
+    echo "the executed notebook: $EXECUTED ($SUCCEEDED leads to it until the next that succeeds)"
 }
 main "$@"

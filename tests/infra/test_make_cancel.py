@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import unnamed
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -33,6 +35,21 @@ def cancel(tmp_path):
         return done.returncode, done.stderr
 
     return cancel
+
+
+def test_without_a_job_it_is_told_how_one_is_named(cancel):
+    code, said = cancel()
+    assert code != 0
+    assert unnamed(said, "JOB=", "train_func runs") == []
+    assert "line 1" not in said
+
+
+def test_a_misspelt_parameter_is_told_with_the_one_that_is_meant(cancel):
+    code, said = cancel("JOB=a-run", "STORR=file:///store")
+    assert code != 0
+    assert unnamed(said, "STORR", "did you mean STORE?") == []
+    _, said = cancel("JOB=a-run", "QQQQQQ=1")
+    assert "QQQQQQ" in said and "did you mean" not in said
 
 
 def test_a_job_that_is_not_there_is_one_message(cancel):

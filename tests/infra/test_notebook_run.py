@@ -1,6 +1,7 @@
 """make run: what is given reaches the notebook as it was written, and a failure is told in its own words."""
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -13,6 +14,7 @@ from tests.messages import unnamed
 ROOT = Path(__file__).parents[2]
 STUB = """#!/usr/bin/env bash
 printf '%s\\0' "$@" >"$TOLD"
+printf '%s' "$CODE" >"$2"
 echo 'what a cell prints' >/dev/stdout
 echo "$SAYS" >&2
 exit "$CODE"
@@ -42,6 +44,10 @@ def run(tmp_path):
 
     run.checkout = checkout
     return run
+
+
+def notebooks(checkout):
+    return sorted((checkout / "build").glob("*.ipynb"))
 
 
 def test_values_arrive_as_they_were_written(run):
@@ -91,16 +97,32 @@ def test_a_file_that_takes_the_output_keeps_its_first_lines(run, tmp_path):
         subprocess.run([script], env=environment, stdout=log, timeout=300, check=True)
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[0].startswith("notebook 01_finetune runs")
-    assert lines[1:] == ["what a cell prints", "the executed notebook: build/01_finetune.ipynb"]
+    assert lines[1] == "what a cell prints"
+    assert [run.checkout / path for path in re.findall(r"build/[^ )]+", lines[2])] == notebooks(run.checkout)
 
 
 def test_an_error_of_ours_is_told_without_the_rest(run):
     _, done = run(code=1, says="Traceback\n  a frame\nInvalidInput: workers=0: a whole number is expected")
     assert done.returncode == 1
-    assert done.stderr.splitlines() == [
-        "InvalidInput: workers=0: a whole number is expected",
-        "the notebook as far as it came: build/01_finetune.ipynb",
-    ]
+    first, second = done.stderr.splitlines()
+    assert first == "InvalidInput: workers=0: a whole number is expected"
+    assert [run.checkout / path for path in re.findall(r"build/\S+\.ipynb", second)] == notebooks(run.checkout)
+
+
+def test_each_execution_keeps_its_notebook_and_the_fixed_name_is_the_last_that_succeeded(run):
+    last = run.checkout / "build/01_finetune.ipynb"
+    run(code=1)
+    assert [path.read_text() for path in notebooks(run.checkout)] == ["1"]
+    assert not last.exists()
+    _, first = run()
+    good = last.resolve()
+    run(code=2)
+    assert last.resolve() == good
+    assert good.name in first.stdout
+    _, second = run()
+    assert last.resolve().name in second.stdout
+    assert last.resolve() != good
+    assert sorted(path.read_text() for path in notebooks(run.checkout) if path != last) == ["0", "0", "1", "2"]
 
 
 def test_the_way_to_stop_a_job_is_told_as_a_shell_needs_it(run):
