@@ -2,12 +2,13 @@
 
 TRAIN_FUNC_FAILPOINT arms one: JSON such as ``{"point": "checkpoint uploaded", "rank": 0, "attempt": 1, "nth": 3}``, or
 a list of those. The process of that rank and attempt then kills itself when it comes to the point for the third time;
-``"errno": 28`` raises that OSError instead, and ``"signal": 15`` sends that signal.
+``"errno": 28`` raises that OSError instead, ``"signal": 15`` sends that signal, and ``"seconds": 8`` only pauses it.
 """
 
 import json
 import os
 import signal
+import time
 from collections import Counter
 from typing import Any
 
@@ -32,4 +33,7 @@ def reach(point: str) -> None:
             continue
         if number := armed.get("errno"):
             raise OSError(number, os.strerror(number))
+        if seconds := armed.get("seconds"):
+            time.sleep(seconds)
+            continue
         os.kill(os.getpid(), armed.get("signal", signal.SIGKILL))

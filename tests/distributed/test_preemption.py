@@ -1,7 +1,9 @@
 """A signal to stop: all workers save at the same step and leave within the grace period, and lose no step."""
 
+import json
 import re
 import signal
+import time
 
 import pytest
 
@@ -9,6 +11,7 @@ from tests.distributed.pods import Job
 from train_func.storage import open_store
 from train_func.worker.checkpoint.manifest import Pointer
 
+GRACE = 30  # seconds
 STEPS = 28  # 101 rows in batches of 16, four times
 SOURCE = """
 def train_func(parameters):
@@ -39,7 +42,7 @@ def job(tmp_path):
 
     def make(**settings):
         fields = {"epochs": 4, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600}
-        jobs.append(Job(tmp_path / str(len(jobs)), SOURCE, workers=2, grace=30, **{**fields, **settings}))
+        jobs.append(Job(tmp_path / str(len(jobs)), SOURCE, workers=2, grace=GRACE, **{**fields, **settings}))
         return jobs[-1]
 
     yield make
@@ -73,3 +76,16 @@ def test_all_workers_stop_behind_the_same_step_and_lose_none(job, signalled):
     for pod in made.started[2:]:
         assert steps_of(pod) == list(range(newest + 1, STEPS + 1))
     assert open_store(made.record.store).list(f"{made.record.keys.checkpoints}/") == []
+
+
+def test_a_save_that_takes_8_seconds_is_completed_within_the_grace_period(job):
+    slow = {"point": "checkpoint file written", "seconds": 8}
+    made = job(environment={"TRAIN_FUNC_FAILPOINT": json.dumps(slow)}).start()
+    made.pods[1].says(r"step 5 is done")
+    begun = time.monotonic()
+    made.pods[1].signal(signal.SIGTERM)
+    codes = made.exit_codes()
+    assert codes[1] == 143 and codes[0] in (143, 145)
+    assert 8 <= time.monotonic() - begun < GRACE
+    done = [steps_of(pod) for pod in made.started]
+    assert done[0] == done[1] == list(range(1, newest_of(made) + 1))
