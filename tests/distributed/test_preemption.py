@@ -60,13 +60,21 @@ def newest_of(job):
     return Pointer.from_json(data, "").kept[0].step
 
 
-@pytest.mark.parametrize("signalled", [[0], [1], [0, 1]])
-def test_all_workers_stop_behind_the_same_step_and_lose_none(job, signalled):
-    made = job().start()
+@pytest.mark.parametrize(("signalled", "is_repeated"), [([0], False), ([1], False), ([0, 1], True)])
+def test_all_workers_stop_behind_the_same_step_and_lose_none(job, signalled, is_repeated):
+    """``is_repeated``: the signal comes again and again, while the save takes 3 s and until it is over."""
+    slow = {"point": "checkpoint file written", "attempt": 1, "seconds": 3}
+    made = job(environment={"TRAIN_FUNC_FAILPOINT": json.dumps(slow)} if is_repeated else {}).start()
     made.pods[1].says(r"step 5 is done")
+    begun = time.monotonic()
     for worker in signalled:
         made.pods[worker].signal(signal.SIGTERM)
+    while is_repeated and any(made.pods[worker].process.poll() is None for worker in signalled):
+        for worker in signalled:
+            made.pods[worker].signal(signal.SIGTERM)
+        time.sleep(0.1)
     codes = made.exit_codes()
+    assert not is_repeated or time.monotonic() - begun >= 3
     assert [codes[worker] for worker in signalled] == [143] * len(signalled)
     assert all(code in (143, 145) for code in codes)
     done, newest = [steps_of(pod) for pod in made.started], newest_of(made)

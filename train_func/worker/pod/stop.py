@@ -1,4 +1,8 @@
-"""The request to stop: which signals came, when, and how long the worker may still take."""
+"""The request to stop: which signals came, when, and how long the worker may still take.
+
+The first signal counts, and the grace period alone decides: Kubernetes, init systems and people repeat SIGTERM, and a
+save that is under way is worth the wait. Only a person at a terminal sends SIGINT twice, and wants to be out.
+"""
 
 import signal
 import time
@@ -39,8 +43,8 @@ class Stop:
 
     @property
     def hurried(self) -> bool:
-        """Whether a second signal has come: no more waiting."""
-        return len(self._times) > 1
+        """Whether Ctrl-C was pressed twice: no more waiting."""
+        return self._names.count("SIGINT") > 1
 
     @property
     def name(self) -> str:

@@ -1,7 +1,8 @@
 """The stop flag of a rank: a signal to stop ends the function where it is, or, while steps are saved, between two.
 
 Without ``deferred`` the signal raises StopSignal in train_func wherever it meets it. Within, it is only remembered:
-the ranks vote on it in the exchange that every step has, save together, and then raise StopSignal together.
+the ranks vote on it in the exchange that every step has, save together, and then raise StopSignal together. A signal
+that comes again raises nothing: the function is on its way out, and may be saving something of its own.
 """
 
 import contextlib
@@ -29,8 +30,8 @@ def install() -> None:
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
     _names.append(signal.Signals(number).name)
-    if not _num_deferring:
-        raise StopSignal(_names[-1])
+    if len(_names) == 1 and not _num_deferring:
+        raise StopSignal(_names[0])
 
 
 def requested() -> bool:
