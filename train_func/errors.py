@@ -49,6 +49,7 @@ StorageReason = Literal[
     "full",
     "damaged",  # the bytes are not those that were put
     "address",  # not a store address
+    "unsupported",  # the server has no such operation
 ]
 
 

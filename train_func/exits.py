@@ -56,6 +56,7 @@ _STORAGE: dict[StorageReason, int] = {
     "conflict": FENCED,
     "damaged": DATA,
     "address": USAGE,
+    "unsupported": USAGE,
 }
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _ALLOCATION = re.compile(r"can't allocate memory|CUDA out of memory|out of memory")

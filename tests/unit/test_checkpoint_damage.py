@@ -2,8 +2,10 @@
 
 import json
 import pickle
-from dataclasses import asdict, replace
+import shutil
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -13,12 +15,13 @@ from train_func.errors import StorageFailed
 from train_func.exits import DATA, exit_of
 from train_func.records import RunRecord
 from train_func.storage import open_store
-from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints, of_rank
-from train_func.worker.checkpoint.manifest import Kept, Manifest, Pointer, sha256_of
+from train_func.worker.checkpoint.checkpoints import BEST, FROZEN, TRAINING, Checkpoints, of_rank
+from train_func.worker.checkpoint.manifest import FORMAT, FileEntry, Kept, Manifest, Pointer, sha256_of
 from train_func.worker.checkpoint.state import State
 
-FILES = (TRAINING, BEST, of_rank(0), of_rank(1))
+FILES = (TRAINING, BEST, FROZEN, of_rank(0), of_rank(1))
 OLDER, NEWER = 7, 40
+MEMORY = Path("/dev/shm")  # nothing has to outlive the test, and a disk would be most of its time
 
 
 def record_in(folder, name="a-run"):
@@ -30,6 +33,15 @@ def state_of(step, name, seed=0):
     return State.of({"step": step, "weights": {"w": torch.randn(11, 3), "n": torch.arange(7)}}, name)
 
 
+def states_of(step, seed=0):
+    """What each file holds; the training is whole with the weights that are not trained."""
+    states = {name: state_of(step, name, seed) for name in FILES}
+    both = State.of({TRAINING: states[TRAINING].whole(), FROZEN: states[FROZEN].whole()}, TRAINING)
+    frozen = {name: of for name, of in both.tensors.items() if name.startswith(f"{TRAINING}.{FROZEN}.")}
+    changing = {name: of for name, of in both.tensors.items() if name not in frozen}
+    return {**states, TRAINING: State(changing, both.plain), FROZEN: State(frozen, None)}
+
+
 def checkpoints_of(record, attempt=1):
     made = Checkpoints(open_store(record.store), record, attempt, "a training")
     made.take_over()
@@ -38,22 +50,40 @@ def checkpoints_of(record, attempt=1):
 
 def add(checkpoints, step, folder, seed=0):
     paths = {}
-    for name in FILES:
+    for name, state in states_of(step, seed).items():
         paths[name] = folder / f"{step}-{name}"
-        state_of(step, name, seed).write(paths[name])
+        state.write(paths[name])
     return checkpoints.add(step, 2, paths)
 
 
-class Kept2:
+@dataclass(frozen=True)
+class Saved:
     """Two checkpoints in a store, and those of another run."""
 
-    def __init__(self, folder):
-        (folder / "store").mkdir()
+    folder: Path
+    older: Manifest
+    newer: Manifest
+    foreign: Manifest
+
+
+@pytest.fixture(scope="module")
+def saved():
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        (store := Path(folder, "store")).mkdir()
+        made = checkpoints_of(record_in(store))
+        older, newer = (add(made, step, Path(folder)) for step in (OLDER, NEWER))
+        foreign = add(checkpoints_of(record_in(store, "another-run")), NEWER, Path(folder), seed=1)
+        yield Saved(store, older, newer, foreign)
+
+
+class Kept2:
+    """What was saved, in a store of a test's own."""
+
+    def __init__(self, folder, saved):
+        shutil.copytree(saved.folder, folder / "store")
         (folder / "read").mkdir()
         self.folder, self.record = folder, record_in(folder / "store")
-        made = checkpoints_of(self.record)
-        self.older, self.newer = (add(made, step, folder) for step in (OLDER, NEWER))
-        self.foreign = add(checkpoints_of(record_in(folder / "store", "another-run")), NEWER, folder, seed=1)
+        self.older, self.newer, self.foreign = saved.older, saved.newer, saved.foreign
         self.store = open_store(self.record.store)
         self.pointer = f"{self.record.keys.checkpoints_of(0)}/newest.json"
         self.kept = Pointer.from_json(self.store.get(self.pointer).data, "").kept
@@ -76,8 +106,9 @@ class Kept2:
 
 
 @pytest.fixture
-def kept(tmp_path):
-    return Kept2(tmp_path)
+def kept(saved):
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        yield Kept2(Path(folder), saved)
 
 
 def flipped(data, place):
@@ -130,33 +161,39 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(kept, tmp_pa
         kept.store.put(key, data)
     found = kept.found()
     assert found.manifest.step == OLDER
-    assert found.states[TRAINING].whole()["step"] == OLDER
+    assert found.training.whole()[TRAINING]["step"] == OLDER
     (why,) = found.refused
     assert key in why
     assert not (tmp_path / "executed").exists()
 
 
-# What the newer manifest says afterwards, while the pointer fits it.
+# What the newer manifest says afterwards, while the pointer fits it, and which file of the checkpoint is named then.
+MANIFEST = "manifest"
 LIES = {
-    "another run": lambda of, kept: replace(of, run="another-run"),
-    "another generation": lambda of, kept: replace(of, generation=2),
-    "another attempt": lambda of, kept: replace(of, attempt=2),
-    "another step": lambda of, kept: replace(of, step=NEWER + 1),
-    "another training": lambda of, kept: replace(of, fingerprint="another"),
-    "more ranks than files": lambda of, kept: replace(of, world_size=3),
-    "fewer ranks than files": lambda of, kept: replace(of, world_size=1),
-    "no training": lambda of, kept: replace(of, files={n: file for n, file in of.files.items() if n != TRAINING}),
-    "a file too many": lambda of, kept: replace(of, files={**of.files, "more": of.files[TRAINING]}),
-    "another size": lambda of, kept: with_file(of, size=1),
-    "another SHA-256": lambda of, kept: with_file(of, sha256="0" * 64),
-    "another key": lambda of, kept: with_file(of, key=kept.older.files[TRAINING].key),
-    "a key that is not there": lambda of, kept: with_file(of, key="a-run/nowhere"),
-    "a later format": lambda of, kept: replace(of, format=2),
-    "no fields": lambda of, kept: b'{"format": 1}',
-    "a list": lambda of, kept: b"[]",
-    "files that are none": lambda of, kept: json.dumps({**asdict(of), "files": {TRAINING: 3}}).encode(),
-    "no files": lambda of, kept: json.dumps({**asdict(of), "files": None}).encode(),
+    "another run": (MANIFEST, lambda of, kept: replace(of, run="another-run")),
+    "another generation": (MANIFEST, lambda of, kept: replace(of, generation=2)),
+    "another attempt": (MANIFEST, lambda of, kept: replace(of, attempt=2)),
+    "another step": (MANIFEST, lambda of, kept: replace(of, step=NEWER + 1)),
+    "another training": (MANIFEST, lambda of, kept: replace(of, fingerprint="another")),
+    "more ranks than files": (MANIFEST, lambda of, kept: replace(of, world_size=3)),
+    "fewer ranks than files": (MANIFEST, lambda of, kept: replace(of, world_size=1)),
+    "no training": (MANIFEST, lambda of, kept: without(of, TRAINING)),
+    "no weights that are not trained": (MANIFEST, lambda of, kept: without(of, FROZEN)),
+    "a file too many": (MANIFEST, lambda of, kept: replace(of, files={**of.files, "more": of.files[TRAINING]})),
+    "another size": (TRAINING, lambda of, kept: with_file(of, size=1)),
+    "another SHA-256": (TRAINING, lambda of, kept: with_file(of, sha256="0" * 64)),
+    "another key": (OLDER, lambda of, kept: with_file(of, key=kept.older.files[TRAINING].key)),
+    "a key that is not there": ("a-run/nowhere", lambda of, kept: with_file(of, key="a-run/nowhere")),
+    "a later format": (MANIFEST, lambda of, kept: replace(of, format=FORMAT + 1)),
+    "no fields": (MANIFEST, lambda of, kept: b'{"format": %d}' % FORMAT),
+    "a list": (MANIFEST, lambda of, kept: b"[]"),
+    "files that are none": (MANIFEST, lambda of, kept: json.dumps({**asdict(of), "files": {TRAINING: 3}}).encode()),
+    "no files": (MANIFEST, lambda of, kept: json.dumps({**asdict(of), "files": None}).encode()),
 }
+
+
+def without(manifest, name):
+    return replace(manifest, files={of: file for of, file in manifest.files.items() if of != name})
 
 
 def with_file(manifest, **changes):
@@ -165,10 +202,35 @@ def with_file(manifest, **changes):
 
 @pytest.mark.parametrize("lie", sorted(LIES))
 def test_a_manifest_that_says_what_is_not_so_is_named_and_the_checkpoint_before_is_taken(kept, lie):
-    kept.put_manifest(LIES[lie](kept.newer, kept))
+    named, change = LIES[lie]
+    known = {
+        MANIFEST: kept.kept[0].key,
+        TRAINING: kept.newer.files[TRAINING].key,
+        OLDER: kept.older.files[TRAINING].key,
+    }
+    kept.put_manifest(change(kept.newer, kept))
     found = kept.found()
     assert found.manifest.step == OLDER
-    assert len(found.refused) == 1
+    (why,) = found.refused
+    assert why.startswith(f"step {NEWER}: ")
+    assert known.get(named, named) in why
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_pickle_whose_hashes_are_all_right_is_refused_and_not_executed(kept, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    data = pickle.dumps(Canary())
+    pickle.loads(data)
+    (tmp_path / "executed").unlink()
+    key = kept.newer.files[name].key
+    kept.store.put(key, data)
+    file = FileEntry(key, len(data), sha256_of(data))
+    kept.put_manifest(replace(kept.newer, files={**kept.newer.files, name: file}))
+    found = kept.found()
+    assert not (tmp_path / "executed").exists()
+    assert found.manifest.step == OLDER
+    (why,) = found.refused
+    assert key in why
 
 
 @pytest.mark.parametrize(
@@ -186,7 +248,11 @@ def test_a_pointer_that_is_damaged_or_gone_is_made_anew_of_the_manifests(kept, d
 def test_what_is_whole_is_taken(kept):
     found = kept.found()
     assert (found.manifest, found.refused) == (kept.newer, ())
-    assert {name: state.whole()["step"] for name, state in found.states.items()} == dict.fromkeys(FILES, NEWER)
+    whole = found.training.whole()
+    assert {name: of["step"] for name, of in whole.items()} == {TRAINING: NEWER, FROZEN: NEWER}
+    assert torch.equal(whole[FROZEN]["weights"]["w"], state_of(NEWER, FROZEN).whole()["weights"]["w"])
+    others = {name: state for name, state in found.states.items() if name not in (TRAINING, FROZEN)}
+    assert {name: state.whole()["step"] for name, state in others.items()} == dict.fromkeys(others, NEWER)
     assert torch.equal(found.states[BEST].whole()["weights"]["w"], state_of(NEWER, BEST).whole()["weights"]["w"])
 
 
@@ -201,6 +267,52 @@ def test_when_all_are_damaged_the_run_stops_with_a_list_and_does_not_begin_anew(
         True,
         True,
     ]
+
+
+@pytest.mark.parametrize("manifests", ["gone", "there, files gone"])
+@pytest.mark.parametrize("pointer", ["gone", "empty", "zeros", "a pickle", "there"])
+def test_what_is_left_of_checkpoints_is_no_beginning(kept, pointer, manifests):
+    if pointer != "there":
+        data = None if pointer == "gone" else DAMAGE[pointer](kept.get(kept.pointer), kept, MANIFEST)
+        kept.store.delete(kept.pointer)
+        if data is not None:
+            kept.store.put(kept.pointer, data)
+    keys = {of.key for of in kept.kept}
+    gone = keys if manifests == "gone" else {f.key for of in (kept.older, kept.newer) for f in of.files.values()}
+    for key in gone:
+        kept.store.delete(key)
+    for _ in range(2):  # and the attempt that comes next stops too
+        with pytest.raises(StorageFailed) as failed:
+            kept.found()
+        assert exit_of(failed.value).code == DATA
+        assert "fresh=True" in str(failed.value)
+        if pointer == "there" or manifests != "gone":
+            assert all(f"step {step}: " in str(failed.value) for step in (OLDER, NEWER))
+        else:
+            assert kept.pointer in str(failed.value)
+            assert all(key.removesuffix("manifest.json") in str(failed.value) for key in keys)
+
+
+def test_a_damaged_pointer_alone_is_no_beginning(kept):
+    for entry in kept.store.list(f"{kept.record.keys.checkpoints_of(0)}/"):
+        kept.store.delete(entry.key)
+    kept.store.put(kept.pointer, b"")
+    with pytest.raises(StorageFailed) as failed:
+        kept.found()
+    assert exit_of(failed.value).code == DATA
+    assert kept.pointer in str(failed.value)
+
+
+def test_an_attempt_that_was_killed_before_its_first_manifest_is_followed_by_a_beginning(tmp_path):
+    (tmp_path / "store").mkdir()
+    record = record_in(tmp_path / "store")
+    assert checkpoints_of(record).newest(tmp_path) is None
+    store = open_store(record.store)
+    store.put(f"{record.keys.checkpoints_of(0)}/1/{OLDER}/{TRAINING}.safetensors", b"all that was uploaded")
+    assert checkpoints_of(record, attempt=2).newest(tmp_path) is None
+    again = checkpoints_of(record, attempt=3)
+    add(again, NEWER, tmp_path)
+    assert checkpoints_of(record, attempt=4).newest(tmp_path).manifest.step == NEWER
 
 
 def test_a_store_that_is_away_is_no_damage(kept, monkeypatch):

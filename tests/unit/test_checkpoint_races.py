@@ -8,14 +8,13 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
-from tests.unit.test_checkpoint_damage import checkpoints_of, record_in
+from tests.unit.test_checkpoint_damage import MEMORY, checkpoints_of, record_in
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
 from train_func.worker.checkpoint.checkpoints import TRAINING, Checkpoints, of_rank
 from train_func.worker.checkpoint.manifest import Pointer
 from train_func.worker.checkpoint.state import State
 
-MEMORY = Path("/dev/shm")  # nothing has to outlive the test, and a disk would be most of its time
 SEEDS = 100
 SAVES = 3
 
@@ -133,8 +132,10 @@ def check_one(seed, folder):
         writer.join(60)
     assert ended[2] == "done", (seed, ended)
     assert ended[1] in ("done", "conflict"), (seed, ended)
-    order = [(of.attempt, of.moves, of.kept[0].step if of.kept else 0) for of in moves]
-    assert order == sorted(order) and len({of.moves for of in moves}) == len(moves), (seed, order)
+    order = [(of.moves, of.attempt, of.kept[0].step if of.kept else 0) for of in moves]
+    assert [of[0] for of in order] == list(range(1, len(moves) + 1)), (seed, order)
+    for column in (1, 2):  # neither attempt nor step ever goes back
+        assert [of[column] for of in order] == sorted(of[column] for of in order), (seed, order)
     found = checkpoints_of(record, attempt=3).newest(folder / "of-1")
     assert (found.refused, found.manifest.attempt) == ((), 2), seed
     assert found.states[TRAINING].whole()["step"] == found.manifest.step
@@ -178,7 +179,7 @@ def test_a_pointer_that_was_moved_though_a_failure_was_told_is_this_attempts_own
         add(made, tmp_path, 40)
     assert failed.value.reason == "unreachable"
     add(made, tmp_path, 41)
-    assert [of.step for of in made._pointer.kept] == [41, 40]
+    assert [of.step for of in made._lead.pointer.kept] == [41, 40]
 
 
 def test_a_move_that_was_asked_for_twice_on_the_way_is_this_attempts_own(tmp_path):
@@ -190,7 +191,7 @@ def test_a_move_that_was_asked_for_twice_on_the_way_is_this_attempts_own(tmp_pat
     assert made.swaps()
     store.has_told = False
     add(made, tmp_path, 7)
-    assert [of.step for of in made._pointer.kept] == [7]
+    assert [of.step for of in made._lead.pointer.kept] == [7]
 
 
 def test_the_checkpoint_that_was_gone_on_from_is_kept_before_one_that_was_damaged(tmp_path):
@@ -202,4 +203,4 @@ def test_the_checkpoint_that_was_gone_on_from_is_kept_before_one_that_was_damage
     later = checkpoints_of(record, attempt=2)
     assert later.newest(tmp_path).manifest.step == 7
     add(later, tmp_path, 41)
-    assert [of.step for of in later._pointer.kept] == [41, 7]
+    assert [of.step for of in later._lead.pointer.kept] == [41, 7]

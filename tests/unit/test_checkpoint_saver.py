@@ -9,7 +9,8 @@ import torch
 from tests.unit.test_checkpoint_damage import checkpoints_of, record_in
 from train_func.events import CheckpointSaved, Note
 from train_func.storage import open_store
-from train_func.worker.checkpoint.checkpoints import BEST, FROZEN, TRAINING, Checkpoints, Fenced, of_rank
+from train_func.worker.checkpoint.checkpoints import BEST, FROZEN, TRAINING, Checkpoints, of_rank
+from train_func.worker.checkpoint.lead import Fenced
 from train_func.worker.checkpoint.saver import SHORTEST, Saver, Taken
 from train_func.worker.checkpoint.state import State
 
@@ -142,7 +143,7 @@ def test_what_has_not_changed_is_uploaded_once_and_kept_as_long_as_it_is_named(s
             store.delete(keys[-1][FROZEN])
         saver.begin(with_frozen(step, torch.full((3,), float(step)), frozen))
         saver.wait()
-        kept = [saver._checkpoints._manifests[of.key] for of in saver._checkpoints._pointer.kept]
+        kept = [saver._checkpoints._manifests[of.key] for of in saver._checkpoints._lead.pointer.kept]
         keys.append({name: of.key for name, of in kept[0].files.items()})
         there = {entry.key for entry in store.list(under)}
         assert {file.key for manifest in kept[: 1 if step == 6 else 2] for file in manifest.files.values()} <= there

@@ -48,6 +48,7 @@ def of_type(name, base=RuntimeError):
         (storage("denied"), 77, "storage"),
         (storage("full"), 74, "storage"),
         (storage("conflict"), 73, "storage"),
+        (storage("unsupported"), 64, "storage"),
         (JobFailed("x", cause="quota"), 70, "quota"),
         (NameError("x"), 70, "code"),
         (ModuleNotFoundError("x"), 70, "code"),

@@ -48,6 +48,10 @@ _PERMISSION = {
 _SPACE = "Free space on the server or raise the bucket's quota"
 _NAMES = "Choose another key: on this server an object cannot lie below another"
 _RESEND = "Something between here and the server changes bytes, or the file was written to while it was sent"
+_OTHER_SERVER = (
+    "Keep runs on a server that has what S3 has: conditional writes (If-Match, If-None-Match), checksums and multipart "
+    "uploads"
+)
 _REGION = "Set AWS_REGION to the bucket's region"
 
 # Error codes of AWS, MinIO and VersityGW: reason, whether another try may help, remedy.
@@ -79,6 +83,7 @@ _CODES: dict[str, tuple[StorageReason, bool, str]] = {
     "AuthorizationHeaderMalformed": ("address", False, _REGION),
     "PermanentRedirect": ("address", False, _REGION),
     "IllegalLocationConstraintException": ("address", False, _REGION),
+    "NotImplemented": ("unsupported", False, _OTHER_SERVER),
     "RequestTimeout": ("unreachable", True, _LATER),
     "SlowDown": ("unreachable", True, _LATER),
 }
@@ -106,6 +111,8 @@ def _of_answer(error: boto.ClientError, operation: str, resource: str) -> Fault:
         return Fault("denied", False, what, f"The key is known but lacks {grant}; add that to its policy")
     if status == 507:
         return Fault("full", False, what, _SPACE)
+    if status == 501:
+        return Fault("unsupported", False, what, _OTHER_SERVER)
     if status >= 500 or status == 429:
         return Fault("unreachable", True, what, _LATER)
     # Also a 404 without S3's own code: taking that for an absent object would hide a wrong address. Asked for again,

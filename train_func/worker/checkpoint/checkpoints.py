@@ -5,7 +5,6 @@ that count. The pointer carries the number of the attempt that leads: it takes t
 from then on one that came before it cannot move it. Loads no torch until a checkpoint is read.
 """
 
-import contextlib
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,15 +15,16 @@ from train_func.errors import StorageFailed
 from train_func.failpoint import reach
 from train_func.layout import CHECKPOINT_MANIFEST
 from train_func.records import RunRecord
-from train_func.storage import Store, find
+from train_func.storage import Store
 from train_func.storage.store import ignore
+from train_func.worker.checkpoint.lead import Lead
 from train_func.worker.checkpoint.manifest import FileEntry, Kept, Manifest, Pointer, sha256_of
+from train_func.worker.checkpoint.rebuilding import all_useless, place_of, rebuilt
 
 if TYPE_CHECKING:
     from train_func.worker.checkpoint.state import State
 
 KEPT = 2  # checkpoints; the newest may be of no use
-TAKES = 10  # tries to take the pointer over while others write it
 TRAINING, BEST, FROZEN = "training", "best", "frozen"  # files of a checkpoint beside those of its ranks
 SELDOM = {BEST, FROZEN}  # not in every checkpoint, and mostly what they were in the one before
 
@@ -43,9 +43,11 @@ class Found:
     refused: tuple[str, ...]
     """Why newer ones were not taken."""
 
-
-class Fenced(StorageFailed):
-    """A later attempt has taken over."""
+    @property
+    def training(self) -> "State":
+        """What all ranks have alike, with the weights that are not trained."""
+        training, frozen = self.states[TRAINING], self.states.get(FROZEN)
+        return replace(training, tensors={**training.tensors, **(frozen.tensors if frozen else {})})
 
 
 class Checkpoints:
@@ -55,8 +57,7 @@ class Checkpoints:
         """``fingerprint``: of what the training is made of; ``number``: of the training in the function, from 0."""
         self._store, self._record, self._attempt, self._fingerprint = store, record, attempt, fingerprint
         self._folder, self._key = record.keys.checkpoints_of(number), record.keys.newest_checkpoint(number)
-        self._pointer = Pointer(attempt=attempt)
-        self._version = ""
+        self._lead = Lead(store, self._key, record.name, attempt)
         self._manifests: dict[str, Manifest] = {}
         """By key, those that the pointer names and this process has written or verified."""
         self._unfinished: str | None = None
@@ -69,30 +70,15 @@ class Checkpoints:
 
         Raises:
             Fenced: a later attempt leads.
-            StorageFailed: the store's own failure.
+            StorageFailed: reason "damaged", listing what is left, when pointer and manifests are damaged or gone; or
+                the store's own failure.
         """
-        for _ in range(TAKES):
-            found = find(self._store, self._key)
-            there = self._pointed(found.data if found else None)
-            self._check_leads(there)
-            try:
-                return self._move(replace(there, attempt=self._attempt), found.version if found else None)
-            except StorageFailed as failure:
-                if failure.reason != "conflict":
-                    raise
-        raise StorageFailed(f"{self._where} was written by others at each of {TAKES} tries", reason="conflict")
+        name, folder, key = self._record.name, self._folder, self._key
+        self._lead.take(lambda why: rebuilt(self._store, folder, key, name, self._attempt, why))
 
     def swaps(self) -> bool:
         """Whether the store replaces an object only where its version is the one that was named: it is tried out."""
-        stale = self._version
-        self._lead(lambda pointer: pointer)
-        try:
-            self._version = self._store.put(self._key, self._pointer.to_json() + b"\n", if_version=stale)
-        except StorageFailed as failure:
-            if failure.reason == "conflict":
-                return True
-            raise
-        return False
+        return self._lead.swaps()
 
     def add(
         self,
@@ -136,7 +122,7 @@ class Checkpoints:
         self._store.put(key, data)
         reach("checkpoint manifest put")
         self._unfinished, self._manifests[key] = None, manifest
-        self._lead(lambda pointer: self._with(pointer, Kept(step, key, sha256_of(data))))
+        self._lead.move(lambda pointer: self._with(pointer, Kept(step, key, sha256_of(data))))
         reach("checkpoint pointer moved")
         self._delete_others()
         reach("checkpoints deleted")
@@ -144,7 +130,7 @@ class Checkpoints:
 
     def _held(self, name: str, path: Path) -> FileEntry | None:
         """The same file of a checkpoint that is kept, when the store has it as it was."""
-        kept = (self._manifests[of.key].files.get(name) for of in self._pointer.kept if of.key in self._manifests)
+        kept = (self._manifests[of.key].files.get(name) for of in self._lead.pointer.kept if of.key in self._manifests)
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         entry = next((of for of in kept if of and of.sha256 == sha256), None)
@@ -160,18 +146,6 @@ class Checkpoints:
         others.sort(key=lambda of: of.key not in self._manifests)  # those that are known to be whole first
         return replace(pointer, kept=(newest, *others)[:KEPT])
 
-    def _lead(self, change: Callable[[Pointer], Pointer]) -> None:
-        for _ in range(TAKES):
-            try:
-                return self._move(change(self._pointer), self._version)
-            except StorageFailed as failure:
-                if failure.reason != "conflict":
-                    raise
-            found = self._store.get(self._key)  # perhaps this attempt's own, of which a failure was told
-            self._check_leads(there := Pointer.from_json(found.data, self._where))
-            self._pointer, self._version = there, found.version
-        raise StorageFailed(f"{self._where} was written by others at each of {TAKES} tries", reason="conflict")
-
     def newest(self, folder: Path, is_wanted: Callable[[Manifest], str | None] = lambda manifest: None) -> Found | None:
         """The newest checkpoint whose every file is what its manifest says; None where there never was one.
 
@@ -182,26 +156,22 @@ class Checkpoints:
                 own failure.
         """
         refused: list[str] = []
-        for kept in self._pointer.kept:
+        for kept in self._lead.pointer.kept:
             try:
                 manifest = self._verified_manifest(kept)
                 if fault := is_wanted(manifest):
                     raise _useless(kept.key, fault)
                 states = {name: self._verified_file(name, of, folder) for name, of in manifest.files.items()}
+                found = _complete(Found(manifest, states, tuple(refused)), kept.key)
             except StorageFailed as failure:
                 if failure.reason not in ("damaged", "absent"):
                     raise
                 refused.append(f"step {kept.step}: {failure}")
             else:
                 self._manifests[kept.key] = manifest
-                return Found(manifest, states, tuple(refused))
+                return found
         if refused:
-            listed = "\n".join(f"  - {fault}" for fault in refused)
-            raise StorageFailed(
-                f"none of the checkpoints of {self._record.name} can be used:\n{listed}\n"
-                "Put back what was changed in the store, or train from the beginning with submit(..., fresh=True)",
-                reason="damaged",
-            )
+            raise all_useless(self._record.name, refused)
         return None
 
     def _verified_manifest(self, kept: Kept) -> Manifest:
@@ -212,7 +182,7 @@ class Checkpoints:
         manifest = Manifest.from_json(data, where)
         if (manifest.run, manifest.generation) != (self._record.name, self._record.generation):
             raise _useless(kept.key, f"it is of {manifest.run}, generation {manifest.generation}")
-        if (manifest.attempt, manifest.step) != self._place_of(kept.key) or manifest.step != kept.step:
+        if (manifest.attempt, manifest.step) != place_of(kept.key, self._folder) or manifest.step != kept.step:
             raise _useless(kept.key, f"it is of attempt {manifest.attempt}, step {manifest.step}")
         if manifest.fingerprint != self._fingerprint:
             raise _useless(
@@ -232,6 +202,8 @@ class Checkpoints:
             if (path.stat().st_size, sha256) != (entry.size, entry.sha256):
                 raise _useless(entry.key, "its SHA-256 is not the one in the manifest")
             return State.read(path)
+        except StorageFailed as failure:
+            raise failure if entry.key in str(failure) else _useless(entry.key, str(failure)) from failure
         finally:
             path.unlink(missing_ok=True)
 
@@ -242,54 +214,22 @@ class Checkpoints:
 
     def _delete_others(self) -> None:
         """Only what no attempt can refer to any more: a later one may have begun to upload already."""
-        if any(of.key not in self._manifests for of in self._pointer.kept):
+        if any(of.key not in self._manifests for of in self._lead.pointer.kept):
             return  # what those are made of was never read
-        needed = {of.key for of in self._pointer.kept}
-        needed |= {file.key for of in self._pointer.kept for file in self._manifests[of.key].files.values()}
+        needed = {of.key for of in self._lead.pointer.kept}
+        needed |= {file.key for of in self._lead.pointer.kept for file in self._manifests[of.key].files.values()}
         for entry in self._store.list(f"{self._folder}/"):
             attempt = entry.key.removeprefix(f"{self._folder}/").partition("/")[0]
             if entry.key not in needed and attempt.isdecimal() and int(attempt) <= self._attempt:
                 self._store.delete(entry.key)
 
-    def _move(self, pointer: Pointer, version: str | None) -> None:
-        moved = replace(pointer, moves=pointer.moves + 1)
-        data = moved.to_json()
-        if version is None:
-            self._version = self._store.put(self._key, data, if_absent=True)
-        else:
-            self._version = self._store.put(self._key, data, if_version=version)
-        self._pointer = moved
 
-    def _pointed(self, data: bytes | None) -> Pointer:
-        if data is not None:
-            with contextlib.suppress(StorageFailed):
-                return Pointer.from_json(data, self._where)
-        manifests: dict[tuple[int, int], str] = {}
-        for entry in self._store.list(f"{self._folder}/"):
-            if place := self._place_of(entry.key):
-                manifests[place] = entry.key
-        newest = sorted(manifests, reverse=True)
-        kept = [Kept(place[1], key := manifests[place], sha256_of(self._store.get(key).data)) for place in newest]
-        return Pointer(attempt=newest[0][0] if newest else self._attempt, kept=tuple(kept))
-
-    def _place_of(self, key: str) -> tuple[int, int] | None:
-        """Attempt and step of the checkpoint whose manifest has this key; None where it is none's."""
-        parts = key.removeprefix(f"{self._folder}/").split("/")
-        if len(parts) != 3 or parts[2] != CHECKPOINT_MANIFEST or not (parts[0].isdecimal() and parts[1].isdecimal()):
-            return None
-        return int(parts[0]), int(parts[1])
-
-    def _check_leads(self, there: Pointer) -> None:
-        if there.attempt > self._attempt:
-            raise Fenced(
-                f"attempt {there.attempt} of {self._record.name} has taken over, as {self._where} says: this attempt, "
-                f"{self._attempt}, can save nothing any more",
-                reason="conflict",
-            )
-
-    @property
-    def _where(self) -> str:
-        return f"{self._store.address}/{self._key}"
+def _complete(found: Found, key: str) -> Found:
+    try:
+        found.training.whole()
+    except KeyError as missing:
+        raise _useless(key, f"none of its files has the tensor {missing}") from missing
+    return found
 
 
 def _useless(key: str, why: str) -> StorageFailed:

@@ -13,7 +13,8 @@ import torch
 from train_func.event_line import Event
 from train_func.events import CheckpointSaved, Note
 from train_func.failpoint import reach
-from train_func.worker.checkpoint.checkpoints import BEST, FROZEN, TRAINING, Checkpoints, Fenced, of_rank
+from train_func.worker.checkpoint.checkpoints import BEST, FROZEN, TRAINING, Checkpoints, of_rank
+from train_func.worker.checkpoint.lead import Fenced
 from train_func.worker.checkpoint.manifest import Manifest
 from train_func.worker.checkpoint.state import State
 

@@ -7,7 +7,7 @@ so all ranks do it at the same step.
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from train_func.events import Resumed
 from train_func.records import Numerics, RunRecord
 from train_func.storage import Store
-from train_func.worker.checkpoint.checkpoints import BEST, FROZEN, TRAINING, Checkpoints, Found, of_rank
+from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints, Found, of_rank
 from train_func.worker.checkpoint.saver import Saver, Taken
 from train_func.worker.checkpoint.state import State
 from train_func.worker.pod import progress_mark, reporting, sessions, stop_flag
@@ -79,8 +79,9 @@ class Checkpointing:
         self._checkpoints.take_over()
         if not self._checkpoints.swaps():
             world.note(
-                "this store replaces an object whatever version was named: should two attempts of a run ever train at "
-                "once, the one that came first is not kept from writing checkpoints"
+                "this store cannot replace an object only where it still is the version that was named (If-Match): "
+                "should two attempts of a run ever train at once, the one that came first stops at its next "
+                "checkpoint, unless both save in the same moment"
             )
 
     def restore(self, device: torch.device) -> Restored | None:
@@ -95,7 +96,7 @@ class Checkpointing:
             found[0] = newest = self._newest()
             if newest is None:
                 return None
-            training, ranks = newest.states[TRAINING], range(newest.manifest.world_size)
+            training, ranks = newest.training, range(newest.manifest.world_size)
             like = [(name, of.dtype, of.shape, name in training.elsewhere) for name, of in training.tensors.items()]
             own = [newest.states[of_rank(rank)].to_bytes() for rank in ranks]
             return newest.manifest.step, training.plain, like, own
@@ -118,18 +119,16 @@ class Checkpointing:
         found = self._checkpoints.newest(self._folder)
         if found is None:
             return None
-        made, training = found.manifest, found.states[TRAINING]
+        made = found.manifest
         world.log_rank0(Resumed(step=made.step, attempt=made.attempt, refused=list(found.refused)))
-        frozen = found.states[FROZEN].tensors if FROZEN in found.states else {}
-        whole = State({**training.tensors, **frozen}, training.plain)
-        return replace(found, states={**found.states, TRAINING: whole})
+        return found
 
     @staticmethod
     def _spread(found: Found | None, like: Sequence[Like], device: torch.device) -> dict[str, torch.Tensor]:
         """Rank 0 alone has read the file."""
-        tensors = {}
+        tensors, read = {}, found.training.tensors if found else {}
         for name, dtype, shape, is_on_device in like:
-            source = found.states[TRAINING].tensors[name] if found else torch.empty(shape, dtype=dtype)
+            source = read[name] if found else torch.empty(shape, dtype=dtype)
             tensors[name] = source.to(device) if is_on_device else source
             world.spread(tensors[name])
         return tensors

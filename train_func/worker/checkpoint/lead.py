@@ -1,0 +1,125 @@
+"""The lead: the pointer of a training's checkpoints as one attempt moves it, until a later one has taken it over.
+
+It moves by compare-and-swap. Where a store cannot do that, it is read before each move: an attempt that was followed by
+another is still kept from moving it, unless both do so within milliseconds.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from train_func.errors import StorageFailed
+from train_func.storage import Object, Store, find
+from train_func.worker.checkpoint.manifest import Pointer
+
+TAKES = 10  # tries to move the pointer while others write it
+
+
+class Fenced(StorageFailed):
+    """A later attempt has taken over."""
+
+
+class Lead:
+    """Of attempt ``attempt``; ``pointer`` is what it has last read or written."""
+
+    def __init__(self, store: Store, key: str, run: str, attempt: int) -> None:
+        self._store, self._key, self._run, self._attempt = store, key, run, attempt
+        self.pointer = Pointer(attempt=attempt)
+        self._version: str | None = None
+        self._can_swap = True
+
+    def take(self, rebuilt: Callable[[str], Pointer]) -> None:
+        """Makes this attempt the one that leads.
+
+        ``rebuilt`` makes a pointer of what lies in the store, told why none can be read, or raises.
+        """
+        for _ in range(TAKES):
+            found = find(self._store, self._key)
+            try:
+                there = self._read(found, rebuilt)
+            except StorageFailed:
+                if _version(find(self._store, self._key)) == _version(found):
+                    raise
+                continue  # another attempt has begun meanwhile
+            self._check_leads(there)
+            try:
+                return self._put(replace(there, attempt=self._attempt), _version(found))
+            except StorageFailed as failure:
+                if failure.reason != "conflict":
+                    raise
+        raise self._gave_up()
+
+    def swaps(self) -> bool:
+        """Whether the store replaces an object only where its version is the one that was named: it is tried out."""
+        stale = self._version
+        self.move(lambda pointer: pointer)
+        if not self._can_swap:
+            return False
+        try:
+            self._version = self._store.put(self._key, self.pointer.to_json() + b"\n", if_version=stale)
+        except StorageFailed as failure:
+            if failure.reason == "conflict":
+                return True
+            raise
+        self._can_swap = False
+        return False
+
+    def move(self, change: Callable[[Pointer], Pointer]) -> None:
+        """Raises Fenced when a later attempt leads."""
+        for _ in range(TAKES):
+            if not self._can_swap:
+                self._read_again()
+            try:
+                return self._put(change(self.pointer), self._version)
+            except StorageFailed as failure:
+                if failure.reason != "conflict":
+                    raise
+            self._read_again()  # perhaps it is this attempt's own, of which a failure was told
+        raise self._gave_up()
+
+    def _read(self, found: Object | None, rebuilt: Callable[[str], Pointer]) -> Pointer:
+        if found is None:
+            return rebuilt("it is gone")
+        try:
+            return Pointer.from_json(found.data, self._where)
+        except StorageFailed as failure:
+            return rebuilt(str(failure))
+
+    def _read_again(self) -> None:
+        found = self._store.get(self._key)
+        self._check_leads(there := Pointer.from_json(found.data, self._where))
+        self.pointer, self._version = there, found.version
+
+    def _put(self, pointer: Pointer, version: str | None) -> None:
+        moved = replace(pointer, moves=pointer.moves + 1)
+        self._version, self.pointer = self._swapped(moved.to_json(), version), moved
+
+    def _swapped(self, data: bytes, version: str | None) -> str:
+        if version is None:
+            return self._store.put(self._key, data, if_absent=True)
+        if self._can_swap:
+            try:
+                return self._store.put(self._key, data, if_version=version)
+            except StorageFailed as failure:
+                if failure.reason != "unsupported":
+                    raise
+                self._can_swap = False
+        return self._store.put(self._key, data)
+
+    def _check_leads(self, there: Pointer) -> None:
+        if there.attempt > self._attempt:
+            raise Fenced(
+                f"attempt {there.attempt} of {self._run} has taken over, as {self._where} says: this attempt, "
+                f"{self._attempt}, can save nothing any more",
+                reason="conflict",
+            )
+
+    def _gave_up(self) -> StorageFailed:
+        return StorageFailed(f"{self._where} was written by others at each of {TAKES} tries", reason="conflict")
+
+    @property
+    def _where(self) -> str:
+        return f"{self._store.address}/{self._key}"
+
+
+def _version(found: Object | None) -> str | None:
+    return found.version if found else None

@@ -1,0 +1,54 @@
+"""A pointer that is damaged or gone is made anew of the manifests that lie in the store."""
+
+from train_func.counted import counted, listed
+from train_func.errors import StorageFailed
+from train_func.layout import CHECKPOINT_MANIFEST
+from train_func.storage import Store
+from train_func.worker.checkpoint.manifest import Kept, Pointer, sha256_of
+
+
+def place_of(key: str, folder: str) -> tuple[int, int] | None:
+    """Attempt and step of the checkpoint in ``folder`` whose manifest has this key; None where it is none's."""
+    parts = key.removeprefix(f"{folder}/").split("/")
+    if len(parts) != 3 or parts[2] != CHECKPOINT_MANIFEST or not (parts[0].isdecimal() and parts[1].isdecimal()):
+        return None
+    return int(parts[0]), int(parts[1])
+
+
+def rebuilt(store: Store, folder: str, key: str, run: str, attempt: int, why: str) -> Pointer:
+    """The pointer ``key`` to the checkpoints in ``folder``; that of ``attempt`` where nothing was ever saved.
+
+    An attempt writes the pointer before its first file. What lies there without a pointer and without a manifest is
+    therefore no beginning of a training but what is left of its checkpoints, and a damaged pointer too.
+
+    Args:
+        store: has them.
+        folder: of the checkpoints of one training.
+        key: of the pointer.
+        run: name of the run, for messages.
+        attempt: that is to lead.
+        why: there is no pointer to read.
+
+    Raises:
+        StorageFailed: reason "damaged" when there have been checkpoints, and no manifest of one is left.
+    """
+    keys = [entry.key for entry in store.list(f"{folder}/")]
+    places = {place: of for of in keys if (place := place_of(of, folder))}
+    if keys and not places:
+        beside = [of for of in keys if of != key]
+        folders = sorted({f"{of.rpartition('/')[0]}/" for of in beside})
+        left = f"no manifest is left, and {counted(len(beside), 'file')} of checkpoints: {listed(folders) or 'none'}"
+        raise all_useless(run, [f"{key}: {why}", left])
+    newest = sorted(places, reverse=True)
+    kept = tuple(Kept(place[1], places[place], sha256_of(store.get(places[place]).data)) for place in newest)
+    return Pointer(attempt=newest[0][0] if newest else attempt, kept=kept)
+
+
+def all_useless(run: str, faults: list[str]) -> StorageFailed:
+    """That there is no checkpoint to go on from, though there have been some."""
+    listed_faults = "\n".join(f"  - {fault}" for fault in faults)
+    return StorageFailed(
+        f"none of the checkpoints of {run} can be used:\n{listed_faults}\n"
+        "Put back what was changed in the store, or train from the beginning with submit(..., fresh=True)",
+        reason="damaged",
+    )
