@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+_CHANCE = random.SystemRandom()  # a training draws from the generator of the process, and has seeded it
+
 PRIVATE, SHARED = 0o600, 0o666  # whether other users of this machine may take the lock too
 
 
@@ -23,12 +25,20 @@ def take(path: Path, seconds: float, mode: int = PRIVATE) -> int | None:
                 return descriptor
             if time.monotonic() >= end:
                 break
-            time.sleep(random.uniform(0.001, 0.01))  # a reader that looks whether it is held has it for a moment, too
+            time.sleep(_CHANCE.uniform(0.001, 0.01))  # a reader that looks whether it is held has it for a moment, too
     except BaseException:
         os.close(descriptor)
         raise
     os.close(descriptor)
     return None
+
+
+def release(descriptor: int) -> None:
+    """Lets go of the lock, also for processes that were forked meanwhile, as those that load data are."""
+    import fcntl
+
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -39,7 +49,7 @@ def hold(path: Path, mode: int = PRIVATE) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
-            os.close(descriptor)
+            release(descriptor)
 
 
 def is_held(path: Path) -> bool:

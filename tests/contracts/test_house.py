@@ -1,6 +1,7 @@
 """The house: what a file, a name and an import may look like."""
 
 import ast
+import random
 import re
 import subprocess
 import sys
@@ -118,3 +119,21 @@ def test_the_front_door_offers_what_it_lists():
         assert getattr(train_func, name).__name__ == name
     with pytest.raises(AttributeError, match="it offers .*submit"):
         train_func.sumbit  # noqa: B018
+
+
+def test_nothing_is_drawn_from_the_generator_that_users_seed():
+    """A pause of a thread beside the training would change what the training draws."""
+    drawing = {
+        name
+        for name in dir(random)
+        if getattr(getattr(random, name), "__self__", None) is random._inst
+        and name not in {"getstate", "setstate", "seed"}
+    }
+    assert "uniform" in drawing
+    found = [
+        f"{relative(path)}:{node.lineno}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in drawing and ast.unparse(node.value) == "random"
+    ]
+    assert found == []

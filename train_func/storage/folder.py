@@ -199,7 +199,7 @@ class FolderStore(Scheme):
         try:
             yield
         finally:
-            os.close(held)
+            lock.release(held)
 
     def _inner(self, name: str) -> Path:
         folder = self._root / RESERVED / name

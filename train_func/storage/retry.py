@@ -16,6 +16,8 @@ LONGEST_PAUSE = 3.0
 PROBE_SECONDS = 4.5  # for all tries; the promise is 5 for whatever answers
 AGAIN_SECONDS = 2.0  # after which a second try begins beside the first: a machine under load is silent too
 
+_CHANCE = random.SystemRandom()  # a training draws from the generator of the process, and has seeded it
+
 T = TypeVar("T")
 
 
@@ -36,7 +38,7 @@ class Backoff:
 
     def again(self) -> bool:
         """Pauses and counts one more try, or says False at once when there is no time for one."""
-        pause = random.uniform(0, min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self.num - 1)))
+        pause = _CHANCE.uniform(0, min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self.num - 1)))
         if self.spent + pause > self._seconds:
             return False
         time.sleep(pause)

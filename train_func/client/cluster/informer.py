@@ -95,7 +95,7 @@ class Informer(threading.Thread, Generic[T]):
                 # for a moment what it allows later.
                 if faults.status_of(error) == GONE or (faults.status_of(error) in REFUSED and self.outage):
                     self._version = ""
-            self._stopped.wait(self._pause * random.uniform(0.8, 1.2))
+            self._stopped.wait(self._pause * random.SystemRandom().uniform(0.8, 1.2))
             self._pause = min(2 * self._pause, self._access.timings.longest_watch_pause)
 
     @property

@@ -115,4 +115,4 @@ def _pause(error: Any, method: str, num_busy: int) -> float | None:
         seconds = min(FIRST_PAUSE * 2**num_busy, LONGEST_PAUSE) if seconds is None else seconds
     elif error.status is None or error.status < 500 or method not in TWICE:
         return None
-    return None if seconds is None else max(seconds, SHORTEST_PAUSE) * random.uniform(1, 1 + SPREAD)
+    return None if seconds is None else max(seconds, SHORTEST_PAUSE) * random.SystemRandom().uniform(1, 1 + SPREAD)
