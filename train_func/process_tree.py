@@ -58,8 +58,8 @@ def kill_children_of(thread: int) -> None:
 
 
 def send(pid: int, number: int) -> None:
-    """Signals ``pid``; one that has ended already is left alone."""
-    with contextlib.suppress(ProcessLookupError):
+    """Signals ``pid``; one that has ended already, or is another user's, is left alone."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 

@@ -91,6 +91,32 @@ def test_claimants_at_the_same_moment_get_a_number_each(store):
     assert sorted(numbers) == list(range(1, 9))
 
 
+def test_a_claim_whose_answer_was_lost_is_not_made_twice(store, attempts, monkeypatch):
+    put = type(store).put
+
+    def put_without_answer(*args, **kwargs):
+        put(*args, **kwargs)
+        monkeypatch.undo()
+        raise StorageFailed("no answer", reason="unreachable")
+
+    monkeypatch.setattr(type(store), "put", put_without_answer)
+    with pytest.raises(StorageFailed):
+        attempts.claim()
+    assert [attempts.claim().attempt for _ in range(2)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("submitted", "code", "is_final"), [("t2", 70, True), ("t1", 70, False), ("t2", 73, False), ("t2", 147, False)]
+)
+def test_a_final_end_is_one_of_the_same_submission_that_no_later_attempt_has_fenced_off(
+    store, submitted, code, is_final
+):
+    waiting = Attempts(store, record(submitted="t2"), worker=1, pod="p")
+    known = waiting.end_keys()
+    lived(Attempts(store, record(submitted=submitted), worker=0, pod="q"), code)
+    assert bool(waiting.final_end(known)) is is_final
+
+
 def ended_behind(attempts, *steps, code=147, cause="killed"):
     for step in steps:
         attempts.write_end(attempts.claim(), Verdict(code, cause, "why", 0), [], step)
@@ -274,6 +300,12 @@ def test_a_killed_rank_is_the_root_whatever_the_others_say_about_it():
     assert unnamed(found.message, "rank 1", "SIGKILL") == []
     assert of_ranks([ended(1, -9)], worker=0, out_of_memory=True).exit_code == 137
     assert unnamed(of_ranks([ended(1, -11)], worker=0, out_of_memory=True).message, "rank 1", "SIGSEGV") == []
+
+
+def test_a_rank_that_its_backend_aborts_hides_no_error_of_another():
+    aborted = ended(1, code=-6)
+    assert of_ranks([aborted, ended(0, time=5, order=1)], worker=0, out_of_memory=False).exit_code == 70
+    assert of_ranks([aborted, ended(0, follows=True)], worker=0, out_of_memory=False).exit_code == 147
 
 
 def test_ranks_that_only_follow_make_a_worker_that_follows():

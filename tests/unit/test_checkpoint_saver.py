@@ -13,6 +13,7 @@ from train_func.worker.checkpoint.checkpoints import BEST, FROZEN, TRAINING, Che
 from train_func.worker.checkpoint.lead import Fenced
 from train_func.worker.checkpoint.saver import SHORTEST, Saver, Taken
 from train_func.worker.checkpoint.state import State
+from train_func.worker.training.checkpointing import Checkpointing, Parts
 
 
 @pytest.fixture
@@ -157,3 +158,40 @@ def test_what_has_not_changed_is_uploaded_once_and_kept_as_long_as_it_is_named(s
     states = saver.newest().states
     assert torch.equal(states[FROZEN].tensors[f"{TRAINING}.frozen"], frozen)
     assert list(states[TRAINING].tensors) == [f"{TRAINING}.trained"]
+
+
+@pytest.mark.parametrize(("took", "saved"), [(50.0, [7, 8]), (1.0, [8])])
+def test_a_save_under_way_is_finished_first_where_another_would_take_longer_than_there_is(
+    saver, said, monkeypatch, took, saved
+):
+    uploads, add = threading.Event(), saver._checkpoints.add
+
+    def slowly(step, world_size, paths, check):
+        uploads.wait(60)
+        check()
+        return add(step, world_size, paths, check)
+
+    monkeypatch.setattr(saver._checkpoints, "add", slowly)
+    saver._took = took
+    saver.begin(taken(7, torch.arange(101)))
+    threading.Timer(0.3, uploads.set).start()
+    saver.finish(seconds=40.0)
+    saver.begin(taken(8, torch.arange(101)))
+    saver.wait()
+    assert [event.step for event in said] == saved
+
+
+def test_the_state_that_was_restored_is_not_saved_again(tmp_path):
+    """What ends the ranks before they have done a step, again and again, would be taken for progress."""
+    record = record_in(tmp_path)
+    store, steps = open_store(record.store), []
+    for attempt in (1, 2, 3):
+        made = Checkpointing(store, record, attempt, number=0, made_of={}, folder=tmp_path / "files")
+        restored = made.restore(torch.device("cpu"))
+        step = restored.step if restored else 7
+        made.decide([1, 0, 0, 1], step, lambda: Parts({"w": torch.arange(101)}, {"used": []}), is_over=True)
+        made.close()
+        steps.append(step)
+    assert steps == [7] * 3
+    keys = [entry.key for entry in store.list(f"{record.keys.checkpoints}/")]
+    assert {record.keys.attempt_of_checkpoint(key) for key in keys} == {1, None}

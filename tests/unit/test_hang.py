@@ -154,7 +154,7 @@ def test_a_process_that_goes_on_in_time_was_not_hanging():
     watch.steps(3)
 
 
-@pytest.mark.parametrize(("num_hangs", "pause"), [(1, 35), (2, 140)])
+@pytest.mark.parametrize(("num_hangs", "pause"), [(1, 100), (2, 1200), (5, 3500)])
 def test_after_each_hang_of_a_submission_a_pause_may_be_longer(num_hangs, pause):
     watch = Watch(num_hangs=num_hangs).steps(STEADY)
     watch.step(pause)
@@ -179,6 +179,19 @@ def test_a_rank_that_computes_has_more_time(phase):
     assert watch.wait(50) is None
     assert watch.judge.waiting is None
     assert (watch.wait(10) or watch.judge.waiting).rank == 0
+
+
+def test_a_rank_that_only_waits_in_a_loop_of_the_users_own_is_not_named():
+    """Another evaluates meanwhile, which nothing tells but its processor time."""
+    watch = Watch(2).steps(STEADY)
+    for rank in watch.ranks:
+        rank.at(watch.now, Phase.OWN)
+    watch.ranks[0].load = 1.0
+    assert watch.wait(50) is None
+    assert watch.judge.waiting is None
+    watch.ranks[0].load = 0.0
+    assert watch.wait(600) is None
+    assert watch.judge.waiting is not None
 
 
 def test_a_rank_that_spins_in_an_exchange_waits():

@@ -2,10 +2,12 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from train_func.attempt_records import Verdict
+from train_func.worker.pod import peers
 from train_func.worker.pod.group_store import GroupStore, Host, RemoteStore
 from train_func.worker.pod.peers import Peers, PeersLost
 from train_func.worker.pod.stop import Stop
@@ -183,6 +185,20 @@ def test_silence_of_the_neighbour_is_noticed(group, monkeypatch):
         while time.monotonic() < end:
             first.look()
             time.sleep(0.02)
+
+
+def test_a_group_that_stood_still_has_lost_nobody(group, monkeypatch):
+    """As on a machine that slept: no beat came, and no look asked for one."""
+    first, second = group(2)
+    second.begin()
+    first.look()
+    clock = time.monotonic()
+    monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=lambda: clock, sleep=time.sleep))
+    first.look()
+    clock += 1000
+    first.look()
+    clock += 2
+    first.look()
 
 
 class _Muted:

@@ -82,3 +82,15 @@ def test_a_new_training_counts_its_steps_from_the_beginning(shared):
     progress_mark.step_done(9)
     progress_mark.begin()
     assert (shared.read().num_steps, shared.read().phase) == (0, Phase.OUTSIDE)
+
+
+def test_a_mark_that_is_being_written_is_not_read_as_none(shared):
+    progress_mark.step_done(9)
+    assert shared.read().step == 9
+    progress_mark._own.memory[:] = bytes(len(progress_mark._own.memory))  # as struct begins to write
+    assert (shared.read().step, shared.read().phase) == (9, Phase.BETWEEN)
+
+
+def test_a_training_that_goes_on_is_behind_its_step_from_the_beginning(shared):
+    progress_mark.begin(7)
+    assert (shared.read().step, shared.read().num_steps) == (7, 0)

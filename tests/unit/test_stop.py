@@ -53,3 +53,20 @@ def test_a_function_that_is_on_its_way_out_is_not_stopped_again(monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
             saved.append("its own")
     assert saved == ["its own"]
+
+
+def test_a_signal_within_a_loop_that_is_broken_off_ends_the_function_behind_it(monkeypatch):
+    monkeypatch.setattr(stop_flag, "_names", [])
+    stop_flag.install()
+
+    def steps():
+        with stop_flag.deferred():
+            yield from range(7)
+
+    with pytest.raises(stop_flag.StopSignal):
+        for step in steps():
+            os.kill(os.getpid(), signal.SIGTERM)
+            if step == 3:
+                break
+        time.sleep(60)
+    assert step == 3

@@ -1,5 +1,6 @@
 """The saver: copies a state while training goes on, and makes a checkpoint of the copy in a thread of its own."""
 
+import contextlib
 import os
 import shutil
 import threading
@@ -55,7 +56,8 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._copied = threading.Event()
         self._due = time.monotonic() + (SHORTEST if every is None else every)
-        self._done = time.monotonic()
+        self._done = self._begun = time.monotonic()
+        self._took = 0.0
         self._copies_at_once = self._is_asked = self._is_given_up = False
         self.fenced: Fenced | None = None
         """That a later attempt has taken over."""
@@ -86,7 +88,7 @@ class Saver:
         self._is_given_up = True
         self.wait()
         self._is_given_up = False
-        begun = time.monotonic()
+        self._begun = begun = time.monotonic()
         lasting = {} if self._copies_at_once else self._later(taken)
         tensors = {
             name: self._buffer(name, tensor) if name in lasting else _copy(tensor, self._buffer(name, tensor))
@@ -125,7 +127,8 @@ class Saver:
         return not self.is_busy
 
     def _save(self, taken: Taken, copy: State, lasting: Mapping[str, tuple[torch.Tensor, int]], blocked: float) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        with contextlib.suppress(OSError):  # where a profile of seccomp forbids it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         begun = time.monotonic()
         try:
             for name, (tensor, version) in lasting.items():
@@ -147,12 +150,18 @@ class Saver:
         else:
             seconds = time.monotonic() - begun
             size = sum(file.size for file in made.files.values())
+            self._took = seconds
             self._say(CheckpointSaved(step=made.step, size=size, seconds=seconds))
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
         took = blocked + time.monotonic() - begun
         self._done = time.monotonic()
         self._due = self._done + (max(SHORTEST, SHARE * took) if self._every is None else self._every)
+
+    def finish(self, seconds: float) -> None:
+        """Waits so long for the one that is under way, where another would take longer and be lost with it."""
+        if max(self._took, time.monotonic() - self._begun) > seconds:
+            self.wait(seconds)
 
     def _write(self, taken: Taken, copy: State) -> Manifest:
         shutil.rmtree(self._folder, ignore_errors=True)

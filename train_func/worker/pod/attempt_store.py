@@ -117,10 +117,17 @@ class Attempts:
         self._worker = worker
         self._pod = pod
         self._pod_uid = pod_uid
+        self._unanswered: Lease | None = None
 
     def claim(self) -> Lease:
-        """Takes the next free number; of several claimants at once each gets its own."""
+        """Takes the next free number; of several claimants at once each gets its own.
+
+        Called again after a failure of the store, it takes none twice: the answer to the last one may have been lost.
+        """
         number = max(self._ended(), default=0) + 1
+        unanswered, self._unanswered = self._unanswered, None
+        if unanswered and unanswered.attempt < number and self._lease_of(unanswered.attempt) == unanswered:
+            return unanswered
         while not self._put(lease := self.lease(number)):
             number += 1
         return lease
@@ -137,6 +144,7 @@ class Attempts:
             self._store.put(self._keys.attempt(lease.attempt).lease, lease.to_json(), if_absent=True)
         except StorageFailed as failure:
             if failure.reason != "conflict":
+                self._unanswered = lease
                 raise
             return False
         return True
@@ -212,8 +220,12 @@ class Attempts:
         return {key for keys in self._ended().values() for key in keys}
 
     def final_end(self, known: set[str]) -> Verdict | None:
-        """A final verdict that was recorded since ``end_keys`` returned ``known``."""
-        return next((end for end in self._ends(sorted(self.end_keys() - known)) if not end.retryable), None)
+        """A final verdict on this submission that was recorded since ``end_keys`` returned ``known``.
+
+        That of a worker which a later attempt has fenced off says nothing of the job.
+        """
+        ends = [end for end in self._ends(sorted(self.end_keys() - known)) if end.submitted == self._record.submitted]
+        return next((end for end in ends if not end.retryable and end.exit_code != exits.FENCED), None)
 
     def root_of(self, number: int) -> Verdict | None:
         """The verdict on this attempt by the worker it began with, when that worker has recorded its end."""

@@ -18,12 +18,13 @@ SHORTEST, MEDIANS = 9.0, 4.5  # seconds; median steps: a hang is noticed within 
 AFTER_PAUSE = 1.5  # of the longest pause in that phase which the rank came back from
 NUM_FIRST, FIRST = 5, 600.0  # steps, or batches of evaluations, that may compile, and how many seconds that may take
 COMPUTING = 6.0  # times as long for a rank whose processes compute
-BUSY = 0.5  # processors, on average, from which on they do
+BUSY = 0.2  # processors, on average, from which on they do; a pod may have less than one
 STOPPED = 0.8  # of the shortest limit: a process that a signal has stopped is judged before those that wait for it
-WIDER = 4.0  # times as long after each hang of the same submission
+WIDER = 12.0  # times as long after each hang of the same submission: after 9 s come 2 minutes, and then 20
+LONGEST = 3600.0  # seconds, so that a rank that really hangs is noticed after many hangs too
 LATE = 2.0  # seconds between two looks after which this machine, or all of the pod, stood still
 _NUM_KEPT = 25  # durations, for the median
-_WAITING = (Phase.BACKWARD, Phase.EXCHANGE)
+_WAITING = (Phase.BACKWARD, Phase.EXCHANGE, Phase.OWN)  # whoever is in these may wait for another rank
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Hang:
-    """A rank that gets on no more; without a number: every rank waits for the others."""
+    """A rank that gets on no more; without a number: all of them, and each may wait for the others."""
 
     rank: int | None
     mark: Mark
@@ -49,11 +50,11 @@ class Hang:
 
     def verdict(self, worker: int) -> Verdict:
         """Of ``worker``, which has found it."""
-        who = "every rank waits for the others" if self.rank is None else f"rank {self.rank} hangs"
+        who = "no rank gets on, as if each waited for the others" if self.rank is None else f"rank {self.rank} hangs"
         state = "a signal has stopped its process" if self.is_stopped else "no progress"
         message = (
             f"{who}: {state} for {self.seconds:.1f} s in {self.mark.phase.words}, {self.mark.step} steps done; "
-            f"{self.limit:.0f} s were allowed, and {WIDER * self.limit:.0f} s are after a restart. "
+            f"{self.limit:.0f} s were allowed, and {_wider(self.limit, WIDER):.0f} s are after a restart. "
             "The log has the stacks of all ranks"
         )
         return Verdict(exits.HANG, "hang", message, worker)
@@ -117,7 +118,7 @@ class _Watched:
 
     def stopped(self, now: float) -> Hang | None:
         """Whether a signal has stopped it for too long, whatever it was in."""
-        limit = STOPPED * SHORTEST * self._wider
+        limit = _wider(STOPPED * SHORTEST, self._wider)
         if self._stopped is None or now - self._stopped < limit:
             return None
         return Hang(self._rank, self._mark, now - self._stopped, limit, is_stopped=True)
@@ -133,10 +134,10 @@ class _Watched:
 
     def _limit(self) -> float:
         if self._is_first(self._mark):
-            return FIRST * self._wider
+            return _wider(FIRST, self._wider)
         durations = self._batches if self._mark.phase is Phase.EVALUATION else self._steps
         pause = self._pauses.get(self._mark.phase, 0.0)
-        return max(SHORTEST, MEDIANS * durations.median, AFTER_PAUSE * pause) * self._wider
+        return _wider(max(SHORTEST, MEDIANS * durations.median, AFTER_PAUSE * pause), self._wider)
 
     def _computes(self, now: float) -> bool:
         if self._computing is None:
@@ -147,6 +148,10 @@ class _Watched:
     @staticmethod
     def _is_first(mark: Mark) -> bool:
         return (mark.num_batches if mark.phase is Phase.EVALUATION else mark.num_steps) < NUM_FIRST
+
+
+def _wider(limit: float, times: float) -> float:
+    return max(limit, min(limit * times, LONGEST))
 
 
 class _Durations:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -252,6 +253,8 @@ class Launcher:
                 process.wait(self._patience)
         template = self._template.pid
         kill_descendants(self._patience, spare=() if template is None else (template,))  # what has left their groups
+        for left in self._environment.work_dir.glob("session-*"):  # of a rank that was killed; they may be large
+            shutil.rmtree(left, ignore_errors=True)
         self._log_tee.ranks_ended()
         self.step = self._hangs.close()
         self.has_ranks = False

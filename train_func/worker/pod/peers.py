@@ -142,9 +142,12 @@ class Peers:
 
     def look(self) -> None:
         """About once a second: raises PeersLost when a worker has ended badly, or has gone silent."""
-        if time.monotonic() - self._looked < self._beat_seconds:
+        since = time.monotonic() - self._looked
+        if since < self._beat_seconds:
             return
         self._looked = time.monotonic()
+        if since > self._silence / 2:  # this process stood still, and the others may have done so with it
+            self._heard = (self._heard[0], self._looked)
         if self._has("verdict"):
             verdict = _verdict(self._store.get(self._key("verdict")))
             raise PeersLost(f"worker {verdict.worker} has ended", verdict)

@@ -54,9 +54,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of the process and of all that descend from it."""
-    own = [_stat(member)[11:13] for member in (pid, *descendants(pid))]
-    return sum(int(ticks) for user_and_system in own for ticks in user_and_system) / _TICKS
+    """Processor time of the process and of all that descend from it, also of those that have ended."""
+    own = [_stat(member)[11:15] for member in (pid, *descendants(pid))]
+    return sum(int(ticks) for times in own for ticks in times) / _TICKS
 
 
 def kernel_state(pid: int) -> str:

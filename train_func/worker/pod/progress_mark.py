@@ -30,6 +30,8 @@ class Phase(IntEnum):
     BETWEEN = 5
     """In callbacks and in the loading of data, between two steps."""
     EVALUATION = 6
+    OWN = 7
+    """In what a loop of the user's own does with the last micro-batch of a step, and after it: often with others."""
 
     @property
     def is_watched(self) -> bool:
@@ -50,6 +52,7 @@ _WORDS = {
     Phase.EXCHANGE: "an exchange with the other ranks",
     Phase.BETWEEN: "callbacks or the loading of data between two steps",
     Phase.EVALUATION: "an evaluation",
+    Phase.OWN: "the end of a step of session.steps",
 }
 
 
@@ -81,9 +84,12 @@ class SharedMark:
         self._last = Mark()
 
     def read(self) -> Mark:
-        """The last mark; while one is being written, the one before that was read."""
+        """The last mark; while one is being written, the one before that was read.
+
+        Writing begins with zeros: https://github.com/python/cpython/blob/v3.11.0/Modules/_struct.c#L2227
+        """
         number, *fields, again = _PLAIN.unpack(os.pread(self._file, _PLAIN.size, 0))
-        if number == again:
+        if number == again > 0:
             seconds, phase, step, num_steps, num_batches = fields
             self._last = Mark(number, seconds, Phase(phase), step, num_steps, num_batches)
         return self._last
@@ -132,8 +138,9 @@ def open_memory(path: str) -> None:
     mark(Phase.OUTSIDE)
 
 
-def begin() -> None:
-    """Says that a training begins: its first steps compile, load and allocate what later ones find."""
+def begin(step: int = 0) -> None:
+    """Says that a training begins behind ``step``: its first steps compile, load and allocate what later ones find."""
+    _own.step = step
     _own.num_steps = _own.num_batches = 0
     mark(Phase.OUTSIDE)
 

@@ -6,7 +6,9 @@ that comes again raises nothing: the function is on its way out, and may be savi
 """
 
 import contextlib
+import os
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -19,6 +21,7 @@ class StopSignal(KeyboardInterrupt):
         self.follows = follows
 
 
+AGAIN_SECONDS = 0.01
 _names: list[str] = []
 _num_deferring = 0
 
@@ -50,7 +53,8 @@ def deferred() -> Iterator[None]:
     """Within, a signal waits for the end of a step; the code inside asks ``requested`` there.
 
     Raises:
-        StopSignal: when the block is left, in whatever way, and a signal has come.
+        StopSignal: when the block is left, in whatever way, and a signal has come. Out of a generator that is closed,
+            as by ``break``, no error comes: the signal is then sent again, and raises it in the function.
     """
     global _num_deferring
     _num_deferring += 1
@@ -63,4 +67,9 @@ def deferred() -> Iterator[None]:
     finally:
         _num_deferring -= 1
         if _names and not _num_deferring and not isinstance(error, StopSignal):
-            raise StopSignal(_names[0]) from error
+            if not isinstance(error, GeneratorExit):
+                raise StopSignal(_names[0]) from error
+            _names.clear()
+            again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
+            again.daemon = True
+            again.start()

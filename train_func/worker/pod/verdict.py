@@ -17,6 +17,8 @@ def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Ve
     if not failed:
         return None
     roots = [end for end in failed if not end.follows]
+    if any(end.outcome and end.outcome.failure for end in roots):  # a backend aborts a rank whose peer has gone
+        roots = [end for end in roots if end.outcome or end.exit_code != -signal.SIGABRT]
     if roots:
         return _of_root(min(roots, key=_when), worker, out_of_memory)
     first = min(failed, key=_when)

@@ -21,6 +21,7 @@ from train_func.worker.checkpoint.saver import Saver, Taken
 from train_func.worker.checkpoint.state import State
 from train_func.worker.pod import progress_mark, reporting, sessions, stop_flag
 from train_func.worker.pod.progress_mark import Phase
+from train_func.worker.pod.stop import RESERVE
 from train_func.worker.training import world
 
 Like = tuple[str, torch.dtype, torch.Size, bool]  # of a tensor: its name, and whether the device has it
@@ -68,6 +69,7 @@ class Checkpointing:
             StorageFailed: reason "conflict" when a later attempt has taken over, or the store's own failure.
         """
         self._saver: Saver | None = None
+        self._begun_at: int | None = None
         fingerprint = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
         self._checkpoints = Checkpoints(store, record, attempt, fingerprint, number)
         self._folder = folder
@@ -106,6 +108,7 @@ class Checkpointing:
             return None
         step, plain, like, ranks = told[0], told[1], told[2], [State.from_bytes(data) for data in told[3]]
         tensors = self._spread(found[0], like, device)
+        self._begun_at = step
         rank = ranks[min(world.rank(), len(ranks) - 1)].whole()
         if world.rank() >= len(ranks):
             rank["used"] = []
@@ -149,7 +152,8 @@ class Checkpointing:
     def decide(self, counts: Sequence[int], step: int, take: Callable[[], Parts], *, is_over: bool = False) -> None:
         """Between two steps, ``step`` of them done: saves what ``take`` gives, and stops, where that was voted for.
 
-        ``counts``: those of ``votes``, summed over all ranks; ``is_over``: no step comes after this.
+        ``counts``: those of ``votes``, summed over all ranks; ``is_over``: no step comes after this. The state that was
+        restored is not saved again: what ends the ranks before they have done a step would be taken for progress.
 
         Raises:
             InvalidInput: (cause "code") the state holds what is neither a tensor nor plain.
@@ -159,7 +163,9 @@ class Checkpointing:
         is_due, is_stopped, is_fenced, is_worth_it = map(bool, counts)
         if is_fenced:
             world.on_rank_zero(self._raise_fenced)
-        if is_due or is_stopped or (is_over and is_worth_it):
+        if is_stopped:
+            world.on_rank_zero(self._finish_slow)
+        if step != self._begun_at and (is_due or is_stopped or (is_over and is_worth_it)):
             self._save(step, world.on_all_ranks(take))
         if is_stopped:
             world.on_rank_zero(self._finish)
@@ -177,6 +183,10 @@ class Checkpointing:
             self._saver.begin(Taken(step, training, ranks, best, parts.lasting | parts.frozen, parts.frozen))
 
         world.on_rank_zero(begin)
+
+    def _finish_slow(self) -> None:
+        assert self._saver is not None
+        self._saver.finish(float(world.environment().get("TRAIN_FUNC_GRACE_SECONDS", "inf")) - RESERVE)
 
     def _finish(self) -> None:
         assert self._saver is not None

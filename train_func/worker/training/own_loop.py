@@ -48,7 +48,7 @@ class OwnStep:
         for inputs in self._step:
             part = self._step.now
             self._used.extend(part.place.row_ids)
-            progress_mark.mark(Phase.STEP)
+            progress_mark.mark(Phase.OWN if self._step.is_at_last else Phase.STEP)
             seed_for("forward", self._seed, part.place.step, part.place.micro)
             yield inputs[BATCH], part.weight / self._step.weight * world.size()
 
@@ -101,7 +101,7 @@ def steps(
     loader = PlanLoader(part, facts, _Wrapping(collate or _stacked), num_workers=0, pin_memory=False)
     done, used = state.begin() if state else (0, [])
     begun = done
-    progress_mark.begin()
+    progress_mark.begin(done)
     with contextlib.ExitStack() as left:
         if state:
             left.enter_context(stop_flag.deferred())

@@ -79,6 +79,7 @@ class ResumingTrainer(transformers.Trainer):
         self.coverage = [Coverage(**of) for of in self._restored.training["coverage"]]
         self._stop_votes.ask(self._restored.rank["votes"])
         self._best, self._begun_at = self._restored.best, self._restored.step
+        progress_mark.begin(self._begun_at)
         if self._restored.training["epoch"] == self._facts.num_epochs:
             trainer_state.restore_random(self._restored.rank["random"])
         return self._restored.training["epoch"], 0
