@@ -65,8 +65,12 @@ test-all: setup
 TIMES ?= 10
 
 faults: setup
+	trap 'echo "make faults took $$SECONDS s"' EXIT
 	for training in with_trainer to_the_best with_own_loop; do
 		$(BIN)/python -m tests.faults.kills build/faults --training $$training --seeds 0:100
+	done
+	for training in saving_the_best on_minio; do
+		$(BIN)/python -m tests.faults.kills build/faults --training $$training --seeds 0:10
 	done
 	for training in with_trainer with_own_loop; do
 		$(BIN)/python -m tests.faults.kills build/faults --training $$training --how stop --seeds 0:50

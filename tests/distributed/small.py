@@ -23,11 +23,12 @@ def rows(num_rows, seed=0):
     )
 
 
-def model(dropout=0.0):
+def model(dropout=0.0, vocabulary=VOCABULARY):
+    """``vocabulary``: a larger one makes a larger model that computes as fast."""
     torch.manual_seed(0)
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     config = BertConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         num_labels=3,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,

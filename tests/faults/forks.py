@@ -5,6 +5,7 @@ This process never computes, so it has one thread, and a fork of it is whole.
 
 import json
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -12,10 +13,10 @@ import time
 import traceback
 from pathlib import Path
 
-from train_func.failpoint import VARIABLE
+from train_func import failpoint as failpoints
 
-KILL, STOP = 1.0, 20.0  # seconds that the others have when one has ended, or has stopped
-LIMIT = 120.0  # seconds of an attempt; only a hang comes near it
+KILL, STOP = 1.0, 60.0  # seconds that the others have when one was killed, or has ended by itself
+LIMIT = 240.0  # seconds of an attempt; only a hang comes near it
 
 
 class Ended(Exception):
@@ -23,7 +24,10 @@ class Ended(Exception):
 
 
 def attempt(program, number, world_size, folder, *, failpoint=None, **others):
-    """Runs ``program(folder, **others)`` on so many ranks; returns their exit codes, negative for a signal."""
+    """Runs ``program(folder, **others)`` on so many ranks; returns their exit codes, negative for a signal.
+
+    ``failpoint``: the one that is armed, or a list of them.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -42,7 +46,7 @@ def attempt(program, number, world_size, folder, *, failpoint=None, **others):
             "TRAIN_FUNC_ATTEMPT": number,
             "TRAIN_FUNC_WORK_DIR": work,
             "TRAIN_FUNC_HOME": folder / "home",
-            **({VARIABLE: json.dumps(failpoint)} if failpoint else {}),
+            failpoints.VARIABLE: json.dumps(failpoint or []),
         }
         pid = os.fork()
         if pid == 0:
@@ -66,6 +70,7 @@ def _rank(program, folder, work, environment, others):
     except BaseException:
         traceback.print_exc()
     finally:
+        (work / "passed.json").write_text(json.dumps(failpoints.passed()))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -81,7 +86,7 @@ def _wait(pids):
                 if found:
                     codes[pid] = os.waitstatus_to_exitcode(status)
         if any(codes.values()) and grace is None:  # ranks that stop together need a moment
-            grace = time.monotonic() + (STOP if {143} >= set(codes.values()) else KILL)
+            grace = time.monotonic() + (KILL if min(codes.values()) < 0 else STOP)
         if grace and time.monotonic() > grace:
             for pid in set(pids) - set(codes):
                 os.kill(pid, signal.SIGKILL)
@@ -96,3 +101,31 @@ def _wait(pids):
 def output(folder, number, rank):
     """What the rank has printed."""
     return Path(folder / f"attempt-{number}" / f"rank-{rank}" / "output").read_text()
+
+
+def passed(folder, number, rank):
+    """How often the rank, which has ended by itself, has come to each failpoint."""
+    return json.loads((folder / f"attempt-{number}" / f"rank-{rank}" / "passed.json").read_text())
+
+
+def in_child(call):
+    """What ``call()`` returns, called in a process of its own: a store may need threads."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(read)
+            with os.fdopen(write, "wb") as answer:
+                pickle.dump(call(), answer)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(write)
+    with os.fdopen(read, "rb") as answer:
+        found = answer.read()
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, "the child has failed"
+    return pickle.loads(found)

@@ -1,140 +1,192 @@
 """python -m tests.faults.kills FOLDER [--training with_trainer] [--seeds 0:100] [--how kill]
 
-Ends ranks of a training at drawn points, lets it go on, and compares what it leaves with the undisturbed training, bit
-for bit. Prints one line of JSON for each seed; a seed whose line is in FOLDER/found.jsonl already is not run again.
-Exits with 1 where a seed left something else, or, told to stop, lost a step.
+Ends ranks of a training at drawn points, lets it go on, in half of the seeds ends it once more, and compares what all
+ranks leave with the undisturbed training, bit for bit. The points are those that the undisturbed training passes.
+Prints one line of JSON for each seed; a seed whose line is in FOLDER/found.jsonl already, found with the same code, is
+not run again. Exits with 1 where a seed left something else, or, told to stop, lost a step.
 """
 
 import argparse
+import contextlib
 import json
+import os
 import random
-import re
 import shutil
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 
-from tests.faults import forks, trainings
+import pytest
+
+from tests.faults import forks, left, trainings
+from tests.s3_servers import s3_server
+from train_func.storage import disk, s3_files
 
 RANKS = 2
-# How often a rank comes to each; one that is drawn beyond that is drawn anew, lower.
-IN_TRAINING = {"forward": 80, "backward": 21, "update": 21}
-IN_EVALUATION = {"evaluation": 3}
-IN_SAVING = {  # of rank 0
-    "checkpoint file begun": 18,
-    "checkpoint file written": 18,
-    "checkpoint file uploaded": 18,
-    "chunk written": 30,
-    "file written": 40,
-    "file placed": 40,
-    "checkpoint manifest put": 6,
-    "checkpoint pointer moved": 6,
-    "checkpoints deleted": 6,
-}
+MOST_ATTEMPTS = 4
+CHUNK = 16 << 10  # bytes, so that a file of these small models has several
+HALFWAY = {"point": "update", "rank": 1, "nth": 11, "attempt": 1}
+BEST = {"to_best": True, "epochs": 6, "learning_rate": 0.01}
 VARIANTS = {
-    "with_trainer": {},
-    "to_the_best": {"to_best": True, "epochs": 6, "learning_rate": 0.01},
+    "with_trainer": {"own": {"dataloader_num_workers": 1}},  # so that no collator seeds what callbacks draw from
+    "to_the_best": BEST,
+    "saving_the_best": {**BEST, "checkpoint_every": 3600, "own": {"save_strategy": "best"}},
     "with_own_loop": {},
+    "on_minio": {"vocabulary": 140_000},  # files that are sent in parts
 }
+SERVED = {"on_minio"}
 
 
 def program_of(training):
     return getattr(trainings, training, trainings.with_trainer)
 
 
-def draw(seed, training, how):
-    """Where an attempt ends: a point, a rank, and which time."""
-    chance = random.Random(f"{training} {how} {seed}")
-    points = {**IN_TRAINING, **({} if training == "with_own_loop" else IN_EVALUATION), **IN_SAVING}
-    point = chance.choice(sorted(points))
-    rank = 0 if point in IN_SAVING else chance.randrange(RANKS)
-    return {"point": point, "rank": rank, "nth": chance.randint(1, points[point])}
+def draw(chance, passed):
+    """A point, a rank, and which time, of those that the ranks have passed; early ones more often."""
+    point = chance.choice(sorted({name for of_rank in passed for name in of_rank}))
+    rank = chance.choice([rank for rank, of_rank in enumerate(passed) if point in of_rank])
+    return {"point": point, "rank": rank, "nth": chance.randint(1, chance.randint(1, passed[rank][point]))}
 
 
-def disturbed(folder, seed, training, how):
-    """Runs attempts until one ends well; returns what happened, and what the training left."""
-    program, settings = program_of(training), VARIANTS[training]
-    drawn = draw(seed, training, how)
-    while True:
-        where = {**drawn, "attempt": 1, **({"signal": 15} if how == "stop" else {})}
-        codes = [forks.attempt(program, 1, RANKS, folder, failpoint=where, **settings)]
-        if any(codes[0]) or drawn["nth"] == 1:
-            break
-        drawn["nth"] //= 2  # it ended before it came there
-        shutil.rmtree(folder)
-        folder.mkdir()
-    while any(codes[-1]) and not published(folder):  # what is published already needs no rank any more
-        assert len(codes) < 4, codes
-        codes.append(forks.attempt(program, len(codes) + 1, RANKS, folder, **settings))
-    return {"drawn": drawn, "codes": codes, "steps": [steps_of(folder, n) for n in range(1, len(codes) + 1)]}
+class Training:
+    """One of VARIANTS, its attempts in a folder of their own."""
 
-
-def steps_of(folder, number):
-    """The steps that rank 0 has done in an attempt."""
-    return [int(step) for step in re.findall(r"^step (\d+) is done$", forks.output(folder, number, 0), re.MULTILINE)]
-
-
-def published(folder):
-    """SHA-256 of the published weights, from the record of the run."""
-    path = folder / "store/a-run/result.json"
-    return json.loads(path.read_text())["files"]["model.safetensors"] if path.exists() else None
-
-
-def result_of(folder):
-    """What rank 0 has in the end, and what is published."""
-    return {**json.loads((folder / "result-0.json").read_text()), "published": published(folder)}
-
-
-def undisturbed(folder, training):
-    if not (folder / "result-0.json").exists():
+    def __init__(self, name, folder, bucket):
+        """``bucket``: address of one on a server, of which nothing is left in later calls of this program."""
+        self.name, self.folder, self.codes, self.far = name, folder, [], []
+        self.store = f"{bucket}/{folder.name}-{time.time_ns()}" if name in SERVED else (folder / "store").as_uri()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        codes = forks.attempt(program_of(training), 1, RANKS, folder, **VARIANTS[training])
-        assert not any(codes), forks.output(folder, 1, 0)
-    return result_of(folder)
+
+    def attempt(self, armed):
+        """Exit codes of the next attempt."""
+        for path in self.folder.glob("result-*.json"):
+            path.unlink()
+        number = len(self.codes) + 1
+        settings = {**VARIANTS[self.name], "store": self.store}
+        codes = forks.attempt(program_of(self.name), number, RANKS, self.folder, failpoint=armed, **settings)
+        self.codes.append(codes)
+        self.far.append(left.published(self.store))
+        return codes
+
+    def go_on(self, armed=()):
+        """Attempts until one ends well, or what is published needs no rank any more."""
+        while not self.codes or (any(self.codes[-1]) and self.far[-1] == left.NOTHING):
+            assert len(self.codes) < MOST_ATTEMPTS, (self.codes, self.folder)
+            self.attempt(armed)
+
+    def left(self):
+        return left.of_ranks(self.folder, self.store, RANKS)
+
+    def passed(self):
+        """In the last attempt, by rank."""
+        return [forks.passed(self.folder, len(self.codes), rank) for rank in range(RANKS)]
+
+    def steps(self):
+        """By rank and attempt."""
+        numbers = range(1, len(self.codes) + 1)
+        return [[left.steps_of(self.folder, number, rank) for number in numbers] for rank in range(RANKS)]
+
+
+def undisturbed(folder, name, code, bucket):
+    """What it leaves, how many steps it has, and which points an attempt passes: the first, and one that goes on."""
+    path = folder / f"undisturbed-{name}.json"
+    if path.exists() and (known := json.loads(path.read_text()))["code"] == code:
+        return known
+    whole, halved = (Training(name, folder / f"undisturbed-{name}-{which}", bucket) for which in ("whole", "halved"))
+    whole.go_on()
+    assert whole.codes == [[0] * RANKS], forks.output(whole.folder, 1, 0)
+    halved.go_on([HALFWAY])
+    assert len(halved.codes) == 2, halved.codes
+    found = {"code": code, "left": whole.left(), "num_steps": len(whole.steps()[0][0])}
+    found["passed"] = [whole.passed(), halved.passed()]
+    path.write_text(json.dumps(found))
+    return found
+
+
+def disturbed(training, seed, how, expected):
+    """What happened to a training whose ranks were ended at drawn points, and how what it left differs."""
+    chance = random.Random(f"{training.name} {how} {seed}")
+    drawn = [draw(chance, of_attempt) for of_attempt in expected["passed"][: chance.randint(1, 2)]]
+    signal = {"signal": 15} if how == "stop" else {}
+    while True:
+        training.go_on([{**of, "attempt": number, **signal} for number, of in enumerate(drawn, 1)])
+        if any(training.codes[0]) or drawn[0]["nth"] == 1:
+            break
+        drawn[0]["nth"] //= 2  # it ended before it came there
+        training.__init__(training.name, training.folder, training.store.rpartition("/")[0])
+    now = training.left()
+    return {
+        "drawn": drawn,
+        "codes": training.codes,
+        "published": training.far,
+        "steps": training.steps(),
+        "num_steps": expected["num_steps"],
+        "differs": sorted(name for name in {**expected["left"], **now} if now.get(name) != expected["left"].get(name)),
+    }
+
+
+def known_of(lines, of):
+    """What was found of the same training in the same way, by seed."""
+    known = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+    return {line["seed"]: line for line in known if of.items() <= line.items()}
+
+
+def find(given, bucket):
+    """The line of every seed."""
+    of = {"training": given.training, "how": given.how, "code": left.code_sha256()}
+    lines = given.folder / "found.jsonl"
+    done, expected = known_of(lines, of), undisturbed(given.folder, given.training, of["code"], bucket)
+    for seed in given.seeds:
+        if seed not in done:
+            training = Training(given.training, given.folder / f"{given.training}-{given.how}-{seed}", bucket)
+            done[seed] = {**of, "seed": seed, **disturbed(training, seed, given.how, expected)}
+            with lines.open("a") as file:
+                file.write(json.dumps(done[seed]) + "\n")
+            if not left.faults(done[seed]):
+                shutil.rmtree(training.folder)
+        print(json.dumps(done[seed]), flush=True)
+    return [done[seed] for seed in given.seeds]
+
+
+@contextlib.contextmanager
+def server_for(training, folder):
+    """The address of a bucket of a real server where the training needs one."""
+    if training not in SERVED:
+        yield None
+        return
+    shutil.rmtree(folder / "minio", ignore_errors=True)
+    with s3_server("minio", folder / "minio") as server:
+        os.environ.update(server.environment)
+        yield f"s3://{server.bucket}"
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--training", choices=sorted(VARIANTS), default="with_trainer")
-    parser.add_argument("--seeds", default="0:100")
+    parser.add_argument("--seeds", default="0:100", type=lambda text: range(*map(int, text.split(":"))))
     parser.add_argument("--how", choices=["kill", "stop"], default="kill")
     given = parser.parse_args()
     given.folder = given.folder.resolve()
     given.folder.mkdir(parents=True, exist_ok=True)
-    expected = undisturbed(given.folder / f"undisturbed-{given.training}", given.training)
-    lines = given.folder / "found.jsonl"
-    known = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-    done = {of["seed"]: of for of in known if (of["training"], of["how"]) == (given.training, given.how)}
-    seeds = range(*map(int, given.seeds.split(":")))
-    for seed in seeds:
-        if seed in done:
-            continue
-        folder = given.folder / f"{given.training}-{given.how}-{seed}"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        happened = disturbed(folder, seed, given.training, given.how)
-        left = result_of(folder)
-        differs = sorted(name for name in expected if left[name] != expected[name])
-        done[seed] = {"training": given.training, "how": given.how, "seed": seed, **happened, "differs": differs}
-        with lines.open("a") as file:
-            file.write(json.dumps(done[seed]) + "\n")
-        print(json.dumps(done[seed]), flush=True)
-        if not differs:
-            shutil.rmtree(folder)
-    bad = [seed for seed in seeds if done[seed]["differs"] or (given.how == "stop" and lost_steps(done[seed]))]
+    disk.CHUNK = s3_files.CHUNK = CHUNK
+    begun = time.monotonic()
+    try:
+        with server_for(given.training, given.folder) as bucket:
+            found = find(given, bucket)
+    except pytest.skip.Exception as missing:
+        print(f"NOT RUN: {given.training}, {given.how}: {missing}", file=sys.stderr)
+        return
+    bad = {of["seed"]: faults for of in found if (faults := left.faults(of))}
+    times = Counter(sum(any(codes) for codes in of["codes"]) for of in found)
     print(
-        f"{given.training}, {given.how}: {len(seeds) - len(bad)} of {len(seeds)} as undisturbed; others: {bad}",
+        f"{given.training}, {given.how}: {len(found) - len(bad)} of {len(found)} as undisturbed; "
+        f"ended once {times[1]}, twice {times[2]}, never {times[0]}; {time.monotonic() - begun:.0f} s; others: {bad}",
         file=sys.stderr,
     )
     sys.exit(bool(bad))
-
-
-def lost_steps(happened):
-    """Steps that were done twice, or never, though there was time to save them; and a stop that was not told as one."""
-    done = [step for attempt in happened["steps"] for step in attempt]
-    repeated = sorted(step for step in set(done) if done.count(step) > 1)
-    return repeated or (143 not in happened["codes"][0] and happened["codes"][0])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import left
+from tests.s3_servers import needed
+
 ROOT = Path(__file__).parents[2]
 LIMIT = 1200  # seconds; only a hang comes near it
 
@@ -25,18 +28,51 @@ def found_by(folder, training, how, seeds):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("training", ["with_trainer", "to_the_best", "with_own_loop"])
+@pytest.mark.parametrize(
+    "training",
+    [
+        "with_trainer",
+        "with_own_loop",
+        pytest.param("to_the_best", marks=pytest.mark.slow),
+        pytest.param("saving_the_best", marks=pytest.mark.slow),
+        pytest.param("on_minio", marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_training_ends_bit_for_bit_as_the_undisturbed_one(tmp_path, training):
-    found = found_by(tmp_path, training, "kill", "0:3")
-    assert [of["differs"] for of in found] == [[]] * 3
+    if training == "on_minio":
+        needed("minio")
+    found = found_by(tmp_path, training, "kill", "0:2")
+    assert [left.faults(of) for of in found] == [[]] * 2
     assert all(-9 in of["codes"][0] for of in found)
 
 
-@pytest.mark.parametrize("training", ["with_trainer", "with_own_loop"])
+@pytest.mark.parametrize("training", ["with_trainer", pytest.param("with_own_loop", marks=pytest.mark.slow)])
 def test_a_training_that_was_told_to_stop_loses_no_step(tmp_path, training):
-    found = found_by(tmp_path, training, "stop", "10:13")
-    for of in found:
-        assert of["differs"] == []
-        assert 143 in of["codes"][0]
-        done = [step for attempt in of["steps"] for step in attempt]
-        assert done == list(range(1, 22)), of
+    found = found_by(tmp_path, training, "stop", "0:2")
+    assert [left.faults(of) for of in found] == [[]] * 2
+    assert all(143 in of["codes"][0] for of in found)
+
+
+def happened(**others):
+    """A training of one rank and two steps that was stopped, and then ended well."""
+    found = {"how": "stop", "drawn": [{}], "codes": [[143, 143], [0, 0]], "published": ["nothing", "model"]}
+    return {**found, "steps": [[[1], [2]], [[1], [2]]], "num_steps": 2, "differs": [], **others}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"differs": ["rank 1: draws"]},
+        {"codes": [[143, -9], [0, 0]]},
+        {"codes": [[143, 70], [0, 0]]},
+        {"codes": [[145, 145], [0, 0]]},
+        {"codes": [[143, 143], [0, 145]]},
+        {"codes": [[0, 143], [0, 0]]},
+        {"published": ["nothing", "result"]},
+        {"steps": [[[1], [2]], [[1], [1, 2]]]},
+        {"steps": [[[1], []], [[1], []]]},
+    ],
+)
+def test_what_breaks_the_contract_is_told(fault):
+    assert left.faults(happened()) == []
+    assert len(left.faults(happened(**fault))) >= 1

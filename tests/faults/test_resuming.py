@@ -37,8 +37,8 @@ def output(folder, number, rank=0):
     return (folder / f"attempt-{number}" / f"rank-{rank}" / "output").read_text()
 
 
-def result(folder):
-    return json.loads((folder / "result-0.json").read_text())
+def result(folder, rank=0):
+    return json.loads((folder / f"result-{rank}.json").read_text())
 
 
 def first_line(text, begin):
@@ -50,15 +50,20 @@ def killed_at(step):
     return {"point": "update", "rank": 1, "nth": step}
 
 
-def test_a_job_killed_when_epoch_two_is_saved_goes_on_in_epoch_three(tmp_path):
-    settings = {"checkpoint_every": 3600, "own": {"save_strategy": "epoch"}}
-    saved = {"point": "checkpoints deleted", "rank": 0, "nth": 2, "attempt": 1}
-    codes = attempts(tmp_path, (2, saved), (2, None), **settings)
-    assert codes[0][0] == -9
-    assert codes[1] == [0, 0]
-    first = int(first_line(output(tmp_path, 2), "step ").split()[1])
-    assert first >= 15  # of 21
-    assert first_line(output(tmp_path, 2), "audit epoch=").startswith("audit epoch=3 rows=101 used_once=101")
+def test_a_job_killed_when_epoch_two_is_saved_goes_on_with_the_first_step_of_epoch_three(tmp_path):
+    settings = {"checkpoint_every": 3600, "own": {"save_strategy": "epoch"}, "waits": True}
+    assert attempts(tmp_path / "whole", (2, None), **settings)[0] == [0, 0]
+    killed = [
+        {"point": "checkpoints deleted", "rank": 0, "nth": 2, "attempt": 1},
+        {"point": "update", "rank": 1, "nth": 15, "attempt": 1, "seconds": LIMIT},  # killed there with the other
+    ]
+    codes = attempts(tmp_path / "killed", (2, killed), (2, None), **settings)
+    assert codes == [[-9, -9], [0, 0]]
+    for rank in range(2):
+        text = output(tmp_path / "killed", 2, rank)
+        assert int(first_line(text, "step ").split()[1]) == 15  # of 21
+        assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
+    assert first_line(output(tmp_path / "killed", 2), "audit epoch=").startswith("audit epoch=3 rows=101 used_once=101")
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -1,15 +1,18 @@
-"""The trainings that are killed: small, with dropout and accumulation, and what each leaves as its result."""
+"""The trainings that are killed: small, with dropout and accumulation, and what each rank leaves as its result."""
 
 import hashlib
 import json
 import os
+import random
 import subprocess
 import threading
 
+import numpy as np
 import torch
 from datasets.distributed import split_dataset_by_node
 from torch.nn.parallel import DistributedDataParallel
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import ExportableState
 
 from tests.distributed import small
 from train_func.failpoint import reach
@@ -17,8 +20,9 @@ from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.worker import Session, Trainer
 from train_func.worker.checkpoint.state import State
+from train_func.worker.training import world
 
-NUM_ROWS, EPOCHS = 101, 3
+NUM_ROWS, EPOCHS, STEPS_PER_EPOCH = 101, 3, 7
 
 
 def record_of(folder, store=None, **fields):
@@ -49,6 +53,36 @@ class Tells(TrainerCallback):
         tell(state.global_step)
 
 
+class Draws(TrainerCallback, ExportableState):
+    """Draws from every generator outside of collator and forward, and keeps how often it has, and a hash of it all."""
+
+    def __init__(self):
+        self.num, self.sha256 = 0, ""
+
+    def draw(self, of_all_ranks=lambda drawn: drawn):
+        drawn = of_all_ranks([random.random(), float(np.random.rand()), torch.rand(()).item()])
+        self.num += 1
+        self.sha256 = hashlib.sha256(f"{self.sha256} {drawn}".encode()).hexdigest()
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        if state.global_step % STEPS_PER_EPOCH == 0:  # transformers says it again in an epoch that is gone on with
+            self.draw()
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.draw()
+
+    on_step_end = on_epoch_end = on_step_begin
+
+    def state(self):
+        return {"args": {}, "attributes": self.state_dict()}
+
+    def state_dict(self):
+        return {"num": self.num, "sha256": self.sha256}
+
+    def load_state_dict(self, state):
+        self.num, self.sha256 = state["num"], state["sha256"]
+
+
 class Spoils(TrainerCallback):
     """Rank 0 runs a command of the shell after some steps, and tells how many saves are under way."""
 
@@ -61,6 +95,13 @@ class Spoils(TrainerCallback):
         print(f"{sum(of.name == 'checkpoint' for of in threading.enumerate())} saves are under way", flush=True)
         if command := self._commands.get(state.global_step):
             subprocess.run(command, shell=True, check=True)
+
+
+class Waits(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        for thread in threading.enumerate():
+            if thread.name == "checkpoint":
+                thread.join()
 
 
 def tell(step):
@@ -76,11 +117,19 @@ def logged(trainer):
     return found
 
 
-def with_trainer(folder, *, to_best=False, own=(), spoils=(), has_frozen=False, **fields):
+def leave(folder, session, found):
+    """The result of this rank; returns when all ranks have left theirs."""
+    (folder / f"result-{session.rank}.json").write_text(json.dumps(found, sort_keys=True))
+    world.gather(None)
+
+
+def with_trainer(
+    folder, *, to_best=False, own=(), spoils=(), waits=False, has_frozen=False, vocabulary=small.VOCABULARY, **fields
+):
     """A Trainer; ``to_best``: with early stopping, and the best weights in the end; ``own``: other arguments.
 
     ``has_frozen``: some weights are not trained.
-    ``spoils``: commands of the shell by the step that they follow.
+    ``spoils``: commands of the shell by the step that they follow; ``waits``: no step comes while one is saved.
     """
     record = record_of(folder, **fields)
     with Session({"train_func": record.to_dict()}) as session:
@@ -93,7 +142,7 @@ def with_trainer(folder, *, to_best=False, own=(), spoils=(), has_frozen=False, 
             "greater_is_better": True,
         }
         arguments = session.arguments(eval_strategy="epoch", logging_strategy="steps", logging_steps=2)
-        model = small.model(dropout=0.1)
+        model, draws = small.model(dropout=0.1, vocabulary=vocabulary), Draws()
         model.bert.embeddings.requires_grad_(not has_frozen)
         trainer = Trainer(
             model=model,
@@ -102,20 +151,24 @@ def with_trainer(folder, *, to_best=False, own=(), spoils=(), has_frozen=False, 
             eval_dataset=small.rows(40, seed=1),
             data_collator=small.collate_and_mask,
             callbacks=[
+                draws,
                 Tells(),
                 Spoils(spoils),
-                *([EarlyStoppingCallback(early_stopping_patience=1)] if to_best else []),
+                *([Waits()] if waits else []),
+                *([EarlyStoppingCallback(early_stopping_patience=2)] if to_best else []),
             ],
         )
         trainer.train()
+        draws.draw()
         found = {
             "weights": digest_of(trainer.model.state_dict()),
             "optimizer": digest_of(trainer.optimizer.state_dict()),
             "step": trainer.state.global_step,
             "epochs": [[of.num_rows, of.num_once] for of in trainer.coverage],
             "log": logged(trainer),
+            "draws": draws.state_dict(),
         }
-        (folder / f"result-{session.rank}.json").write_text(json.dumps(found, sort_keys=True))
+        leave(folder, session, found)
         session.publish(trainer)
 
 
@@ -123,32 +176,47 @@ def with_own_loop(folder, **fields):
     """A loop of one's own, with DDP, a schedule, dropout and accumulation."""
     record = record_of(folder, **fields)
     with Session({"train_func": record.to_dict()}) as session:
-        plan = split_dataset_by_node(session.plan(small.rows(NUM_ROWS)), session.rank, session.world_size)
+        rows = small.rows(NUM_ROWS).add_column("number", range(NUM_ROWS))
+        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
         model = small.model(dropout=0.1)
-        parallel = DistributedDataParallel(model)
+        parallel = DistributedDataParallel(model) if session.world_size > 1 else model
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=EPOCHS * 7)
-        losses = Losses()
-        session.checkpoint(parallel, optimizer, schedule=schedule, losses=losses)
-        for step in session.steps(plan, small.collate_and_mask):
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=EPOCHS * STEPS_PER_EPOCH)
+        steps, draws = Steps(), Draws()
+        session.checkpoint(parallel, optimizer, schedule=schedule, steps=steps, draws=draws)
+        for step in session.steps(plan, collate_numbered):
+            draws.draw(world.gather)
+            numbers, losses = [], []
             for batch, weight in step:
+                rows_given = batch.pop("number").tolist()
+                numbers += rows_given if weight else []
                 loss = weight * parallel(**batch).loss
                 reach("forward")
                 loss.backward()
                 reach("backward")
-                losses.add(loss)
+                losses.append(loss.item())
             reach("update")
             optimizer.step()
+            reach("updated")
             schedule.step()
             optimizer.zero_grad()
+            steps.add(world.gather((numbers, sum(losses))))
+            draws.draw(world.gather)
             tell(step.number)
+        draws.draw(world.gather)
         found = {
             "weights": digest_of(model.state_dict()),
             "optimizer": digest_of(optimizer.state_dict()),
-            "losses": losses.values,
+            "rows": steps.rows,
+            "losses": steps.losses,
+            "draws": draws.state_dict(),
         }
-        (folder / f"result-{session.rank}.json").write_text(json.dumps(found, sort_keys=True))
+        leave(folder, session, found)
         session.publish(model)
+
+
+def collate_numbered(features):
+    return {**small.collate_and_mask(features), "number": torch.tensor([row["number"] for row in features])}
 
 
 def twice(folder, **fields):
@@ -162,17 +230,18 @@ def twice(folder, **fields):
             print(f"session {number}: {len(steps)} steps", flush=True)
 
 
-class Losses:
-    """What a loop of one's own keeps of itself."""
+class Steps:
+    """What a loop of one's own keeps of itself: the rows of every global batch, and its loss."""
 
     def __init__(self):
-        self.values = []
+        self.rows, self.losses = [], []
 
-    def add(self, loss):
-        self.values.append(loss.item())
+    def add(self, of_ranks):
+        self.rows.append(sorted(number for numbers, _ in of_ranks for number in numbers))
+        self.losses.append(sum(loss for _, loss in of_ranks) / len(of_ranks))
 
     def state_dict(self):
-        return {"values": list(self.values)}
+        return {"rows": list(self.rows), "losses": list(self.losses)}
 
     def load_state_dict(self, state):
-        self.values = list(state["values"])
+        self.rows, self.losses = list(state["rows"]), list(state["losses"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from train_func.errors import StorageFailed
+from train_func.failpoint import reach
 from train_func.storage.disk import CHUNK, disk_faults, open_source, replacing
 from train_func.storage.retry import Backoff
 from train_func.storage.s3_server import Server
@@ -40,7 +41,10 @@ def put_whole(
         "ChecksumSHA256": checksum(data),
         "Metadata": {SHA256: hashlib.sha256(data).hexdigest()},
     }
-    return str(server.ask(operation, key, lambda client: client.put_object(**request)["ETag"], tries))
+    reach("object put begun")
+    version = str(server.ask(operation, key, lambda client: client.put_object(**request)["ETag"], tries))
+    reach("object put")
+    return version
 
 
 def upload(server: Server, key: str, path: Path, sent: Callable[[int], object]) -> str:
@@ -82,6 +86,7 @@ class _Multipart:
         begin = {**server.object(key), "ChecksumAlgorithm": "SHA256", "Metadata": {SHA256: self.sha256}}
         answer = server.ask("upload", key, lambda client: client.create_multipart_upload(**begin))
         self._upload = {**server.object(key), "UploadId": answer["UploadId"]}
+        reach("upload begun")
         try:
             self._complete(self._send_parts())
         except BaseException:
@@ -108,18 +113,22 @@ class _Multipart:
             data = source.read(self._part_size)
         part = {"PartNumber": index + 1, "ChecksumSHA256": self._parts[index]}
         request = {**self._upload, **part, "Body": data}
+        reach("part begun")
         tag = self._server.persist("upload", self._key, lambda client: client.upload_part(**request)["ETag"])
+        reach("part sent")
         self._sent(len(data))
         return {**part, "ETag": tag}
 
     def _complete(self, parts: list[dict[str, Any]]) -> None:
         request = {**self._upload, "MultipartUpload": {"Parts": parts}}
+        reach("parts sent")
         try:
             self._server.ask("upload", self._key, lambda client: client.complete_multipart_upload(**request))
         except StorageFailed as failed:
             # The answer to an earlier try was lost: then the upload is gone because it is complete.
             if failed.reason != "absent" or stored_checksum(self._server, self._key, "upload") != self.sha256:
                 raise
+        reach("upload completed")
 
     def _abort(self) -> None:
         server = self._server.hurried(0)
@@ -188,6 +197,7 @@ class _Download:
         self._version, self._sha256 = answer["ETag"], recorded(answer)
         while chunk := answer["Body"].read(CHUNK):
             self._file.write(chunk)
+            reach("chunk received")
             self._digest.update(chunk)
             self._num_bytes += len(chunk)
         verify(self._sha256, self._digest.hexdigest())

@@ -75,6 +75,7 @@ class Checkpoints:
         """
         name, folder, key = self._record.name, self._folder, self._key
         self._lead.take(lambda why: rebuilt(self._store, folder, key, name, self._attempt, why))
+        reach("checkpoints taken over")
 
     def swaps(self) -> bool:
         """Whether the store replaces an object only where its version is the one that was named: it is tried out."""
@@ -198,6 +199,7 @@ class Checkpoints:
 
         path = folder / f"{name}.safetensors"
         sha256 = self._store.download(entry.key, path)
+        reach("checkpoint file downloaded")
         try:
             if (path.stat().st_size, sha256) != (entry.size, entry.sha256):
                 raise _useless(entry.key, "its SHA-256 is not the one in the manifest")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from train_func.events import Published
+from train_func.failpoint import reach
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store
@@ -87,6 +88,7 @@ class Pending:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         write(new)
+        reach("publication written")
         made = files_of(new)
         replaced = {*made, *(before.of_model if is_model else ())}
         kept = [name for name in (files_of(old) if old.is_dir() else []) if name not in replaced]
@@ -179,6 +181,7 @@ class Pending:
         unfinished = self._file.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(asdict(state)))
         unfinished.replace(self._file)
+        reach("publication kept")
 
     def _state(self) -> _State:
         state = self._read()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from train_func.errors import StorageFailed
+from train_func.failpoint import reach
 from train_func.layout import CELLS, MODEL_MANIFEST, SUMS, RunKeys, later_generations
 from train_func.records import RunRecord
 from train_func.result import Result, write_sums
@@ -39,6 +40,7 @@ def send(
         if name not in found:
             size = (folder / name).stat().st_size
             found[name] = File(size, store.upload(f"{prefix}/{name}", folder / name))
+            reach("file sent")
     return found
 
 
@@ -65,6 +67,7 @@ def publish(
     """
     files = send(store, record, attempt, folder, sent)
     _win(store, record, attempt, Result.write(attempt, record.generation, report, files))
+    reach("result put")
     complete(store, record, folder)
 
 
@@ -128,11 +131,14 @@ def _copy(store: Store, record: RunRecord, result: bytes, scratch: Path, folder:
                 "published: its SHA-256 differs from that in result.json. Train again with fresh=True",
                 reason="damaged",
             )
+        reach("file published")
     for entry in store.list(f"{record.keys.model}/"):
         if entry.key.removeprefix(f"{record.keys.model}/") not in manifest.files:
             store.delete(entry.key)  # of an earlier generation
     store.put(f"{record.keys.model}/{SUMS}", write_sums(manifest.sums))
+    reach("sums put")
     store.put(f"{record.keys.model}/{MODEL_MANIFEST}", result)
+    reach("manifest put")
 
 
 def delete_checkpoints(store: Store, record: RunRecord, seconds: float) -> None:
@@ -144,6 +150,7 @@ def delete_checkpoints(store: Store, record: RunRecord, seconds: float) -> None:
     def delete() -> None:
         for entry in store.list(f"{record.keys.checkpoints}/"):
             store.delete(entry.key)
+            reach("checkpoint file deleted")
 
     try:
         call_with_timeout(seconds, delete)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from train_func.events import Resumed
+from train_func.failpoint import reach
 from train_func.records import Numerics, RunRecord
 from train_func.storage import Store
 from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints, Found, of_rank
@@ -115,6 +116,7 @@ class Checkpointing:
         lost = [state.whole() for state in ranks[world.size() :]] if world.rank() == 0 else []
         best = found[0].states[BEST].whole() if found[0] and BEST in found[0].states else None
         whole = State(tensors, plain).whole()
+        reach("checkpoint restored")
         return Restored(step, whole, rank, lost, (best["step"], best["weights"]) if best else None)
 
     def _newest(self) -> Found | None:

@@ -202,7 +202,7 @@ def _predict(
     keep: bool,
 ) -> _Part:
     """Logits are dropped here unless ``keep``: those of a language model would fill the memory of every rank."""
-    seed_for("evaluate", trainer.args.seed, trainer.state.global_step, number)
+    seed_for("evaluate", trainer.args.seed, trainer.weights_step, number)
     features = features_of(rows, positions.tolist())
     row_ids = take_row_ids(features)
     inputs = collator(features)
@@ -251,7 +251,7 @@ def _agreed_metrics(trainer: transformers.Trainer, made: _Predictions) -> dict[s
 
 def _metrics(trainer: transformers.Trainer, made: _Predictions) -> dict[str, Any]:
     """Computed from all rows in the order of the data set."""
-    seed_for("evaluate", trainer.args.seed, trainer.state.global_step, -1)
+    seed_for("evaluate", trainer.args.seed, trainer.weights_step, -1)
     metrics: dict[str, Any] = {}
     if trainer.compute_metrics is not None and not trainer.args.prediction_loss_only:
         prediction = EvalPrediction(predictions=made.logits, label_ids=made.labels)

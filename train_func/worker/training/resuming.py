@@ -49,14 +49,16 @@ class ResumingTrainer(transformers.Trainer):
         """Steps that were done before this attempt."""
         self._best: tuple[int, dict[str, torch.Tensor]] | None = None
         """On rank 0: the step of the best evaluation and its weights."""
-        self.add_callback(_Moments(self))
+        self._loaded_step: int | None = None
+        """When the best weights were loaded at the end, the step that they are of."""
+        self.callback_handler.callbacks.insert(0, _Moments(self))  # before any that draws
 
     @progress_mark.within(Phase.OUTSIDE)
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
         """Goes on from the newest verified checkpoint of the run, where there is one."""
-        self.coverage, self._used, self._best, self._begun_at = [], [], None, 0
+        self.coverage, self._used, self._best, self._begun_at, self._loaded_step = [], [], None, 0, None
         self._stop_votes.clear()
         progress_mark.begin()
         world.on_all_ranks(lambda: _check_no_folder(resume_from_checkpoint))
@@ -94,6 +96,7 @@ class ResumingTrainer(transformers.Trainer):
         prepared = super()._prepare_for_training(*args, **kwargs)
         if self._restored:
             trainer_state.restore(self, self._restored.training)
+            reach("training restored")
         return prepared
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
@@ -101,10 +104,11 @@ class ResumingTrainer(transformers.Trainer):
         kwargs["train_dataloader"].set_epoch(epoch)  # transformers leaves it out where it skips steps
         self._used.clear()
         if restored := self._restored:
-            self._random = restored.rank["random"]
             self._used.extend(tuple(row_ids_in(of["used"])) for of in (restored.rank, *restored.lost))
-            skipped = restored.training["num_steps"] * self._facts.accumulation
-            kwargs |= {"resume_from_checkpoint": "", "epochs_trained": epoch, "steps_trained_in_current_epoch": skipped}
+            if skipped := restored.training["num_steps"] * self._facts.accumulation:
+                self._random = restored.rank["random"]
+                kwargs |= {"resume_from_checkpoint": "", "epochs_trained": epoch}
+                kwargs |= {"steps_trained_in_current_epoch": skipped}
         self._restored = restored = None  # the weights in it are not held twice
         progress_mark.mark(Phase.OUTSIDE)  # until the first batch is loaded: processes that load may start first
         super()._run_epoch(*args, **kwargs)
@@ -164,6 +168,12 @@ class ResumingTrainer(transformers.Trainer):
         if self._best:
             model.load_state_dict(self._best[1])
         weights.take_rank_zeros(model)
+        self._loaded_step = best.loaded_step(self)
+
+    @property
+    def weights_step(self) -> int:
+        """The step that the model's weights are of, which seeds what is drawn where they are measured."""
+        return self.state.global_step if self._loaded_step is None else self._loaded_step
 
 
 class _Moments(TrainerCallback):
@@ -176,10 +186,18 @@ class _Moments(TrainerCallback):
         if restored := self._trainer._restored:
             trainer_state.restore_losses(self._trainer, restored.training)
 
+    def on_epoch_begin(self, *args: Any, **kwargs: Any) -> None:
+        restored = self._trainer._restored
+        if restored and not restored.training["num_steps"]:  # else when transformers has come to the step
+            trainer_state.restore_random(restored.rank["random"])
+
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         reach("update")
         if self._trainer._checkpointing:
             self._trainer._checkpointing.before_update()
+
+    def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        reach("updated")
 
 
 def _check_no_folder(checkpoint: Any) -> None:
