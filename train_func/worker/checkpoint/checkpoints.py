@@ -1,8 +1,9 @@
 """The checkpoints of a run in its store: complete or absent, the newest verified one found, a stale writer kept out.
 
 Files first, then a manifest with their SHA-256, then the pointer, moved by compare-and-swap, which names the manifests
-that count. The pointer carries the number of the attempt that leads: it takes the pointer over before it trains, and
-from then on one that came before it cannot move it. Loads no torch until a checkpoint is read.
+that count; before each of the two the store is asked whether it has what came before. The pointer carries the number of
+the attempt that leads: it takes the pointer over before it trains, and from then on one that came before it cannot move
+it. Loads no torch until a checkpoint is read.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from train_func.storage.store import ignore
 from train_func.worker.checkpoint.lead import Lead
 from train_func.worker.checkpoint.manifest import FileEntry, Kept, Manifest, Pointer, sha256_of
 from train_func.worker.checkpoint.rebuilding import all_useless, place_of, rebuilt
+from train_func.worker.checkpoint.retention import check_stored, delete_others
 
 if TYPE_CHECKING:
     from train_func.worker.checkpoint.state import State
@@ -62,6 +64,8 @@ class Checkpoints:
         """By key, those that the pointer names and this process has written or verified."""
         self._unfinished: str | None = None
         """Folder of a checkpoint that failed before the pointer could have named it."""
+        self.not_deleted: StorageFailed | None = None
+        """Why the newest checkpoint has left what it has replaced."""
 
     def take_over(self) -> None:
         """Makes this attempt the one that leads; to be called once, before it trains.
@@ -88,9 +92,10 @@ class Checkpoints:
         paths: Mapping[str, Path],
         sent: Callable[[int], object] = ignore,
     ) -> Manifest:
-        """Uploads the files and makes them the newest checkpoint; what is no longer of use is deleted then.
+        """Uploads the files and makes them the newest checkpoint when the store is seen to have them.
 
-        What a failed one left is deleted before, because the store may be full of it.
+        What is no longer of use is deleted then. What a failed one left is deleted before, because the store may be
+        full of it.
 
         Args:
             step: steps done.
@@ -100,7 +105,8 @@ class Checkpoints:
 
         Raises:
             Fenced: a later attempt leads.
-            StorageFailed: the store's own failure. The checkpoints there were are as they were.
+            StorageFailed: reason "damaged" when the store has not what was uploaded, or the store's own failure. The
+                checkpoints there were are as they were.
         """
         self._delete_unfinished()
         self._unfinished = folder = f"{self._folder}/{self._attempt}/{step}"
@@ -110,6 +116,8 @@ class Checkpoints:
             held = self._held(name, path) if name in SELDOM else None
             files[name] = held or FileEntry(key, size, self._store.upload(key, path, sent=sent))
             reach("checkpoint file uploaded")
+        with self._lead.refusing():
+            check_stored(self._store, folder, (file for file in files.values() if file.key.startswith(f"{folder}/")))
         manifest = Manifest(
             run=self._record.name,
             generation=self._record.generation,
@@ -122,6 +130,9 @@ class Checkpoints:
         data, key = manifest.to_json(), f"{folder}/{CHECKPOINT_MANIFEST}"
         self._store.put(key, data)
         reach("checkpoint manifest put")
+        with self._lead.refusing():
+            if self._store.get(key).data != data:
+                raise _useless(key, "the store has other bytes than were put")
         self._unfinished, self._manifests[key] = None, manifest
         self._lead.move(lambda pointer: self._with(pointer, Kept(step, key, sha256_of(data))))
         reach("checkpoint pointer moved")
@@ -215,15 +226,15 @@ class Checkpoints:
                 self._store.delete(entry.key)
 
     def _delete_others(self) -> None:
-        """Only what no attempt can refer to any more: a later one may have begun to upload already."""
-        if any(of.key not in self._manifests for of in self._lead.pointer.kept):
+        self.not_deleted, kept = None, self._lead.pointer.kept
+        if any(of.key not in self._manifests for of in kept):
             return  # what those are made of was never read
-        needed = {of.key for of in self._lead.pointer.kept}
-        needed |= {file.key for of in self._lead.pointer.kept for file in self._manifests[of.key].files.values()}
-        for entry in self._store.list(f"{self._folder}/"):
-            attempt = entry.key.removeprefix(f"{self._folder}/").partition("/")[0]
-            if entry.key not in needed and attempt.isdecimal() and int(attempt) <= self._attempt:
-                self._store.delete(entry.key)
+        needed = {of.key for of in kept}
+        needed |= {file.key for of in kept for file in self._manifests[of.key].files.values()}
+        try:
+            delete_others(self._store, self._folder, self._attempt, needed)
+        except StorageFailed as failure:  # the checkpoint is saved all the same
+            self.not_deleted = failure
 
 
 def _complete(found: Found, key: str) -> Found:

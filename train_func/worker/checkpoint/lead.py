@@ -4,7 +4,8 @@ It moves by compare-and-swap. Where a store cannot do that, it is read before ea
 another is still kept from moving it, unless both do so within milliseconds.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from train_func.errors import StorageFailed
@@ -75,6 +76,15 @@ class Lead:
                     raise
             self._read_again()  # perhaps it is this attempt's own, of which a failure was told
         raise self._gave_up()
+
+    @contextlib.contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Raises Fenced in place of a failure when a later attempt leads, which deletes what this one uploads."""
+        try:
+            yield
+        except StorageFailed:
+            self._read_again()
+            raise
 
     def _read(self, found: Object | None, rebuilt: Callable[[str], Pointer]) -> Pointer:
         if found is None:

@@ -58,7 +58,7 @@ class Saver:
         self._due = time.monotonic() + (SHORTEST if every is None else every)
         self._done = self._begun = time.monotonic()
         self._took = 0.0
-        self._copies_at_once = self._is_asked = self._is_given_up = False
+        self._copies_at_once = self._is_asked = self._is_given_up = self._is_told_of_others = False
         self.fenced: Fenced | None = None
         """That a later attempt has taken over."""
 
@@ -152,6 +152,7 @@ class Saver:
             size = sum(file.size for file in made.files.values())
             self._took = seconds
             self._say(CheckpointSaved(step=made.step, size=size, seconds=seconds))
+            self._tell_of_others()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
         took = blocked + time.monotonic() - begun
@@ -162,6 +163,13 @@ class Saver:
         """Waits so long for the one that is under way, where another would take longer and be lost with it."""
         if max(self._took, time.monotonic() - self._begun) > seconds:
             self.wait(seconds)
+
+    def _tell_of_others(self) -> None:
+        """Once, until they could be deleted again."""
+        failure, was_told = self._checkpoints.not_deleted, self._is_told_of_others
+        self._is_told_of_others = failure is not None
+        if failure and not was_told:
+            self._say(Note(text=f"checkpoints that are not needed any more are still in the store: {failure}"))
 
     def _write(self, taken: Taken, copy: State) -> Manifest:
         shutil.rmtree(self._folder, ignore_errors=True)

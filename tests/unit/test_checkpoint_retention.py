@@ -1,0 +1,165 @@
+"""Older checkpoints go when the store is seen to have a newer one; when the next one is due, and when one is told."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.s3_servers import only_these
+from tests.swapless_server import Held, swapless_server
+from tests.unit.test_checkpoint_damage import record_in
+from train_func.errors import StorageFailed
+from train_func.events import CheckpointSaved, Note
+from train_func.storage import open_store
+from train_func.worker.checkpoint import saver as saver_module
+from train_func.worker.checkpoint.checkpoints import TRAINING, Checkpoints, of_rank
+from train_func.worker.checkpoint.manifest import Pointer
+from train_func.worker.checkpoint.saver import SHARE, SHORTEST, Saver, Taken
+from train_func.worker.checkpoint.state import State
+
+
+class Watched:
+    """A store that tells ``after`` of everything that it has taken, and does not delete while it is told to fail."""
+
+    def __init__(self, store):
+        self._store, self.after, self.failure = store, lambda key: None, None
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def upload(self, key, path, *, sent):
+        found = self._store.upload(key, path, sent=sent)
+        self.after(key)
+        return found
+
+    def put(self, key, data, **conditions):
+        found = self._store.put(key, data, **conditions)
+        self.after(key)
+        return found
+
+    def delete(self, key):
+        if self.failure:
+            raise self.failure
+        self._store.delete(key)
+
+
+class Saving:
+    """A saver, what it says, and the store that it saves to."""
+
+    def __init__(self, store, folder, every):
+        (folder / "unused").mkdir()
+        self.record = record_in(folder / "unused")
+        self.store, self._folder, self.said = Watched(store), folder, []
+        self.under = self.record.keys.checkpoints_of(0)
+        self.checkpoints = Checkpoints(self.store, self.record, 1, "a training")
+        self.checkpoints.take_over()
+        self.saver = Saver(self.checkpoints, folder / "files", every, self.said.append)
+
+    def save(self, step):
+        state = State.of({"w": torch.full((7,), float(step))}, TRAINING)
+        self.saver.begin(Taken(step, state, [State.of({"used": []}, of_rank(0))]))
+        self.saver.wait()
+
+    def steps(self):
+        """Of the checkpoints of which anything is in the store."""
+        return {int(entry.key.split("/")[-2]) for entry in self.store.list(f"{self.under}/1/")}
+
+    def pointed(self):
+        return [of.step for of in Pointer.from_json(self.store.get(f"{self.under}/newest.json").data, "").kept]
+
+
+@pytest.fixture
+def saving(tmp_path):
+    (tmp_path / "store").mkdir()
+    return Saving(open_store((tmp_path / "store").as_uri()), tmp_path, 0)
+
+
+@pytest.fixture
+def on_a_server(tmp_path, monkeypatch):
+    with swapless_server() as server:
+        only_these(monkeypatch, server.environment)
+        made = Saving(open_store("s3://a-bucket"), tmp_path, 0)
+        made.held = server.held
+        yield made
+
+
+def truncate(saving, key):
+    saving.store._store.put(key, saving.store.get(key).data[:-1])
+
+
+def replace(saving, key):
+    """Other bytes, as many as there were."""
+    path = f"/a-bucket/{key}"
+    saving.held[path] = Held(bytes(len(saving.held[path].data)), {})
+
+
+SPOILS = {
+    "a file gone": ("training.safetensors", lambda saving, key: saving.store._store.delete(key)),
+    "a file without its end": ("rank-0.safetensors", truncate),
+    "a manifest without its end": ("manifest.json", truncate),
+}
+
+
+def check_kept(saving, name, spoil):
+    for step in (7, 40):
+        saving.save(step)
+    before = [entry.key for entry in saving.store.list(f"{saving.under}/")]
+    saving.store.after = lambda key: spoil(saving, key) if key.endswith(f"/41/{name}") else None
+    saving.save(41)
+    told = saving.said[-1]
+    assert isinstance(told, Note)
+    assert f"{saving.under}/1/41/{name}" in told.text
+    assert saving.pointed() == [40, 7]
+    assert {*before} <= {entry.key for entry in saving.store.list(f"{saving.under}/")}
+    saving.save(101)
+    assert [type(of) for of in saving.said] == [CheckpointSaved, CheckpointSaved, Note, CheckpointSaved]
+    assert saving.pointed() == [101, 40]
+    assert saving.steps() == {101, 40}
+
+
+@pytest.mark.parametrize("how", sorted(SPOILS))
+def test_what_the_store_has_lost_of_the_new_one_is_told_and_the_older_ones_are_kept(saving, how):
+    check_kept(saving, *SPOILS[how])
+
+
+@pytest.mark.parametrize("how", ["a file gone", "a file without its end", "other bytes"])
+def test_what_a_server_has_lost_of_the_new_one_is_told_and_the_older_ones_are_kept(on_a_server, how):
+    check_kept(on_a_server, *{**SPOILS, "other bytes": ("training.safetensors", replace)}[how])
+
+
+def test_a_store_that_deletes_none_is_told_of_once_and_the_checkpoints_are_saved_all_the_same(saving):
+    saving.store.failure = StorageFailed("no such permission", reason="denied")
+    for step in (1, 2, 3, 4):
+        saving.save(step)
+    assert [type(of) for of in saving.said] == [CheckpointSaved] * 3 + [Note, CheckpointSaved]
+    assert "no such permission" in saving.said[3].text
+    assert saving.steps() == {1, 2, 3, 4}
+    saving.store.failure = None
+    saving.save(5)
+    assert saving.steps() == {5, 4}
+
+
+@pytest.mark.parametrize("took", [SHORTEST / SHARE / 10, 3.0])
+def test_after_a_success_the_next_is_due_when_this_one_was_a_small_share_of_the_time(saving, monkeypatch, took):
+    now = [1000.0]
+    monkeypatch.setattr(saver_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def lasts(key):
+        if key.endswith("training.safetensors"):
+            now[0] += took
+
+    saving.store.after = lasts
+    saving.saver = Saver(saving.checkpoints, saving._folder / "files", None, saving.said.append)
+    saving.save(7)
+    assert [type(of) for of in saving.said] == [CheckpointSaved]
+    for later, is_due in ((-0.001, False), (0.001, True)):
+        now[0] = 1000.0 + took + max(SHORTEST, SHARE * took) + later
+        assert saving.saver.is_due == is_due
+
+
+def test_a_checkpoint_is_told_of_when_the_pointer_names_it(saving):
+    pointed = []
+    saving.saver._say = lambda event: pointed.append((event.step, saving.pointed()[0]))
+    for step in (7, 40):
+        saving.save(step)
+    assert pointed == [(7, 7), (40, 40)]
