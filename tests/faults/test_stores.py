@@ -25,7 +25,12 @@ print(json.dumps(codes))
 """
 SPOILS = {
     "full": ("dd if=/dev/zero of={store}/filler bs=64k 2>/dev/null || true", "rm {store}/filler", FULL),
-    "read-only": ("mount -o remount,ro {store}", "mount -o remount,rw {store}", PERMISSION),
+    # Refused as long as a file is open for writing, by the save that is under way.
+    "read-only": (
+        "for i in $(seq 600); do mount -o remount,ro {store} && break; sleep 0.05; done",
+        "mount -o remount,rw {store}",
+        PERMISSION,
+    ),
 }
 
 

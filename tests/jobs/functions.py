@@ -125,6 +125,16 @@ def needs_much_memory(parameters):
         hoard.append(bytearray(64 * 2**20))
 
 
+def grows_slowly(parameters):
+    import os
+    import time
+
+    hoard = []
+    while os.environ["TRAIN_FUNC_ATTEMPT"] in parameters["attempts"]:
+        hoard.append(bytearray(4 * 2**20))
+        time.sleep(0.05)
+
+
 def ends_with(parameters):
     import sys
 

@@ -13,6 +13,8 @@ from tests.jobs import functions
 from tests.jobs.conftest import processes_of, until
 from tests.messages import unnamed
 from train_func import InvalidInput, JobFailed, JobNotFound, Local, attach, submit
+from train_func.client.stored_run import all_ends
+from train_func.storage import open_store
 
 LIMIT = 300
 
@@ -108,7 +110,14 @@ def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):
     error = failure(job)
     assert error.cause == "memory"
     assert "memory=..." in str(error)
-    assert {pod.reason for pod in Local().job(job.record.job_name).pods()} >= {"OOMKilled"}
+
+
+def test_a_rank_that_grows_to_the_memory_limit_is_killed_before_its_worker_and_starts_again_in_its_pod(home, a_run):
+    run = a_run(workers=1, max_attempts=2, parameters={"attempts": ["1"]})
+    job = submit(functions.grows_slowly, run, on=Local(memory="700Mi"))
+    assert job.wait(LIMIT) == "Succeeded"
+    assert [end.cause for end in all_ends(open_store(job.record.store), job.record) if end.attempt == 1] == ["memory"]
+    assert num_pods(job) == 1
 
 
 def test_a_worker_that_cannot_even_begin_within_its_memory_is_given_up_with_the_remedy(home, a_run):

@@ -38,7 +38,12 @@ def test_its_workers_are_those_of_a_pytorchjob_but_for_what_its_runtime_says(cas
         assert ours.spec[name] == theirs.spec[name], name
     for name in ("image", "command", "resources", "volumeMounts", "securityContext"):
         assert ours.container[name] == theirs.container[name], name
-    own = {"TRAIN_FUNC_WORKER", "TRAIN_FUNC_CPUS", "PET_RDZV_CONF"}  # by the label and the container of each kind
+    own = {
+        "TRAIN_FUNC_WORKER",
+        "TRAIN_FUNC_CPUS",
+        "TRAIN_FUNC_MEMORY",
+        "PET_RDZV_CONF",
+    }  # by the label and the container of each kind
     variables = [[one for one in workers.container["env"] if one["name"] not in own] for workers in (ours, theirs)]
     assert variables[0] == variables[1]
 

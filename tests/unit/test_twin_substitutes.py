@@ -218,7 +218,13 @@ def test_field_references_tell_of_the_pod(path, value):
 
 @pytest.mark.parametrize(("limit", "cores"), [("0.3", "1"), ("1500m", "2"), ("4", "4")])
 def test_the_cpu_limit_is_told_in_whole_cores_rounded_up(limit, cores):
-    assert substitutes.cores({"resources": {"limits": {"cpu": limit}}}) == cores
+    assert substitutes.resource("limits.cpu", {"resources": {"limits": {"cpu": limit}}}, MACHINE) == cores
+
+
+@pytest.mark.parametrize(("limits", "memory"), [({"memory": "1.5Gi"}, 3 * 2**29), ({}, MACHINE.memory)])
+def test_the_memory_limit_is_told_in_bytes_and_without_one_that_of_the_machine(limits, memory):
+    told = substitutes.resource("limits.memory", {"resources": {"limits": {"cpu": "1", **limits}}}, MACHINE)
+    assert int(told) == memory
 
 
 def test_service_names_are_a_loopback_port_that_is_the_same_for_all_workers(jobs):

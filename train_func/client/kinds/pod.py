@@ -221,6 +221,11 @@ def _environment(record: RunRecord, placement: Placement, container: str, number
             "resourceFieldRef",
             {"containerName": container, "resource": "limits.cpu", "divisor": "1"},
         ),
+        _reference(
+            "TRAIN_FUNC_MEMORY",  # that of the node where there is no limit
+            "resourceFieldRef",
+            {"containerName": container, "resource": "limits.memory", "divisor": "1"},
+        ),
         *(_variable(*item) for item in placement.store_settings.items()),
         *(_variable(*item) for item in of_store.items()),
         _variable("HF_TOKEN", SecretKey(secret=placement.hub_secret, key="HF_TOKEN", optional=True)),

@@ -85,6 +85,6 @@ class Node:
         if "fieldRef" in source:
             return substitutes.field(source["fieldRef"]["fieldPath"], self.spec, record)
         if "resourceFieldRef" in source:
-            return substitutes.cores(self.spec.container)
+            return substitutes.resource(source["resourceFieldRef"]["resource"], self.spec.container, self.machine)
         # Only what the manifest itself says is rewritten, never what a variable in it stands for.
         return expand(self.services.local(substitutes.rewrite(entry["value"], mounts)), known)

@@ -1,10 +1,7 @@
-"""What Linux says of the processes of a pod: their signal handlers, memory and environment."""
+"""What Linux says of the processes of a pod: their signal handlers and environment."""
 
 import contextlib
-import os
 from pathlib import Path
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def catches(pid: int, number: int) -> bool:
@@ -15,27 +12,6 @@ def catches(pid: int, number: int) -> bool:
         return False
     mask = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
     return bool(int(mask, 16) >> (number - 1) & 1)
-
-
-def resident_bytes(pids: list[int]) -> int:
-    """Sum of the resident sizes: quick, and too high where pages are shared."""
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            total += int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE_BYTES
-    return total
-
-
-def unreclaimable_bytes(pids: list[int]) -> int:
-    """What the kernel cannot drop: anonymous and shared memory, shared pages counted in proportion (PSS)."""
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines()
-            total += (
-                sum(int(line.split()[1]) for line in lines if line.startswith((b"Pss_Anon:", b"Pss_Shmem:"))) * 1024
-            )
-    return total
 
 
 def of_environment(wanted: dict[str, str]) -> list[int]:

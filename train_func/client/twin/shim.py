@@ -18,10 +18,10 @@ from typing import Any, NoReturn
 
 from train_func import process_tree
 from train_func.client.twin import processes
+from train_func.process_memory import FamilyMemory
 
 TERMINATE = b"T"
 MEMORY_SECONDS = 0.05  # between two looks at the memory
-FAMILY_SECONDS = 0.2  # between two looks at who belongs to the container
 HANDLER_SECONDS = 0.05  # between two looks whether a starting program listens to SIGTERM by now
 MESSAGE_BYTES = 4096  # as the kubelet cuts termination messages
 LOG_TAIL_BYTES = 2048
@@ -60,7 +60,7 @@ class Shim:
         self.out_of_memory = False
         self.kill_at: float | None = None
         self.asking = False
-        self.memory = _Memory(launch.memory_limit)
+        self.memory = None if launch.memory_limit is None else FamilyMemory(launch.memory_limit)
 
     def live(self) -> None:
         """Returns when the container has ended and nothing of it is left."""
@@ -82,7 +82,8 @@ class Shim:
 
     def _wait(self) -> None:
         asking = HANDLER_SECONDS if self.asking else None
-        limits = [limit for limit in (self._grace_left(), self.memory.seconds, asking) if limit is not None]
+        looking = MEMORY_SECONDS if self.memory else None
+        limits = [limit for limit in (self._grace_left(), looking, asking) if limit is not None]
         readable, _, _ = select.select([self.wake, self.commands], [], [], min(limits, default=None))
         if self.wake in readable:
             os.read(self.wake, 4096)
@@ -100,7 +101,7 @@ class Shim:
                 if ended[0] == self.container.pid:
                     code = os.waitstatus_to_exitcode(ended[1])
                     self.exit_code = code if code >= 0 else 128 - code
-        if self.exit_code is None and self.memory.exceeded():
+        if self.exit_code is None and self.memory and self.memory.exceeds():
             self.out_of_memory = True
             self._kill()
         if self.asking and self.exit_code is None:
@@ -141,30 +142,6 @@ class Shim:
         data = json.dumps(what).encode() + b"\n"
         while data:
             data = data[os.write(self.reports, data) :]
-
-
-class _Memory:
-    """Watches the memory of everything below this process."""
-
-    def __init__(self, limit: int | None) -> None:
-        self.limit = limit
-        self.seconds = None if limit is None else MEMORY_SECONDS
-        self._family: list[int] = []
-        self._family_until = 0.0
-        self._suspicious = limit or 0  # the exact look costs milliseconds per GB: only when it can be the limit
-
-    def exceeded(self) -> bool:
-        if self.limit is None:
-            return False
-        now = time.monotonic()
-        if now >= self._family_until:
-            self._family, self._family_until = process_tree.descendants(os.getpid()), now + FAMILY_SECONDS
-        resident = processes.resident_bytes(self._family)
-        if resident <= self._suspicious:
-            return False
-        exact = processes.unreclaimable_bytes(self._family)
-        self._suspicious = resident + max(0, self.limit - exact)
-        return exact > self.limit
 
 
 def listen_for_signals() -> int:

@@ -9,7 +9,7 @@
     paths below a mount             the same paths below its folder, in env, command, workingDir
     secretKeyRef                    the variable of the same name in the process that submitted
     fieldRef                        the pod's name, uid, labels
-    resourceFieldRef                the CPU limit
+    resourceFieldRef                the limit, of CPUs or memory; without one of memory, this machine's
     HOSTNAME                        the pod's name, which does not resolve here
     Service name and port           127.0.0.1 and a port kept free for the job
     GPUs                            CUDA_VISIBLE_DEVICES, dealt over the workers
@@ -135,9 +135,10 @@ def field(path: str, spec: Spec, pod: PodRecord) -> str:
     return {"metadata.name": pod.name, "metadata.uid": pod.uid}[path]
 
 
-def cores(container: Mapping[str, Any]) -> str:
-    """The value for the resourceFieldRef of the CPU limit, rounded up."""
-    return str(quantity.whole(container["resources"]["limits"]["cpu"]))
+def resource(name: str, container: Mapping[str, Any], machine: Machine) -> str:
+    """The value for a resourceFieldRef, rounded up: ``limits.cpu`` or ``limits.memory``."""
+    given = container["resources"]["limits"].get(name.removeprefix("limits."))
+    return str(machine.memory if given is None else quantity.whole(given))
 
 
 def devices(worker: int, container: Mapping[str, Any], machine: Machine) -> str:

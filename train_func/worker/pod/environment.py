@@ -32,6 +32,8 @@ class Environment:
     rendezvous: Mapping[str, str]
     cache_dir: Path
     """Which other pods may share."""
+    memory: int | None = None
+    """Bytes that its processes may have together; None where that is not limited."""
     claims_dir: Path | None = None
     """In which the claims are mounted that the run reads; None where it reads none."""
     timings: Timings = field(default=Timings())
@@ -62,6 +64,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         rendezvous_id=read.text("PET_RDZV_ID", otherwise="PET_MASTER_ADDR"),  # it has the name of the job
         rendezvous=_rendezvous(read),
         cache_dir=machine_cache(environ),
+        memory=read.whole("TRAIN_FUNC_MEMORY", low=1) if "TRAIN_FUNC_MEMORY" in environ else None,
         claims_dir=Path(claims) if (claims := environ.get("TRAIN_FUNC_CLAIMS_DIR")) else None,
     )
     if environment.worker >= num_workers > 0:

@@ -14,8 +14,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from train_func import exits
+from train_func.process_memory import FamilyMemory
 from train_func.process_tree import kill_descendants
-from train_func.worker.pod import output, trackers
+from train_func.worker.pod import memory_guard, output, trackers
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.hang import Hang
 from train_func.worker.pod.hang_watch import HangWatch
@@ -52,6 +53,9 @@ class Launcher:
         self._processes: dict[int, RankProcess] = {}  # by local rank
         self._is_complete = False
         self._hangs = HangWatch(environment.num_workers * environment.num_ranks, num_hangs)
+        self._memory = FamilyMemory(memory_guard.limit_of(environment.memory)) if environment.memory else None
+        self.out_of_memory = False
+        """Whether a rank was killed because this worker came too near to its memory limit."""
         self.hang: Hang | None = None
         """Why ``run`` has returned False, where it was one."""
         self._gate = threading.Lock()
@@ -123,6 +127,9 @@ class Launcher:
                 return False
             if not (alive := self._alive()):
                 return True
+            if self._memory and not self.out_of_memory and self._memory.exceeds():
+                self.out_of_memory = True
+                memory_guard.kill_largest([process.pid for process in alive.values()])
             pids = {self._rank(local_rank): process.pid for local_rank, process in alive.items()}
             if (hang := self._hangs.look(pids, self._group.peers)) and self._tells_first(hang):
                 self.hang = hang

@@ -58,6 +58,7 @@ class Attempt:
         self._root: Verdict | None = None  # of the worker whose end came first, if known
         self._num_charged = self.num_hangs = 0
         self.step = 0  # the last of the training that was done
+        self.out_of_memory = False  # a rank was killed for it before the kernel could
         self._is_stuck = False  # a rank cannot be ended, and may hold what another attempt needs
         self.lease: Lease | None = None
         self.job_end = JobEnd(self._attempts, self._timings.watch)
@@ -188,7 +189,7 @@ class Attempt:
             return self._verdict
 
     def _close(self, ends: list[RankEnd], own: Verdict | None, root: Verdict | None) -> Verdict:
-        out_of_memory = num_memory_kills() > self._num_memory_kills
+        out_of_memory = self.out_of_memory or num_memory_kills() > self._num_memory_kills
         self._is_stuck = any(end.exit_code is None for end in ends)
         found = of_ranks(ends, worker=self._environment.worker, out_of_memory=out_of_memory)
         verdict = found if found and (found.root_cause or own is None) else own

@@ -241,7 +241,7 @@ class Supervisor:
             assert own is not None
             return own
         if self._launcher:
-            self._attempt.step = self._launcher.step
+            self._attempt.step, self._attempt.out_of_memory = self._launcher.step, self._launcher.out_of_memory
         return self._attempt.close(self._ends(), own, root)
 
 

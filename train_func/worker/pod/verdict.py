@@ -11,7 +11,7 @@ from train_func.worker.pod.rank_end import RankEnd
 def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Verdict | None:
     """The verdict on a worker whose ranks have ended so; None when no rank failed by itself.
 
-    ``out_of_memory``: the kernel has killed processes of this worker for want of memory.
+    ``out_of_memory``: processes of this worker were killed for want of memory, by the kernel or before it had to.
     """
     failed = [end for end in ends if end.failed]
     if not failed:
@@ -73,7 +73,7 @@ def _of_signal(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
         return Verdict(exits.KILLED, "killed", f"rank {end.rank} hangs inside the kernel", worker)
     name = signal.Signals(-end.exit_code).name
     if name == "SIGKILL" and out_of_memory:
-        message = f"rank {end.rank} was killed by the kernel: the worker needed more memory than its limit"
+        message = f"rank {end.rank} was killed: the worker needed more memory than its limit"
         return Verdict(exits.MEMORY, "memory", message, worker)
     return Verdict(exits.KILLED, "killed", f"rank {end.rank} was killed by {name}", worker)
 
