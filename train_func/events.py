@@ -36,6 +36,10 @@ class AttemptStarts(Event):
     """Among the attempts of its submission, from 1."""
     at_most: int
     """Grows with every attempt that saves a checkpoint: attempts without progress are counted."""
+    num_free: int = 0
+    """Of the earlier attempts: that do not count."""
+    num_hangs: int = 0
+    """Earlier attempts that ended because a rank got on no more."""
     num_workers: int
     num_ranks: int
     num_threads: int
@@ -47,15 +51,20 @@ class AttemptStarts(Event):
             number = f"attempt {self.attempt} ({self.position} of at most {self.at_most} since it was submitted again)"
         how = "starts again" if self.attempt > 1 else "starts"
         sizes = f"workers: {self.num_workers}, ranks: {self.num_ranks}, threads per rank: {self.num_threads}"
-        why = "; attempts up to the newest checkpoint do not count" if self.position > 1 else ""
-        return f"{number}: {how}; {sizes}{why}"
+        free = f"{counted(self.num_free, 'attempt')} before it"
+        why = f"; not counted, as they led to a checkpoint or were stopped: {free}" if self.num_free else ""
+        wider = "; a rank may now take longer before it counts as hanging" if self.num_hangs else ""
+        return f"{number}: {how}; {sizes}{why}{wider}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RanksRestart(Event):
     """A worker makes another attempt in the same pod; the lines after this one belong to it."""
 
-    WORDS = "worker {worker} starts its ranks again in the same pod, as attempt {attempt}: {message}"
+    WORDS = (
+        "worker {worker} starts its ranks again in the same pod, as attempt {attempt}, because of worker {follows}: "
+        "{message}"
+    )
 
     worker: int
     attempt: int

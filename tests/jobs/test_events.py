@@ -47,7 +47,8 @@ def test_the_client_understands_every_event_of_a_real_job(recorded, capsys):
     assert {event.rank for event in steps} == {0}
     assert job.watch() == "Succeeded"
     shown = capsys.readouterr().out
-    assert all(str(event) in shown for event in (steps[0], steps[-1]))
+    assert str(steps[-1]) in shown
+    assert len(shown.splitlines()) <= 5
     assert events.MARK.strip() not in shown
     assert not any(events.MARK.strip() in line for line in job.logs())
 

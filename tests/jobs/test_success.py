@@ -10,7 +10,7 @@ import pytest
 from tests.jobs.conftest import processes_of, until
 from tests.jobs.functions import fine_tunes, only_meets
 from train_func import Local, attach, submit
-from train_func.client.watch import LOADING
+from train_func.client.display import LOADING
 from train_func.errors import StorageFailed
 
 LIMIT = 300

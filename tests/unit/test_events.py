@@ -46,8 +46,9 @@ def test_an_event_is_one_line_that_is_read_as_what_was_said(event):
 
 
 def test_that_progress_allows_further_attempts_is_said_where_one_starts_again():
-    again, first = TOLD[1], events.AttemptStarts(**{**vars(TOLD[1]), "attempt": 1, "position": 1})
-    assert [("checkpoint" in str(event)) for event in (first, again)] == [False, True]
+    again = TOLD[1]
+    further = events.AttemptStarts(**{**vars(again), "num_free": 1})
+    assert [("checkpoint" in str(event)) for event in (again, further)] == [False, True]
 
 
 def test_a_rank_is_named_in_words_and_as_a_field():

@@ -9,10 +9,10 @@ import pytest
 
 from tests.recorded_jobs import RecordedBackend, RecordedJob, a_record
 from train_func import events
+from train_func.client.display import Display
 from train_func.client.job import Job
 from train_func.client.logs.numbering import Attempt, AttemptLine, headed
 from train_func.client.status import Event
-from train_func.client.watch import Display
 from train_func.errors import InvalidInput, JobFailed
 from train_func.storage import open_store
 from train_func.terminal import shown

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,8 @@ from tests.recorded_jobs import Clock, RecordedJob, a_record
 from train_func import events
 from train_func.client import watch
 from train_func.client.diagnose import Diagnosis, JobMonitor
+from train_func.client.display import LOADING, MOST_PRINTED, PROGRESS_SECONDS, STARTING, Display
 from train_func.client.logs import Attempt, AttemptLine
-from train_func.client.watch import LOADING, MOST_PRINTED, PROGRESS_SECONDS, STARTING, Display
 from train_func.events import Event
 
 
@@ -107,22 +108,51 @@ def test_what_only_follows_from_the_first_end_is_not_told(display, shown):
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_ranks_that_lost_their_peers_are_told_in_a_line_each_behind_the_end_that_they_followed_from(
+def test_ranks_that_lost_their_peers_are_told_in_a_few_words_behind_the_end_that_they_followed_from(
     display, shown, is_late
 ):
     one, root = attempt(), ends(1, 70, "rank 1: ValueError: nan")
     lost = [events.LostPeers(error=f"RuntimeError: {rank}", traceback="at", rank=rank) for rank in (0, 2)]
     told = [lines(one, root, worker=1), lines(one, *lost)]
     tell(display, [line for of in (told if is_late else reversed(told)) for line in of])
-    assert shown() == [str(root), *(f"rank {of.rank} {of}" for of in lost)]
+    first, *others = shown()
+    assert first == str(root)
+    assert [re.findall(r"rank \d|RuntimeError", line) for line in others] == [["rank 0"], ["rank 2"]]
 
 
-def test_where_ranks_start_again_in_the_same_pods_their_reason_comes_before_who_only_lost_a_peer(display, shown):
+def test_where_ranks_start_again_in_the_same_pods_their_reason_comes_first_and_once(display, shown):
+    one, two = attempt(), attempt(2)
     lost = events.LostPeers(error="RuntimeError: closed", traceback="at", rank=0)
-    root = events.RanksRestart(worker=1, attempt=2, message="rank 1 was killed by SIGKILL", follows=1)
-    follower = events.RanksRestart(worker=0, attempt=2, message="worker 1 had ended", follows=1)
-    tell(display, lines(attempt(), lost, follower) + lines(attempt(2), begins(2, 2)) + lines(attempt(), root, worker=1))
-    assert [line for line in shown() if "attempt 2 of" not in line] == [str(root), f"rank 0 {lost}"]
+    same, root = (
+        events.RanksRestart(worker=worker, attempt=2, message="rank 1 was killed by SIGKILL", follows=1)
+        for worker in (0, 1)
+    )
+    tell(display, lines(one, lost) + lines(two, same, begins(2, 2)) + lines(one, root, worker=1))
+    reason, lost_its_peers, starts = shown()
+    assert (reason, starts) == (str(same), str(begins(2, 2)))
+    assert unnamed(reason, "worker 1", root.message) == []
+    assert "rank 0" in lost_its_peers
+
+
+def test_progress_that_was_held_back_is_told_before_the_end_or_the_next_attempt_and_not_after(display, shown):
+    one, killed = attempt(), ends(1, 147, "rank 1 was killed by SIGKILL")
+    tell(display, lines(one, progress(1), progress(2)) + lines(one, killed, worker=1))
+    tell(display, lines(attempt(2), progress(3), progress(4)))
+    tell(display, lines(attempt(3), begins(3, 3)))
+    late = [replace(line, late=True) for line in lines(one, progress(5), progress(6))]
+    tell(display, late)
+    display.finish("a-run", "Failed")
+    steps = [re.search(r"step=(\d+)|SIGKILL|attempt 3|Failed", line)[0] for line in shown()]
+    assert steps == ["step=1", "step=2", "SIGKILL", "step=4", "attempt 3", "Failed"]
+
+
+def test_an_audit_of_the_same_rows_is_told_once_unless_it_finds_something_else(display, shown):
+    def audit(what, missing=0):
+        return events.RowsAudited(what=what, counts={"rows": 101, "missing": missing}, world_size=2)
+
+    told = [audit("held_out"), audit("epoch=1"), audit("held_out"), audit("epoch=2"), audit("held_out", missing=7)]
+    tell(display, lines(attempt(), *told))
+    assert shown() == [str(one) for number, one in enumerate(told) if number != 2]
 
 
 def test_ranks_whose_peers_left_no_word_are_told_in_the_end(display, shown):
@@ -130,7 +160,8 @@ def test_ranks_whose_peers_left_no_word_are_told_in_the_end(display, shown):
     tell(display, lines(attempt(), lost))
     assert shown() == []
     display.finish("a-run", "Failed")
-    assert shown() == [f"rank 0 {lost}", "a-run: Failed"]
+    told, state = shown()
+    assert ("rank 0" in told, state) == (True, "a-run: Failed")
 
 
 def test_what_the_cluster_says_of_an_end_that_its_worker_has_told_is_not_told(display, shown):
@@ -173,13 +204,26 @@ def test_of_many_lines_at_once_only_the_first_are_told_and_the_others_counted(di
     assert (str(101 - MOST_PRINTED) in counted, later) == (True, "later")
 
 
-class Ended:
-    """A job that is over."""
+class Runs:
+    """A job that is over after as many looks at its state as are given here."""
 
-    name, state = "a-run", "Failed"
+    name, attach_expression = "a-run", "attach(...)"
+
+    def __init__(self, looks, end="Failed"):
+        self.looks, self.end = looks, end
+
+    @property
+    def state(self):
+        self.looks -= 1
+        return "Running" if self.looks >= 0 else self.end
 
     def wait(self):
-        return self.state
+        return self.end
+
+
+def watched(job, told):
+    monitor = JobMonitor(a_record(), RecordedJob("exit_1"))
+    return watch.watch(job, lambda: iter(told), lambda: "newest", monitor, threading.Event(), str)
 
 
 class Interrupted:
@@ -225,17 +269,27 @@ def test_an_interrupt_in_ipython_ends_the_watching_with_one_sentence_and_leaves_
 def test_only_what_says_that_it_is_older_belongs_to_an_earlier_submission(capsys):
     said = [Attempt(number, submitted, "", first=True) for number, submitted in [(1, "older"), (2, ""), (3, "newest")]]
     told = [line for one in said for line in lines(one, events.Note(text=f"told by {one.number}"))]
-    watch.watch(
-        Ended(),
-        lambda: iter(told),
-        lambda: "newest",
-        JobMonitor(a_record(), RecordedJob("exit_1")),
-        threading.Event(),
-        str,
-    )
+    watched(Runs(1), told)
     shown = capsys.readouterr().out
     assert "attempts 1:" in shown
     assert [number for number in (1, 2, 3) if f"told by {number}" in shown] == [2, 3]
+
+
+def test_of_a_job_that_had_ended_before_only_its_last_numbers_are_told(shown):
+    measured = events.Evaluated(step=20, epoch=1, metrics={"eval_loss": 0.25})
+    earlier, newest = Attempt(1, "older", "", first=True), Attempt(2, "newest", "", first=True)
+    said = [events.Reported(step=7, metrics={"loss": 1.5})]
+    told = lines(earlier, *said) + lines(newest, begins(), progress(1), progress(20), measured, "[rank 0] printed")
+    assert watched(Runs(0, "Succeeded"), told) == "Succeeded"
+    *numbers, state, rest = shown()
+    assert (numbers, state) == ([str(progress(20)), str(measured)], "a-run: Succeeded")
+    assert unnamed(rest, "attach(...).logs()") == []
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2])
+def test_the_end_is_told_behind_the_last_line(shown, looks):
+    watched(Runs(looks + 1), lines(attempt(), events.Note(text="the last")))
+    assert [line for line in shown() if "last" in line or "Failed" in line] == ["note: the last", "a-run: Failed"]
 
 
 def test_a_silence_is_told_of_soon_and_then_less_and_less_often(display, clock, shown):

@@ -1,4 +1,4 @@
-"""A plain display of a running job: its state, how its workers start, its progress, its evaluations."""
+"""Watches a running job: joins what its workers say with its state, until it has ended."""
 
 import queue
 import threading
@@ -6,32 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from train_func.client.diagnose import Diagnosis, JobMonitor, patiently
-from train_func.client.logs import Attempt, AttemptLine
-from train_func.client.waiting_notice import WaitingNotice
-from train_func.counted import counted
-from train_func.events import (
-    OF_RANK,
-    AttemptStarts,
-    LogGap,
-    LostPeers,
-    PublishesPending,
-    RanksRestart,
-    Reported,
-    StepProgress,
-    WaitsForPeers,
-    WaitsForStore,
-    WorkerEnds,
-    WorkerStarts,
-)
-from train_func.terminal import in_ipython, shown
+from train_func.client.diagnose import JobMonitor, patiently
+from train_func.client.display import Display
+from train_func.client.logs import AttemptLine
+from train_func.client.stored_run import FINISHED
+from train_func.events import Evaluated, Event, Reported, StepProgress
+from train_func.terminal import in_ipython
 
-PROGRESS_SECONDS = 5.0  # between two progress lines
-MOST_PRINTED = 50  # lines of rank 0 in that time
 LOOK_SECONDS = 0.5  # between two looks at the state while no worker says anything
-STARTING = "the workers start and meet"
-RANK_0 = OF_RANK.format(0)
-LOADING = "the group is complete; its ranks load their libraries"
+SUMMED_UP = (StepProgress, Reported, Evaluated)  # of each the last, where a job had ended before
 
 
 class Watched(Protocol):
@@ -61,6 +44,8 @@ def watch(
 ) -> str:
     """Prints until the job has finished or hangs for good; an interrupt ends the watching, not the job.
 
+    Of a job that had finished before only a summary is printed.
+
     In IPython an interrupt returns. In a program it is raised again, so that it ends the program too.
 
     Args:
@@ -76,8 +61,14 @@ def watch(
     display = Display()
     try:
         newest = submitted()
-        for line in _as_they_come(job, lines(), display, monitor):
-            if newest and line.attempt.submitted not in ("", newest):
+        if (state := job.state) in FINISHED:
+            last = _last_told(lines(), newest)
+            amiss_of_it = amiss() if state == "Succeeded" else ""
+            display.say_of_ended(job.name, state, last, job.attach_expression, amiss_of_it)
+            return state
+        display.state(job.name, state)
+        for line in _as_they_come(job, state, lines(), display, monitor):
+            if _is_earlier(line, newest):
                 display.pass_over(line.attempt)
             else:
                 display.tell(line)
@@ -94,175 +85,33 @@ def watch(
     return state
 
 
-class Display:
-    """Prints lines after the seconds since the watching began; of the progress only some, and the last."""
+def _is_earlier(line: AttemptLine, newest: str) -> bool:
+    """Whether it belongs to a submission before the newest one."""
+    return bool(newest) and line.attempt.submitted not in ("", newest)
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._begun = clock()
-        self._progress = -PROGRESS_SECONDS
-        self._printing, self._num_printed = -PROGRESS_SECONDS, 0  # since when so many lines of rank 0 were counted
-        self._held: StepProgress | Reported | None = None  # progress that came too soon after the one before it
-        self._state = ""
-        self._shown: set[str] = set()  # first lines of what hinders the job
-        self._passed: list[int] = []
-        self._attempt: Attempt | None = None
-        self._ends: set[object] = set()  # ends of workers of this attempt that were shown
-        self._lost: list[str] = []  # ranks that lost their peers, shown after the end that they followed from
-        self._next = STARTING  # what is shown while no event comes
-        self._last = ""
-        self._notice = WaitingNotice(clock)
 
-    @property
-    def shown(self) -> str:
-        """The state that was shown last; what was submitted is at least Created."""
-        return self._state or "Created"
-
-    def state(self, name: str, state: str) -> None:
-        """Shows the state when it has changed."""
-        if state != self._state:
-            self._state = state
-            self._say(f"{name}: {state}")
-
-    def diagnoses(self, found: list[Diagnosis]) -> None:
-        """Shows what hinders the job, or happened to a worker."""
-        for diagnosis in found:
-            if diagnosis.permanent and diagnosis.headline in self._shown:
-                self._say(f"waiting does not help: {diagnosis.remedy}")
-            elif not (diagnosis.said and self._are_known({diagnosis.said})):
-                self._shown.add(diagnosis.headline)
-                self._say(str(diagnosis))
-
-    def finish(self, name: str, state: str, amiss: str = "") -> None:
-        """Shows the last progress, the last state, and the warning about a job that has succeeded."""
-        self._tell_earlier()
-        self._tell_unprinted()
-        self._tell_lost()
-        if self._held:
-            self._say(str(self._held))
-        self.state(name, state)
-        if amiss:
-            self._say(f"{name}: {amiss}")
-
-    def pass_over(self, attempt: Attempt) -> None:
-        """Counts an attempt whose lines are not shown here."""
-        if attempt.number not in self._passed:
-            self._passed.append(attempt.number)
-
-    def tell(self, line: AttemptLine) -> None:
-        """Shows a line if it belongs in the display."""
-        if line.attempt is not self._attempt and not line.late:
-            self._begin(line.attempt)
-        match line.event:
-            case None if line.text.startswith(RANK_0):
-                self._tell_printed(line.text.removeprefix(RANK_0))
-                return
-            case None | WorkerStarts() | LogGap() | WorkerEnds(exit_code=0):
-                return
-            case WaitsForStore(purpose=""):
-                return  # the monitor tells which workers do
-            case WaitsForStore() | WaitsForPeers() if line.worker != 0:
-                return  # what one waits for, all wait for
-            case RanksRestart() as restart if restart.follows != restart.worker:
-                return
-            case WorkerEnds() as end if self._was_shown(end):
-                return
-            case LostPeers() as lost:
-                self._lost.append(f"rank {lost.rank} {lost}")
-                if self._ends:
-                    self._tell_lost()
-                return
-            case StepProgress() | Reported() as progress:
-                self._tell_progress(progress)
-                return
-        self._next = LOADING if isinstance(line.event, (AttemptStarts, PublishesPending)) else ""
-        self._say(str(line.event))
-        if isinstance(line.event, (WorkerEnds, RanksRestart)):
-            self._tell_lost()
-
-    def _tell_lost(self) -> None:
-        for text in self._lost:
-            if text not in self._ends:
-                self._say(text)
-        self._lost = []
-
-    def _tell_printed(self, text: str) -> None:
-        """A line of rank 0; of many at once only the first."""
-        now = self._clock()
-        if now - self._printing >= PROGRESS_SECONDS:
-            self._tell_unprinted()
-            self._printing = now
-        self._num_printed += 1
-        if self._num_printed <= MOST_PRINTED:
-            self._next = ""
-            self._say(text)
-
-    def _tell_unprinted(self) -> None:
-        if (left_out := self._num_printed - MOST_PRINTED) > 0:
-            self._say(f"{counted(left_out, 'further line')} of rank 0: logs() shows them")
-        self._num_printed = 0
-
-    def idle(self) -> None:
-        """Shows what is due when no event has come for a while."""
-        if self._num_printed > MOST_PRINTED and self._clock() - self._printing >= PROGRESS_SECONDS:
-            self._tell_unprinted()
-        if self._held and self._clock() - self._progress >= PROGRESS_SECONDS:
-            self._tell_progress(self._held)
-        if self._next and self._state in ("Created", "Running", "Restarting"):
-            self._say(self._next)
-            self._next = ""
-        elif self._state and (words := self._notice.due(self._state)):
-            print(f"{self._clock() - self._begun:6.1f} s  {words}", flush=True)
-
-    def _begin(self, attempt: Attempt) -> None:
-        self._tell_earlier()
-        self._attempt, self._ends = attempt, set()
-        self._next = "" if self._last == STARTING else STARTING
-
-    def _tell_earlier(self) -> None:
-        if self._passed:
-            earlier = ", ".join(map(str, self._passed))
-            self._say(f"earlier submissions had the attempts {earlier}: logs() shows them too")
-            self._passed = []
-
-    def _was_shown(self, end: WorkerEnds) -> bool:
-        """Whether an end was shown that this one repeats, or that it, or both, followed from."""
-        return self._are_known({end.worker if end.follows is None else end.follows, end.message})
-
-    def _are_known(self, end: set[object]) -> bool:
-        """Whether one of these, the worker that ended and what it said, was shown; from now on all of them were."""
-        known = not self._ends.isdisjoint(end)
-        self._ends |= end
-        return known
-
-    def _tell_progress(self, progress: StepProgress | Reported) -> None:
-        now = self._clock()
-        is_last = isinstance(progress, StepProgress) and progress.step >= progress.num_steps
-        if now - self._progress < PROGRESS_SECONDS and not is_last:
-            self._held = progress
-            return
-        self._held = None
-        self._progress = now
-        self._say(str(progress))
-
-    def _say(self, text: str) -> None:
-        self._last = text
-        self._notice.heard()
-        print(f"{self._clock() - self._begun:6.1f} s  {shown(text)}", flush=True)
+def _last_told(lines: Iterator[AttemptLine], newest: str) -> list[Event]:
+    """Of the newest submission the last progress, report and evaluation, as far as there are any, in their order."""
+    last: dict[type[Event], Event] = {}
+    for line in lines:
+        if isinstance(line.event, SUMMED_UP) and not _is_earlier(line, newest):
+            last.pop(type(line.event), None)
+            last[type(line.event)] = line.event
+    return list(last.values())
 
 
 def _as_they_come(
-    job: "Watched", lines: Iterator[AttemptLine], display: Display, monitor: JobMonitor
+    job: "Watched", state: str, lines: Iterator[AttemptLine], display: Display, monitor: JobMonitor
 ) -> Iterator[AttemptLine]:
     """The lines, until the job has ended or hangs for good; the state and what hinders it are shown meanwhile."""
     come: queue.Queue[AttemptLine | BaseException | None] = queue.Queue()
     threading.Thread(target=_follow, args=(lines, come), daemon=True).start()
-    looked, state = -LOOK_SECONDS, job.state
-    display.state(job.name, state)
+    looked = -LOOK_SECONDS
     while True:
         if time.monotonic() - looked >= LOOK_SECONDS:
             state = patiently(lambda: job.state, state)
-            display.state(job.name, state)
+            if state not in FINISHED:  # an end is shown behind the last lines
+                display.state(job.name, state)
             display.diagnoses(monitor.look())
             if monitor.failure():
                 return

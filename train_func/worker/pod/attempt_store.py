@@ -72,10 +72,19 @@ class Start:
 
     lease: Lease
     num_started: int
+    num_free: int
     at_most: int
     num_out_of_memory: int
     num_hangs: int
     refused: Verdict | None
+
+    @classmethod
+    def of(cls, lease: Lease, account: Account, refused: Verdict | None) -> Self:
+        """The start of an attempt after those in the account."""
+        num_free = account.num_started - account.num_charged
+        return cls(
+            lease, account.num_started, num_free, account.at_most, account.num_out_of_memory, account.num_hangs, refused
+        )
 
     def to_json(self) -> str:
         """As it is said."""
@@ -94,6 +103,8 @@ class Start:
             attempt=self.lease.attempt,
             position=self.num_started + 1,
             at_most=self.at_most,
+            num_free=self.num_free,
+            num_hangs=self.num_hangs,
             num_workers=environment.num_workers,
             num_ranks=environment.num_workers * environment.num_ranks,
             num_threads=environment.num_threads,

@@ -108,7 +108,7 @@ class Attempt:
         account = patiently(self._attempts.account, self._stop, self._timings)
         lease = patiently(self._attempts.claim, self._stop, self._timings)
         refused = account.verdict(self._environment.worker) if account.spent else None
-        return Start(lease, account.num_started, account.at_most, account.num_out_of_memory, account.num_hangs, refused)
+        return Start.of(lease, account, refused)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
