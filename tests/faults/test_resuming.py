@@ -45,6 +45,10 @@ def first_line(text, begin):
     return next(line for line in text.splitlines() if line.startswith(begin))
 
 
+def first_step(text):
+    return int(first_line(text, "step ").split()[1])
+
+
 def killed_at(step):
     """Rank 1 dies in that step."""
     return {"point": "update", "rank": 1, "nth": step}
@@ -61,7 +65,7 @@ def test_a_job_killed_when_epoch_two_is_saved_goes_on_with_the_first_step_of_epo
     assert codes == [[-9, -9], [0, 0]]
     for rank in range(2):
         text = output(tmp_path / "killed", 2, rank)
-        assert int(first_line(text, "step ").split()[1]) == 15  # of 21
+        assert first_step(text) == 15  # of 21
         assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
     assert first_line(output(tmp_path / "killed", 2), "audit epoch=").startswith("audit epoch=3 rows=101 used_once=101")
 
@@ -78,6 +82,32 @@ def test_another_number_of_ranks_goes_on_with_the_same_steps(tmp_path, size):
     assert moved["epochs"] == whole["epochs"]
     losses = [[of["loss"] for of in found["log"] if "loss" in of] for found in (whole, moved)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_another_number_of_ranks_goes_on_with_the_same_global_batches_of_an_own_loop(tmp_path, size):
+    assert attempts(tmp_path / "whole", (2, None), training="with_own_loop")[0] == [0, 0]
+    killed = {**killed_at(11), "attempt": 1}
+    codes = attempts(tmp_path / "moved", (2, killed), (size, None), training="with_own_loop")
+    assert codes[0][1] == -9
+    assert codes[1] == [0] * size
+    assert first_step(output(tmp_path / "moved", 2)) > 1
+    whole, moved = (result(tmp_path / name) for name in ("whole", "moved"))
+    assert moved["rows"] == whole["rows"]
+    assert moved["losses"] == pytest.approx(whole["losses"], rel=1e-4)
+
+
+@pytest.mark.parametrize("training", ["with_trainer", "with_own_loop"])
+def test_a_training_that_goes_on_loads_no_row_before_its_place(tmp_path, training):
+    last = {"point": "update", "rank": 0, "nth": 20, "attempt": 1}  # of the 21 steps of an epoch of 321 rows
+    settings = {"training": training, "num_rows": 321, "epochs": 1, "waits": True}
+    codes = attempts(tmp_path, (1, last), (1, None), **settings)
+    assert codes == [[-9], [0]]
+    text = output(tmp_path, 2)
+    left = 321 - 16 * (first_step(text) - 1)
+    assert 0 < left < 321 // 5
+    read = int(first_line(text, "rows read: ").split()[-1])
+    assert left <= read <= left + 3  # of the last step's micro-batches three hold nothing but a filler
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_stops_with_the_code_for_data(tmp_path):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.faults.test_resuming import attempts, output, result
+from tests.faults.test_resuming import attempts, first_step, output, result
 from tests.mounts import needs_mount, run_on_disk
 from tests.s3_servers import s3_server
 from tests.tcp_proxy import Cut, tcp_proxy
@@ -53,10 +53,6 @@ def steps_saved(text):
 
 def most_at_once(text):
     return max(int(number) for number in re.findall(r"^(\d+) saves are under way$", text, re.MULTILINE))
-
-
-def first_step(text):
-    return int(re.search(r"^step (\d+) is done$", text, re.MULTILINE)[1])
 
 
 def check_went_on(folder, undisturbed):

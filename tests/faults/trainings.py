@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import random
 import subprocess
@@ -99,9 +100,28 @@ class Spoils(TrainerCallback):
 
 class Waits(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
-        for thread in threading.enumerate():
-            if thread.name == "checkpoint":
-                thread.join()
+        wait_for_saves()
+
+
+def wait_for_saves():
+    for thread in threading.enumerate():
+        if thread.name == "checkpoint":
+            thread.join()
+
+
+class Rows:
+    """Rows that know their numbers, and count how many of them were read."""
+
+    def __init__(self, num_rows):
+        self.num_read = 0
+        self.dataset = small.rows(num_rows).add_column("number", range(num_rows)).with_transform(self._count)
+
+    def _count(self, rows):
+        self.num_read += len(rows["number"])
+        return rows
+
+    def tell(self):
+        os.write(1, f"\nrows read: {self.num_read}\n".encode())
 
 
 def tell(step):
@@ -124,7 +144,16 @@ def leave(folder, session, found):
 
 
 def with_trainer(
-    folder, *, to_best=False, own=(), spoils=(), waits=False, has_frozen=False, vocabulary=small.VOCABULARY, **fields
+    folder,
+    *,
+    to_best=False,
+    own=(),
+    spoils=(),
+    waits=False,
+    has_frozen=False,
+    vocabulary=small.VOCABULARY,
+    num_rows=NUM_ROWS,
+    **fields,
 ):
     """A Trainer; ``to_best``: with early stopping, and the best weights in the end; ``own``: other arguments.
 
@@ -133,8 +162,8 @@ def with_trainer(
     """
     record = record_of(folder, **fields)
     with Session({"train_func": record.to_dict()}) as session:
-        rows = small.rows(NUM_ROWS)
-        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+        rows = Rows(num_rows)
+        plan = split_dataset_by_node(session.plan(rows.dataset), session.rank, session.world_size)
         best = {
             "save_strategy": "epoch",
             "load_best_model_at_end": True,
@@ -159,6 +188,7 @@ def with_trainer(
             ],
         )
         trainer.train()
+        rows.tell()
         draws.draw()
         found = {
             "weights": digest_of(trainer.model.state_dict()),
@@ -172,16 +202,16 @@ def with_trainer(
         session.publish(trainer)
 
 
-def with_own_loop(folder, **fields):
+def with_own_loop(folder, *, waits=False, num_rows=NUM_ROWS, **fields):
     """A loop of one's own, with DDP, a schedule, dropout and accumulation."""
     record = record_of(folder, **fields)
     with Session({"train_func": record.to_dict()}) as session:
-        rows = small.rows(NUM_ROWS).add_column("number", range(NUM_ROWS))
-        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+        rows, num_steps = Rows(num_rows), record.run.epochs * math.ceil(num_rows / record.run.batch_size)
+        plan = split_dataset_by_node(session.plan(rows.dataset), session.rank, session.world_size)
         model = small.model(dropout=0.1)
         parallel = DistributedDataParallel(model) if session.world_size > 1 else model
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=EPOCHS * STEPS_PER_EPOCH)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=num_steps)
         steps, draws = Steps(), Draws()
         session.checkpoint(parallel, optimizer, schedule=schedule, steps=steps, draws=draws)
         for step in session.steps(plan, collate_numbered):
@@ -203,6 +233,9 @@ def with_own_loop(folder, **fields):
             steps.add(world.gather((numbers, sum(losses))))
             draws.draw(world.gather)
             tell(step.number)
+            if waits:
+                wait_for_saves()
+        rows.tell()
         draws.draw(world.gather)
         found = {
             "weights": digest_of(model.state_dict()),
