@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from transformers.trainer_callback import ExportableState, TrainerState
 
+from train_func.worker.checkpoint.state import State
+
 if TYPE_CHECKING:
     from transformers import Trainer
 
@@ -56,11 +58,17 @@ def frozen(model: torch.nn.Module) -> frozenset[int]:
 
 
 def of_rank(trainer: "Trainer", used: Any, votes: list[str]) -> dict[str, Any]:
-    """What each rank has for itself; ``used``: ids of the rows it has used in the epoch."""
+    """What each rank has for itself; ``used``: ids of the rows it has used in the epoch.
+
+    Raises:
+        InvalidInput: (cause "code") a callback's state holds what is neither a tensor nor plain, which it names.
+    """
+    callbacks = [[type(of).__name__, of.state().get("attributes", {})] for of in _stateful(trainer)]
+    State.of({f"{name}[{number}]": kept for number, (name, kept) in enumerate(callbacks)}, "callbacks")
     return {
         "used": used,
         "votes": votes,
-        "callbacks": [[type(of).__name__, of.state().get("attributes", {})] for of in _stateful(trainer)],
+        "callbacks": callbacks,
         "flos": float(trainer.current_flos),
         "random": random_state(),
     }
