@@ -759,6 +759,22 @@ def test_what_cannot_be_published_is_not_trained(a_record, store, kind):
             session.publish(trainer)
 
 
+def test_how_many_checkpoints_are_kept_and_what_is_in_them_is_refused_of_our_trainer_alone(a_record):
+    asked = {"save_total_limit": 3, "save_only_model": True}
+    parameters = a_record(address="", epochs=1).parameters()
+    with Session(parameters) as session:
+        session.arguments(**asked)  # which may be for transformers' own
+        trainer = trainer_of(session, parameters, **asked)
+        with pytest.raises(InvalidInput) as refused:
+            trainer.train()
+        assert [named for named in asked for fault in refused.value.faults if f"({named}=" in fault] == [*asked]
+        assert trainer.state.global_step == 0
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, kind=transformers.Trainer, **asked)
+        trainer.train()
+        assert trainer.state.global_step > 0
+
+
 @pytest.mark.parametrize("launched", [{"RANK": "0"}, {"TRAIN_FUNC_ATTEMPT": "1"}])
 def test_ranks_and_pods_without_a_store_are_refused_before_they_train(a_record, monkeypatch, launched):
     for name, value in launched.items():

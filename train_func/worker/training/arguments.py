@@ -29,6 +29,8 @@ DECIDED = {
     "auto_find_batch_size": "the plan fixes the batches: set micro_batch_size of the Run",
     "train_sampling_strategy": "the plan fixes the order",
     "ignore_data_skip": "a training that goes on knows which rows come next",
+    "save_total_limit": "two checkpoints and the best weights are kept until the training is published",
+    "save_only_model": "a training goes on with its optimizer, its schedule and the place in its plan",
     "enable_jit_checkpoint": "it lets a training that a signal has stopped look as if it had ended",
 }
 # What they must be in every training on a plan.
@@ -40,6 +42,8 @@ ALWAYS: dict[str, Any] = {
     "ignore_data_skip": False,
     "enable_jit_checkpoint": False,
 }
+# What our Trainer does with its checkpoints, and transformers' own with the folders that it writes as it is told.
+IN_THE_STORE: dict[str, Any] = {"save_total_limit": None, "save_only_model": False}
 # With a tracker, the training loss is logged about a hundred times.
 TRACKED = {"logging_strategy": "steps", "logging_steps": 0.01}
 
@@ -132,6 +136,7 @@ def argument_faults(args: transformers.TrainingArguments, facts: PlanFacts) -> l
     """What in ``args`` does not fit the plan that is to be trained on."""
     wanted = {
         **ALWAYS,
+        **IN_THE_STORE,
         "num_train_epochs": facts.num_epochs,
         "gradient_accumulation_steps": facts.accumulation,
     }
@@ -154,5 +159,5 @@ def _faults(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     return [
         f"TrainingArguments({name}={given[name]!r}): expected {wanted[name]!r}, because {why}"
         for name, why in DECIDED.items()
-        if name in given and given[name] != wanted[name]
+        if name in given and name in wanted and given[name] != wanted[name]
     ]
