@@ -17,8 +17,8 @@ SHELL := bash
 .PHONY: run cancel known setup test test-all faults recovery test-wheel check image test-cluster test-cluster-all lock
 
 BIN := .venv/bin
-# Two processes share the files of tests, in their order: the long ones come first. The time-out is only for what hangs.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 1800
+# Three processes, which often wait, share the files of tests, in their order: the long ones come first. The time-out is only for what hangs.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --timeout 1800
 
 # Jobs, cache and the default store lie where every notebook and program of this person has them: a notebook opened
 # beside make run finds its jobs. TRAIN_FUNC_HOME, or a STORE, names another place.

@@ -68,7 +68,7 @@ def result(made):
     ("how", "workers", "ranks"),
     [
         ("sleeps", 2, 1),
-        ("is stopped", 1, 2),
+        pytest.param("is stopped", 1, 2, marks=pytest.mark.slow),
         pytest.param("sleeps", 1, 2, marks=pytest.mark.slow),
         pytest.param("is stopped", 2, 1, marks=pytest.mark.slow),
     ],

@@ -60,7 +60,10 @@ def newest_of(job):
     return Pointer.from_json(data, "").kept[0].step
 
 
-@pytest.mark.parametrize(("signalled", "is_repeated"), [([0], False), ([1], False), ([0, 1], True)])
+@pytest.mark.parametrize(
+    ("signalled", "is_repeated"),
+    [([0], False), pytest.param([1], False, marks=pytest.mark.slow), ([0, 1], True)],
+)
 def test_all_workers_stop_behind_the_same_step_and_lose_none(job, signalled, is_repeated):
     """``is_repeated``: the signal comes again and again, while the save takes 3 s and until it is over."""
     slow = {"point": "checkpoint file written", "attempt": 1, "seconds": 3}

@@ -1,8 +1,8 @@
 """Notebook 01 on real sentences: accurate at any number of workers, and every row used as often as it should be.
 
-By default two workers with one seed of the split, for half of the epochs. The long proofs train all epochs: two workers
-with two seeds, and one, three and four workers with one, because all train on the same batches.
-TRAIN_FUNC_TEST_SEEDS=5 runs every number with five, about 20 minutes.
+All are long proofs; test_finetune asks the same of the rows that are shipped. Two workers train with two seeds, and
+one, three and four workers with one, because all train on the same batches. TRAIN_FUNC_TEST_SEEDS=5 runs every number
+with five, about 20 minutes.
 """
 
 import functools
@@ -16,6 +16,7 @@ import pytest
 
 from tests.contracts.test_notebooks import ROOT
 
+pytestmark = pytest.mark.slow
 NOTEBOOK = ROOT / "notebooks/01_finetune.ipynb"
 ALL_SEEDS = os.environ.get("TRAIN_FUNC_TEST_SEEDS") == "5"
 SEEDS = (1, 2, 3, 4, 5) if ALL_SEEDS else (1, 2)
@@ -74,7 +75,6 @@ def test_rows_of_the_users_own_file_are_shown_with_the_names_of_its_classes(show
     assert {truth == prediction for truth, prediction in judged} == {True, False}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_two_workers_reach_090_as_the_mean_of_split_seeds(shown):
     by_seed = {seed: shown(2, seed) for seed in SEEDS}
@@ -82,7 +82,6 @@ def test_two_workers_reach_090_as_the_mean_of_split_seeds(shown):
     assert len({*map(tuple, map(sorted, map(held_out_audit, by_seed.values())))}) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("workers", [1, 3, 4])
 def test_other_numbers_of_workers_do_the_same(shown, workers):

@@ -102,7 +102,7 @@ def test_a_best_model_by_a_metric_that_a_callback_adds_is_trained(a_record):
         assert trainer.state.best_metric == 0.5
 
 
-@pytest.mark.parametrize("prefix", ["eval", "test"])
+@pytest.mark.parametrize("prefix", ["eval", pytest.param("test", marks=pytest.mark.slow)])
 def test_a_metric_that_has_the_prefix_already_gets_no_second_one(a_record, store, prefix):
     """As transformers does it; published metrics have plain names."""
     with Session(a_record().parameters()) as session:
@@ -205,7 +205,7 @@ def test_a_rehearsed_measurement_changes_neither_the_training_nor_what_is_measur
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+@pytest.mark.parametrize("kind", [Trainer, pytest.param(transformers.Trainer, marks=pytest.mark.slow)])
 def test_a_model_that_cannot_be_measured_in_the_end_is_published_without_metrics(a_record, store, kind, capsys):
     parameters = a_record(epochs=1).parameters()
     with Session(parameters) as session:
@@ -237,8 +237,17 @@ class TrackerAway(transformers.TrainerCallback):
             raise ConnectionError("tracking server is away")
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
-@pytest.mark.parametrize("event", ["on_log", "on_evaluate", "log of a subclass"])
+@pytest.mark.parametrize(
+    ("kind", "event"),
+    [
+        (Trainer, "on_log"),
+        (transformers.Trainer, "log of a subclass"),
+        pytest.param(Trainer, "on_evaluate", marks=pytest.mark.slow),
+        pytest.param(Trainer, "log of a subclass", marks=pytest.mark.slow),
+        pytest.param(transformers.Trainer, "on_log", marks=pytest.mark.slow),
+        pytest.param(transformers.Trainer, "on_evaluate", marks=pytest.mark.slow),
+    ],
+)
 def test_what_was_measured_is_published_though_a_tracker_cannot_be_told(a_record, store, kind, event, capsys):
     """The training evaluates nothing, so that publishing does."""
     parameters = a_record(epochs=1).parameters()
@@ -348,7 +357,7 @@ def test_what_is_measured_again_leaves_out_what_the_training_left_out(a_record, 
     assert all(isinstance(output, tuple) and not output for output in outputs)
 
 
-@pytest.mark.parametrize("name", ["some", "whole", "both"])
+@pytest.mark.parametrize("name", ["both", *(pytest.param(name, marks=pytest.mark.slow) for name in ("some", "whole"))])
 def test_of_transformers_own_eval_dataset_only_all_held_out_rows_are_what_is_published(a_record, store, name):
     """AttemptLine by their ids; as many rows of the training are others."""
     parameters = a_record(epochs=1).parameters()

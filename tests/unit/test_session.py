@@ -336,7 +336,10 @@ def columns_of_the_model(rows):
     return rows.select_columns(["row_id", "label", "input_ids", "attention_mask"])
 
 
-@pytest.mark.parametrize("change, prefix", [(lambda rows: rows, "eval"), (columns_of_the_model, "test")])
+@pytest.mark.parametrize(
+    "change, prefix",
+    [(lambda rows: rows, "eval"), pytest.param(columns_of_the_model, "test", marks=pytest.mark.slow)],
+)
 def test_transformers_own_evaluation_of_the_held_out_rows_is_published_with_either_source_of_rows(
     a_record, store, change, prefix
 ):
@@ -563,7 +566,7 @@ def test_a_best_model_that_may_not_be_saved_is_refused_before_the_first_step(a_r
         assert trainer.state.global_step == 0
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+@pytest.mark.parametrize("kind", [Trainer, pytest.param(transformers.Trainer, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "saves, loaded",
     [
@@ -708,8 +711,8 @@ def test_ranks_exchange_what_callbacks_ask_for_only_where_a_callback_may_ask_one
     "ended_after, counted, num_steps",
     [
         ([2], [2, 3], 10),
-        ([2, 4, 6], [], 6),
-        ([4, 6], [1, 3], 10),
+        pytest.param([2, 4, 6], [], 6, marks=pytest.mark.slow),
+        pytest.param([4, 6], [1, 3], 10, marks=pytest.mark.slow),
         ([2, 6], [2, 3], 10),  # asked to end where it ends, an epoch is whole
     ],
 )
