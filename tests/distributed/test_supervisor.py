@@ -87,8 +87,11 @@ def test_a_finished_run_is_not_trained_again(job):
     (forbidden / "__init__.py").write_text("raise SystemExit('torch was imported')")
     made.environment["PYTHONPATH"] = os.pathsep.join([str(forbidden.parent), os.environ.get("PYTHONPATH", "")])
     result = {"attempt": 1, "generation": 1, "step": 1, "num_steps": 1, "metrics": {}, "audit": {}, "files": {}}
-    open_store(made.record.store).put("a-run/result.json", json.dumps(result).encode())
+    store = open_store(made.record.store)
+    store.put("a-run/result.json", json.dumps(result).encode())
+    store.put("a-run/checkpoints/0/newest.json", b"of an attempt that was killed before it had deleted them")
     assert made.start().exit_codes() == [0]
+    assert store.list("a-run/checkpoints/") == []
 
 
 def test_an_exception_of_one_rank_is_the_root_and_its_peer_follows(job):

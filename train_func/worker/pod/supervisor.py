@@ -24,7 +24,7 @@ from train_func.worker.pod.launcher import Launcher
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import NotFormed, PeersLost
 from train_func.worker.pod.processes import reap_orphans
-from train_func.worker.pod.publish import complete
+from train_func.worker.pod.publish import complete, delete_checkpoints
 from train_func.worker.pod.rank_end import RankEnd
 from train_func.worker.pod.rank_process import Template
 from train_func.worker.pod.rendezvous import Group, meet
@@ -194,6 +194,7 @@ class Supervisor:
         self._stop.check()
         self._attempt.prepare()  # first, because it knows within seconds why a store cannot be used
         if patiently(lambda: complete(store, record), self._stop, environment.timings):
+            delete_checkpoints(store, record, environment.timings.record)  # who has published may have died before it
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
         if done := self._attempt.publish_pending([]):
             return done
