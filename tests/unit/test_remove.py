@@ -333,6 +333,16 @@ def test_the_first_digits_of_the_last_part_are_enough_where_they_tell_a_run_from
     assert {key.partition("/")[0] for key in keys_of(store)} == {record.name for record in records[1:]}
 
 
+def test_a_run_is_attached_to_by_a_beginning_that_no_other_has_and_several_are_listed(store, backend):
+    stars, moons = (put_run(store, Run(name=name)).name for name in ("stars", "stars-and-moons"))
+    for given, meant in {moons[:7]: moons, stars[:-3]: stars, stars[: len("stars-") + 1]: stars}.items():
+        assert attach(given, on=backend).name == meant
+    assert attach(stars, on=backend).name == stars
+    with pytest.raises(InvalidInput) as refused:
+        attach("star", on=backend)
+    assert unnamed(refused.value, "'star'", stars, moons) == []
+
+
 @pytest.mark.parametrize("name", ["unknown", "stars", f"stars-{'0' * 12}"])
 def test_of_an_unknown_name_the_nearest_are_named(store, backend, name):
     near = put_run(store, Run(name="stars"))

@@ -14,7 +14,7 @@ from train_func.client import registry
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.fetch import as_fetched, remove_fetched
 from train_func.client.submission import SubmissionRecord
-from train_func.client.unknown_run import POSSIBLE, whole_name
+from train_func.client.unknown_run import whole_name
 from train_func.counted import counted, sized
 from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
 from train_func.layout import INPUTS, MODEL_MANIFEST, PROBES, RUN, SUMS, RunKeys, later_generations
@@ -46,8 +46,8 @@ def remove(name: str, *, on: Backend | None = None) -> None:
     removal that was interrupted is completed by another one.
 
     Args:
-        name: of the run, as ``job.name`` and ``runs()`` give it; of its last part the first digits are enough where
-            they tell it from others.
+        name: of the run, as ``job.name`` and ``runs()`` give it; of its last part the first digits, at least one, are
+            enough where they tell it from others.
         on: the backend whose store has the run, ``Local()`` by default.
 
     Raises:
@@ -81,10 +81,8 @@ class Removal:
     @classmethod
     def of(cls, name: str, backend: Backend) -> "Removal":
         """Raises what ``remove`` raises; nothing is changed."""
-        if not isinstance(name, str) or not POSSIBLE.fullmatch(name):
-            raise InvalidInput(f"remove was given {name!r}; the name of a run is expected, such as job.name")
         store = open_store(backend.store_address())
-        name = whole_name(store, name, "remove")
+        name = whole_name(store, name, "remove", in_part=False)  # a cell that runs again must not remove the next one
         files = tuple(store.list(f"{name}/"))
         numbers = _generations(name, files)
         copy = backend.models_folder() / name

@@ -20,7 +20,7 @@ from train_func.client.source import Source, pack
 from train_func.client.stored_run import FINISHED, newest_checkpoint
 from train_func.client.submission import SubmissionRecord
 from train_func.client.unfinished import unfinished_note
-from train_func.client.unknown_run import POSSIBLE, unknown_run
+from train_func.client.unknown_run import unknown_run, whole_name
 from train_func.counted import counted
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.layout import CELLS, INPUTS, PROBES, RUN, SOURCE
@@ -186,13 +186,17 @@ def _checked(backend: Backend, run: Run) -> tuple[Store, Facts]:
 def attach(name: str, *, on: Backend | None = None) -> Job:
     """The handle on a run that was submitted before, from any kernel.
 
+    Args:
+        name: of the run, as ``job.name`` and ``runs()`` give it; a beginning that no other run has is enough.
+        on: the backend whose store has the run, ``Local()`` by default.
+
     Raises:
+        InvalidInput: several runs are named so.
         JobNotFound: the store of that backend holds no such run; the most similar names are listed.
     """
     backend = registry.given(on)
-    if not isinstance(name, str) or not POSSIBLE.fullmatch(name):
-        raise InvalidInput(f"attach was given {name!r}; the name of a run is expected, such as job.name")
     store = open_store(backend.store_address())
+    name = whole_name(store, name, "attach")
     generation = newest_generation(store, name)
     if generation == 0:
         raise unknown_run(store, name, "attach")

@@ -1,4 +1,4 @@
-"""The name of a run as it is given: its whole name, or how the only one begins; where there is none, the nearest."""
+"""The name of a run as it is given: whole, or as far as it tells the run from others; where there is none, the nearest."""
 
 import difflib
 import re
@@ -8,23 +8,34 @@ from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import NAME
 from train_func.storage import Store
 
-POSSIBLE = re.compile(r"\w[\w.-]*")  # what may be meant as a name
+_POSSIBLE = re.compile(r"\w[\w.-]*")  # what may be meant as a name
 SIMILAR = 5  # names that are shown of those that a store holds
+MOST = 20  # the same of those that a beginning may mean
 
 
-def whole_name(store: Store, given: str, asked: str) -> str:
-    """The name of the run that is meant: the readable part and so much of the hash as tells it from others.
+def whole_name(store: Store, given: object, asked: str, *, in_part: bool = True) -> str:
+    """The name of the run that is meant: its whole name, or a beginning that no other run has.
+
+    Args:
+        asked: the function that was called, such as ``attach``.
+        in_part: whether a beginning without a digit of the hash is enough.
 
     Raises:
-        InvalidInput: several runs are named so.
+        InvalidInput: it is no name, or several runs are named so.
         JobNotFound: none is.
     """
-    found = [name for name in _names(store) if name.startswith(given) and len(given) > name.rindex("-") + 1]
-    if given in found or len(found) == 1:
-        return given if given in found else found[0]
-    if found:
-        raise InvalidInput(f"{asked}({given!r}): several runs are named so: {listed(found)}; give one of these names")
-    raise unknown_run(store, given, asked)
+    if not isinstance(given, str) or not _POSSIBLE.fullmatch(given):
+        raise InvalidInput(f"{asked} was given {given!r}; the name of a run is expected, such as job.name")
+    if NAME.fullmatch(given) and store.names(given):  # without a look at all the others
+        return given
+    found = [name for name in _names(store) if name.startswith(given)]
+    found = [name for name in found if in_part or len(given) > name.rindex("-") + 1]
+    if len(found) > 1:
+        one = "give one of these names, or more of it"
+        raise InvalidInput(f"{asked}({given!r}): {len(found)} runs are named so: {listed(found, MOST)}; {one}")
+    if not found:
+        raise unknown_run(store, given, asked)
+    return found[0]
 
 
 def unknown_run(store: Store, name: str, asked: str) -> JobNotFound:

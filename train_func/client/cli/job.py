@@ -64,7 +64,7 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
 
 
 def _of_a_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the name of the run")
+    parser.add_argument("name", metavar="NAME", help="the name of the run, or its beginning where no other run has that")
     add_backend(parser)
 
 
