@@ -1,7 +1,7 @@
 """Saves a table that a notebook holds, once and by content, so that a Run names it like any other file.
 
 The same rows, in the same order and of the same types, give the same file: ``inputs/<SHA-256>/table.parquet`` below
-TRAIN_FUNC_HOME. Neither pandas nor datasets is imported: a user who holds one of their tables has imported them.
+TRAIN_FUNC_HOME.
 """
 
 import hashlib
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from train_func import kept_tables
 from train_func.errors import InvalidInput
-from train_func.home import home
 from train_func.plain import is_a
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def saved(table: Any, field: str) -> str:
         InvalidInput: a kind of table, or of column, that cannot be saved as it is.
     """
     pieces = _of_frame(table, field) if is_a(table, "pandas", "DataFrame") else _of_dataset(table, field)
-    inputs = home(os.environ) / "inputs"
+    inputs = kept_tables.folder()
     try:
         return str(_kept(pieces, inputs))
     except OSError as error:
@@ -53,8 +53,8 @@ def _kept(pieces: "Iterator[pa.Table]", inputs: Path) -> Path:
         _write(part, pieces)
         with part.open("rb") as file:
             target = inputs / hashlib.file_digest(file, "sha256").hexdigest() / NAME
-        target.parent.mkdir(exist_ok=True)
-        part.replace(target)  # also when it is there: it is then the same, unless a user has changed it
+        with kept_tables.added(target.parent):
+            part.replace(target)  # also when it is there: it is then the same, unless a user has changed it
     return target
 
 

@@ -21,7 +21,7 @@ ENVIRONMENT_READERS = {
     "client/twin": "hands a copy of its environment to the workers",
     "failpoint.py": "which point a test has armed",
     "storage/s3.py": "endpoint and credentials",
-    "tables.py": "where the tables of a notebook are saved",
+    "kept_tables.py": "where the tables of a notebook are saved",
     "worker": "the process edge of the pod",
 }
 

@@ -53,18 +53,23 @@ def _packages(run: Run, source: Source) -> dict[str, str]:
     return {package: version(package) for module in own for package in names.get(module, ())}
 
 
+def addresses_of(run: Run) -> dict[str, str]:
+    """What the inputs of the task, by its field, and those of the run, by key, are named by."""
+    named = {name: getattr(run.task, name) for name in run.task.inputs} if run.task else {}
+    files = {name: address for name, address in named.items() if isinstance(address, str)}
+    return {**files, **{key_of(name): address for name, address in run.inputs.items()}}
+
+
 def placed(run: Run, found: Collection[str] = ()) -> Run:
     """The run with its local files named from the root, each by one path, however it was written.
 
     A field that may name a split keeps what can be one, unless the check has ``found`` it to be a file.
     """
-    named = {name: getattr(run.task, name) for name in run.task.inputs} if run.task else {}
-    files = {name: address for name, address in named.items() if isinstance(address, str)}
+    files = addresses_of(run)
     if run.task:
         for name in set(run.task.splits) - set(found):
             if _SPLIT.fullmatch(files.get(name, "")):
                 del files[name]
-    files |= {key_of(name): address for name, address in run.inputs.items()}
     return run.with_inputs({name: _absolute(address) for name, address in files.items()})
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from train_func import kept_tables
 from train_func.client import registry
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.fetch import as_fetched, remove_fetched
@@ -42,8 +43,9 @@ def remove(name: str, *, on: Backend | None = None) -> None:
     """Removes a run: its files in the store, of all attempts and generations, and its jobs; says first what goes.
 
     The inputs that were carried to the store for it go too, unless another run names them, and so does what ``fetch()``
-    and ``load()`` keep of it on this machine, as far as it is unchanged; a folder that ``fetch(to=...)`` named stays. A
-    removal that was interrupted is completed by another one.
+    and ``load()`` keep of it on this machine, as far as it is unchanged; a folder that ``fetch(to=...)`` named stays.
+    The file that a DataFrame was saved to goes when no other run, and no process that has made a Run of it, needs it.
+    A removal that was interrupted is completed by another one.
 
     Args:
         name: of the run, as ``job.name`` and ``runs()`` give it; of its last part the first digits, at least one, are
@@ -77,6 +79,8 @@ class Removal:
     """The folder of this machine in which a model of the run is that was fetched, if one is there."""
     fetched: Mapping[str, int]
     """Sizes of the files in it that are as they were fetched, by name."""
+    tables: tuple[Path, ...]
+    """Those saved on this machine that no other run needs."""
 
     @classmethod
     def of(cls, name: str, backend: Backend) -> "Removal":
@@ -95,6 +99,7 @@ class Removal:
             num_generations=len(numbers),
             copy=copy,
             fetched=as_fetched(copy),
+            tables=tuple(kept_tables.of_run(store.address, name)),
         )
 
     def __str__(self) -> str:
@@ -105,10 +110,12 @@ class Removal:
             holds.append(f"model/: {_told(published)}")
         inside = f" ({', '.join(holds)})" if holds else ""
         carried = _told([entry.size for entry in self.inputs])
+        tables = _told([path.stat().st_size for path in self.tables if path.exists()])
         told = [
             f"{self.name}: {_told([entry.size for entry in self.files])} in {self.store.address}/{self.name}/{inside}",
             f"inputs that no other run names: {carried}" if self.inputs else "",
             f"what was fetched to {self.copy}: {_told([*self.fetched.values()])}" if self.fetched else "",
+            f"tables saved for it in {kept_tables.folder()}: {tables}" if self.tables else "",
         ]
         return shown("; ".join(filter(None, told)))
 
@@ -117,6 +124,7 @@ class Removal:
         for job in self.jobs:
             job.delete()
         remove_fetched(self.copy)  # before the run: without it, no removal would find the copy again
+        kept_tables.release(self.store.address, self.name)
         left = self.files
         for _ in range(ROUNDS):
             with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -8,10 +8,19 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from train_func import kept_tables
 from train_func.client import registry
 from train_func.client.backend import Backend, RunsAlready
 from train_func.client.claim import Claim
-from train_func.client.identity import check_ranks, differing, newest_generation, placed, record_of, stored
+from train_func.client.identity import (
+    addresses_of,
+    check_ranks,
+    differing,
+    newest_generation,
+    placed,
+    record_of,
+    stored,
+)
 from train_func.client.job import Job
 from train_func.client.packages import carry
 from train_func.client.packages.wheels import Resolved
@@ -236,6 +245,7 @@ def _start(
     }
     if not claim.write(records):
         return False
+    kept = kept_tables.keep(record.store, record.name, addresses_of(record.run).values())
     try:
         carry_again(record)
         backend.submit(submission, files)
@@ -246,6 +256,8 @@ def _start(
     except TrainFuncError as failure:
         if failure.cause != "cluster":  # then the job may have come, with these records, although no answer did
             claim.undo()
+            for note in kept:
+                note.unlink(missing_ok=True)
         raise
     except KeyboardInterrupt:
         back = Job(record, backend, store).attach_expression

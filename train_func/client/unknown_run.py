@@ -1,4 +1,4 @@
-"""The name of a run as it is given: whole, or as far as it tells the run from others; where there is none, the nearest."""
+"""The name of a run as it is given: whole, or a beginning that no other run has; where there is none, the nearest."""
 
 import difflib
 import re

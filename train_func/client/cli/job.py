@@ -64,7 +64,7 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
 
 
 def _of_a_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the name of the run, or its beginning where no other run has that")
+    parser.add_argument("name", metavar="NAME", help="the name of the run, or a beginning that no other has")
     add_backend(parser)
 
 

@@ -71,7 +71,7 @@ def _of_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def _of_remove(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the name of the run; of its last part the first digits are enough")
+    parser.add_argument("name", metavar="NAME", help="the name of the run; the first digits of its last part do")
     add_backend(parser)
     parser.add_argument("--yes", action="store_true", help="remove it without asking")
 
