@@ -71,6 +71,8 @@ class Failure:
     message: str
     traceback: str
     time: str
+    missing_file: str = ""
+    """The relative path of a file that was looked for and is not there."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,8 @@ class Inventory:
     """Values of environment markers, such as ``python_full_version``."""
     of: str = "this environment"
     """Where this is, in messages."""
+    is_here: bool = False
+    """It is that of this interpreter, not of an image."""
 
     @classmethod
     def of_this_environment(cls) -> Self:
@@ -54,6 +56,7 @@ class Inventory:
             core=tuple(sorted(_required(COMPUTES, found))),
             platforms=tuple(platform_tags()),
             markers={name: str(value) for name, value in default_environment().items()},
+            is_here=True,
         )
 
     @classmethod
@@ -68,7 +71,7 @@ class Inventory:
 
     def to_json(self) -> bytes:
         """The content of the file; ``from_json`` is its inverse."""
-        plain = {name: value for name, value in asdict(self).items() if name != "of"}
+        plain = {name: value for name, value in asdict(self).items() if name not in ("of", "is_here")}
         return json.dumps({"format": FORMAT, **plain}).encode()
 
     @property

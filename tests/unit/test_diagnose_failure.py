@@ -12,10 +12,12 @@ import pytest
 
 from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob, a_record
-from train_func.attempt_records import EndRecord, Failure, RankRecord
+from train_func import Local, TextClassification, attach
+from train_func.attempt_records import EndRecord, Failure, Lease, RankRecord
 from train_func.client.cli.job import LOGS
 from train_func.client.diagnose import explain
 from train_func.client.diagnose.incidents import incidents
+from train_func.client.job import Job
 from train_func.storage import open_store
 
 
@@ -36,7 +38,7 @@ def ended(store) -> Callable[..., None]:
 
 
 def test_a_worker_that_left_no_record_is_told_by_its_exit_code_and_not_by_its_log(store):
-    error = explain(a_record(), RecordedJob("exit_1"), store)
+    error = explain(a_record(), RecordedJob("exit_1"), store, "attach(...)")
     assert error.cause == "unknown"
     assert unnamed(error, "worker 0", "exit code 1") == []
     assert "hello" not in str(error)
@@ -61,7 +63,7 @@ def test_a_worker_that_could_say_nothing_is_told_by_signal_or_code_without_its_l
     status["state"]["terminated"] |= {"exitCode": code, "message": log}
     (event,) = (found for found in job.recorded["events"] if "exitCode: 1" in found["message"])
     event["message"] = f"Error pod job-a-worker-0 container pytorch exitCode: {code} terminated message: {log}"
-    error = explain(a_record(), job, store)
+    error = explain(a_record(), job, store, "attach(...)")
     assert error.cause == cause
     assert f"{words}\n" in str(error)
     assert "slow" not in str(error)
@@ -73,7 +75,7 @@ def test_a_cancelled_run_is_not_promised_to_go_on(store):
     job = RecordedJob("exit_1")
     for condition in job.recorded["job"]["status"]["conditions"]:
         condition["reason"] = "Cancelled" if condition["type"] == "Failed" else condition["reason"]
-    assert "submit again" in str(explain(a_record(), job, store))
+    assert "submit again" in str(explain(a_record(), job, store, "attach(...)"))
 
 
 def test_what_the_supervisor_wrote_as_termination_message_is_read(store):
@@ -81,40 +83,40 @@ def test_what_the_supervisor_wrote_as_termination_message_is_read(store):
     said = {"attempt": None, "exit_code": 77, "cause": "storage", "message": "the keys are wrong"}
     (status,) = job.recorded["pods"][0]["status"]["containerStatuses"]
     status["state"]["terminated"] |= {"exitCode": 77, "message": json.dumps(said)}
-    error = explain(a_record(), job, store)
+    error = explain(a_record(), job, store, "attach(...)")
     assert error.cause == "storage"
     assert unnamed(error, "worker 0", "exit code 77", said["message"]) == []
 
 
 def test_the_deadline_is_told_with_what_kept_the_workers_from_starting(store):
-    assert explain(a_record(), RecordedJob("deadline"), store).cause == "deadline"
+    assert explain(a_record(), RecordedJob("deadline"), store, "attach(...)").cause == "deadline"
     job = RecordedJob("unschedulable")
     job.recorded["job"] = RecordedJob("deadline").recorded["job"]
-    error = explain(a_record(), job, store)
+    error = explain(a_record(), job, store, "attach(...)")
     assert error.cause == "deadline"
     assert unnamed(error, "worker 0", "Insufficient cpu") == []
 
 
 def test_a_worker_over_its_memory_is_told_even_when_its_pod_is_gone(store):
-    error = explain(a_record(), RecordedJob("out_of_memory").without(pods=True), store)
+    error = explain(a_record(), RecordedJob("out_of_memory").without(pods=True), store, "attach(...)")
     assert error.cause == "memory"
     assert "more memory" in str(error)
 
 
 def test_a_child_over_the_memory_of_its_worker_is_told(store):
-    assert explain(a_record(), RecordedJob("child_out_of_memory"), store).cause == "memory"
+    assert explain(a_record(), RecordedJob("child_out_of_memory"), store, "attach(...)").cause == "memory"
 
 
 def test_a_worker_that_was_taken_away_is_told(store):
-    assert explain(a_record(), RecordedJob("evicted"), store).cause == "preemption"
+    assert explain(a_record(), RecordedJob("evicted"), store, "attach(...)").cause == "preemption"
 
 
 @pytest.mark.parametrize("cause", ["killed", "preemption"])
 def test_a_worker_that_was_evicted_for_its_disk_is_told_with_what_to_raise(store, ended, cause):
     job = RecordedJob("evicted_disk").without(pods=True)
-    assert explain(a_record(), job, store).cause == "storage"
+    assert explain(a_record(), job, store, "attach(...)").cause == "storage"
     ended(exit_code=71, cause=cause, message="3 of 3 attempts")
-    error = explain(a_record(), job, store)
+    error = explain(a_record(), job, store, "attach(...)")
     assert error.cause == "storage"
     assert "disk='20Mi'" in str(error)
     assert "disk=..." in str(error)
@@ -123,13 +125,13 @@ def test_a_worker_that_was_evicted_for_its_disk_is_told_with_what_to_raise(store
 
 def test_an_eviction_in_between_hides_no_fault_of_the_function(store, ended):
     ended(cause="code", message="rank 0: KeyError: 'x'")
-    assert explain(a_record(), RecordedJob("evicted_disk"), store).cause == "code"
+    assert explain(a_record(), RecordedJob("evicted_disk"), store, "attach(...)").cause == "code"
 
 
 def test_an_exception_on_record_comes_before_everything_else(store, ended):
     error = Failure("KeyError", "'x'", traceback="", time="1")
     ended(cause="code", message="rank 0: KeyError: 'x'", ranks=(RankRecord(rank=0, exit_code=1, error=error),))
-    told = explain(a_record(), RecordedJob("out_of_memory"), store)
+    told = explain(a_record(), RecordedJob("out_of_memory"), store, "attach(...)")
     assert told.cause == "code"
     assert "KeyError: 'x'" in str(told)
 
@@ -139,7 +141,7 @@ def test_a_failure_after_publishing_says_that_the_model_is_there(store, ended, i
     ended(cause="code", message="rank 1: ValueError: too late")
     if is_published:
         store.put(a_record().keys.result, b"{}")
-    assert ("job.fetch()" in str(explain(a_record(), RecordedJob("exit_1"), store))) is is_published
+    assert ("job.fetch()" in str(explain(a_record(), RecordedJob("exit_1"), store, "attach(...)"))) is is_published
 
 
 def test_a_store_that_is_away_hides_neither_the_cause_nor_itself(tmp_path):
@@ -147,7 +149,7 @@ def test_a_store_that_is_away_hides_neither_the_cause_nor_itself(tmp_path):
     store = open_store(f"file://{folder}")
     folder.rmdir() if folder.exists() else None
     folder.write_text("no folder any more")
-    error = explain(a_record(), RecordedJob("child_out_of_memory"), store)
+    error = explain(a_record(), RecordedJob("child_out_of_memory"), store, "attach(...)")
     assert error.cause == "memory"
     assert unnamed(error, "store") == []
 
@@ -164,9 +166,9 @@ def test_a_fault_of_an_earlier_submission_is_not_that_of_the_newest(store, ended
         submitted=EARLIER,
     )
     store.put("job-a/run.json", json.dumps({"submitted": EARLIER}).encode())
-    assert explain(a_record(), RecordedJob("exit_1"), store).cause == "code"
+    assert explain(a_record(), RecordedJob("exit_1"), store, "attach(...)").cause == "code"
     store.put("job-a/run.json", json.dumps({"submitted": NEWEST}).encode())
-    told = explain(a_record(), RecordedJob("exit_1"), store)
+    told = explain(a_record(), RecordedJob("exit_1"), store, "attach(...)")
     assert told.cause == "unknown"
     assert unnamed(told, "worker 0", "exit code 1") == []
     assert "ValueError" not in str(told)
@@ -177,7 +179,7 @@ def test_an_image_without_this_package_is_named_as_the_fault(store):
     (status,) = job.recorded["pods"][0]["status"]["containerStatuses"]
     said = "/usr/local/bin/python: Error while finding module specification for 'train_func.worker' "
     status["state"]["terminated"] |= {"message": f"{said}(ModuleNotFoundError: No module named 'train_func')\n"}
-    error = explain(a_record(), job, store)
+    error = explain(a_record(), job, store, "attach(...)")
     assert error.cause == "image"
     assert "ModuleNotFoundError" in str(error)
     assert "make image" in str(error)
@@ -189,7 +191,7 @@ def test_what_pod_and_record_both_say_of_the_memory_is_said_once(store, ended):
     (status,) = job.recorded["pods"][0]["status"]["containerStatuses"]
     status["state"]["terminated"]["message"] = json.dumps(said)
     ended(cause="memory", exit_code=71, message=said["message"])
-    assert str(explain(a_record(), job, store)).count(said["message"]) == 1
+    assert str(explain(a_record(), job, store, "attach(...)")).count(said["message"]) == 1
 
 
 def way_to_logs(error):
@@ -197,21 +199,27 @@ def way_to_logs(error):
     return way
 
 
-def test_in_a_notebook_the_way_to_the_whole_log_prints_what_a_worker_wrote_without_obeying_it(store, shell, capsys):
-    class Job:
-        def logs(self):
-            return iter(["[worker 0] grün", "[worker 0] \x1b[2J\rgone"])
-
-    exec(way_to_logs(explain(a_record(), RecordedJob("exit_1"), store)), {"job": Job()})
-    printed = capsys.readouterr().out
-    assert {"grün", "gone"} <= set(re.findall(r"grün|gone", printed))
-    assert not {"\x1b", "\r"} & set(printed)
+def test_in_a_notebook_the_way_to_the_whole_log_finds_the_job_by_its_name_and_shows_without_obeying(
+    tmp_path, monkeypatch, shell
+):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path))
+    store = open_store((tmp_path / "store").as_uri())
+    record = replace(a_record(), store=store.address)
+    job = Job(record, Local(), store)
+    store.put(record.keys.run, json.dumps(record.to_dict()).encode())
+    store.put(record.keys.attempt(1).lease, Lease(attempt=1).to_json())
+    log = "[rank 0] grün\n[rank 0] 'quoted' \x1b[2J\rgone\n"
+    store.put(record.keys.attempt(1).log(0), log.encode())
+    way = way_to_logs(explain(record, RecordedJob("exit_1"), store, job.attach_expression))
+    lines = eval(way, {"attach": attach, "job": "another run"})
+    assert repr(lines).splitlines()[1:] == ["[worker 0] [rank 0] grün", "[worker 0] [rank 0] 'quoted' \\x1b[2J\\rgone"]
+    assert [*lines][1:] == ["[worker 0] [rank 0] grün", "[worker 0] [rank 0] 'quoted' \x1b[2J\rgone"]
 
 
 @pytest.mark.parametrize("backend", ["", "Cluster"])
 def test_elsewhere_the_way_to_the_whole_log_is_a_command(store, backend):
     record = replace(a_record(), store="file:///data of us/store")
-    interpreter, *line = shlex.split(way_to_logs(explain(record, RecordedJob("exit_1"), store, backend)))
+    interpreter, *line = shlex.split(way_to_logs(explain(record, RecordedJob("exit_1"), store, "attach(...)", backend)))
     assert (interpreter, line[:2]) == ("python", ["-m", "train_func"])
     found = Namespace()
     parser = ArgumentParser()
@@ -241,6 +249,44 @@ def test_what_has_to_be_fixed_is_called_by_where_it_stands(store, ended, lines, 
     error = Failure("KeyError", "'x'", traceback=traceback, time="1")
     ended(cause="code", message="rank 0: KeyError", ranks=(RankRecord(rank=0, exit_code=1, error=error),))
     store.put(a_record().keys.cells, json.dumps(CELLS).encode())
-    (advice,) = re.findall("next: (.*)", str(explain(a_record(), RecordedJob("exit_1"), store)))
+    (advice,) = re.findall("next: (.*)", str(explain(a_record(), RecordedJob("exit_1"), store, "attach(...)")))
     assert unnamed(advice, origin) == []
     assert "cell" not in advice or origin == "cell In[5]"
+
+
+@pytest.fixture
+def missing(store, ended, tmp_path, monkeypatch):
+    """What is advised when rank 0 found no file of this name, called from a file beside which it may lie."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    script = tmp_path / "scripts" / "misc.py"
+    script.parent.mkdir()
+    script.touch()
+    piece = {"origin": str(script), "line": 1, "first": 1, "last": 1, "text": "read()\n"}
+
+    def advice(name):
+        error = Failure(
+            "FileNotFoundError", name, traceback='  File "/run/source.py", line 1, in f\n', time="1", missing_file=name
+        )
+        ended(cause="code", message="rank 0", ranks=(RankRecord(rank=0, exit_code=70, error=error),))
+        store.put(a_record().keys.cells, json.dumps({"pieces": [piece]}).encode())
+        (found,) = re.findall("next: (.*)", str(explain(a_record(), RecordedJob("exit_1"), store, "attach(...)")))
+        return found
+
+    return advice
+
+
+def test_a_file_that_is_missing_by_a_relative_path_travels_as_an_input(missing, tmp_path):
+    assert unnamed(missing("my reviews.csv"), "'my_reviews': 'my reviews.csv'", "TRAIN_FUNC_INPUT_MY_REVIEWS") == []
+    for folder in (tmp_path / "scripts", tmp_path / "here"):
+        beside = folder / "2026.csv"
+        beside.touch()
+        seen = beside if folder.name == "scripts" else beside.name
+        assert unnamed(missing("2026.csv"), f"'file_2026': '{seen}'", "TRAIN_FUNC_INPUT_FILE_2026") == []
+        assert missing("2026.csv").count(str(seen)) == 2
+
+
+def test_what_helps_against_too_little_memory_depends_on_who_makes_the_batches(store):
+    tasks = [None, TextClassification(model="m", dataset="d", text="t", label="l")]
+    told = [str(explain(a_record(task=task), RecordedJob("out_of_memory"), store, "attach(...)")) for task in tasks]
+    assert ["micro_batch_size" in error for error in told] == [False, True]

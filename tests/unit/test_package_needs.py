@@ -65,6 +65,14 @@ def test_all_that_is_missing_is_named_at_once():
     assert f"pyyaml=={metadata.version('pyyaml')}" in second
 
 
+def test_what_this_machine_lacks_is_not_built_into_an_image():
+    there, here = (needs.faults({"pies": "line 1"}, replace(inventory(), is_here=on), ())[0] for on in (False, True))
+    assert [("make image" in fault, sys.executable in fault) for fault in (there, here)] == [
+        (True, False),
+        (False, True),
+    ]
+
+
 def test_what_travels_is_not_missing():
     assert needs.faults({"pies": "line 1"}, inventory(), {"pies"}) == []
 

@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from tests.job_folder import write_job_folder
-from train_func.worker.pod.rank_end import running
+from train_func.worker.pod.rank_end import of_error, running
 
 
 @pytest.fixture
@@ -82,6 +82,28 @@ def test_a_function_that_fails(end, body, code, cause):
     returned, outcome, _, _ = end(body)
     assert (returned, outcome["exit_code"], outcome["cause"]) == (code, code, cause)
     assert outcome["failure"]["type"] in outcome["failure"]["traceback"]
+
+
+def failure_of(body):
+    """Of a function of the shipped text that ends so, in this process."""
+    names = {}
+    exec(compile(f"import sys\ndef mine():\n    {body}", "/job/source.py", "exec"), names)
+    with pytest.raises(BaseException) as caught:
+        names["mine"]()
+    return of_error(caught.value, session=False).failure
+
+
+@pytest.mark.parametrize(
+    ("body", "missing"),
+    [("open('reviews.csv')", "reviews.csv"), ("open('/no/reviews.csv')", ""), ("raise FileNotFoundError('a')", "")],
+)
+def test_a_file_that_a_relative_path_does_not_find_is_on_record(body, missing, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert failure_of(body).missing_file == missing
+
+
+def test_who_calls_sys_exit_is_named():
+    assert failure_of("sys.exit(3)").message.split() == ["mine", "called", "sys.exit(3)"]
 
 
 def test_the_traceback_is_printed_whole_and_kept(end):

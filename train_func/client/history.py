@@ -1,5 +1,6 @@
 """The history of a run as a table of pandas, and its picture: a panel for each metric, over the steps."""
 
+import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,13 @@ class History(pd.DataFrame):
     A metric that a row does not have is NaN there. What is selected from it is a plain DataFrame.
     """
 
+    def __repr__(self) -> str:
+        return f"{no_numbers(self)}\n{super().__repr__()}" if self.empty else super().__repr__()
+
+    def _repr_html_(self) -> str | None:
+        table: str | None = super()._repr_html_()
+        return f"<p>{html.escape(no_numbers(self))}</p>{table}" if self.empty else table
+
     @property
     def plot(self) -> "_Plot":
         """Called without arguments: the picture of all metrics; otherwise ``DataFrame.plot``."""
@@ -34,7 +42,7 @@ class _Plot(PlotAccessor):
         """Draws a panel for each metric, and a dotted line where a later attempt begins; returns the Axes.
 
         Raises:
-            InvalidInput: matplotlib is not installed, or the run has reported no number yet.
+            InvalidInput: matplotlib is not installed, or the run has reported no number.
         """
         if args or options:
             return super().__call__(*args, **options)
@@ -62,13 +70,18 @@ def panels(history: pd.DataFrame) -> dict[str, list[str]]:
     return found
 
 
+def no_numbers(history: pd.DataFrame) -> str:
+    """That there is nothing to see, and what reports numbers."""
+    return (
+        f"{history.attrs.get('run', 'the run')} has reported no number: the Trainer of train_func reports its steps "
+        "and evaluations, a loop of your own with session.report(step, loss=...)"
+    )
+
+
 def _picture(history: History) -> "list[Axes]":
     drawn = panels(history)
     if not drawn:
-        raise InvalidInput(
-            f"{history.attrs.get('run', 'the run')} has reported no number yet: the Trainer of train_func reports its "
-            "steps and evaluations, a loop of your own with session.report(step, loss=...)"
-        )
+        raise InvalidInput(no_numbers(history))
     try:
         import matplotlib.pyplot as plt
     except ImportError:

@@ -15,7 +15,7 @@ from train_func.client.diagnose import JobMonitor, explain, patiently, separate
 from train_func.client.diagnose.diagnosis import workers
 from train_func.client.fetch import fetch
 from train_func.client.load import check_loadable, ready
-from train_func.client.logs import AttemptLine, StoredLogs, headed, joined, of_attempt
+from train_func.client.logs import AttemptLine, LogText, StoredLogs, headed, joined, of_attempt
 from train_func.client.status import Event
 from train_func.client.stored_run import (
     FINISHED,
@@ -130,8 +130,10 @@ class Job:
         newest, monitor = partial(submitted, self._store, self.record), JobMonitor(self.record, self._job)
         return watch(self, told, newest, monitor, stop, lambda: separate(self.record, self._store))
 
-    def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> Iterator[str]:
+    def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> LogText:
         """Lines of all workers from the first one on, each behind its worker; a line before those of each attempt.
+
+        The last expression of a cell, it shows them.
 
         Args:
             follow: go on until the job, or the attempt asked for, has finished.
@@ -146,8 +148,9 @@ class Job:
             raise InvalidInput(f"worker={worker!r}: {self.name} has {workers(known)}")
         if attempt is not None and (fault := whole_fault("attempt", attempt, 1)):
             raise InvalidInput(fault)
-        told = self._told(follow=follow, worker=worker)
-        return headed(told) if attempt is None else of_attempt(told, attempt, self.name)
+        told = partial(self._told, follow=follow, worker=worker)
+        read = lambda: headed(told()) if attempt is None else of_attempt(told(), attempt, self.name)  # noqa: E731
+        return LogText(read, follow=follow)
 
     def _told(
         self, *, follow: bool, worker: int | None = None, note: Note | None = None, stop: threading.Event | None = None
@@ -194,7 +197,7 @@ class Job:
             )
             raise
         if state != "Succeeded":
-            raise explain(self.record, self._job, self._store, registry.name_of(self._backend))
+            raise explain(self.record, self._job, self._store, self.attach_expression, registry.name_of(self._backend))
         if words := separate(self.record, self._store):
             self._note(words)
         published = published_result(self._store, self.record)

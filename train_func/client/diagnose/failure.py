@@ -23,6 +23,7 @@ from train_func.client.diagnose.incidents import (
     since,
     termination,
 )
+from train_func.client.diagnose.remedies import of_code, remedy
 from train_func.client.diagnose.starting import refusals, waits
 from train_func.client.source import locate
 from train_func.client.status import Event, JobStatus, Pod
@@ -36,26 +37,6 @@ FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure bring
 KILLED = ("killed", "preemption")  # causes on record when something outside the worker ended it
 LAST_EVENTS = 5
 TOLD_BY_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission", "cluster", "unknown")
-
-AGAIN = "submit again: it goes on from its newest checkpoint, or begins anew where it saves none"
-NEXT: dict[Cause, str] = {
-    "code": "fix the function and submit again",
-    "data": "fix the data or the Run and submit again",
-    "model": "fix the model's address or files and submit again",
-    "memory": "give each worker more memory=..., or lower max_length, or micro_batch_size with fresh=True",
-    "storage": f"check the store, then {AGAIN}",
-    "permission": "give the worker the credentials or rights named above, then submit again",
-    "killed": "find out what sent the signal (the kernel's out-of-memory killer, a person); then submit again",
-    "hang": f"see in the stacks of the log what the ranks waited for, and fix that; then {AGAIN}",
-    "deadline": "raise deadline=... in the Run, or train less",
-    "cancelled": AGAIN,
-    "interrupted": AGAIN,
-    "scheduling": "ask for less cpu, memory or gpu, or for fewer workers",
-    "quota": "ask for less, or for fewer workers, or have the quota raised",
-    "image": "fix image=..., then submit again",
-    "preemption": AGAIN,
-    "cluster": "ask the administrator of the cluster to check it; then submit again",
-}
 
 
 @dataclass(frozen=True)
@@ -80,17 +61,18 @@ class Evidence:
         return [*refusals(self.pods, self.events, self.num_workers), *waits(self.pods, self.events), *again[-1:]]
 
 
-def explain(record: RunRecord, job: BoundJob, store: Store, backend: str = "") -> JobFailed:
+def explain(record: RunRecord, job: BoundJob, store: Store, attach: str, backend: str = "") -> JobFailed:
     """The one error that says why the job of ``record`` has no result.
 
     Args:
         record: of the run.
         job: what has executed it.
         store: of the run.
+        attach: the expression that finds the job in a notebook.
         backend: that of the job, as a command names it; empty: the default one.
     """
     error = _explained(record, job, store)
-    return JobFailed(f"{error}\n  the whole log: {_way_to_logs(record, backend)}", cause=error.cause)
+    return JobFailed(f"{error}\n  the whole log: {_way_to_logs(record, attach, backend)}", cause=error.cause)
 
 
 def _explained(record: RunRecord, job: BoundJob, store: Store) -> JobFailed:
@@ -200,14 +182,13 @@ def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
     what += "".join(f"\n  {origin}, line {line}: `{text.strip()}`" for origin, line, text in reversed(frames))
     if end.exit_code == exits.SPENT:
         what += f"\n  {end.message}"
-    remedy = f"fix {frames[-1][0]} and submit again" if cause == "code" and frames else ""  # the innermost one
-    return Diagnosis(cause, what, remedy)
+    return Diagnosis(cause, what, of_code(error, [frame[0] for frame in frames]) if cause == "code" else "")
 
 
-def _way_to_logs(record: RunRecord, backend: str) -> str:
+def _way_to_logs(record: RunRecord, attach: str, backend: str) -> str:
     """What is typed to see them: in a notebook an expression, else a command; neither obeys what a worker wrote."""
     if in_ipython():
-        return "print(*map(repr, job.logs()), sep='\\n')"
+        return f"{attach}.logs()"
     on = ["--on", backend] if backend else []
     return shlex.join(["python", "-m", "train_func", "logs", record.name, *on, "--store", record.store])
 
@@ -221,7 +202,7 @@ def _error(record: RunRecord, found: Diagnosis, evidence: Evidence) -> JobFailed
         lines.append(f"  the records of the workers are unknown, because the store could not be asked: {evidence.away}")
     if evidence.is_published:
         lines.append("  a model was published before that: job.fetch() brings it")
-    if advice := found.remedy or NEXT.get(found.cause):
+    if advice := found.remedy or remedy(found.cause, record.run):
         lines.append(f"  next: {advice}")
     return JobFailed("\n".join(lines), cause=found.cause)
 

@@ -2,5 +2,6 @@
 
 from train_func.client.logs.numbering import Attempt, AttemptLine, headed, of_attempt
 from train_func.client.logs.stored import StoredLogs, joined
+from train_func.client.logs.text import LogText
 
-__all__ = ["Attempt", "AttemptLine", "StoredLogs", "headed", "joined", "of_attempt"]
+__all__ = ["Attempt", "AttemptLine", "LogText", "StoredLogs", "headed", "joined", "of_attempt"]

@@ -1,5 +1,6 @@
 """What a function imports, against what it finds where it runs: the modules that are missing, other versions."""
 
+import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from importlib import metadata, util
@@ -41,9 +42,11 @@ def _differing(imports: Mapping[str, str], inventory: Inventory, given: Mapping[
 def _missing(module: str, place: str, inventory: Inventory) -> str:
     name, version = _package_of(module)
     package, requirement = (f" ({name} {version} here)", f"{name}=={version}") if version else ("", name)
+    image = "build an image that has it: make image REQUIREMENTS=a requirements file"
+    other = f"install it: {sys.executable} -m pip install {shlex.quote(requirement)}" if inventory.is_here else image
     return (
         f"{place}: code imports {module!r}{package}, which {inventory.of} does not have; let it travel with "
-        f"packages=[{requirement!r}], or build an image that has it: make image REQUIREMENTS=a requirements file"
+        f"packages=[{requirement!r}], or {other}"
     )
 
 

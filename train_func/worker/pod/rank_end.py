@@ -16,6 +16,7 @@ from train_func.worker.pod.stop_flag import StopSignal
 
 LONGEST_MESSAGE = 4_000  # characters; a record stays readable when an exception carries a whole tensor
 LONGEST_TRACEBACK = 60_000
+SOURCE = "source.py"  # what its frames name
 
 
 @dataclass(frozen=True)
@@ -118,15 +119,27 @@ def of_error(error: BaseException, *, session: bool, may_cut_finer: bool = False
         ended = replace(ended, code=MEMORY)
     text = str(error)
     if isinstance(error, SystemExit):
-        text = f"train_func called sys.exit({error.code!r})"
+        text = f"{_function_of(error)} called sys.exit({error.code!r})"
     failure = Failure(
         type=type(error).__name__,
         message=_cut(text, LONGEST_MESSAGE),
         traceback=_cut("".join(traceback.format_exception(error)), LONGEST_TRACEBACK),
         time=now(),
+        missing_file=_missing_file(error),
     )
     follows = is_lost_peer(error) or (isinstance(error, StopSignal) and error.follows)
     return Outcome(ended.code, ended.cause, session, follows, failure)
+
+
+def _function_of(error: BaseException) -> str:
+    """The name of the function that was shipped."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return next((of.f_code.co_name for of in frames if Path(of.f_code.co_filename).name == SOURCE), "the function")
+
+
+def _missing_file(error: BaseException) -> str:
+    name = error.filename if isinstance(error, FileNotFoundError) else None
+    return name if isinstance(name, str) and name and not Path(name).is_absolute() else ""
 
 
 def exit_of_rank(error: BaseException) -> Exit:
