@@ -30,15 +30,18 @@ def put_run(
     code: int | None = 0,
     metrics: dict[str, Any] | None = None,
     returned: dict[str, Any] | None = None,
+    source: str = "0",
+    wheels: dict[str, str] | None = None,
 ) -> RunRecord:
     """A run with one attempt, whose workers ended with ``code``; of a success with a result, and a model of one file.
 
     Without ``code`` no worker has ended.
     """
-    made_of: dict[str, Any] = {"function": function, "source_sha256": "0", "fingerprints": {}}
+    made_of: dict[str, Any] = {"function": function, "source_sha256": source, "fingerprints": {}}
     record = RunRecord(
         run=run,
-        name=name_of(run, **made_of),
+        name=name_of(run, **made_of, packages=wheels),
+        wheels=wheels or {},
         generation=generation,
         store=store.address,
         submitted=submitted,

@@ -80,6 +80,27 @@ def test_fields_of_a_task_are_compared_among_runs_with_a_task(store):
     assert shown == {"task.dataset", "parameters.lr"}
 
 
+def test_runs_of_one_function_that_differ_in_their_source_or_packages_differ_in_the_table(store):
+    put_run(store, Run(name="a"), source="0123456789" * 6)
+    put_run(store, Run(name="b"), source="1" * 64, wheels={"humanize-4.9.0-py3-none-any.whl": "2" * 64})
+    put_run(store, Run(name="c"), source="1" * 64, wheels={"humanize-4.17.0-py3-none-any.whl": "3" * 64})
+    put_run(store, Run(name="d"), source="4" * 64, function="other")
+    found = table(store).sort_index()
+    assert found["source"].tolist()[:3] == ["0123456", "1111111", "1111111"]
+    assert found["packages"].tolist()[1:3] == ["humanize==4.9.0", "humanize==4.17.0"]
+    assert found.iloc[3][["source", "packages"]].isna().all()
+
+
+def test_fields_that_only_a_task_reads_are_empty_for_functions_that_do_not_differ_in_them(store):
+    for epochs in (3, 5):
+        put_run(store, a_run(model="tiny", epochs=epochs))
+        put_run(store, Run(name="own", parameters={"epochs": epochs}))
+    found = table(store)
+    assert sorted(found["epochs"].dropna()) == [3, 5] == sorted(found["parameters.epochs"].dropna())
+    assert found.loc[found["task"] == "train()", "epochs"].isna().all()
+    assert not {"learning_rate", "batch_size", "seed"} & set(found)
+
+
 def test_what_is_empty_for_all_runs_has_no_column(store):
     results = {"loss": 0.5, "unknown": float("nan"), "note": ""}
     put_run(store, Run(name="a", parameters={"lr": None, "depth": 0}), metrics=results)

@@ -1,25 +1,23 @@
 """The runs that a store holds, as a table: what each asked for, how it ended, its metrics, the size of its files."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from train_func.client import registry
+from train_func.client.asked import differences
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.identity import newest_generation, stored
 from train_func.client.stored_run import state_in_store, state_of
 from train_func.client.submission import SubmissionRecord
 from train_func.counted import listed
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.fields import field_names
 from train_func.layout import INPUTS, PROBES
 from train_func.records import RunRecord
 from train_func.result import Result
-from train_func.run import NAME, Run
+from train_func.run import NAME
 from train_func.storage import Entry, Object, Store, open_store
-from train_func.task import KIND
 from train_func.terminal import shown
 
 if TYPE_CHECKING:
@@ -64,10 +62,10 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
     """The runs in the store of a backend, newest first, as a DataFrame with one row for each.
 
     Columns: ``name``; ``task`` (or function); ``submitted`` (UTC); ``state``, as ``Job.state``, and Unknown where that
-    cannot be told; ``workers``; what the runs shown were asked differently, such as ``epochs``, ``task.dataset`` or
-    ``parameters.lr``; their results, such as ``metrics.accuracy``; ``size_mb``, that of the run's folder in the store.
-    Of the differences and results, what is empty for all runs has no column. What cannot be read is printed, and hides
-    no other run.
+    cannot be told; ``workers``; what the runs shown were asked differently, such as ``epochs``, ``task.dataset``,
+    ``parameters.lr``, ``packages`` or ``source``, of which the first letters of its hash are shown; their results, such
+    as ``metrics.accuracy``; ``size_mb``, that of the run's folder in the store. Of the differences and results, what is
+    empty for all runs has no column. What cannot be read is printed, and hides no other run.
 
     Args:
         name: only runs whose name begins so.
@@ -82,8 +80,7 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
     found, notes = stored_runs(name, registry.given(on))
     for note in notes:
         print(f"note: {note}")
-    asked = [_asked(run.record) if run.record else {} for run in found]
-    columns = _differing([own for own, run in zip(asked, found, strict=True) if run.record])
+    asked = iter(differences([run.record for run in found if run.record]))
     rows = [
         {
             "name": run.name,
@@ -91,14 +88,17 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
             "submitted": run.submitted or None,
             "state": run.state,
             "workers": run.record and run.record.run.workers,
-            **{column: own.get(column) for column in columns},
+            **(next(asked) if run.record else {}),
             **{f"metrics.{metric}": value for metric, value in run.metrics.items()},
         }
-        for run, own in zip(found, asked, strict=True)
+        for run in found
     ]
     told = {*ALWAYS, *(column for row in rows for column, value in row.items() if not _is_empty(value))}
-    known = dict.fromkeys([*ALWAYS, *(column for row in rows for column in row)])
-    table = pd.DataFrame(rows, columns=[column for column in known if column in told])
+    known = sorted(dict.fromkeys(column for row in rows for column in row), key=lambda one: one.startswith("metrics."))
+    table = pd.DataFrame(rows, columns=[column for column in dict.fromkeys([*ALWAYS, *known]) if column in told])
+    for column in set(table) - {*ALWAYS}:
+        if table[column].map(lambda value: _is_empty(value) or type(value) is int).all():
+            table[column] = table[column].astype("Int64")  # which an empty cell would make floats
     table["submitted"] = pd.to_datetime(table["submitted"], utc=True, format="ISO8601", errors="coerce")
     table["workers"] = table["workers"].astype("Int64")
     return table.assign(size_mb=[round(run.num_bytes / 1e6, 3) for run in found])
@@ -192,32 +192,3 @@ def _state(listing: _Listing, record: RunRecord, backend: Backend, job: BoundJob
     if state == "Absent" and (kept := SubmissionRecord.read(listing, record.keys)) and not kept.is_at(backend):
         return UNKNOWN, f"it was submitted to another backend: runs({kept.expression}) tells its state"
     return state, ""
-
-
-def _asked(record: RunRecord) -> dict[str, Any]:
-    """What was asked for, by the column that shows it."""
-    run = record.run
-    task = run.task.to_dict() if run.task else {}
-    flat = {f"task.{name}": value for name, value in task.items() if name != KIND}
-    for name in field_names(Run):
-        value = getattr(run, name, None)  # a run of format 1 has fewer
-        if isinstance(value, Mapping):
-            flat |= {f"{name}.{key}": own for key, own in value.items()}
-        elif name not in ("task", "workers", "name"):
-            flat[name] = value
-    plain = (int, float, str, type(None))
-    return {
-        "generation": record.generation,
-        **{name: value if isinstance(value, plain) else json.dumps(value) for name, value in flat.items()},
-    }
-
-
-def _differing(asked: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns in which the runs differ; a field that only some tasks have is compared among those."""
-    found = []
-    for column in dict.fromkeys(name for own in asked for name in own):
-        values = {repr(own[column]) for own in asked if column in own}
-        is_missing = any(column not in own for own in asked) and not column.startswith("task.")
-        if len(values) > 1 or is_missing:
-            found.append(column)
-    return found
