@@ -1,6 +1,9 @@
 """A rank that needs more memory than there is: the next attempt goes on with the same batches in smaller parts."""
 
+import contextlib
 import json
+import uuid
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,9 @@ def train_func(parameters):
             def on_step_end(self, args, state, control, **kwargs):
                 too_much = session.numerics.micro_batch_size > parameters.get("fits", 2)
                 if too_much and state.global_step == 5 and session.rank == 1:
+                    hoard = []
+                    while parameters.get("hoards"):  # until the kernel kills it
+                        hoard.append(b"x" * 2**25)
                     raise MemoryError("there is no room for it")
 
         plan = split_dataset_by_node(session.plan(small.rows(101)), session.rank, session.world_size)
@@ -52,6 +58,31 @@ def job(tmp_path):
         pod.process.wait()
 
 
+@pytest.fixture
+def memory_group():
+    """A folder of the kernel's: processes whose ids are written to its ``cgroup.procs`` have 1.5 GB together."""
+    own = dict(line.split(":")[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+    kernel = Path("/sys/fs/cgroup")
+    version_1 = [kernel / "memory" / own["memory"].strip("/")] if "memory" in own else []
+    *parents, last = [*version_1, kernel / own.get("", "").strip("/")]
+    group = (parents or [last])[0] / f"train-func-{uuid.uuid4().hex}"
+    names = ("memory.limit_in_bytes", "memory.swappiness") if parents else ("memory.max", "memory.swap.max")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no memory group can be made here: {error}")
+    try:
+        try:
+            (group / names[0]).write_text(str(1_500_000_000))
+        except OSError as error:
+            pytest.skip(f"no memory group can be limited here: {error}")
+        with contextlib.suppress(OSError):  # a machine without swap
+            (group / names[1]).write_text("0")
+        yield group
+    finally:
+        group.rmdir()
+
+
 def result_of(job):
     return json.loads(open_store(job.record.store).get(job.record.keys.result).data)["returned"]
 
@@ -79,3 +110,14 @@ def test_where_nothing_can_be_cut_finer_it_is_final_and_says_what_helps(job):
     record = made.end_record(1, 1)
     assert record["cause"] == "memory"
     assert unnamed(record["message"], "rank 1", "MemoryError") == []
+
+
+@pytest.mark.slow
+def test_a_rank_that_the_kernel_has_killed_for_memory_goes_on_with_a_finer_cut(job, memory_group):
+    made = job("killed", parameters={"hoards": True}).start()
+    (memory_group / "cgroup.procs").write_text(str(made.pods[1].process.pid))
+    assert made.exit_codes() == [0, 0]
+    record = made.end_record(1, 1)
+    assert (record["exit_code"], record["cause"], record["ranks"][0]["exit_code"]) == (137, "memory", -9)
+    assert [cut_of(made, attempt) for attempt in (1, 2)] == [(4, 4), (2, 8)]
+    assert result_of(made)["rows"] == [[101, 101]] * 2
