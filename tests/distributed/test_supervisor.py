@@ -411,3 +411,24 @@ def train_func(parameters):
     assert unnamed(root["message"], "rank 1", "exit code 0") == []
     assert [rank["error"] for rank in root["ranks"]] == [None] * ranks
     assert unnamed(made.pods[0].termination["message"], "rank 1", "exit code 0") == []
+
+
+def test_a_stop_does_not_wait_for_a_rank_in_native_code_that_waits_for_a_peer(job):
+    source = """
+import os, time
+
+def train_func(parameters):
+    import torch.distributed as dist
+    print("here", flush=True)
+    if os.environ["RANK"] == "1":
+        time.sleep(600)
+    dist.init_process_group("gloo")
+"""
+    made = job(source, ranks=2, grace=100).start()
+    for rank in (0, 1):
+        made.pods[0].says(rf"^\[rank {rank}\] here")
+    start = time.monotonic()
+    made.pods[0].signal(signal.SIGTERM)
+    assert made.exit_codes() == [143]
+    assert time.monotonic() - start < PROMPT
+    assert [rank["exit_code"] for rank in made.end_record(1, 0)["ranks"]] == [143, 143]

@@ -191,6 +191,32 @@ def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is
     assert sorted(path.name for path in output.iterdir() if path.is_file()) == ["manifest.json", "taken"]
 
 
+def ends_of(outcome):
+    return [RankEnd(1, 143, None, True, 0), RankEnd(0, outcome.exit_code if outcome else -9, outcome, True, 1)]
+
+
+def test_a_function_that_came_to_its_end_after_a_signal_has_left_its_files_and_its_value(tmp_path, published):
+    seal(tmp_path)
+    output, pending = tmp_path / "output", Pending(tmp_path)
+    output.mkdir()
+    (output / "plot").write_text("drawn")
+    for _ in range(2):  # also by a process that goes on with what another has begun
+        pending.conclude_as_far_as_it_came(Run(), output, ends_of(ended({"loss": 1.0})))
+    result, names = published(pending)
+    assert names - OF_EVERY_RUN == {"weights", "plot", "metrics.json"}
+    assert (result["returned"], result.get("note", "")) == ({"loss": 1.0}, "")
+
+
+@pytest.mark.parametrize("outcome", [None, replace(ended(), exit_code=143)])
+def test_a_function_that_did_not_come_to_its_end_is_told_of(tmp_path, published, outcome):
+    seal(tmp_path)
+    pending = Pending(tmp_path)
+    pending.conclude_as_far_as_it_came(Run(), tmp_path / "output", ends_of(outcome))
+    result, _ = published(pending)
+    assert result["returned"] == {}
+    assert unnamed(result["note"], "train_func", "fresh=True") == []
+
+
 @pytest.mark.parametrize("is_sent", [True, False])
 def test_files_of_the_function_named_like_its_source_are_published_as_they_are_and_told_of(tmp_path, capsys, is_sent):
     record = write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())

@@ -9,13 +9,15 @@ import pytest
 from train_func.worker.pod import stop_flag
 from train_func.worker.pod.stop import RESERVE, Stop
 
-SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT}
+SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT, "alarm": signal.SIGALRM}
 
 
 @pytest.fixture(autouse=True)
 def handlers():
     before = {number: signal.getsignal(number) for number in SIGNALS.values()}
+    timer = signal.setitimer(signal.ITIMER_REAL, 0)  # of pytest's time-out
     yield
+    signal.setitimer(signal.ITIMER_REAL, *timer)
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -42,9 +44,14 @@ def test_only_an_interrupt_that_comes_twice_ends_the_work_at_once(sent, is_hurri
     assert stop.name == f"SIG{sent.split()[0].upper()}"
 
 
+def fresh(monkeypatch, grace=0.0):
+    for name, value in {"_names": [], "_is_publishing": False, "_last_seconds": 0.0}.items():
+        monkeypatch.setattr(stop_flag, name, value)
+    stop_flag.install(grace)
+
+
 def test_a_function_that_is_on_its_way_out_is_not_stopped_again(monkeypatch):
-    monkeypatch.setattr(stop_flag, "_names", [])
-    stop_flag.install()
+    fresh(monkeypatch)
     saved = []
     with pytest.raises(stop_flag.StopSignal):
         try:
@@ -56,8 +63,7 @@ def test_a_function_that_is_on_its_way_out_is_not_stopped_again(monkeypatch):
 
 
 def test_a_signal_within_a_loop_that_is_broken_off_ends_the_function_behind_it(monkeypatch):
-    monkeypatch.setattr(stop_flag, "_names", [])
-    stop_flag.install()
+    fresh(monkeypatch)
 
     def steps():
         with stop_flag.deferred():
@@ -70,3 +76,32 @@ def test_a_signal_within_a_loop_that_is_broken_off_ends_the_function_behind_it(m
                 break
         time.sleep(60)
     assert step == 3
+
+
+def test_a_function_that_publishes_may_come_to_its_end(monkeypatch):
+    fresh(monkeypatch, grace=1000)
+    stop_flag.publishes()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop_flag.requested()
+    stop_flag.ignore()  # it has returned
+
+
+def test_a_function_that_goes_on_long_after_that_is_stopped_in_time(monkeypatch):
+    fresh(monkeypatch, grace=0.2)
+    stop_flag.publishes()
+    begun = time.monotonic()
+    with pytest.raises(stop_flag.StopSignal):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    assert time.monotonic() - begun < 60
+
+
+def test_another_training_that_has_begun_meanwhile_stops_between_two_steps(monkeypatch):
+    fresh(monkeypatch, grace=1000)
+    stop_flag.publishes()
+    os.kill(os.getpid(), signal.SIGTERM)
+    done = []
+    with pytest.raises(stop_flag.StopSignal), stop_flag.deferred():
+        os.kill(os.getpid(), signal.SIGALRM)  # the time is up
+        done.append("step")
+    assert done == ["step"]

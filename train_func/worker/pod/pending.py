@@ -23,7 +23,7 @@ from train_func.worker.attempt_setup import versions
 from train_func.worker.pod import reporting
 from train_func.worker.pod.output import link_or_copy, links_to_no_file, take
 from train_func.worker.pod.publish import File, delete_checkpoints, files_of, publish, send, take_source
-from train_func.worker.pod.rank_end import Outcome
+from train_func.worker.pod.rank_end import Outcome, RankEnd
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.store_wait import patient
 from train_func.worker.pod.timings import Timings
@@ -33,6 +33,10 @@ PUBLISH_SECONDS = 15 * 60.0  # longest wait for the store after the training; th
 NO_MODEL = (
     "no model is published: train_func has published nothing, and has left no files. Call session.publish(trainer) on "
     "every rank, or with a loop of its own session.publish(model), inside `with Session(parameters) as session`"
+)
+NOT_RETURNED = (
+    "train_func was ended before it had returned: what it would have returned is no part of the result; submit with "
+    "fresh=True to train again"
 )
 
 
@@ -144,6 +148,19 @@ class Pending:
         ]
         seconds = min(PUBLISH_SECONDS, run.deadline)
         self.report(attempt, {"note": "; ".join(str(note) for note in notes if note)}, seconds=seconds)
+
+    def conclude_as_far_as_it_came(self, run: Run, output: Path, ends: Sequence[RankEnd]) -> None:
+        """For an attempt that did not end well as a whole, and may have concluded before: what rank 0 returned and
+        left where it came to its end all the same, as one that was told to stop on its last lines; else a note."""
+        state = self._state()
+        first = next((end.outcome for end in ends if end.rank == 0), None)
+        if "returned" in state.report:
+            return
+        if first and first.exit_code == 0:
+            self.conclude(run, state.attempt, output, first, [])
+        else:
+            note = "; ".join(filter(None, [state.report.get("note", ""), NOT_RETURNED]))
+            self._write(replace(state, report={**state.report, "note": note, "returned": {}}))
 
     def send(self, store: Store, record: RunRecord) -> None:
         """Sends the files to the store, where they are no result yet. Raises StorageFailed."""

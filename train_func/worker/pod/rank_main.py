@@ -5,7 +5,6 @@ import faulthandler
 import json
 import logging
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -33,6 +32,7 @@ from train_func.worker.pod import (
 from train_func.worker.pod.rank_end import Outcome, of_error
 from train_func.worker.pod.returned import plain_result
 from train_func.worker.pod.source_needs import SourceNeeds
+from train_func.worker.pod.stop import RESERVE
 
 
 def main(environ: Mapping[str, str]) -> NoReturn:
@@ -41,7 +41,8 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     faulthandler.enable()
     stacks.answer()
     _configure_logging()
-    stop_flag.install()
+    stop_flag.install(float(environ.get("TRAIN_FUNC_GRACE_SECONDS", "30")) - RESERVE)
+    stop_flag.watch(_leave)
     process_group.observe()
     if folder := environ.get(output.VARIABLE):
         os.chdir(folder)  # a script saves by relative paths: what rank 0 leaves there is published
@@ -82,7 +83,7 @@ def _outcome(run: Callable[[], object]) -> Outcome:
         outcome = _finished(None) if error.code in (None, 0) else _failed(error)
     except BaseException as error:
         outcome = _failed(error)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is decided is written down, whatever comes now
+    stop_flag.ignore()
     return outcome
 
 
@@ -107,7 +108,7 @@ def _finished(value: object) -> Outcome:
 
 
 def _failed(error: BaseException) -> Outcome:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    stop_flag.ignore()
     outcome = of_error(error, session=sessions.here.opened, may_cut_finer=sessions.here.may_cut_finer)
     match error:
         case stop_flag.StopSignal():
@@ -120,6 +121,14 @@ def _failed(error: BaseException) -> Outcome:
         case _:
             traceback.print_exception(error)
     return outcome
+
+
+def _leave(error: stop_flag.StopSignal) -> NoReturn:
+    """While the main thread is in native code."""
+    print(f"stopped by {error}, in native code", file=sys.stderr, flush=True)
+    outcome = of_error(error, session=sessions.here.opened)
+    outcome.write(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"]))
+    os._exit(outcome.exit_code)
 
 
 def load(environ: Mapping[str, str]) -> tuple[Callable[..., object], RunRecord, Store]:

@@ -142,8 +142,7 @@ class Attempt:
     def publish_pending(self, ends: list[RankEnd], root: Verdict | None = None) -> Verdict | None:
         """Publishes what the ranks of this pod have trained to its end before they ended; None if nothing is so.
 
-        After a signal to stop too, as long as the ranks would have had. Where the function has failed for good, as
-        ``ends`` or the verdict ``root`` of another worker tell, it is published all the same, and None is returned.
+        After a signal too, in the time of the ranks. Published, None also if ``ends`` or another's ``root`` are final.
 
         Raises:
             StorageFailed: it cannot be published.
@@ -158,6 +157,7 @@ class Attempt:
         if self._peers:
             self._peers.tell_whether_publishing(True)
         try:
+            self._pending.conclude_as_far_as_it_came(self._record.run, of_rank(self._environment.work_dir, 0), ends)
             self._pending.publish(self._store, self._record, WithinGrace(self._stop))
             self.lease = self.lease or self._attempts.lease(number)
             own = of_ranks(ends, worker=self._environment.worker, out_of_memory=False)

@@ -2,14 +2,16 @@
 
 Without ``deferred`` the signal raises StopSignal in train_func wherever it meets it. Within, it is only remembered:
 the ranks vote on it in the exchange that every step has, save together, and then raise StopSignal together. A signal
-that comes again raises nothing: the function is on its way out, and may be saving something of its own.
+that comes again raises nothing: the function is on its way out, and may be saving something of its own. Once the
+function publishes what it has trained, half of the grace period is left to it to come to its end.
 """
 
 import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 
@@ -22,19 +24,64 @@ class StopSignal(KeyboardInterrupt):
 
 
 AGAIN_SECONDS = 0.01
+STUCK = 3.0  # seconds in which Python runs a handler, unless native code keeps the main thread
+
 _names: list[str] = []
 _num_deferring = 0
+_last_seconds, _is_publishing = 0.0, False
 
 
-def install() -> None:
-    """Takes SIGTERM over; only in the main thread."""
+def install(grace: float = 0.0) -> None:
+    """Takes SIGTERM over; only in the main thread. ``grace``: seconds between it and the end of the ranks."""
+    global _last_seconds
+    _last_seconds = grace / 2
     signal.signal(signal.SIGTERM, _on_signal)
+
+
+def watch(leave: Callable[[StopSignal], object]) -> None:
+    """Calls ``leave`` in a thread when a signal has come and nothing could be raised: native code waits, as it does
+    where a process group forms whose other ranks have gone. Only in the main thread."""
+    heard, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a signal to a child is none to this process
+    threading.Thread(target=_watch, args=(heard, leave), name="signals", daemon=True).start()
+
+
+def _watch(heard: int, leave: Callable[[StopSignal], object]) -> None:
+    while True:
+        if signal.SIGTERM not in os.read(heard, 4096):
+            continue
+        time.sleep(STUCK)
+        if not (_names or _num_deferring or _is_publishing) and signal.getsignal(signal.SIGTERM) is _on_signal:
+            leave(StopSignal("SIGTERM"))
+
+
+def publishes() -> None:
+    """From now on the function is about to end, and what it has trained is soon published however it does."""
+    global _is_publishing
+    _is_publishing = True
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
     _names.append(signal.Signals(number).name)
-    if len(_names) == 1 and not _num_deferring:
+    if len(_names) > 1 or _num_deferring:
+        return
+    if not _is_publishing or _last_seconds <= 0:
         raise StopSignal(_names[0])
+    signal.signal(signal.SIGALRM, _on_time)
+    signal.setitimer(signal.ITIMER_REAL, _last_seconds)
+
+
+def _on_time(number: int, frame: FrameType | None) -> None:
+    if not _num_deferring:  # else another training has begun, which stops between two steps
+        raise StopSignal(_names[0])
+
+
+def ignore() -> None:
+    """The function has ended; what is decided is written down, whatever comes now."""
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def requested() -> bool:

@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from train_func.records import RunRecord
 from train_func.storage import Store
-from train_func.worker.pod import sessions
+from train_func.worker.pod import sessions, stop_flag
 from train_func.worker.pod.publish import check_unpublished
 from train_func.worker.training import (
     hf_trainer_checks,
@@ -79,6 +79,7 @@ class Trainers:
 
     def publish(self, trainer: transformers.Trainer) -> None:
         """Collective: what ``Session.publish`` does with a Trainer."""
+        stop_flag.publishes()
         world.on_all_ranks(lambda: self._watch.check_ended(trainer))
         weights.agree(trainer)  # what is published is what every rank has trained
         sessions.here.weights = {}
