@@ -1,0 +1,172 @@
+"""A job whose workers are started again when they have ended, as the Training Operator does it with ``ExitCode``."""
+
+import contextlib
+import itertools
+import json
+import re
+import signal
+import time
+
+import psutil
+
+from train_func import exits
+from train_func.storage import open_store
+
+HANG = 300.0  # seconds; nothing of such a job takes so long
+LOOK = 0.01  # seconds between two looks
+
+
+class Wrong(Exception):
+    """The job did what it must not do."""
+
+
+class Operated:
+    """Of ``job``, which has not begun; leaving it as a context manager ends what is left of it."""
+
+    def __init__(self, job):
+        self._job = job
+        self.num_workers = job.num_workers
+        self.ended = []
+        """Number of the worker and exit code of each pod that has ended, in this order."""
+        self._pods = {worker: [] for worker in range(job.num_workers)}
+        self._num_begun = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for pod in self._job.started:
+            if pod.process.poll() is None:
+                pod.process.kill()
+                pod.process.wait()
+
+    def start(self):
+        self._begun_at = time.monotonic()
+        for worker in self._pods:
+            self._start(worker)
+
+    @property
+    def pods(self):
+        """Those started last, by worker."""
+        return {worker: pods[-1] for worker, pods in self._pods.items()}
+
+    @property
+    def seconds(self):
+        """Since the start."""
+        return time.monotonic() - self._begun_at
+
+    def is_published(self):
+        return bool(open_store(self._job.record.store).list(self._job.record.keys.result))
+
+    def result(self):
+        """What does not depend on when and how often the job was started."""
+        plain = json.loads(open_store(self._job.record.store).get(self._job.record.keys.result).data)
+        return {"returned": plain.get("returned"), "weights": plain["files"].get("model.safetensors")}
+
+    def await_start(self):
+        """Returns when an attempt has begun that had not when this was asked before."""
+        self._await(lambda: self._said(0).count("] begun\n") > self._num_begun, "start")
+        self._num_begun = self._said(0).count("] begun\n")
+
+    def await_mark(self, words):
+        """Returns when rank 0 has said so in the attempt that ``await_start`` has seen."""
+        self._await(lambda: f"] {words}" in self._said(0).split("] begun\n", max(1, self._num_begun))[-1], words)
+
+    def await_end(self):
+        """Returns when every worker has ended well."""
+        self._await(lambda: all(pod.process.poll() == 0 for pod in self.pods.values()), "end")
+        self._operate()
+
+    def pause(self, seconds):
+        """So long, while what ends is started again."""
+        end = time.monotonic() + seconds
+        self._await(lambda: time.monotonic() >= end, "a moment")
+
+    def stop(self, pods, number, again):
+        """Seconds from the signal to the end of the last of these; ``again``: after how many it is sent once more."""
+        pods, begun = list(pods), time.monotonic()
+        for pod in pods:
+            pod.signal(number)
+
+        def has_ended():
+            nonlocal again
+            if again is not None and time.monotonic() - begun >= again:
+                again = None
+                for pod in pods:
+                    pod.signal(number)
+            return all(pod.process.poll() is not None for pod in pods)
+
+        self._await(has_ended, "end of what was told to stop")
+        return time.monotonic() - begun
+
+    def ranks(self, worker):
+        """Processes of those that live."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return self.pods[worker].ranks()
+        return []
+
+    def stop_rank(self, process):
+        """Seconds from the signal to the end of this rank."""
+        begun = time.monotonic()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGTERM)
+        self._await(lambda: not _runs(process), "end of a rank that was told to stop")
+        return time.monotonic() - begun
+
+    def steps(self, worker):
+        """The steps that its rank has done, over all attempts."""
+        return [int(step) for step, _ in self._done(worker)]
+
+    def last_step(self):
+        """The highest that was done."""
+        return max(self.steps(0), default=0)
+
+    @staticmethod
+    def num_lost(done):
+        """Steps that were done more than once."""
+        return len(done) - len(set(done))
+
+    def work_lost(self, worker):
+        """Seconds that the steps took which were done twice."""
+        done = [(int(step), float(when)) for step, when in self._done(worker)]
+        took = {step: when - before for (_, before), (step, when) in itertools.pairwise(done)}
+        numbers = [step for step, _ in done]
+        return sum(took.get(step, 0.0) for step in {of for of in numbers if numbers.count(of) > 1})
+
+    def _done(self, worker):
+        return re.findall(r"\] step (\d+) is done at ([\d.]+)$", self._said(worker), re.MULTILINE)
+
+    def _said(self, worker):
+        return "\n".join(pod.output for pod in self._pods[worker])
+
+    def _start(self, worker):
+        self._job.start(worker)
+        self._pods[worker].append(self._job.pods[worker])
+
+    def _await(self, condition, what):
+        end = time.monotonic() + HANG
+        while not condition():
+            self._operate()
+            if time.monotonic() > end:
+                raise Wrong(f"hangs: no {what} after {HANG:.0f} s")
+            time.sleep(LOOK)
+
+    def _operate(self):
+        for worker, pod in self.pods.items():
+            code = pod.process.poll()
+            if code is None or (code == 0 and any(of == (worker, 0) for of in self.ended)):
+                continue
+            self.ended.append((worker, code))
+            if code == 0 and not self.is_published():
+                raise Wrong(f"worker {worker} ended with exit code 0 before there was a result")
+            if code and code != -signal.SIGTERM and not exits.retryable(code):
+                raise Wrong(f"worker {worker} ended with exit code {code}: {pod.output[-2000:]}")
+            if code:
+                self._start(worker)
+
+
+def _runs(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

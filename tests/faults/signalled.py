@@ -1,0 +1,74 @@
+"""Two functions whose ranks say where they are: one that saves its state, and one that does not."""
+
+STEPS = 28  # 101 rows in batches of 16, four times
+
+_TELLS = """
+def tell(words):
+    import os
+    os.write(1, f"\\n{words}\\n".encode())  # a line of its own, whatever another thread prints meanwhile
+
+def train_func(parameters):
+    tell("begun")
+"""
+
+AWARE = (
+    _TELLS
+    + """
+    import time
+    from datasets.distributed import split_dataset_by_node
+    from transformers import TrainerCallback, TrainingArguments
+    from tests.distributed import small
+    from train_func.worker import Session, Trainer
+
+    class Tells(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            tell(f"step {state.global_step} is done at {time.monotonic()}")
+            time.sleep(0.03)
+
+    class Evaluates(Trainer):
+        def evaluate(self, *args, **kwargs):
+            tell("evaluating")
+            time.sleep(0.1)
+            return super().evaluate(*args, **kwargs)
+
+    with Session(parameters) as session:
+        plan = split_dataset_by_node(session.plan(small.rows(101)), session.rank, session.world_size)
+        arguments = session.arguments(eval_strategy="epoch", logging_strategy="steps", logging_steps=1)
+        trainer = Evaluates(
+            model=small.model(dropout=0.1), args=TrainingArguments(**{**arguments, "bf16": False}),
+            train_dataset=plan, eval_dataset=small.rows(40, seed=1), data_collator=small.collate, callbacks=[Tells()],
+        )
+        trainer.train()
+        tell("publishing")
+        losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+        session.publish(trainer)
+    return {"losses": losses, "rows": [[of.num_rows, of.num_once] for of in trainer.coverage]}
+"""
+)
+
+UNAWARE = (
+    _TELLS
+    + f"""
+    import time
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    from tests.distributed import small
+
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(small.model(dropout=0.1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    rows, losses = list(small.rows(101)), []
+    torch.manual_seed(dist.get_rank())
+    for step in range(1, {STEPS} + 1):
+        loss = model(**small.collate(rows[step % 7 :: 7])).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        tell(f"step {{step}} is done at {{time.monotonic()}}")
+        time.sleep(0.03)
+    tell("publishing")
+    return {{"losses": losses}}
+"""
+)
