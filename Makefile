@@ -4,7 +4,8 @@
 # make test-all       those and the long proofs: many seeds, 20 of 20, every engine
 # make test-wheel     the wheel in fresh environments, with the oldest and the newest versions that it allows
 # make faults         hundreds of trainings, killed or stopped anywhere: each ends as if nothing had happened; resumable
-# make recovery       how long a job takes to its first step, and to the next one after a rank or a worker was killed
+# make recovery       how long a job takes to its first step, and to the next one after a rank or a worker was killed,
+#                     and the memory of its processes
 # make check          the quick checks: style, types, arrows, shell
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
 # make test-cluster   passes the tests on the cluster that KUBECONFIG names: IMAGE=what it can pull
@@ -62,7 +63,7 @@ test: setup
 test-all: setup
 	$(PYTEST) $(TESTS)
 
-TIMES ?= 10
+TIMES ?= 20
 
 faults: setup
 	trap 'echo "make faults took $$SECONDS s"' EXIT
@@ -75,6 +76,7 @@ faults: setup
 	for training in with_trainer with_own_loop; do
 		$(BIN)/python -m tests.faults.kills build/faults --training $$training --how stop --seeds 0:50
 	done
+	$(BIN)/python -m tests.faults.signals build/faults --seeds 0:12
 
 recovery: setup
 	$(BIN)/python -m tests.faults.recovery build/recovery --times $(TIMES)
