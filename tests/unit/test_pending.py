@@ -35,7 +35,7 @@ def supervisor(tmp_path):
     seal(tmp_path)
     made = Supervisor(environment_of(0, tmp_path), LogTee(), Stop())
     made._attempt = Attempt(made._environment, record, open_store(record.store), made._log_tee, made._stop)
-    made._launcher = SimpleNamespace(ends=list, pids=set, step=0)
+    made._launcher = SimpleNamespace(ends=list, pids=set, step=0, out_of_memory=False)
     return made
 
 
