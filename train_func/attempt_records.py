@@ -57,6 +57,8 @@ class Verdict:
     """It follows no other worker's end."""
     follows: int | None = None
     """The worker whose end it follows, where that is known."""
+    hangs: int | None = None
+    """The rank that got on no more, where one alone is known to."""
 
     @property
     def retryable(self) -> bool:
@@ -77,13 +79,17 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class RankRecord:
-    """How a rank ended. ``separate``: it had torch and never formed a process group with all the others."""
+    """How a rank ended. ``separate``: it had torch and never formed a process group with all the others.
+
+    ``stacks``: where it was when its supervisor last asked, as in a hang.
+    """
 
     rank: int
     exit_code: int | None
     error: Failure | None = None
     """None too where it only followed from another rank's."""
     separate: bool = False
+    stacks: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,8 +83,12 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_the_training_goes_on(job,
     logs = [made.log(1, worker) for worker in range(workers)]
     assert all("hread 0x" in log for log in logs)
     assert sorted(re.findall(r"^rank (\d) is in ", "\n".join(logs), re.MULTILINE)) == ["0", "1"]
+    assert all(f"[rank {rank} trace] " in "\n".join(logs) for rank in (0, 1))  # and not as what they have printed
+    assert not any(re.search(r"\[rank \d\] .*hread 0x", log) for log in logs)
+    records = [rank for worker in range(workers) for rank in made.end_record(1, worker)["ranks"]]
     if how == "sleeps":
         assert "in on_step_end" in logs[-1]
+        assert (end["hangs"], ["in on_step_end" in rank["stacks"] for rank in records]) == (1, [False, True])
         assert all(made.end_record(1, worker)["follows"] == workers - 1 for worker in range(workers - 1))
     steps = [int(step) for step in re.findall(r"\[rank 0\] step (\d+) is done", made.pods[0].output)]
     assert sorted(set(steps)) == list(range(1, STEPS + 1))

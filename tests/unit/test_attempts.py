@@ -258,6 +258,15 @@ def test_the_last_known_reason_is_named_when_the_attempts_are_used_up(store, att
     assert "left no record" in attempts.account().verdict(worker=0).message
 
 
+def test_who_is_out_of_attempts_follows_the_worker_in_which_the_last_one_ended(store, attempts):
+    lived(attempts, 147, 147, 148)
+    hang = Verdict(148, "hang", "rank 1 hangs", worker=1, hangs=1)
+    finals = [attempts.account(3).verdict(worker, hang) for worker in (0, 1)]
+    other, own = (following(hang, final) for final in finals)
+    assert (own.root_cause, own.follows, own.hangs, own.exit_code) == (True, None, 1, 71)
+    assert (other.root_cause, other.follows, other.hangs, other.exit_code) == (False, 1, 1, 71)
+
+
 def test_attempts_of_another_format_are_passed_over_and_not_counted(store, attempts):
     lived(attempts, 147, 147)
     for key in ("lease.json", "worker-0.json"):
@@ -348,7 +357,7 @@ def test_a_record_shows_the_root_and_hides_the_errors_that_it_caused(store, atte
     attempts.write_end(lease, verdict(70), [ended(1, 145, follows=True), ended(0, 70)])
     ranks = json.loads(store.get("a-run/attempts/1/worker-0.json").data)["ranks"]
     assert [(rank["rank"], rank["exit_code"]) for rank in ranks] == [(0, 70), (1, 145)]
-    assert set(ranks[0]["error"]) == {"type", "message", "traceback", "time"}
+    assert set(ranks[0]["error"]) == {"type", "message", "traceback", "time", "missing_file"}
     assert ranks[1]["error"] is None
 
 

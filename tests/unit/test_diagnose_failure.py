@@ -204,7 +204,7 @@ def test_in_a_notebook_the_way_to_the_whole_log_finds_the_job_by_its_name_and_sh
 ):
     monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path))
     store = open_store((tmp_path / "store").as_uri())
-    record = replace(a_record(), store=store.address)
+    record = replace(a_record(), store=store.address, name="job-0123456789ab")
     job = Job(record, Local(), store)
     store.put(record.keys.run, json.dumps(record.to_dict()).encode())
     store.put(record.keys.attempt(1).lease, Lease(attempt=1).to_json())
@@ -290,3 +290,33 @@ def test_what_helps_against_too_little_memory_depends_on_who_makes_the_batches(s
     tasks = [None, TextClassification(model="m", dataset="d", text="t", label="l")]
     told = [str(explain(a_record(task=task), RecordedJob("out_of_memory"), store, "attach(...)")) for task in tasks]
     assert ["micro_batch_size" in error for error in told] == [False, True]
+
+
+def stacks(line, of="helper"):
+    """As faulthandler prints them: another thread, and the main one behind it."""
+    other = 'Thread 0x1 (most recent call first):\n  File "/run/source.py", line 1 in train\n\n'
+    frames = f'  File "/lib/torch/x.py", line 3 in wait\n  File "/run/source.py", line {line} in {of}\n'
+    return f"{other}Current thread 0x2 (most recent call first):\n{frames}"
+
+
+def put_hang(store, attempt, hangs):
+    """Worker 1, with rank 1, has found the hang, and worker 0 wrote down its end before."""
+    fields = {"attempt": attempt, "exit_code": 71, "cause": "hang", "message": "3 of 3 attempts", "hangs": hangs}
+    for worker, line in ((0, 2), (1, 4)):
+        ranks = (RankRecord(rank=worker, exit_code=-9, stacks=stacks(line)),)
+        other = {"root_cause": worker == 1, "follows": None if worker else 1, "ended": f"{worker}"}
+        end = EndRecord(worker=worker, ranks=ranks, **fields, **other)
+        store.put(f"job-a/attempts/{attempt}/worker-{worker}.json", end.to_json())
+
+
+@pytest.mark.parametrize("hangs", [1, None])
+def test_a_hang_names_the_worker_it_began_in_and_where_in_the_function_the_rank_was(store, hangs):
+    put_hang(store, 2, 1)
+    put_hang(store, 3, hangs)
+    store.put(a_record().keys.cells, json.dumps(CELLS).encode())
+    error = explain(a_record(), RecordedJob("exit_1"), store, "attach(...)")
+    first, *lines = str(error).splitlines()
+    assert unnamed(first, "worker 1", "attempt 3") == []
+    places = [line.strip() for line in lines if "line" in line]
+    own = "rank 1 in /lab/steps.py, line 8: `raise KeyError`"
+    assert places == ([own] if hangs else ["rank 0 in cell In[5], line 2: `helper()`", own])

@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 
+from train_func.worker.pod import stacks
 from train_func.worker.pod.stop import Stop
 
 USAGE = """usage: python -u -m train_func.worker run     supervise the ranks of one pod, as its process 1
@@ -19,6 +20,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["run"]:
         stop = Stop()
         stop.install()  # before anything slow is imported
+        stacks.listen()
         from train_func.worker.pod.supervisor import supervise
 
         supervise(os.environ, stop)

@@ -25,7 +25,7 @@ from train_func.client.diagnose.incidents import (
 )
 from train_func.client.diagnose.remedies import of_code, remedy
 from train_func.client.diagnose.starting import refusals, waits
-from train_func.client.source import locate
+from train_func.client.source import locate, locate_main
 from train_func.client.status import Event, JobStatus, Pod
 from train_func.client.stored_run import all_ends
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
@@ -36,6 +36,7 @@ from train_func.terminal import in_ipython
 FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
 KILLED = ("killed", "preemption")  # causes on record when something outside the worker ended it
 LAST_EVENTS = 5
+MOST_FRAMES, MOST_PLACES = 2, 8  # innermost ones of a rank that hangs, and of all ranks, that an error shows
 TOLD_BY_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission", "cluster", "unknown")
 
 
@@ -168,13 +169,16 @@ def _own_ends(ends: list[EndRecord]) -> list[EndRecord]:
     failed = [end for end in ends if end.exit_code != 0]
     failed = [end for end in failed if end.cause not in FOLLOWERS] or failed
     newest = max((end.attempt for end in failed), default=0)
-    return [end for end in failed if end.attempt == newest]
+    newest_ends = [end for end in failed if end.attempt == newest]
+    return sorted(newest_ends, key=lambda end: end.follows is not None)  # the one that it began with, if it is there
 
 
 def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
     cause: Cause = next((cause for cause in CAUSES if cause == end.cause), "unknown")
     if not end.errors:
-        return Diagnosis(cause, f"worker {end.worker}, attempt {end.attempt}: {end.message}")
+        root = end.worker if end.follows is None else end.follows
+        places = _places(end, evidence) if cause == "hang" else ""
+        return Diagnosis(cause, f"worker {root}, attempt {end.attempt}: {end.message}{places}")
     rank, error = end.errors[0]
     where = f"worker {end.worker}, rank {rank.rank}, attempt {end.attempt}"
     what = f"{error.type}: {error.message}\n  in {where}"
@@ -183,6 +187,18 @@ def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
     if end.exit_code == exits.SPENT:
         what += f"\n  {end.message}"
     return Diagnosis(cause, what, of_code(error, [frame[0] for frame in frames]) if cause == "code" else "")
+
+
+def _places(end: EndRecord, evidence: Evidence) -> str:
+    """Where in the function the rank was that got on no more; of every rank where each may have waited for others."""
+    ranks = [rank for other in evidence.attempts if other.attempt == end.attempt for rank in other.ranks]
+    lines = []
+    for rank in sorted(ranks, key=lambda rank: rank.rank):
+        if end.hangs in (None, rank.rank):
+            frames = locate_main(evidence.cells, rank.stacks)[:MOST_FRAMES]
+            lines += [f"\n  rank {rank.rank} in {place}, line {line}: `{text}`" for place, line, text in frames]
+    left_out = len(lines) - MOST_PLACES
+    return "".join(lines[:MOST_PLACES]) + (f"\n  and {left_out} more in the log" if left_out > 0 else "")
 
 
 def _way_to_logs(record: RunRecord, attach: str, backend: str) -> str:

@@ -30,6 +30,14 @@ def locate(cells: Mapping[str, Any], traceback_text: str) -> list[tuple[str, int
     return found
 
 
+def locate_main(cells: Mapping[str, Any], stacks: str) -> list[tuple[str, int, str]]:
+    """The frames of a process's main thread in the packed module, innermost first; ``stacks`` as faulthandler prints.
+
+    It prints the thread last that began first.
+    """
+    return locate(cells, stacks.rpartition("hread 0x")[2])
+
+
 def _origin(cells: Mapping[str, Any], path: str | None, line: int) -> tuple[str, int, str] | None:
     for piece in cells["pieces"]:
         if path is None:

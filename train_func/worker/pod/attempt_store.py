@@ -58,12 +58,14 @@ class Account:
         ended = f"The last one: {last.message}" if last else "The last one left no record, as after SIGKILL"
         if self.num_charged < self.max_attempts:
             message = f"the last {self.num_at_step} attempts all ended behind step {self.step}. {ended}. Fix the cause"
-            return Verdict(exits.SPENT, last.cause if last else "killed", f"{message} and submit again", worker)
-        message = (
-            f"{self.num_charged} of {counted(self.max_attempts, 'attempt')} made no progress. {ended}. "
-            "Fix the cause and submit again, or allow more with max_attempts"
-        )
-        return Verdict(exits.SPENT, last.cause if last else "killed", message, worker)
+            message = f"{message} and submit again"
+        else:
+            message = (
+                f"{self.num_charged} of {counted(self.max_attempts, 'attempt')} made no progress. {ended}. "
+                "Fix the cause and submit again, or allow more with max_attempts"
+            )
+        cause, hangs = (last.cause, last.hangs) if last else ("killed", None)
+        return Verdict(exits.SPENT, cause, message, worker, hangs=hangs)
 
 
 @dataclass(frozen=True)

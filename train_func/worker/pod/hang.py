@@ -54,10 +54,9 @@ class Hang:
         state = "a signal has stopped its process" if self.is_stopped else "no progress"
         message = (
             f"{who}: {state} for {self.seconds:.1f} s in {self.mark.phase.words}, {self.mark.step} steps done; "
-            f"{self.limit:.0f} s were allowed, and {_wider(self.limit, WIDER):.0f} s are after a restart. "
-            "The log has the stacks of all ranks"
+            f"{self.limit:.0f} s were allowed. The log has the stacks of all ranks"
         )
-        return Verdict(exits.HANG, "hang", message, worker)
+        return Verdict(exits.HANG, "hang", message, worker, hangs=self.rank)
 
 
 class Judge:

@@ -11,6 +11,8 @@ from train_func.worker.pod.hang import Hang, Judge, Seen
 from train_func.worker.pod.processes import cpu_seconds, is_stopped, kernel_state
 from train_func.worker.pod.progress_mark import SharedMark
 
+LONGEST_STACKS = 1000  # lines of a rank that are kept
+
 
 class Group(Protocol):
     """The part of Peers that is used here."""
@@ -26,6 +28,7 @@ class HangWatch:
         self._num_ranks = num_ranks
         self._judge = Judge(num_hangs)
         self._marks: dict[int, SharedMark] = {}
+        self._stacks: dict[int, list[str]] = {}
 
     def variables(self, rank: int) -> dict[str, str]:
         """For the environment of this rank."""
@@ -48,11 +51,21 @@ class HangWatch:
     def print_stacks(self, pids: Mapping[int, int]) -> None:
         """Prints where each of these ranks is, and has them print their stacks."""
         for rank, pid in pids.items():
+            self._stacks[rank] = []
             mark = self._marks[rank].read()
             silent = time.monotonic() - mark.time
             place = f"{mark.phase.words}, {mark.step} steps done, last sign of progress {silent:.1f} s ago"
             print(f"rank {rank} is in {place if mark.number else 'its start'}; its process: {kernel_state(pid)}")
         stacks.ask(pid for rank, pid in pids.items() if self._marks[rank].read().number)
+
+    def hear(self, rank: int, line: str) -> None:
+        """A line of the trace of a rank."""
+        if (lines := self._stacks.get(rank)) is not None and len(lines) < LONGEST_STACKS:
+            lines.append(line)
+
+    def stacks_of(self, rank: int) -> str:
+        """What the rank has printed when it was last asked for its stacks; empty where it was not."""
+        return "\n".join(self._stacks.get(rank, []))
 
     def close(self) -> int:
         """When no rank lives any more: the last step that was done."""

@@ -16,7 +16,7 @@ from tempfile import mkdtemp
 from train_func import exits
 from train_func.process_memory import FamilyMemory
 from train_func.process_tree import kill_descendants
-from train_func.worker.pod import memory_guard, output, trackers
+from train_func.worker.pod import memory_guard, output, stacks, trackers
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.hang import Hang
 from train_func.worker.pod.hang_watch import HangWatch
@@ -95,6 +95,7 @@ class Launcher:
                 was_signalled=local_rank in self._asked,
                 order=self._seen.index(local_rank) if local_rank in self._seen else len(self._seen),
                 unfinished=running(self._outcome(local_rank)).exists(),  # asked for after its exit code
+                stacks=self._hangs.stacks_of(self._rank(local_rank)),
             )
             for local_rank, process in self._processes.items()
         ]
@@ -131,6 +132,8 @@ class Launcher:
                 self.out_of_memory = True
                 memory_guard.kill_largest([process.pid for process in alive.values()])
             pids = {self._rank(local_rank): process.pid for local_rank, process in alive.items()}
+            if stacks.are_asked_for():
+                self._hangs.print_stacks(pids)
             if (hang := self._hangs.look(pids, self._group.peers)) and self._tells_first(hang):
                 self.hang = hang
                 self._hangs.print_stacks(pids)
@@ -212,6 +215,10 @@ class Launcher:
             "TRAIN_FUNC_SUPERVISOR": str(os.getpid()),
             output.VARIABLE: str(output.begin(environment.work_dir, rank)),
         }
+        trace = self._folder / f"{local_rank}.trace"
+        with contextlib.suppress(OSError):  # as below
+            self._log_tee.rank_trace(rank, trace, partial(self._hangs.hear, rank))
+            variables[stacks.VARIABLE] = str(trace)
         pipe = self._folder / f"{local_rank}.events"
         with contextlib.suppress(OSError):  # a file system without pipes: the rank prints what it says
             self._log_tee.rank_events(rank, pipe)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from train_func import events
 from train_func.events import Event, LogGap, StepProgress
+from train_func.worker.pod import stacks
 from train_func.worker.pod.history import History
 from train_func.worker.pod.periodic import Periodic
 
@@ -163,16 +164,33 @@ class LogTee:
 
     def rank_events(self, rank: int, path: Path) -> None:
         """Makes a pipe at ``path``; what is written to it becomes events of this rank. Raises OSError."""
-        os.mkfifo(path)
-        read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        write = os.open(path, os.O_WRONLY)
-        os.set_blocking(read, True)
 
         def told(line: bytes) -> None:
             with contextlib.suppress(Exception):  # else nothing would read the pipe, and the rank would wait for that
                 if event := events.parse(line.decode(errors="replace")):
                     self.say(replace(event, rank=rank))
 
+        self._at(path, told)
+
+    def rank_trace(self, rank: int, path: Path, hear: Callable[[str], object]) -> None:
+        """Makes a pipe at ``path``; what is written to it is heard, and appears as the trace of this rank.
+
+        Raises OSError.
+        """
+        prefix = stacks.PREFIX.format(rank).encode()
+
+        def told(line: bytes) -> None:
+            self._emit(prefix + events.escaped(line) + b"\n")
+            hear(line.decode(errors="replace"))
+
+        self._at(path, told)
+
+    def _at(self, path: Path, told: Callable[[bytes], None]) -> None:
+        """Hears every line that a rank writes to a pipe at ``path``, which is made here."""
+        os.mkfifo(path)
+        read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        write = os.open(path, os.O_WRONLY)
+        os.set_blocking(read, True)
         stream = _Stream((read, write), told)
         stream.start()
         self._ranks.append(stream)

@@ -67,7 +67,7 @@ class RankEnd:
 
     ``exit_code``: negative for a signal, None when the process could not be buried. ``was_signalled``: the supervisor
     had told it to stop before. ``order``: in which the supervisor noticed. ``unfinished``: its process ended before it
-    had come to the end of train_func.
+    had come to the end of train_func. ``stacks``: where it was when its supervisor last asked.
     """
 
     rank: int
@@ -76,6 +76,7 @@ class RankEnd:
     was_signalled: bool
     order: int
     unfinished: bool = False
+    stacks: str = ""
 
     @property
     def failed(self) -> bool:
@@ -99,6 +100,7 @@ def records_of(ends: Sequence[RankEnd]) -> tuple[RankRecord, ...]:
             exit_code=end.exit_code,
             error=end.outcome.failure if end.outcome and not (end.was_signalled or (rooted and end.follows)) else None,
             separate=end.separate,
+            stacks=_cut(end.stacks, LONGEST_TRACEBACK),
         )
         for end in sorted(ends, key=lambda end: end.rank)
     )

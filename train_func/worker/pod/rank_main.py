@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -39,7 +38,7 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     """Runs the shipped function and exits; the exit code is that of exits.py or the function's own."""
     had_torch = "torch" in sys.modules  # of the template
     faulthandler.enable()
-    stacks.answer()
+    stacks.answer(environ.get(stacks.VARIABLE))
     _configure_logging()
     stop_flag.install(float(environ.get("TRAIN_FUNC_GRACE_SECONDS", "30")) - RESERVE)
     stop_flag.watch(_leave)
@@ -119,7 +118,7 @@ def _failed(error: BaseException) -> Outcome:
             first = told.message.partition("\n")[0]
             reporting.say(LostPeers(error=f"{told.type}: {first}", traceback=told.traceback))
         case _:
-            traceback.print_exception(error)
+            stacks.print_traceback(error)
     return outcome
 
 

@@ -250,7 +250,7 @@ class Attempt:
         self._num_charged = account.num_charged if account else 0
         if account is None or not account.spent or self._leaves_model():
             return verdict
-        return account.verdict(self._environment.worker, root or verdict)
+        return following(root, account.verdict(self._environment.worker, root or verdict))
 
     def _leaves_model(self) -> bool:
         """Whether what was trained is published, or worker 0, which alone may hold it, is publishing it."""

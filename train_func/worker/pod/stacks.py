@@ -1,18 +1,49 @@
-"""The stacks of a rank's threads, printed on a signal of its supervisor wherever the rank is. Loads no torch."""
+"""Where a rank is, in Python's words: its stacks when it is asked for them, the traceback of the error that ends it.
 
+They go to a pipe of their own, so that they are told from what the function prints. Loads no torch.
+"""
+
+import contextlib
 import faulthandler
+import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterable
+from types import FrameType
 
 from train_func.process_tree import send
 
 SIGNAL = signal.SIGRTMAX - 3  # which no library takes, as some do SIGUSR1
+ASKED = signal.SIGQUIT  # of a supervisor by a person, as of a Java program
+VARIABLE = "TRAIN_FUNC_TRACE"
+PREFIX = "[rank {} trace] "
+_pipes: list[int] = []
+_asked: list[int] = []
 
 
-def answer() -> None:
-    """From now on this process prints its stacks when it is asked to; native code need not return for that."""
-    faulthandler.register(SIGNAL, file=sys.stderr, all_threads=True, chain=False)
+def answer(path: str | None) -> None:
+    """From now on this process prints its stacks when it is asked to; native code need not return for that.
+
+    To the pipe at ``path``; where there is none, or nothing reads it, to stderr.
+    """
+    with contextlib.suppress(OSError):
+        if path:
+            pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            os.set_blocking(pipe, True)
+            _pipes.append(pipe)
+    faulthandler.register(SIGNAL, file=_pipes[0] if _pipes else sys.stderr, all_threads=True, chain=False)
+
+
+def print_traceback(error: BaseException) -> None:
+    """Where ``error`` has ended this process."""
+    if not _pipes:
+        traceback.print_exception(error)
+        return
+    left = "".join(traceback.format_exception(error)).encode(errors="replace")
+    with contextlib.suppress(OSError):  # no supervisor reads any more
+        while left:
+            left = left[os.write(_pipes[0], left) :]
 
 
 def ask(pids: Iterable[int]) -> None:
@@ -20,3 +51,19 @@ def ask(pids: Iterable[int]) -> None:
     for pid in pids:
         send(pid, SIGNAL)
         send(pid, signal.SIGCONT)
+
+
+def listen() -> None:
+    """From now on this supervisor notices that a person asks where its ranks are; only in the main thread."""
+    signal.signal(ASKED, _note)
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    _asked.append(number)
+
+
+def are_asked_for() -> bool:
+    """Whether a person has asked since the last call."""
+    asked = bool(_asked)
+    _asked.clear()
+    return asked

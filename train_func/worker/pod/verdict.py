@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 from train_func import exits
 from train_func.attempt_records import Verdict
@@ -37,8 +38,10 @@ def following(root: Verdict | None, own: Verdict) -> Verdict:
     """
     if root is None:
         return own
+    if own.exit_code == exits.SPENT:
+        return own if root.worker == own.worker else replace(own, root_cause=False, follows=root.worker)
     if root.exit_code == exits.SPENT:
-        return Verdict(exits.SPENT, root.cause, root.message, own.worker, root_cause=False, follows=root.worker)
+        return replace(root, worker=own.worker, root_cause=False, follows=root.worker)
     code = exits.PEER if root.retryable else root.exit_code
     message = f"worker {root.worker} had ended: {root.message}"
     return Verdict(code, "peer", message, own.worker, root_cause=False, follows=root.worker)
