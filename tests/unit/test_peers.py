@@ -58,6 +58,33 @@ def at_once(*calls):
     return results
 
 
+class GoesBetweenTwoCalls:
+    """A store whose host has gone when its first answer is heard: that there is what was asked for."""
+
+    def __init__(self):
+        self.is_gone = False
+
+    def __getattr__(self, name):
+        def call(*args):
+            if self.is_gone:
+                raise ConnectionResetError("reset by peer")
+            self.is_gone = name == "check"
+            return name == "check"
+
+        return call
+
+
+@pytest.mark.parametrize(
+    "call", [Peers.look, Peers.hear_start, Peers.hear_meeting_point, Peers.inputs_brought, Peers.told_of_ranks]
+)
+def test_a_host_that_goes_between_two_calls_is_a_lost_peer_and_no_fault_of_the_supervisor(call):
+    made = Peers(GoesBetweenTwoCalls(), worker=1, num_workers=2, stop=Stop())
+    made._looked = float("-inf")
+    made._store.is_gone = call is Peers.inputs_brought
+    with pytest.raises(PeersLost):
+        call(made)
+
+
 def verdict(worker, code=70):
     return Verdict(code, "code", "a typo", worker)
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 
 from train_func.attempt_records import Verdict
@@ -99,7 +100,8 @@ class Peers:
         while not self._has(name):
             self.look()
             self._stop.pause(0.05)
-        return self._store.get(self._key(name))
+        with _host():
+            return self._store.get(self._key(name))
 
     def tell(self, verdict: Verdict) -> Verdict:
         """Says how this worker ends; returns the first verdict that was said, which may be another worker's."""
@@ -149,23 +151,20 @@ class Peers:
         if since > self._silence / 2:  # this process stood still, and the others may have done so with it
             self._heard = (self._heard[0], self._looked)
         if self._has("verdict"):
-            verdict = _verdict(self._store.get(self._key("verdict")))
+            with _host():
+                verdict = _verdict(self._store.get(self._key("verdict")))
             raise PeersLost(f"worker {verdict.worker} has ended", verdict)
         if self._neighbour != self._worker:
             self._listen()
 
     def _has(self, name: str) -> bool:
-        try:
+        with _host():
             return self._store.check([self._key(name)])
-        except OSError as error:
-            raise _host_gone() from error
 
     def _listen(self) -> None:
         """Each watches one other, so that the work does not grow with the square of the group."""
-        try:
+        with _host():
             beat = self._store.get(f"beat/{self._neighbour}")
-        except OSError as error:
-            raise _host_gone() from error
         if beat != self._heard[0]:
             self._heard = (beat, time.monotonic())
         elif time.monotonic() - self._heard[1] > self._silence:
@@ -207,7 +206,8 @@ class Peers:
     def told_of_ranks(self) -> list[str]:
         """What all workers have said so, after ``ranks_ended``."""
         names = [f"ranks/{worker}" for worker in range(self._num_workers)]
-        return [self._store.get(self._key(name)) for name in names if self._has(name)]
+        with _host():
+            return [self._store.get(self._key(name)) for name in names if self._has(name)]
 
     def all_done(self) -> None:
         """Returns when every worker has come here: the group leaves together, because one exit 0 ends the job."""
@@ -215,8 +215,9 @@ class Peers:
         self.leave(self._silence)
 
     def _meet(self, place: str) -> None:
-        if self._store.add(self._key(place), 1) == self._num_workers:
-            self._store.set(self._key(f"all {place}"), "")
+        with _host():
+            if self._store.add(self._key(place), 1) == self._num_workers:
+                self._store.set(self._key(f"all {place}"), "")
         while not self._has(f"all {place}"):
             self.look()
             self._stop.pause(0.05)
@@ -241,8 +242,13 @@ class Peers:
         return True
 
 
-def _host_gone() -> PeersLost:
-    return PeersLost("the store of the group has gone, and worker 0 with it")
+@contextlib.contextmanager
+def _host() -> Iterator[None]:
+    """Raises PeersLost where the host of the store has gone, which it may do between any two calls."""
+    try:
+        yield
+    except OSError as error:
+        raise PeersLost("the store of the group has gone, and worker 0 with it") from error
 
 
 def _verdict(said: str) -> Verdict:
