@@ -145,8 +145,8 @@ def test_a_rank_that_may_leave_has_come_to_its_end_by_exit_code_0(end, tmp_path)
         ("None", {}, []),
         ("{'loss': 0.5}", {"loss": 0.5}, []),
         ("[1, 2]", {"returned": [1, 2]}, []),
-        ("{'loss': 0.5, 'model': object()}", {"loss": 0.5}, ["model (object)"]),
-        ("{'loss': 0.5, 'n': 10**5000}", {"loss": 0.5}, ["n (an int of 16610 bits)"]),
+        ("{'loss': 0.5, 'model': object()}", {"loss": 0.5}, ["model (object) is left out"]),
+        ("{'loss': 0.5, 'n': 10**5000}", {"loss": 0.5}, ["n (an int of 16610 bits) is left out"]),
     ],
 )
 def test_what_rank_0_returns_is_left_for_its_supervisor(end, value, returned, left_out):

@@ -51,16 +51,25 @@ def test_what_is_json_or_can_be_is_kept(value, found):
 
 
 LEFT_OUT = [
-    ({"loss": 0.2, "model": torch.nn.Linear(1, 1)}, {"loss": 0.2}, ["model (Linear)"]),
-    (object(), {}, ["returned (object)"]),
-    ({"a": {"b": [1, object()]}}, {"a": {"b": [1, None]}}, ["a.b[1] (object)"]),
-    ({"loss": float("nan"), "best": float("inf")}, {"loss": None, "best": None}, ["loss (nan)", "best (inf)"]),
-    ({(1, 2): 3, "kept": 4}, {"kept": 4}, ["(1, 2) (its name is of tuple)"]),
-    ({"s": {1, 2}, "n": 1}, {"n": 1}, ["s (set)"]),
-    ({"big": np.zeros(LARGEST_ARRAY + 1), "n": 1}, {"n": 1}, ["big (ndarray)"]),
-    ({"own": Hostile(a=1), "n": 1}, {"n": 1}, ["own (Hostile)"]),
-    ({"n": 10**5000, "m": 10**300}, {"m": 10**300}, ["n (an int of 16610 bits)"]),
-    (Score(0.5, object()), {"returned": {"loss": 0.5}}, ["returned.model (object)"]),
+    ({"loss": 0.2, "model": torch.nn.Linear(1, 1)}, {"loss": 0.2}, ["model (Linear) is left out"]),
+    (object(), {}, ["returned (object) is left out"]),
+    ({"a": {"b": [1, object()]}}, {"a": {"b": [1, None]}}, ["a.b[1] (object) is None"]),
+    (
+        {"loss": float("nan"), "best": float("inf")},
+        {"loss": None, "best": None},
+        ["loss (nan) is None", "best (inf) is None"],
+    ),
+    ({(1, 2): 3, "kept": 4}, {"kept": 4}, ["(1, 2) (its name is of tuple) is left out"]),
+    ({"s": {1, 2}, "n": 1}, {"n": 1}, ["s (set) is left out"]),
+    ({"big": np.zeros(LARGEST_ARRAY + 1), "n": 1}, {"n": 1}, ["big (ndarray) is left out"]),
+    ({"own": Hostile(a=1), "n": 1}, {"n": 1}, ["own (Hostile) is left out"]),
+    ({"n": 10**5000, "m": 10**300}, {"m": 10**300}, ["n (an int of 16610 bits) is left out"]),
+    (
+        {"d": {"x": np.float32("nan"), "y": 1}, "l": [1.0, np.inf]},
+        {"d": {"x": None, "y": 1}, "l": [1.0, None]},
+        ["d.x (nan) is None", "l[1] (inf) is None"],
+    ),
+    (Score(0.5, object()), {"returned": {"loss": 0.5}}, ["returned.model (object) is left out"]),
 ]
 
 

@@ -140,7 +140,7 @@ class Pending:
             state.report.get("note", ""),
             *found,
             run.task and not files_of(self._root / self._state().folder) and NO_MODEL,
-            left_out and f"not JSON, and therefore no part of what was returned: {', '.join(left_out)}",
+            left_out and f"not JSON, and therefore not in the result as it was returned: {', '.join(left_out)}",
             (both := sorted({*returned} & {*state.report["metrics"]}))
             and f"returned, in place of the published metric of that name: {', '.join(both)}",
             stay and f"not published, because the name is taken or kept for other use: {', '.join(stay)}",

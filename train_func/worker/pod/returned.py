@@ -1,4 +1,6 @@
-"""Values of a function as plain JSON: what it returned, and metrics of its own; what is not JSON is named and left out.
+"""Values of a function as plain JSON: what it returned, and metrics of its own; what is not JSON is named.
+
+Such a value is left out. In a list, and where a number is not finite, None stands in its place.
 
 Never raises: how a training ends does not depend on what is returned. Loads neither numpy nor torch.
 """
@@ -18,63 +20,58 @@ _LEFT_OUT = object()
 
 
 def plain_result(value: object) -> tuple[dict[str, Any], list[str]]:
-    """The result that a function's return value stands for, and what of it is left out, each as ``name (type)``.
-
-    A number that is not finite is named too, and None in the result.
-    """
-    left_out: list[str] = []
+    """The result that a function's return value stands for, and what has become of each value that is not JSON."""
+    told: list[str] = []
     named = value if isinstance(value, Mapping) else {} if value is None else {RETURNED: value}
-    found = _plain(named, "", left_out)
-    return (found if isinstance(found, dict) else {}), left_out
+    found = _plain(named, "", told)
+    return (found if isinstance(found, dict) else {}), told
 
 
-def _plain(value: Any, name: str, left_out: list[str], level: int = 0) -> Any:
+def _plain(value: Any, name: str, told: list[str], level: int = 0, instead: object = _LEFT_OUT) -> Any:
+    what = type(value).__name__
     try:
-        if level <= DEEPEST:
-            return _of_kind(value, name, left_out, level)
+        if isinstance(value, int) and abs(value) >= LARGEST_INTEGER:
+            what = f"an int of {value.bit_length()} bits"
+        elif isinstance(value, float) and not math.isfinite(value):
+            what, instead = str(float(value)), None
+        elif level <= DEEPEST:
+            return _of_kind(value, name, told, level, instead)
     except Exception:
         pass  # a foreign object may raise whatever it likes
-    left_out.append(f"{name or 'the result'} ({type(value).__name__})")
-    return _LEFT_OUT
+    told.append(f"{name or 'the result'} ({what}) is {'left out' if instead is _LEFT_OUT else None}")
+    return instead
 
 
-def _of_kind(value: Any, name: str, left_out: list[str], level: int) -> Any:
+def _of_kind(value: Any, name: str, told: list[str], level: int, instead: object) -> Any:
     match value:
         case None | bool():
             return value
         case str():
             return str(value)
-        case int() if abs(value) < LARGEST_INTEGER:
-            return int(value)
         case int():
-            left_out.append(f"{name} (an int of {value.bit_length()} bits)")
-            return _LEFT_OUT
-        case float() if math.isfinite(value):
-            return float(value)
+            return int(value)
         case float():
-            left_out.append(f"{name} ({float(value)})")
-            return None
+            return float(value)
         case PurePath():
             return str(value)
         case datetime.date() | datetime.time():
             return value.isoformat()
         case Mapping():
-            return _of_mapping(value, name, left_out, level)
+            return _of_mapping(value, name, told, level)
         case list() | tuple():
-            made = (_plain(part, f"{name}[{i}]", left_out, level + 1) for i, part in enumerate(value))
-            return [None if part is _LEFT_OUT else part for part in made]
+            return [_plain(part, f"{name}[{i}]", told, level + 1, None) for i, part in enumerate(value)]
     if is_dataclass(value) and not isinstance(value, type):
-        return _of_mapping({own.name: getattr(value, own.name) for own in fields(value)}, name, left_out, level)
-    return _plain(_listed(value), name, left_out, level + 1)
+        return _of_mapping({own.name: getattr(value, own.name) for own in fields(value)}, name, told, level)
+    return _plain(_listed(value), name, told, level + 1, instead)
 
 
-def _of_mapping(value: Mapping[Any, Any], name: str, left_out: list[str], level: int) -> dict[str, Any]:
+def _of_mapping(value: Mapping[Any, Any], name: str, told: list[str], level: int) -> dict[str, Any]:
     found = {}
     for key, part in value.items():
         inner = f"{name}.{key}" if name else str(key)
         if not isinstance(key, str | int | float):
-            left_out.append(f"{inner} (its name is of {type(key).__name__})")
-        elif (made := _plain(part, inner, left_out, level + 1)) is not _LEFT_OUT:
+            told.append(f"{inner} (its name is of {type(key).__name__}) is left out")
+        elif (made := _plain(part, inner, told, level + 1)) is not _LEFT_OUT:
             found[str(key)] = made
     return found
 

@@ -39,7 +39,7 @@ class Publishing:
         found, left_out = plain_result(metrics)
         self._pending.report(self._attempt, {"metrics": found})
         if left_out:
-            reporting.note(f"not JSON, and therefore no published metric: {', '.join(left_out)}")
+            reporting.note(f"not JSON, and therefore not among the metrics as it was given: {', '.join(left_out)}")
 
     def keep(self, write: Callable[[Path], object], report: Mapping[str, Any]) -> None:
         """A model that has been trained to its end: from now on it is published however the function ends."""
