@@ -108,6 +108,6 @@ history_of([{"step": 1, "timestamp": "2026-01-02T03:04:05+00:00", "attempt": 1, 
 """
 
 
-def test_without_matplotlib_the_extra_to_install_is_named():
+def test_without_matplotlib_the_command_that_installs_it_is_named():
     done = subprocess.run([sys.executable, "-c", WITHOUT_MATPLOTLIB], capture_output=True, text=True, check=False)
-    assert unnamed(done.stderr.splitlines()[-1], "InvalidInput", "matplotlib", "train-func[notebook]") == []
+    assert unnamed(done.stderr.splitlines()[-1], "InvalidInput", "pip install matplotlib") == []

@@ -130,4 +130,4 @@ def test_the_client_has_no_torch_and_says_what_needs_it(fresh, wheel):
     submits = fresh.run("finetune.py")
     assert submits.returncode == 1
     assert "InvalidInput" in submits.stderr
-    assert "train-func[local]" in submits.stderr
+    assert f"train-func[local] @ {wheel.as_uri()}" in submits.stderr

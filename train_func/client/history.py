@@ -86,8 +86,7 @@ def _picture(history: History) -> "list[Axes]":
         import matplotlib.pyplot as plt
     except ImportError:
         raise InvalidInput(
-            "history().plot() needs matplotlib, which is not installed here: install train-func[notebook], or "
-            "matplotlib itself"
+            "history().plot() needs matplotlib, which is not installed here: pip install matplotlib"
         ) from None
     figure, grid = plt.subplots(
         len(drawn), sharex=True, squeeze=False, figsize=(7, 1 + 2 * len(drawn)), layout="constrained"

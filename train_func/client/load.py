@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from train_func.counted import listed, sized
 from train_func.errors import InvalidInput
+from train_func.installing import pip_install
 from train_func.layout import PIPELINE
 from train_func.records import RunRecord
 from train_func.result import Result
@@ -41,7 +42,7 @@ def ready(folder: Path) -> "Pipeline":
         InvalidInput: it needs Python code of its own, has no safetensors, or is no whole model of that kind.
     """
     if find_spec("torch") is None:
-        raise InvalidInput(f"{folder}: loading a model needs torch: pip install 'train-func[local]'")
+        raise InvalidInput(f"{folder}: loading a model needs torch: {pip_install('local')}")
     options = _options(folder)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")  # without ipywidgets no bar is expected either

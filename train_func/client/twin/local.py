@@ -28,6 +28,7 @@ from train_func.errors import InvalidInput
 from train_func.fields import NamedFields
 from train_func.home import home
 from train_func.inputs import claim_of
+from train_func.installing import pip_install
 from train_func.inventory import Inventory
 from train_func.records import RunRecord
 from train_func.run import Run
@@ -98,7 +99,7 @@ class Local(NamedFields):
         if lacking := [name for name in TRAINS_WITH if find_spec(name) is None]:
             raise InvalidInput(
                 f"Local() trains on this machine, and {sys.executable} has no {' and no '.join(lacking)}: "
-                "pip install 'train-func[local]', or submit with on=Cluster()"
+                f"{pip_install('local')}, or submit with on=Cluster()"
             )
         if claims := [name for name, address in run.inputs.items() if claim_of(address)]:
             raise InvalidInput(
