@@ -1,6 +1,7 @@
 """Whether a function saves its state is read from what travels; where it does not, ``submit`` says so once."""
 
 import inspect
+from dataclasses import replace
 
 import pytest
 
@@ -122,3 +123,5 @@ def test_submit_says_once_that_a_function_starts_from_its_beginning(jobs, capsys
     assert capsys.readouterr().out.count("session.checkpoint") == told
     submit(function, run, on=Local())
     assert "session.checkpoint" not in capsys.readouterr().out  # attached
+    submit(function, replace(run, parameters={"lr": 0.1}), on=Local())
+    assert "session.checkpoint" not in capsys.readouterr().out  # another run of the same function

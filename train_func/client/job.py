@@ -30,7 +30,7 @@ from train_func.client.stored_run import (
     workers_of,
 )
 from train_func.client.submission import other_backend
-from train_func.client.waiting_notice import WaitingNotice
+from train_func.client.waiting_notice import WaitingNotice, hinted
 from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.records import RunRecord
@@ -187,10 +187,9 @@ class Job:
             JobFailed: naming the cause, the worker and the line of the cell.
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
-        if (state := self.state) not in (*FINISHED, "Absent"):
-            print(f"{self.name} is {state}: waiting for its end; watch() shows how far it is")
         try:
-            state = self.wait(timeout)
+            with hinted(lambda: self._note("waiting for its end; watch() shows how far it is")):
+                state = self.wait(timeout)
         except KeyboardInterrupt:
             self._note(
                 f"stopped waiting; the job keeps running: {self.attach_expression} finds it again, .cancel() stops it"
@@ -198,15 +197,17 @@ class Job:
             raise
         if state != "Succeeded":
             raise explain(self.record, self._job, self._store, self.attach_expression, registry.name_of(self._backend))
-        if words := separate(self.record, self._store):
-            self._note(words)
         published = published_result(self._store, self.record)
         if published is None:
             self._note("it ran under an earlier version of train_func, and published nothing")
             return {}
-        if published.note:
-            self._note(published.note)
-        return {**published.metrics, **published.returned}
+        found, run = {**published.metrics, **published.returned}, self.record.run
+        others = (
+            "" if found or run.task or run.workers == 1 else "rank 0 returned nothing; what others return is not kept"
+        )
+        for words in filter(None, (separate(self.record, self._store), published.note, others)):
+            self._note(words)
+        return found
 
     def fetch(self, what: str = "model", *, to: str | Path | None = None) -> Path:
         """Downloads the published model and verifies it; returns its folder.

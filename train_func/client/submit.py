@@ -29,7 +29,7 @@ from train_func.client.source import Source, pack
 from train_func.client.stored_run import FINISHED, newest_checkpoint
 from train_func.client.submission import SubmissionRecord
 from train_func.client.unfinished import unfinished_note
-from train_func.client.unknown_run import unknown_run, whole_name
+from train_func.client.unknown_run import alike, unknown_run, whole_name
 from train_func.counted import counted
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.layout import CELLS, INPUTS, PROBES, RUN, SOURCE
@@ -90,7 +90,7 @@ def submit(
         print(f"{job.name}: already submitted, and it is {state}; it is tried again")
     carry.upload(packages.wheels, store)
     resembles = claim.is_first and not earlier and unfinished_note(record, backend, store)
-    for note in filter(None, (*facts.notes, _restart_note(source, run), resembles)):
+    for note in filter(None, (*facts.notes, _restart_note(source, record, store, claim), resembles)):
         print(shown(f"note: {note}"))
     goes_on = newest_checkpoint(store, record)
     carry_again = partial(_carry_again, backend, store, packages, facts, is_moved=prepared != record.run)
@@ -112,9 +112,14 @@ def _summary(record: RunRecord, facts: Facts, goes_on: str) -> str:
     return ", ".join(filter(None, found))
 
 
-def _restart_note(source: Source, run: Run) -> str:
-    """What becomes of a function that loses a worker; nothing when it saves its state, or has no second attempt."""
-    if source.saves_state or run.max_attempts == 1:
+def _restart_note(source: Source, record: RunRecord, store: Store, claim: Claim) -> str:
+    """What becomes of a function that loses a worker; nothing when it saves its state, or has no second attempt.
+
+    It is said once: not of a run that was submitted before, or beside another one of that readable name.
+    """
+    if source.saves_state or record.run.max_attempts == 1 or record.generation > 1 or not claim.is_first:
+        return ""
+    if alike(store, record.name):
         return ""
     what = f"{source.function} saves no state: when a worker is lost, it starts from its beginning"
     return f"{what}; session.checkpoint(...) or the Trainer of train_func.worker saves it (docs/functions.md)"

@@ -7,10 +7,11 @@ from train_func.client.backend import Backend
 from train_func.client.identity import newest_generation, stored
 from train_func.client.job import Job
 from train_func.client.stored_run import newest_checkpoint
+from train_func.client.unknown_run import alike
 from train_func.counted import listed
 from train_func.errors import TrainFuncError
 from train_func.records import RunRecord
-from train_func.run import NAME, name_of
+from train_func.run import name_of
 from train_func.storage import Store
 
 AT_ONCE, MOST = 8, 64  # runs that are looked at, at the same moment and in all
@@ -22,14 +23,12 @@ def unfinished_note(asked: RunRecord, backend: Backend, store: Store) -> str:
     Best effort: what cannot be read is left out.
     """
     try:
-        readable, _, _ = asked.name.rpartition("-")
-        names = [name.removesuffix("/") for name in store.names("") if name.startswith(f"{readable}-")]
-        others = [name for name in names if NAME.fullmatch(name) and name != asked.name][:MOST]
+        others = alike(store, asked.name)[:MOST]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            alike = [record for record in pool.map(lambda name: _alike(store, name, asked), others) if record]
-        if not alike:
+            found = [record for record in pool.map(lambda name: _alike(store, name, asked), others) if record]
+        if not found:
             return ""
-        other = max(alike, key=lambda record: record.submitted)
+        other = max(found, key=lambda record: record.submitted)
         if (state := Job(other, backend, store).state) == "Succeeded":
             return ""
         return (

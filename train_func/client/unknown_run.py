@@ -47,6 +47,11 @@ def unknown_run(store: Store, name: str, asked: str) -> JobNotFound:
     )
 
 
+def alike(store: Store, name: str) -> list[str]:
+    """The other runs that have the readable part of this name."""
+    return [other for other in _names(store) if other != name and other.rpartition("-")[0] == name.rpartition("-")[0]]
+
+
 def _names(store: Store) -> list[str]:
     folders = (found.removesuffix("/") for found in store.names("") if found.endswith("/"))
     return [name for name in folders if NAME.fullmatch(name)]

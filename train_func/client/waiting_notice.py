@@ -1,9 +1,24 @@
 """The waiting notice: that a job is still waited for, said while nothing happens."""
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 FIRST_SECONDS, LONGEST_SECONDS = 12.0, 300.0  # of silence, before the first notice and between two
+HINT_SECONDS = 60.0  # of waiting, whatever is said meanwhile
+
+
+@contextlib.contextmanager
+def hinted(say: Callable[[], None]) -> Iterator[None]:
+    """Calls ``say`` once when what is waited for inside takes long; never for what is quick."""
+    timer = threading.Timer(HINT_SECONDS, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class WaitingNotice:
