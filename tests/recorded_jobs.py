@@ -46,6 +46,9 @@ class RecordedJob:
         events = (PYTORCHJOB.understood(reading.event(event)) for event in self.recorded["events"])
         return sorted(events, key=lambda event: event.time)
 
+    def stacks_command(self):
+        return ""
+
     def scheduling_report(self):
         self.asked_for_room += 1
         return self.room

@@ -413,6 +413,25 @@ def train_func(parameters):
     assert unnamed(made.pods[0].termination["message"], "rank 1", "exit code 0") == []
 
 
+def test_a_person_who_asks_is_shown_where_the_ranks_of_any_function_are_and_nothing_ends(job):
+    source = """
+def train_func(parameters):
+    import time
+    print("waits", flush=True)
+    while True:
+        time.sleep(0.05)
+"""
+    pod = job(source, ranks=2).start().pods[0]
+    for rank in (0, 1):
+        pod.says(rf"^\[rank {rank}\] waits")
+    for count in (1, 2):
+        pod.signal(signal.SIGQUIT)
+        for rank in (0, 1):
+            pod.says(rf"(?s)(^\[rank {rank} trace\] +File [^\n]*source.py[^\n]*in train_func$.*){{{count}}}")
+    pod.signal(signal.SIGTERM)
+    assert pod.exit_code() == 143
+
+
 def test_a_stop_does_not_wait_for_a_rank_in_native_code_that_waits_for_a_peer(job):
     source = """
 import os, time

@@ -46,6 +46,9 @@ class Done:
     def outage(self):
         return None
 
+    def stacks_command(self):
+        return ""
+
     def scheduling_report(self):
         return None
 

@@ -1,6 +1,8 @@
 """Local as a backend: its options, what it refuses, jobs side by side and one after the other, cancel and delete."""
 
 import json
+import shlex
+import subprocess
 import threading
 from pathlib import Path
 
@@ -17,6 +19,12 @@ from train_func.records import RunRecord
 from train_func.run import Run
 
 FOREVER = "import time; print('ready', flush=True); time.sleep(600)"
+ANSWERS = """
+import signal, time
+signal.signal(signal.SIGQUIT, lambda *_: print("asked", flush=True))
+print("ready", flush=True)
+while True: time.sleep(0.1)
+"""
 LINGERS = "import os, sys, time; int(os.environ['TRAIN_FUNC_WORKER']) and sys.exit(1); time.sleep(600)"
 
 
@@ -274,3 +282,12 @@ def test_files_of_a_job_are_always_whole(jobs):
         looks += 1
     assert looks > 5
     assert json.loads((jobs.home / "jobs/job-a/status.json").read_text())["replicaStatuses"]["Worker"]["failed"] == 0
+
+
+def test_a_running_job_names_the_command_that_asks_each_of_its_workers_where_it_is(jobs):
+    job = jobs.backend.job(jobs.start(ANSWERS))
+    until(lambda: jobs.text().count("ready") == 2, "both workers run")
+    subprocess.run(shlex.split(job.stacks_command()), check=True, timeout=60)
+    until(lambda: jobs.text().count("asked") == 2, "both were asked")
+    job.cancel()
+    assert job.stacks_command() == ""

@@ -303,6 +303,25 @@ def test_a_silence_is_told_of_soon_and_then_less_and_less_often(display, clock, 
     ]
 
 
+def test_a_long_silence_of_a_running_job_is_told_of_with_what_shows_where_its_ranks_are_once(clock, shown):
+    display = Display(clock, lambda: "kill -QUIT 7")
+
+    def silence():
+        for _ in range(200):
+            clock.seconds += 1
+            display.idle()
+        return [re.findall(r"\d+ s|QUIT", line) for line in shown() if "still" in line]
+
+    told = [["12 s"], ["36 s", "QUIT"], ["84 s"], ["180 s"]]
+    display.state("a-run", "Running")
+    display.idle()
+    assert silence() == told
+    tell(display, lines(attempt(), events.Note(text="a sign")))
+    assert silence() == told
+    display.state("a-run", "Created")
+    assert silence() == [found[:1] for found in told]
+
+
 def test_that_the_workers_start_is_not_told_again_when_the_first_of_them_speaks(display, shown):
     display.state("a-run", "Running")
     display.idle()

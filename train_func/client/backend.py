@@ -95,6 +95,9 @@ class BoundJob(Protocol):
     def outage(self) -> InvalidInput | None:
         """Why there is no news of the job although it is asked for; None while there is."""
 
+    def stacks_command(self) -> str:
+        """What is typed so that all ranks write where they are to their logs; empty where none is known to run."""
+
     def scheduling_report(self) -> SchedulingReport | None:
         """Why its waiting workers find no room; None where that cannot be known."""
 

@@ -27,6 +27,7 @@ from train_func.terminal import shown
 
 PROGRESS_SECONDS = 5.0  # between two progress lines
 MOST_PRINTED = 50  # lines of rank 0 in that time
+LONG_SECONDS = 30.0  # of silence while the job runs, after which it is said how to look what its ranks do
 STARTING = "the workers start and meet"
 RANK_0 = OF_RANK.format(0)
 LOADING = "the group is complete; its ranks load their libraries"
@@ -35,7 +36,9 @@ LOADING = "the group is complete; its ranks load their libraries"
 class Display:
     """Prints lines after the seconds since the watching began; of the progress only some, and the last."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, how_to_look: Callable[[], str] = str) -> None:
+        """``how_to_look``: tells, in words, how a person learns what the ranks of a silent job do."""
+        self._how_to_look, self._has_told_how = how_to_look, False
         self._clock = clock
         self._begun = clock()
         self._progress = -PROGRESS_SECONDS
@@ -178,6 +181,9 @@ class Display:
             self._say(self._next)
             self._next = ""
         elif self._state and (words := self._notice.due(self._state)):
+            if self._state == "Running" and self._notice.silence > LONG_SECONDS and not self._has_told_how:
+                self._has_told_how = bool(how := self._how_to_look())
+                words += how and f"; {how}"
             print(f"{self._clock() - self._begun:6.1f} s  {words}", flush=True)
 
     def _begin(self, attempt: Attempt) -> None:
@@ -213,6 +219,6 @@ class Display:
         self._say(str(progress))
 
     def _say(self, text: str) -> None:
-        self._last = text
+        self._last, self._has_told_how = text, False
         self._notice.heard()
         print(f"{self._clock() - self._begun:6.1f} s  {shown(text)}", flush=True)

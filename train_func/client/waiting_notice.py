@@ -37,10 +37,15 @@ class WaitingNotice:
         self._heard = self._beat = self._clock()
         self._pause = FIRST_SECONDS
 
+    @property
+    def silence(self) -> float:
+        """Seconds since something was said."""
+        return self._clock() - self._heard
+
     def due(self, state: str) -> str:
         """What to say now; mostly nothing."""
         now = self._clock()
         if now - self._beat < self._pause:
             return ""
         self._beat, self._pause = now, min(2 * self._pause, LONGEST_SECONDS)
-        return f"still {state}, nothing new for {now - self._heard:.0f} s"
+        return f"still {state}, nothing new for {self.silence:.0f} s"

@@ -58,7 +58,7 @@ def watch(
     Returns:
         The state; after an interrupt the one that was shown last, so that no request delays the return.
     """
-    display = Display()
+    display = Display(how_to_look=lambda: _how_to_look(job, monitor))
     try:
         newest = submitted()
         if (state := job.state) in FINISHED:
@@ -83,6 +83,12 @@ def watch(
     finally:
         stop.set()
     return state
+
+
+def _how_to_look(job: "Watched", monitor: JobMonitor) -> str:
+    """What a person can do about a silence; empty where there is nothing."""
+    command = monitor.stacks_command()
+    return command and f"`{command}` has every rank write where it is to the log: {job.attach_expression}.logs()"
 
 
 def _is_earlier(line: AttemptLine, newest: str) -> bool:

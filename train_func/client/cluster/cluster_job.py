@@ -72,6 +72,12 @@ class ClusterJob:
             observer.ready(READY_SECONDS)  # it may have begun this moment
         return observer.outage
 
+    def stacks_command(self) -> str:
+        """Asks process 1 of each pod, its supervisor; by an account that may execute commands in pods."""
+        names = [pod.name for pod in self.pods() if pod.phase == "Running" and not pod.deleted]
+        ask = f"kubectl -n {self._access().namespace} exec $pod -- sh -c 'kill -QUIT 1'"
+        return f"for pod in {' '.join(names)}; do {ask}; done" if names else ""
+
     def scheduling_report(self) -> SchedulingReport | None:
         """Per node why it takes no worker; None where the nodes may not be looked at."""
         return capacity.scheduling_report(self._access(), self.name)

@@ -116,6 +116,10 @@ class JobMonitor:
         lines.append("  the job is left as it is: job.cancel() removes it, job.result() waits again")
         return JobFailed("\n".join(lines), cause=hopeless[0].cause)
 
+    def stacks_command(self) -> str:
+        """What is typed to learn where the ranks are; empty where it is not known at the moment."""
+        return patiently(self._job.stacks_command, "")
+
     @property
     def poll_interval(self) -> float:
         """Seconds after which to look again even if nothing seems to change."""

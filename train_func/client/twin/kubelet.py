@@ -142,13 +142,13 @@ class Kubelet:
         *lines, container.said = (container.said + data).split(b"\n")
         for line in map(json.loads, lines):
             if "pid" in line:
-                self._started(container.record)
+                self._started(container.record, line["pid"])
             else:
                 container.end = line
 
-    def _started(self, record: PodRecord) -> None:
+    def _started(self, record: PodRecord, pid: int) -> None:
         self._event("Normal", "Created", "Created container pytorch", f"Pod/{record.name}")
-        record.phase, record.reason, record.started = "Running", "", stamp()
+        record.phase, record.reason, record.started, record.pid = "Running", "", stamp(), pid
         self._event("Normal", "Started", "Started container pytorch", f"Pod/{record.name}")
 
     def _ended(self, container: _Container) -> None:

@@ -67,6 +67,11 @@ class LocalJob:
         """None: this machine can always be asked."""
         return None
 
+    def stacks_command(self) -> str:
+        """Asks the first process of each pod, its supervisor."""
+        pids = [str(record.pid) for record in self._folder().records() if record.pid and record.phase == "Running"]
+        return f"kill -QUIT {' '.join(pids)}" if pids else ""
+
     def scheduling_report(self) -> SchedulingReport | None:
         """None: a job that this machine has no room for was refused at once."""
         return None

@@ -31,6 +31,8 @@ class PodRecord:
     deleted: bool = False
     shim: int | None = None
     """Process id of the shim that keeps its container, or kept it last."""
+    pid: int | None = None
+    """Of the first process of its container."""
 
     @property
     def over(self) -> bool:
