@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from train_func import version
 
 if TYPE_CHECKING:
+    from train_func.client.attach import attach
     from train_func.client.cluster.cluster import Cluster
     from train_func.client.job import Job
     from train_func.client.placement import SecretKey
     from train_func.client.remove import remove
     from train_func.client.runs import runs
-    from train_func.client.submit import attach, submit
+    from train_func.client.submit import submit
     from train_func.client.twin.local import Local
     from train_func.errors import InvalidInput, JobFailed, JobNotFound, SourceRefused, StorageFailed, TrainFuncError
     from train_func.run import Run
@@ -26,7 +27,7 @@ _HOMES = {
     "TextClassification": "train_func.tasks",
     "TokenClassification": "train_func.tasks",
     "submit": "train_func.client.submit",
-    "attach": "train_func.client.submit",
+    "attach": "train_func.client.attach",
     "runs": "train_func.client.runs",
     "remove": "train_func.client.remove",
     "Job": "train_func.client.job",

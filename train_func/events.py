@@ -191,11 +191,14 @@ class Resumed(Event):
     step: int
     attempt: int
     """That saved it."""
+    run: str = ""
+    """Another one, whose checkpoint it is."""
     refused: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
+        of_run = f" of {self.run}" if self.run else ""
         why = "".join(f"; not taken: {fault}" for fault in self.refused)
-        return f"goes on behind step {self.step}, from a checkpoint of attempt {self.attempt}{why}"
+        return f"goes on behind step {self.step}, from a checkpoint of attempt {self.attempt}{of_run}{why}"
 
 
 @dataclass(frozen=True, kw_only=True)

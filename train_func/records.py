@@ -31,6 +31,9 @@ class RunRecord:
     address of a claim, else of the content; that of a named file with its ending."""
     wheels: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of those that its workers unpack before their ranks start, by file name."""
+    resumes: str = ""
+    """Name of the run with whose checkpoint it goes on, as long as it has none of its own. No part of the name."""
+    resumes_generation: int = 0
     package_version: str = VERSION
     """That submitted it. No part of the name."""
     submitted: str = ""

@@ -125,6 +125,31 @@ def needs_much_memory(parameters):
         hoard.append(bytearray(64 * 2**20))
 
 
+def fails_at(parameters):
+    """A loop of its own over 40 rows, which fails in one step; -1: in none."""
+    import torch
+    from datasets import Dataset
+    from datasets.distributed import split_dataset_by_node
+
+    from train_func.worker import Session
+
+    with Session(parameters) as session:
+        rows = Dataset.from_dict({"x": [[float(number)] for number in range(40)]})
+        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        session.checkpoint(model, optimizer)
+        for step in session.steps(plan):
+            print(f"step {step.number} of {parameters['fails']}", flush=True)
+            if step.number == parameters["fails"]:
+                raise ValueError("a mistake")
+            for batch, weight in step:
+                (weight * model(batch["x"]).square().mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        session.publish(model)
+
+
 def grows_slowly(parameters):
     import os
     import time

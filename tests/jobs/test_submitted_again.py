@@ -3,11 +3,13 @@
 import json
 import re
 
+import pytest
+
 from tests.jobs import functions
 from tests.jobs.conftest import until
 from tests.messages import unnamed
 from tests.stored_runs import put_checkpoint
-from train_func import Local, submit
+from train_func import InvalidInput, JobFailed, JobNotFound, Local, submit
 from train_func.storage import open_store
 
 LIMIT = 240.0
@@ -56,3 +58,39 @@ def test_after_a_failure_it_goes_on_as_a_new_job_with_what_is_asked_for_now(home
     assert spec["pytorchReplicaSpecs"]["Worker"]["replicas"] == 1
     assert [setup_of(again, attempt)["workers"] for attempt in (1, 2)] == [2, 1]
     assert [setup_of(again, attempt)["world_size"] for attempt in (1, 2)] == [2, 1]
+
+
+def test_a_mended_function_goes_on_from_the_checkpoint_of_the_one_that_failed(home, a_run, capsys):
+    asked = {"workers": 1, "epochs": 2, "batch_size": 8, "checkpoint_every": 0}
+    broken = submit(functions.fails_at, a_run(parameters={"fails": 8}, **asked), on=Local())
+    with pytest.raises(JobFailed) as caught:
+        broken.result(LIMIT)
+    assert f"resume={broken.name!r}" in str(caught.value)
+    capsys.readouterr()
+    mended = submit(functions.fails_at, a_run(parameters={"fails": -1}, **asked), on=Local(), resume=broken.name)
+    (told,) = (line for line in capsys.readouterr().out.splitlines() if "submitted, 1 worker" in line)
+    saved = int(re.search(rf"behind step (\d+) of {broken.name}", told)[1])
+    assert 0 < saved < 8
+    assert mended.wait(LIMIT) == "Succeeded"
+    logs = "\n".join(mended.logs())
+    assert [int(step) for step in re.findall(r"step (\d+) of -1", logs)] == list(range(saved + 1, 11))
+    assert unnamed(logs, f"behind step {saved}, ", f"of {broken.name}") == []
+    assert len(re.findall(r"audit epoch=\d rows=40 used_once=40 missing=0", logs)) == (2 if saved < 5 else 1)
+
+
+def test_what_cannot_be_gone_on_with_is_refused(home, a_run):
+    asked = {"workers": 1, "epochs": 2, "batch_size": 8}
+    first = submit(functions.ends_with, a_run(parameters={"code": 70}, **asked), on=Local())
+    assert first.wait(LIMIT) == "Failed"
+    for given, code, fresh, error in [
+        (first.name, 70, False, InvalidInput),  # itself
+        (first.name, 71, False, InvalidInput),  # it has no checkpoint
+        (first.name, 71, True, InvalidInput),
+        (7, 71, False, InvalidInput),
+        ("sums-0123456789ab", 71, False, JobNotFound),
+    ]:
+        with pytest.raises(error) as refused:
+            submit(
+                functions.ends_with, a_run(parameters={"code": code}, **asked), on=Local(), fresh=fresh, resume=given
+            )
+        assert str(given) in str(refused.value)

@@ -197,3 +197,20 @@ def test_numbers_of_any_size_have_a_record():
     for value in (1e300, -1e300, float("nan"), 2**70, True):
         (record,) = records_of(tensorboard.encode(Row(1, at(1), {"loss": value})))
         assert b"train/loss" in record
+
+
+def test_with_each_checkpoint_the_history_is_kept_at_once(store):
+    """What goes on from it would miss the steps before."""
+    kept = threading.Event()
+
+    def put(key, data):
+        store.put(key, data)
+        kept.set()
+
+    made = History(KEYS, put, interval=3600)
+    made.start()
+    made.hear(progress(7))
+    assert not kept.wait(0.2)
+    made.hear(events.CheckpointSaved(step=7, size=101, seconds=0.1))
+    assert kept.wait(60)
+    made.end()

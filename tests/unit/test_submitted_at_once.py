@@ -10,7 +10,7 @@ import pytest
 
 from tests.wheels import wheel
 from train_func import Run
-from train_func.client import submit as submitting
+from train_func.client import attach
 from train_func.client.backend import RunsAlready, Submission
 from train_func.client.claim import Claim
 from train_func.client.cluster.timings import Timings
@@ -75,7 +75,7 @@ class Room:
 @pytest.fixture
 def room(tmp_path, monkeypatch):
     """Makes backends with the same jobs and the same store."""
-    monkeypatch.setattr(submitting, "OTHER_SECONDS", 1.0)
+    monkeypatch.setattr(attach, "OTHER_SECONDS", 1.0)
     store, jobs = open_store((tmp_path / "store").as_uri()), {}
     return lambda colour, **options: Room(store, jobs, colour, **options)
 

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from train_func import InvalidInput, Local, Run
-from train_func.client import registry, submit
+from train_func.client import attach, registry, submit
 from train_func.client.backend import Submission, provisional
 from train_func.client.claim import Claim
 from train_func.client.source import pack
@@ -65,21 +65,21 @@ def record(store, elsewhere):
 def test_a_run_that_runs_elsewhere_is_refused_with_its_handle(store, record, elsewhere, monkeypatch):
     monkeypatch.setattr(elsewhere, "state", status())
     with pytest.raises(InvalidInput) as refused:
-        submit._refuse_elsewhere(record, Local(store=store.address), store)
+        attach.refuse_elsewhere(record, Local(store=store.address), store)
     assert f"attach({record.name!r}, on=Elsewhere(room=7))" in str(refused.value)
     assert "room 7" in str(refused.value)
-    submit._refuse_elsewhere(record, elsewhere(), store)
+    attach.refuse_elsewhere(record, elsewhere(), store)
 
 
 @pytest.mark.parametrize("state", [None, status("Failed"), status("Succeeded"), replace(status(), interrupted=True)])
 def test_one_that_has_ended_there_is_not(store, record, elsewhere, monkeypatch, state):
     monkeypatch.setattr(elsewhere, "state", state)
-    submit._refuse_elsewhere(record, Local(store=store.address), store)
+    attach.refuse_elsewhere(record, Local(store=store.address), store)
 
 
 def test_a_backend_that_is_not_known_here_is_told_and_does_not_stand_in_the_way(store, record, monkeypatch, capsys):
     monkeypatch.delitem(registry.BACKENDS, "Elsewhere")
-    submit._refuse_elsewhere(record, Local(store=store.address), store)
+    attach.refuse_elsewhere(record, Local(store=store.address), store)
     assert "room 7" in capsys.readouterr().out
 
 

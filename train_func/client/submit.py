@@ -1,7 +1,6 @@
 """Submits a function as a run, or attaches to one that was submitted before."""
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,16 +9,14 @@ from typing import Any
 
 from train_func import kept_tables
 from train_func.client import registry
+from train_func.client.attach import attached, is_leaving, of_other, refuse_elsewhere
 from train_func.client.backend import Backend, RunsAlready
 from train_func.client.claim import Claim
 from train_func.client.identity import (
     addresses_of,
     check_ranks,
-    differing,
-    newest_generation,
     placed,
     record_of,
-    stored,
 )
 from train_func.client.job import Job
 from train_func.client.packages import carry
@@ -28,10 +25,10 @@ from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
 from train_func.client.stored_run import FINISHED, newest_checkpoint
 from train_func.client.submission import SubmissionRecord
-from train_func.client.unfinished import unfinished_note
-from train_func.client.unknown_run import alike, unknown_run, whole_name
+from train_func.client.unfinished import resumed, unfinished_note
+from train_func.client.unknown_run import alike
 from train_func.counted import counted
-from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
+from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
 from train_func.layout import CELLS, INPUTS, PROBES, RUN, SOURCE
 from train_func.records import RunRecord
 from train_func.run import Run
@@ -40,12 +37,15 @@ from train_func.storage.retry import begin
 from train_func.terminal import shown
 
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
-OTHER_SECONDS = 120.0  # longest wait for the job of another client that submits the same run
-LOOK_SECONDS = 0.2
 
 
 def submit(
-    function: Callable[..., object], run: Run | None = None, *, on: Backend | None = None, fresh: bool = False
+    function: Callable[..., object],
+    run: Run | None = None,
+    *,
+    on: Backend | None = None,
+    fresh: bool = False,
+    resume: str | None = None,
 ) -> Job:
     """Starts ``function`` as a job, or attaches to that of the same run.
 
@@ -56,6 +56,8 @@ def submit(
         run: what is asked for; by default one worker, without parameters.
         on: the backend, ``Local()`` by default.
         fresh: train again from the beginning, as the next generation of the run.
+        resume: the name of a run that has ended, as of the function before it was mended: the first training goes on
+            from the newest checkpoint of that run, as long as this one has none of its own.
 
     Raises:
         SourceRefused: the function cannot travel; every reason with its cell and line.
@@ -63,47 +65,79 @@ def submit(
         StorageFailed: the store is away, denies, or is not there.
     """
     backend = registry.given(on)
-    asked: object = Run() if run is None else run
-    if not isinstance(asked, Run):
-        raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(task=...) is expected")
+    asked = _checked_run(Run() if run is None else run)
     run = backend.adapted(asked)
-    modules, values = (run.task.modules, None) if run.task else ((), run.parameters)
-    inventory = begin(backend.inventory)  # a registry may be silent for seconds, which no fault of the source waits for
-    source = pack(function, modules, values, is_there=carry.presence(backend.packages, inventory.result))
-    packages = carry.check(backend.packages, inventory.result(), source.imports)
+    source, packages = _packed(function, run, backend)
     store, facts = _checked(backend, run)
     record = record_of(run, source, facts, store, fresh=fresh, packages=packages)
+    if resume is not None:
+        record = resumed(record, resume, backend, store, fresh=fresh)
     claim = Claim(store, record.keys)
     job = Job(record, backend, store)
     earlier = Job(replace(record, generation=record.generation - 1), backend, store) if record.generation > 1 else None
     if fresh and earlier:
         _refuse_beside(earlier, backend)
-    state = "Deleted" if _leaving(job, backend) else job.state
-    if claim.is_first and state in FINISHED:
-        state = "Absent"  # its run was removed from the store, or is a new generation: nothing is left to attach to
+    state = _state_of(job, backend, is_known=not claim.is_first)
     if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
-        return _attached(record, backend, store, state)
-    _refuse_elsewhere(earlier.record if fresh and earlier else record, backend, store)
+        return attached(record, backend, store, state)
+    refuse_elsewhere(earlier.record if fresh and earlier else record, backend, store)
     check_ranks(store, record, backend.submission(record, ()).ranks_per_worker)
     prepared = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
     if not fresh and state != "Absent":
         print(f"{job.name}: already submitted, and it is {state}; it is tried again")
     carry.upload(packages.wheels, store)
-    resembles = claim.is_first and not earlier and unfinished_note(record, backend, store)
-    for note in filter(None, (*facts.notes, _restart_note(source, record, store, claim), resembles)):
-        print(shown(f"note: {note}"))
-    goes_on = newest_checkpoint(store, record)
+    resembles = unfinished_note(record, backend, store) if claim.is_first and not (earlier or record.resumes) else ""
+    _tell(*facts.notes, _restart_note(source, record, store, claim), resembles)
+    goes_on = _goes_on(record, store)
     carry_again = partial(_carry_again, backend, store, packages, facts, is_moved=prepared != record.run)
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
     record = replace(record, run=prepared.with_inputs(facts.commits))
     if not _start(record, source, backend, store, claim, carry_again):
-        return _of_other(record, backend, store)
+        return of_other(record, backend, store)
     print(shown(f"{record.name}: submitted, {_summary(record, facts, goes_on)}"))
-    if run.max_attempts != asked.max_attempts:
-        print(f"note: max_attempts={run.max_attempts}, not {asked.max_attempts}: a job there has no more attempts")
+    _tell(_attempts_note(run, asked))
     if fresh and earlier:
         backend.job(earlier.record.job_name).delete()  # it has finished, and no handle leads to it any more
     return Job(record, backend, store)
+
+
+def _packed(function: Callable[..., object], run: Run, backend: Backend) -> tuple[Source, Resolved]:
+    """The function, and the packages that travel with it."""
+    modules, values = (run.task.modules, None) if run.task else ((), run.parameters)
+    inventory = begin(backend.inventory)  # a registry may be silent for seconds, which no fault of the source waits for
+    source = pack(function, modules, values, is_there=carry.presence(backend.packages, inventory.result))
+    return source, carry.check(backend.packages, inventory.result(), source.imports)
+
+
+def _state_of(job: Job, backend: Backend, *, is_known: bool) -> str:
+    """``is_known``: to the store; one that was removed there, or is a new generation, leaves nothing to attach to."""
+    state = "Deleted" if is_leaving(job, backend) else job.state
+    return "Absent" if state in FINISHED and not is_known else state
+
+
+def _checked_run(run: object) -> Run:
+    if isinstance(run, Run):
+        return run
+    raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(task=...) is expected")
+
+
+def _tell(*notes: str) -> None:
+    for note in filter(None, notes):
+        print(shown(f"note: {note}"))
+
+
+def _attempts_note(run: Run, asked: Run) -> str:
+    if run.max_attempts == asked.max_attempts:
+        return ""
+    return f"max_attempts={run.max_attempts}, not {asked.max_attempts}: a job there has no more attempts"
+
+
+def _goes_on(record: RunRecord, store: Store) -> str:
+    """Behind which step; empty where it begins."""
+    if (own := newest_checkpoint(store, record)) or not record.resumes:
+        return own
+    other = replace(record, name=record.resumes, generation=record.resumes_generation)
+    return f"{newest_checkpoint(store, other)} of {other.name}"
 
 
 def _summary(record: RunRecord, facts: Facts, goes_on: str) -> str:
@@ -125,58 +159,12 @@ def _restart_note(source: Source, record: RunRecord, store: Store, claim: Claim)
     return f"{what}; session.checkpoint(...) or the Trainer of train_func.worker saves it (docs/functions.md)"
 
 
-def _attached(asked: RunRecord, backend: Backend, store: Store, state: str, by: str = "") -> Job:
-    """The job that was submitted before; what it was not submitted with, of run and backend, is told of."""
-    job = Job(stored(store, asked.name, asked.generation), backend, store)
-    folder = f"{job.record.store}/{job.record.keys.prefix}"
-    done = f"it was already done, and its run is kept in {folder}" if state == "Succeeded" else f"it is {state}"
-    print(f"{job.name}: {by or done}; attached to it (fresh=True trains again)")
-    if other := differing(job.record, asked):
-        was, now = (", ".join(f"{name}={values[place]}" for name, values in other.items()) for place in (0, 1))
-        print(shown(f"note: submitted with {was}; you asked for {now}"))
-    kept = SubmissionRecord.read(store, job.record.keys) if state != "Succeeded" else None
-    if kept and (options := kept.differing(backend.submission(job.record, ()).options)):
-        print(
-            f"note: it was submitted with {', '.join(options)}, and stays so; for the options given now stop it first, "
-            f"then submit again: {job.attach_expression}.cancel()"
-        )
-    return job
-
-
-def _leaving(job: Job, backend: Backend) -> bool:
-    """Whether it was deleted and only waits for the end of its pods: its state is still that of before."""
-    status = backend.job(job.record.job_name).status()
-    return status is not None and status.deleting
-
-
 def _refuse_beside(earlier: Job, backend: Backend) -> None:
     """A handle finds one generation by name: of two that train at once the older one could not be stopped."""
-    if (state := earlier.state) not in (*FINISHED, "Absent") and not _leaving(earlier, backend):
+    if (state := earlier.state) not in (*FINISHED, "Absent") and not is_leaving(earlier, backend):
         raise InvalidInput(
             f"fresh=True: generation {earlier.record.generation} of {earlier.name} is {state}; wait for it, or stop it "
             f"first: {earlier.attach_expression}.cancel()"
-        )
-
-
-def _refuse_elsewhere(record: RunRecord, backend: Backend, store: Store) -> None:
-    """Of two jobs of one run, on two backends, only one could publish, and each would replace the other's records."""
-    kept = SubmissionRecord.read(store, record.keys)
-    if kept is None or kept.is_at(backend):
-        return
-    try:
-        status = kept.job(record.job_name).status()
-    except (TrainFuncError, KeyError, TypeError) as error:  # another machine's backend may have other options
-        print(
-            shown(
-                f"note: {record.name} was submitted to {kept.place} before; whether it runs there is unknown: {error}"
-            )
-        )
-        return
-    if status is not None and not (status.finished or status.interrupted or status.deleting):
-        back = f"attach({record.name!r}, {kept.expression})"
-        raise InvalidInput(
-            f"{record.name} runs in {kept.place}, where it was submitted before: {back} is its handle. To run it here, "
-            f"stop it there first: {back}.cancel()"
         )
 
 
@@ -195,26 +183,6 @@ def _checked(backend: Backend, run: Run) -> tuple[Store, Facts]:
         store = open_store(address)
         store.probe(PROBES)
         return store, check.facts()
-
-
-def attach(name: str, *, on: Backend | None = None) -> Job:
-    """The handle on a run that was submitted before, from any kernel.
-
-    Args:
-        name: of the run, as ``job.name`` and ``runs()`` give it; a beginning that no other run has is enough.
-        on: the backend whose store has the run, ``Local()`` by default.
-
-    Raises:
-        InvalidInput: several runs are named so.
-        JobNotFound: the store of that backend holds no such run; the most similar names are listed.
-    """
-    backend = registry.given(on)
-    store = open_store(backend.store_address())
-    name = whole_name(store, name, "attach")
-    generation = newest_generation(store, name)
-    if generation == 0:
-        raise unknown_run(store, name, "attach")
-    return Job(stored(store, name, generation), backend, store)
 
 
 def _carry_again(
@@ -273,24 +241,6 @@ def _start(
     except StorageFailed as failure:
         print(shown(f"note: {record.name} is submitted; whether its records are its own is unknown: {failure}"))
     return True
-
-
-def _of_other(asked: RunRecord, backend: Backend, store: Store) -> Job:
-    """The handle on the job of the client that was quicker, as soon as there is one.
-
-    Raises:
-        JobNotFound: there is none after a while.
-    """
-    job = Job(asked, backend, store)
-    print(f"{job.name}: another client submits the same run; waiting up to {OTHER_SECONDS:.0f} s for its job")
-    end = time.monotonic() + OTHER_SECONDS
-    while time.monotonic() < end and (_leaving(job, backend) or job.state in ("Absent", *FINISHED[1:])):
-        time.sleep(LOOK_SECONDS)
-    state = job.state
-    if state == "Absent":
-        _refuse_elsewhere(asked, backend, store)
-        raise JobNotFound(f"{job.name}: the other client that submitted the run started no job; submit it again")
-    return _attached(asked, backend, store, state, by=f"already submitted by another client and {state}")
 
 
 def _dump(value: Mapping[str, Any]) -> bytes:

@@ -1,4 +1,7 @@
-"""The unfinished run that a new one resembles: a changed line of the source makes another run, with no checkpoint."""
+"""The unfinished run that a new one resembles, or is told to go on from.
+
+A changed line of the source makes another run, which has no checkpoint.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -6,10 +9,10 @@ from dataclasses import replace
 from train_func.client.backend import Backend
 from train_func.client.identity import newest_generation, stored
 from train_func.client.job import Job
-from train_func.client.stored_run import newest_checkpoint
-from train_func.client.unknown_run import alike
+from train_func.client.stored_run import FINISHED, newest_checkpoint
+from train_func.client.unknown_run import alike, whole_name
 from train_func.counted import listed
-from train_func.errors import TrainFuncError
+from train_func.errors import InvalidInput, TrainFuncError
 from train_func.records import RunRecord
 from train_func.run import name_of
 from train_func.storage import Store
@@ -33,11 +36,33 @@ def unfinished_note(asked: RunRecord, backend: Backend, store: Store) -> str:
             return ""
         return (
             f"{asked.name} is a new run: {_differing(other, asked)} differ from {other.name}, which is {state}. The "
-            f"checkpoint of that one, {newest_checkpoint(store, other)}, is not used; submitted as it was, that run "
-            "goes on from it"
+            f"checkpoint of that one, {newest_checkpoint(store, other)}, is not used: submit(..., "
+            f"resume={other.name!r}) goes on from it"
         )
     except TrainFuncError:
         return ""
+
+
+def resumed(asked: RunRecord, name: str, backend: Backend, store: Store, *, fresh: bool) -> RunRecord:
+    """``asked`` with the run of this name as the one with whose checkpoint it is to go on.
+
+    Raises:
+        JobNotFound: the store has no such run.
+        InvalidInput: that has not ended, or has no checkpoint; or ``fresh`` was given too.
+    """
+    if fresh:
+        raise InvalidInput(f"fresh=True trains from the beginning, resume={name!r} does not; give one of them")
+    name = whole_name(store, name, "resume")
+    other = stored(store, name, newest_generation(store, name))
+    if other.name == asked.name:
+        raise InvalidInput(f"resume={name!r} is the run itself: it goes on from its own checkpoints without that")
+    if (state := Job(other, backend, store).state) not in (*FINISHED, "Absent"):
+        raise InvalidInput(f"resume={name!r}: that run is {state}; wait for its end, or stop it first")
+    if not newest_checkpoint(store, other):
+        raise InvalidInput(
+            f"resume={name!r}: that run has no checkpoint; one that has succeeded keeps none. Submit without resume"
+        )
+    return replace(asked, resumes=other.name, resumes_generation=other.generation)
 
 
 def _alike(store: Store, name: str, asked: RunRecord) -> RunRecord | None:

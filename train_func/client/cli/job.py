@@ -7,10 +7,10 @@ import os
 import sys
 
 from train_func.client import registry
+from train_func.client.attach import attach
 from train_func.client.backend import Backend
 from train_func.client.cli import FAILED, Command
 from train_func.client.job import Job
-from train_func.client.submit import attach
 from train_func.terminal import shown
 
 

@@ -27,7 +27,7 @@ from train_func.client.diagnose.remedies import of_code, remedy
 from train_func.client.diagnose.starting import refusals, waits
 from train_func.client.source import locate, locate_main
 from train_func.client.status import Event, JobStatus, Pod
-from train_func.client.stored_run import all_ends
+from train_func.client.stored_run import all_ends, newest_checkpoint
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import Store, find
@@ -52,6 +52,8 @@ class Evidence:
     num_workers: int
     is_published: bool
     """Whether the function had published a model before it failed."""
+    checkpoint: str
+    """Behind which step the run's newest one is; empty where it has none."""
     away: StorageFailed | None
     """Why the store could not be asked; attempts, cells and model are then unknown. None where it answered."""
 
@@ -97,11 +99,12 @@ def _explained(record: RunRecord, job: BoundJob, store: Store) -> JobFailed:
 def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
     attempts: list[EndRecord] = []
     cells: dict[str, Any] = {"pieces": []}
-    is_published, away = False, None
+    is_published, checkpoint, away = False, "", None
     try:
         attempts = all_ends(store, record)
         cells = json.loads(found.data) if (found := find(store, record.keys.cells)) else cells
         is_published = bool(store.list(record.keys.result))
+        checkpoint = newest_checkpoint(store, record)
     except StorageFailed as failure:
         away = failure
     status = job.status()
@@ -113,6 +116,7 @@ def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
         cells=cells,
         num_workers=record.run.workers,
         is_published=is_published,
+        checkpoint=checkpoint,
         away=away,
     )
 
@@ -219,7 +223,8 @@ def _error(record: RunRecord, found: Diagnosis, evidence: Evidence) -> JobFailed
     if evidence.is_published:
         lines.append("  a model was published before that: job.fetch() brings it")
     if advice := found.remedy or remedy(found.cause, record.run):
-        lines.append(f"  next: {advice}")
+        goes_on = f", with resume={record.name!r}: it goes on {evidence.checkpoint}" if evidence.checkpoint else ""
+        lines.append(f"  next: {advice}{goes_on if found.cause == 'code' else ''}")
     return JobFailed("\n".join(lines), cause=found.cause)
 
 

@@ -58,6 +58,7 @@ class Checkpoints:
     def __init__(self, store: Store, record: RunRecord, attempt: int, fingerprint: str, number: int = 0) -> None:
         """``fingerprint``: of what the training is made of; ``number``: of the training in the function, from 0."""
         self._store, self._record, self._attempt, self._fingerprint = store, record, attempt, fingerprint
+        self._number = number
         self._folder, self._key = record.keys.checkpoints_of(number), record.keys.newest_checkpoint(number)
         self._lead = Lead(store, self._key, record.name, attempt)
         self._manifests: dict[str, Manifest] = {}
@@ -80,6 +81,18 @@ class Checkpoints:
         name, folder, key = self._record.name, self._folder, self._key
         self._lead.take(lambda why: rebuilt(self._store, folder, key, name, self._attempt, why))
         reach("checkpoints taken over")
+
+    def newest_of(self, record: RunRecord, folder: Path) -> Found:
+        """That of the same training in another run, of which nothing is changed; ``folder`` takes its files.
+
+        Raises:
+            StorageFailed: there is none, or none that can be used.
+        """
+        other = Checkpoints(self._store, record, self._attempt, self._fingerprint, self._number)
+        other._lead.look()
+        if found := other.newest(folder):
+            return found
+        raise StorageFailed(f"{record.name}, which was to be gone on with, has no checkpoint any more", reason="absent")
 
     def swaps(self) -> bool:
         """Whether the store replaces an object only where its version is the one that was named: it is tried out."""
@@ -197,9 +210,7 @@ class Checkpoints:
         if (manifest.attempt, manifest.step) != place_of(kept.key, self._folder) or manifest.step != kept.step:
             raise _useless(kept.key, f"it is of attempt {manifest.attempt}, step {manifest.step}")
         if manifest.fingerprint != self._fingerprint:
-            raise _useless(
-                kept.key, "it was saved by a training on another plan or model, though the run has the same name"
-            )
+            raise _useless(kept.key, "it was saved by a training on another plan or model")
         expected = {TRAINING, *map(of_rank, range(manifest.world_size))}
         if set(manifest.files) - SELDOM != expected:
             raise _useless(kept.key, f"its files are {sorted(manifest.files)}, of {manifest.world_size} ranks")

@@ -49,6 +49,10 @@ class Lead:
                     raise
         raise self._gave_up()
 
+    def look(self) -> None:
+        """Reads the pointer and takes nothing over. Raises StorageFailed, also where there is none."""
+        self.pointer = Pointer.from_json(self._store.get(self._key).data, self._where)
+
     def swaps(self) -> bool:
         """Whether the store replaces an object only where its version is the one that was named: it is tried out."""
         stale = self._version

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from train_func.events import Event
+from train_func.events import CheckpointSaved, Event
 from train_func.layout import AttemptKeys
 from train_func.metrics import Row, row_of, to_csv
 from train_func.worker.pod import tensorboard
@@ -45,6 +45,8 @@ class History(Periodic):
             if row := row_of(event):
                 tensorboard.encode(row)
                 self._new.append(row)
+        if isinstance(event, CheckpointSaved):  # what goes on from it reports none of the steps before it again
+            self.hasten()
 
     def _pause(self) -> float:
         return self._interval * (1 + 4 * self._length / self._longest_file)

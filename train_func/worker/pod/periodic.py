@@ -32,6 +32,10 @@ class Periodic(threading.Thread):
             if asked is not None:
                 asked.set()
 
+    def hasten(self) -> None:
+        """Has the next round begin now."""
+        self._requests.put(threading.Event())
+
     def flush(self, seconds: float) -> None:
         """Returns after a round that began later than this call, or after ``seconds``."""
         kept = threading.Event()
@@ -41,4 +45,4 @@ class Periodic(threading.Thread):
     def end(self) -> None:
         """Keeps nothing any more."""
         self._is_over = True
-        self._requests.put(threading.Event())
+        self.hasten()

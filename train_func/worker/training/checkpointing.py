@@ -7,7 +7,7 @@ so all ranks do it at the same step.
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,8 @@ class Checkpointing:
         fingerprint = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
         self._checkpoints = Checkpoints(store, record, attempt, fingerprint, number)
         self._folder = folder
+        is_resumed = record.resumes and number == 0  # those after it may have come to nothing there
+        self._other = replace(record, name=record.resumes, generation=record.resumes_generation) if is_resumed else None
         world.on_rank_zero(self._begin)
         if world.rank() == 0:
             self._saver = Saver(self._checkpoints, folder, record.run.checkpoint_every, reporting.say)
@@ -121,11 +123,17 @@ class Checkpointing:
 
     def _newest(self) -> Found | None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        found = self._checkpoints.newest(self._folder)
+        found, other = self._checkpoints.newest(self._folder), self._other
+        if found is None and other:
+            found = self._checkpoints.newest_of(other, self._folder)
+        else:
+            other = None
         if found is None:
             return None
         made = found.manifest
-        world.log_rank0(Resumed(step=made.step, attempt=made.attempt, refused=list(found.refused)))
+        world.log_rank0(
+            Resumed(step=made.step, attempt=made.attempt, run=other.name if other else "", refused=list(found.refused))
+        )
         return found
 
     @staticmethod
