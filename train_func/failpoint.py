@@ -3,6 +3,7 @@
 TRAIN_FUNC_FAILPOINT arms one: JSON such as ``{"point": "checkpoint uploaded", "rank": 0, "attempt": 1, "nth": 3}``, or
 a list of those. The process of that rank and attempt then kills itself when it comes to the point for the third time;
 ``"errno": 28`` raises that OSError instead, ``"signal": 15`` sends that signal, and ``"seconds": 8`` only pauses it.
+``"group": true`` sends the signal to all processes of its group.
 """
 
 import json
@@ -40,7 +41,7 @@ def reach(point: str) -> None:
         if seconds := armed.get("seconds"):
             time.sleep(seconds)
             continue
-        os.kill(os.getpid(), armed.get("signal", signal.SIGKILL))
+        os.kill(0 if armed.get("group") else os.getpid(), armed.get("signal", signal.SIGKILL))
 
 
 def passed() -> dict[str, int]:

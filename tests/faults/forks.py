@@ -3,6 +3,7 @@
 This process never computes, so it has one thread, and a fork of it is whole.
 """
 
+import contextlib
 import json
 import os
 import pickle
@@ -50,8 +51,11 @@ def attempt(program, number, world_size, folder, *, failpoint=None, **others):
         }
         pid = os.fork()
         if pid == 0:
+            os.setpgid(0, pids[0] if pids else 0)  # a group of the ranks, less this process
             _rank(program, folder, work, {name: str(value) for name, value in environment.items()}, others)
         pids.append(pid)
+        with contextlib.suppress(OSError):  # whichever of the two comes first
+            os.setpgid(pid, pids[0])
     return _wait(pids)
 
 
