@@ -1,5 +1,7 @@
+# make help           lists these
 # make run            sets up and does the main job: notebook 01, headless
 # make cancel         stops a job: JOB=its name, and WHERE and STORE as it was run with
+# make clean          removes the executed notebooks and logs in build/
 # make test           sets up and passes the tests that need no cluster, less the long proofs
 # make test-all       those and the long proofs: many seeds, 20 of 20, every engine
 # make test-wheel     the wheel in fresh environments, with the oldest and the newest versions that it allows
@@ -15,7 +17,8 @@ SHELL := bash
 .SHELLFLAGS := -Eeuo pipefail -c
 .ONESHELL:
 .SILENT:
-.PHONY: run cancel known setup test test-all faults recovery test-wheel check image test-cluster test-cluster-all lock
+.DEFAULT_GOAL := help
+.PHONY: help run cancel clean known setup test test-all faults recovery test-wheel check image test-cluster test-cluster-all lock
 
 BIN := .venv/bin
 # Three processes, which often wait, share the files of tests, in their order: the long ones come first. The time-out is only for what hangs.
@@ -40,11 +43,17 @@ NEAREST = $(shell $(or $(PYTHON),python3) -c 'import difflib, sys; near = diffli
 	sys.argv[2:], 1); print(f": did you mean {near[0]}?" if near else ".")' '$(1)' $(KNOWN) 2>/dev/null)
 GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 
+help:
+	sed -n 's/^# make /make /p' $(firstword $(MAKEFILE_LIST))
+
 run: known setup
 	infra/notebook.sh
 
 cancel: known setup
 	$(BIN)/python -m train_func cancel --on "$(or $(WHERE),Local)" -- "$$JOB"
+
+clean:
+	rm -f build/*.ipynb build/*.log
 
 # A misspelt parameter would otherwise train something else without a word.
 known:
@@ -54,8 +63,9 @@ known:
 		listed by $(BIN)/python -m train_func runs)))
 	$(if $(filter-out Local Cluster,$(WHERE)),$(error WHERE=$(WHERE): Local or Cluster is expected))
 
+# Without the two hundred lines that name each package.
 setup:
-	infra/environment.sh
+	infra/environment.sh 2> >(grep --line-buffered -v '^ [+~-] ' >&2)
 
 test: setup
 	$(PYTEST) -m "not slow" $(TESTS)

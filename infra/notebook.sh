@@ -5,6 +5,7 @@
 #   FRESH=1   train again although it was done before
 # What the cells print goes to the screen; what papermill says, to a file, whose end explains a failure. Each execution
 # has a notebook of its own, with the time in its name; build/01_finetune.ipynb is a link to the last that succeeded.
+# What is refused before a job is submitted keeps neither.
 set -Eeuo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 NAME=01_finetune
@@ -13,6 +14,8 @@ EXECUTED=build/$NAME-$(date +%Y%m%d-%H%M%S-%3N).ipynb
 LOG=${EXECUTED%.ipynb}.log
 OURS='^(InvalidInput|SourceRefused|StorageFailed|JobFailed|JobNotFound): '
 GIVEN=()
+SAID=$(mktemp) # what the cells print
+trap 'rm -f "$SAID"' EXIT
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -49,8 +52,11 @@ parameters() {
     fresh
 }
 
-# The way to a job of this place from a shell.
-cancel() { printf 'make cancel %sJOB=its-name' "${WHERE:+WHERE=$WHERE }${STORE:+STORE=$STORE }"; }
+# The job that the notebook has submitted or found; empty before that.
+job() { grep -oEm 1 '^[a-z][a-z0-9-]*-[0-9a-f]{12}: ' "$SAID" | cut -d: -f1; }
+
+# The way to it from a shell.
+cancel() { printf 'make cancel %sJOB=%s' "${WHERE:+WHERE=$WHERE }${STORE:+STORE=$STORE }" "$(job)"; }
 
 explain() {
     if grep -qE "$OURS" "$LOG"; then
@@ -58,13 +64,18 @@ explain() {
     else
         sed -n '/^Exception encountered/,$p' "$LOG" >&2
     fi
+    ! grep -qE 'Cluster\((store|image)=' "$LOG" || say "from make, these options are STORE=... and IMAGE=..."
+    if grep -qE "$OURS" "$LOG" && [[ -z $(job) ]]; then
+        rm -f "$EXECUTED" "$LOG"
+        return
+    fi
     ! grep -q 'cancel()' "$LOG" || say "from a shell, cancel() is: $(cancel)"
     say "the notebook as far as it came: $EXECUTED"
 }
 
 interrupted() {
-    say "interrupted. A job that was submitted goes on: make run with the same parameters shows it again," \
-        "$(cancel) stops it"
+    [[ -n $(job) ]] || die "interrupted before a job was submitted"
+    say "interrupted. The job goes on: make run with the same parameters shows it again, $(cancel) stops it"
     exit 130
 }
 
@@ -76,7 +87,7 @@ main() {
     echo "notebook $NAME runs"
     # Through a pipe: papermill would truncate the file that a user redirects this script's output to.
     if ! .venv/bin/papermill "notebooks/$NAME.ipynb" "$EXECUTED" --cwd notebooks --kernel python3 --no-progress-bar \
-        --stdout-file /dev/stdout "${GIVEN[@]}" 2>"$LOG" | cat; then
+        --stdout-file /dev/stdout "${GIVEN[@]}" 2>"$LOG" | tee -i "$SAID"; then
         explain
         exit 1
     fi

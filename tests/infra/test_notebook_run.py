@@ -12,10 +12,12 @@ import pytest
 from tests.messages import unnamed
 
 ROOT = Path(__file__).parents[2]
+JOB = "model-reviews-0123456789ab"
 STUB = """#!/usr/bin/env bash
 printf '%s\\0' "$@" >"$TOLD"
 printf '%s' "$CODE" >"$2"
 echo 'what a cell prints' >/dev/stdout
+[[ -z ${PRINTS:-} ]] || echo "$PRINTS"
 echo "$SAYS" >&2
 exit "$CODE"
 """
@@ -104,9 +106,16 @@ def test_a_file_that_takes_the_output_keeps_its_first_lines(run, tmp_path):
 def test_an_error_of_ours_is_told_without_the_rest(run):
     _, done = run(code=1, says="Traceback\n  a frame\nInvalidInput: workers=0: a whole number is expected")
     assert done.returncode == 1
-    first, second = done.stderr.splitlines()
-    assert first == "InvalidInput: workers=0: a whole number is expected"
-    assert [run.checkout / path for path in re.findall(r"build/\S+\.ipynb", second)] == notebooks(run.checkout)
+    assert done.stderr.splitlines() == ["InvalidInput: workers=0: a whole number is expected"]
+
+
+@pytest.mark.parametrize("is_submitted", [True, False])
+def test_what_is_refused_before_a_job_was_submitted_leaves_nothing(run, is_submitted):
+    prints = f"{JOB}: submitted, 2 workers" if is_submitted else "rows: 7, 8"
+    _, done = run(code=1, says="InvalidInput: label='stars': no such column", PRINTS=prints)
+    named = [run.checkout / path for path in re.findall(r"build/\S+\.ipynb", done.stderr)]
+    assert named == notebooks(run.checkout)
+    assert len(list((run.checkout / "build").iterdir())) == (2 if is_submitted else 0)
 
 
 def test_each_execution_keeps_its_notebook_and_the_fixed_name_is_the_last_that_succeeded(run):
@@ -127,5 +136,6 @@ def test_each_execution_keeps_its_notebook_and_the_fixed_name_is_the_last_that_s
 
 def test_the_way_to_stop_a_job_is_told_as_a_shell_needs_it(run):
     given = {"WHERE": "Cluster", "STORE": "s3://bucket/runs"}
-    _, done = run(code=1, says="JobFailed: job-a hangs: fix it, or job.cancel() and submit again", **given)
-    assert "cancel() is: make cancel WHERE=Cluster STORE=s3://bucket/runs JOB=its-name" in done.stderr
+    said = f"{JOB}: submitted, 2 workers"
+    _, done = run(code=1, says=f"JobFailed: {JOB} hangs: fix it, or job.cancel()", PRINTS=said, **given)
+    assert f"cancel() is: make cancel WHERE=Cluster STORE=s3://bucket/runs JOB={JOB}" in done.stderr
