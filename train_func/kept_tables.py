@@ -39,9 +39,14 @@ def added(to: Path) -> Iterator[None]:
             _sweep(to.parent)
 
 
+def is_one(address: str) -> bool:
+    """Whether an address is that of a saved table."""
+    return Path(address).parent.parent == folder()
+
+
 def keep(store: str, run: str, addresses: Iterable[object]) -> list[Path]:
     """Notes that a run in a store needs those of the files that are saved tables; the notes that are new."""
-    found = {path.parent for path in map(Path, map(str, addresses)) if path.parent.parent == folder()}
+    found = {path.parent for path in map(Path, map(str, addresses)) if is_one(str(path))}
     new = [note for own in sorted(found) if not (note := own / _note(store, run)).exists()]
     for note in new:
         note.write_text(f"{run} in {store}\n")

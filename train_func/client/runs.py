@@ -124,6 +124,11 @@ def stored_runs(begin: str, backend: Backend) -> tuple[list[StoredRun], list[str
         found = [run for run in pool.map(lambda name: _stored_run(store, name, backend, jobs), names) if run]
     found.sort(key=lambda run: (run.submitted, run.name), reverse=True)
     notes = [f"{run.name}: {run.note}" for run in found if run.note]
+    if called := [run.name for run in found if not run.record and not run.note]:
+        notes.append(
+            f"no run.json in {listed(called)}: these functions were called without submit, or a part of the run is "
+            "lost; remove(name) frees what they keep"
+        )
     foreign = [name for name in folders if not NAME.fullmatch(name) and name not in (INPUTS, PROBES)]
     if foreign and not begin:
         notes.append(f"{store.address} also holds folders that are no runs: {listed(foreign)}")
@@ -163,8 +168,7 @@ def _stored_run(store: Store, name: str, backend: Backend, jobs: Mapping[str, Bo
         return None
     generation = newest_generation(listing, name)
     if generation == 0:
-        note = "no run.json: its function was called without submit, or a part of the run is lost"
-        return StoredRun(name=name, num_bytes=listing.num_bytes, note=note)
+        return StoredRun(name=name, num_bytes=listing.num_bytes)
     record, state, metrics, note = None, UNKNOWN, dict[str, Any](), ""
     try:
         record = stored(listing, name, generation)

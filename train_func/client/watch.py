@@ -78,7 +78,7 @@ def watch(
         again = f"{job.attach_expression}.watch() shows it again, .cancel() stops it"
         print(f"{job.name}: stopped watching; the job keeps running: {again}")
         if not in_ipython():
-            raise
+            raise KeyboardInterrupt(f"{job.name} keeps running") from None  # without the frames of what was waited for
         return display.shown
     finally:
         stop.set()

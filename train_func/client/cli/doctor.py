@@ -26,6 +26,7 @@ def doctor(given: argparse.Namespace) -> int:
         "store": lambda: open_store(Cluster().store_address()).probe(PROBES),
     }
     found = {what: _faults(ask) for what, ask in asked.items()}
+    found["store"] = list(dict.fromkeys("as above" if one in found["cluster"] else one for one in found["store"]))
     for what, faults in found.items():
         print(*(shown(f"FAIL  {what}: {fault}") for fault in faults) if faults else (f"ok    {what}",), sep="\n")
     return MISSING if any(found.values()) else os.EX_OK

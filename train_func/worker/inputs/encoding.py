@@ -5,9 +5,11 @@ import shlex
 from pathlib import Path
 
 CHUNK = 1 << 20
+FRAME = "a DataFrame will do instead of the file"
+EXCEL = f"{FRAME}: dataset=pd.read_excel(...)"
 _CONTEXT = 24  # bytes shown on either side of the first wrong one
 _MAGIC = (
-    (b"PK\x03\x04", "a zip archive, as Excel files are, and no text: save the sheet as CSV (UTF-8)"),
+    (b"PK\x03\x04", f"a zip archive, as Excel files are, and no text: save the sheet as CSV (UTF-8), or {EXCEL}"),
     (b"\x1f\x8b", "gzip-compressed: unpack it with gunzip"),
     (b"PAR1", "a Parquet file: name it .parquet"),
     (b"\xff\xfe", "UTF-16 text, not UTF-8; convert it: {utf16}"),
@@ -67,4 +69,5 @@ def _is_multi_byte(near: bytes) -> bool:
 
 def _conversion(path: Path, encoding: str) -> str:
     converted = shlex.quote(f"{path.stem}-utf8{path.suffix}")
-    return f"`iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {converted}`"
+    command = f"`iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {converted}`"
+    return f"{command}; {FRAME}: dataset=pd.read_csv(..., encoding={encoding.lower()!r})"

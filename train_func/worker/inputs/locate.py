@@ -17,7 +17,7 @@ from train_func.storage import Entry, Store, is_address, open_store, scheme_of, 
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import entry
 
-MAX_SHOWN = 12  # names of what lies near
+MAX_SHOWN, NEAREST = 12, 5  # names of what lies near: of a store in their order, of a folder those that are alike
 PACKAGE, EXAMPLE = "package://", "package://NAME/FOLDER"
 DATA_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".conll")
 _MISTAKEN = (*DATA_SUFFIXES, ".txt", ".xlsx", ".xls", ".gz", ".zip", ".arrow", ".safetensors", ".bin", ".pt")
@@ -122,9 +122,9 @@ def _existing(wanted: Wanted, path: Path) -> Path:
     parent = next(folder for folder in path.parents if folder.is_dir())
     here = sorted(found.name for found in parent.iterdir() if not found.name.startswith("."))
     missing = path.relative_to(parent).parts[0]
-    raise wanted.fault(
-        f"no such file or folder: {path}; {parent} holds {listed(here, MAX_SHOWN) or 'nothing'}{_near(missing, here)}"
-    )
+    held = f"{parent} holds {f'{len(here)} names, the nearest: ' if len(here) > NEAREST else ''}"
+    nearest = here if len(here) <= NEAREST else difflib.get_close_matches(missing, here, NEAREST, cutoff=0)
+    raise wanted.fault(f"no such file or folder: {path}; {held}{', '.join(nearest) or 'nothing'}{_near(missing, here)}")
 
 
 def _in_package(wanted: Wanted) -> Path:

@@ -17,7 +17,7 @@ from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.conll import read_conll
 from train_func.worker.inputs.delimited import read_csv, read_tsv
-from train_func.worker.inputs.encoding import encoding_fault
+from train_func.worker.inputs.encoding import EXCEL, encoding_fault
 from train_func.worker.inputs.jsonrows import read_json
 from train_func.worker.inputs.locate import DATA_SUFFIXES, LocalFiles, Wanted, locate
 
@@ -124,8 +124,9 @@ def _read_file(wanted: Wanted, path: Path) -> pa.Table:
     if suffix == ".parquet":
         return _read_parquet(path)
     if suffix not in DATA_SUFFIXES:
+        excel = f"; {EXCEL}" if suffix in (".xlsx", ".xls") else ""
         raise wanted.fault(
-            f"a file is read by its ending, which is one of {', '.join(DATA_SUFFIXES)}; rename or convert it"
+            f"a file is read by its ending, which is one of {', '.join(DATA_SUFFIXES)}; rename or convert it{excel}"
         )
     if fault := encoding_fault(path):
         raise InvalidInput(fault, cause="data")

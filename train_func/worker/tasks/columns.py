@@ -1,6 +1,7 @@
 """Finds the text and the label column, and names the likely one when a wanted column is missing."""
 
 import difflib
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,16 +28,22 @@ def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values.cast(pa.large_string())
 
 
-def missing_column(table: pa.Table, where: str, field: str, wanted: str) -> str | None:
-    """The fault of a ``table`` without the column that the task names in ``field`` (text or label), if it lacks it."""
+def missing_columns(table: pa.Table, where: str, wanted: Iterable[tuple[str, str]]) -> list[str]:
+    """The faults of a ``table`` that lacks columns which a task names, by field (text or label), told once."""
     names = table.column_names
-    if wanted in names:
-        return None
-    fault = f"{where}: no column {wanted!r} ({field}={wanted!r}); columns: {_listed(names) or 'none'}"
+    lacking = [(field, name) for field, name in wanted if name not in names]
+    if not lacking:
+        return []
     if hint := _separator(names) or _headless(names):
-        return f"{fault}; {hint}"
-    close = difflib.get_close_matches(wanted, names, n=1) or _likely(table, field)
-    return f"{fault}; did you mean {close[0]!r}? Then give {field}={close[0]!r}" if close else fault
+        told = " and ".join(f"{name!r} ({field}={name!r})" for field, name in lacking)
+        return [f"{where}: no column {told}; columns: {_listed(names)}; {hint}"]
+    columns = f"; columns: {_listed(names) or 'none'}"
+    faults = []
+    for number, (field, name) in enumerate(lacking):
+        close = difflib.get_close_matches(name, names, n=1) or _likely(table, field)
+        meant = f"; did you mean {close[0]!r}? Then give {field}={close[0]!r}" if close else ""
+        faults.append(f"{where}: no column {name!r} ({field}={name!r}){'' if number else columns}{meant}")
+    return faults
 
 
 def text_columns(table: pa.Table) -> list[str]:

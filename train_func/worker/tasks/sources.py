@@ -7,6 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from train_func import kept_tables
 from train_func.counted import counted
 from train_func.errors import InvalidInput
 from train_func.storage import Store
@@ -104,4 +105,7 @@ def _no_split(task: DataFields, source: Source, training: str, others: list[str]
 
 def where(task: DataFields, part: str) -> str:
     """How messages call the rows of a part, TRAINING or HELD_OUT."""
-    return f"dataset={task.dataset!r}" if part == TRAINING else f"held_out={task.held_out!r}"
+    field, address = ("dataset", task.dataset) if part == TRAINING else ("held_out", task.held_out)
+    if kept_tables.is_one(str(address)):
+        return f"{field}: the DataFrame or Dataset that was given (its rows are counted from 1, whatever its index)"
+    return f"{field}={address!r}"

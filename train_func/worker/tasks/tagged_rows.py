@@ -13,7 +13,7 @@ from train_func.storage import Store
 from train_func.tasks import TokenClassification
 from train_func.worker.inputs.reader import class_names
 from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN, in_rows
-from train_func.worker.tasks.columns import is_text, missing_column
+from train_func.worker.tasks.columns import is_text, missing_columns
 from train_func.worker.tasks.labels import Labels, encode
 from train_func.worker.tasks.sources import find_sources, where
 from train_func.worker.tasks.texts import overlap
@@ -57,7 +57,7 @@ def _lists(
     for part, table in tables.items():
         here = where(task, part)
         columns = {"tokens": task.tokens, "tags": task.tags}
-        wrong = [fault for field, name in columns.items() if (fault := missing_column(table, here, field, name))]
+        wrong = missing_columns(table, here, columns.items())
         if not table.num_rows:
             wrong.append(f"{here}: 0 rows; the {part} rows are expected there")
         if not wrong:

@@ -9,7 +9,7 @@ from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.tasks import SEVERAL, SINGLE, TextClassification
-from train_func.worker.tasks.columns import missing_column, plain
+from train_func.worker.tasks.columns import missing_columns, plain
 from train_func.worker.tasks.sources import find_sources, where
 from train_func.worker.tasks.targets import Targets, classes_in, combinations_in, targets_of
 from train_func.worker.tasks.texts import contradictions, joined, overlap, text_faults
@@ -54,7 +54,7 @@ def _checked(task: TextClassification, tables: Mapping[str, pa.Table]) -> tuple[
     wanted = [*_text_columns(task).items(), *(("label", name) for name in label_columns(task))]
     for part, table in tables.items():
         here = where(task, part)
-        missing = [fault for field, name in wanted if (fault := missing_column(table, here, field, name))]
+        missing = missing_columns(table, here, wanted)
         if not table.num_rows:
             missing.append(f"{here}: 0 rows; the {part} rows are expected there")
         for name in _text_columns(task).values():
