@@ -114,7 +114,7 @@ def train_func(parameters):
     assert follower["cause"] == "peer"
     assert unnamed(follower["message"], "worker 1", "NameError", "'mistyped'") == []
     assert unnamed(made.pods[1].termination["message"], "rank 1", "NameError", "'mistyped'") == []
-    assert "[rank 1] NameError: " in made.log(1, 1)
+    assert "[rank 1 trace] NameError: " in made.log(1, 1)
 
 
 def test_a_peer_that_waits_in_vain_is_told_that_the_other_failed(job):
@@ -131,7 +131,9 @@ def train_func(parameters):
     record = made.end_record(1, 1)
     assert record["cause"] == "peer"
     assert "sys.exit(9)" in record["message"]
-    assert record["ranks"] == [{"rank": 1, "exit_code": 143, "error": None, "separate": False}]  # it was asked to end
+    assert record["ranks"] == [  # it was asked to end
+        {"rank": 1, "exit_code": 143, "error": None, "separate": False, "stacks": ""}
+    ]
 
 
 def test_a_worker_that_waits_for_the_group_of_a_job_that_is_over_leaves(job):

@@ -303,7 +303,8 @@ def put_hang(store, attempt, hangs):
     """Worker 1, with rank 1, has found the hang, and worker 0 wrote down its end before."""
     fields = {"attempt": attempt, "exit_code": 71, "cause": "hang", "message": "3 of 3 attempts", "hangs": hangs}
     for worker, line in ((0, 2), (1, 4)):
-        ranks = (RankRecord(rank=worker, exit_code=-9, stacks=stacks(line)),)
+        lost = Failure("RuntimeError", "GLHF", traceback='  File "/run/source.py", line 1, in train\n', time="1")
+        ranks = (RankRecord(rank=worker, exit_code=-9, error=lost, stacks=stacks(line)),)
         other = {"root_cause": worker == 1, "follows": None if worker else 1, "ended": f"{worker}"}
         end = EndRecord(worker=worker, ranks=ranks, **fields, **other)
         store.put(f"job-a/attempts/{attempt}/worker-{worker}.json", end.to_json())
@@ -317,6 +318,7 @@ def test_a_hang_names_the_worker_it_began_in_and_where_in_the_function_the_rank_
     error = explain(a_record(), RecordedJob("exit_1"), store, "attach(...)")
     first, *lines = str(error).splitlines()
     assert unnamed(first, "worker 1", "attempt 3") == []
+    assert "GLHF" not in str(error)
     places = [line.strip() for line in lines if "line" in line]
     own = "rank 1 in /lab/steps.py, line 8: `raise KeyError`"
     assert places == ([own] if hangs else ["rank 0 in cell In[5], line 2: `helper()`", own])

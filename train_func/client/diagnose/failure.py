@@ -179,7 +179,7 @@ def _own_ends(ends: list[EndRecord]) -> list[EndRecord]:
 
 def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
     cause: Cause = next((cause for cause in CAUSES if cause == end.cause), "unknown")
-    if not end.errors:
+    if cause == "hang" or not end.errors:  # those of a hang are of ranks that lost the one that was ended for it
         root = end.worker if end.follows is None else end.follows
         places = _places(end, evidence) if cause == "hang" else ""
         return Diagnosis(cause, f"worker {root}, attempt {end.attempt}: {end.message}{places}")
