@@ -24,7 +24,7 @@ def test_numbers_of_any_type_are_kept_as_they_are(values):
 
 def test_numbers_far_from_the_scale_of_a_new_head_are_noted():
     _, (note,) = encode_numbers({"training": column(1, -250_000)}, "price")
-    assert unnamed(note, "'price'", "-250000") == []
+    assert unnamed(note, "'price'", "-250000", "frame['price'] / 250000") == []
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,16 @@ def test_what_is_no_number_is_refused_with_row_and_value(values, facts):
         encode_numbers({"training": column(*values)}, "stars")
     assert caught.value.cause == "data"
     assert [fact for fact in ["'stars'", *facts] if fact not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "are_classes"),
+    [(("positive", "negative", None), True), (("1.5", "good"), False), ((None, "7 EUR"), False)],
+)
+def test_texts_without_any_digit_are_said_to_look_like_classes(values, are_classes):
+    with pytest.raises(InvalidInput) as refused:
+        encode_numbers({"training": column(*values)}, "stars")
+    assert ("problem_type" in str(refused.value)) is are_classes
 
 
 def test_numbers_with_a_decimal_comma_are_read_where_nothing_else_can_be_meant():

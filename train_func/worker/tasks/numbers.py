@@ -43,7 +43,8 @@ def encode_numbers(parts: Mapping[str, pa.ChunkedArray], column: str) -> tuple[d
         return numbers, notes
     note = (
         f"column {column!r}: numbers from {low:g} to {high:g}; the loss is the squared distance on that scale, which a "
-        "usual learning rate hardly covers: divide them first, so that most lie between -1 and 1"
+        "usual learning rate hardly covers: divide them first, so that most lie between -1 and 1, for example "
+        f"frame.assign(**{{{column!r}: frame[{column!r}] / {max(-low, high):g}}})"
     )
     return numbers, [*notes, note]
 
@@ -69,20 +70,27 @@ def _fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
         wrong = np.flatnonzero(~number.to_numpy())
         if not len(wrong):
             return f"column {column!r}: the numbers of the {part} rows are stored as texts; store them as numbers"
-        expected = "a number is expected in each, without unit, and with a decimal point (a comma may mean thousands)"
+        expected = (
+            "a number is expected in each, without unit, with a decimal point or, where no comma can mean thousands, a "
+            "decimal comma: correct or remove these rows"
+        )
+        words = texts.drop_null()
+        if len(words) and not pc.any(pc.match_substring_regex(words, r"\d")).as_py():
+            expected = "these look like classes, which the default problem_type predicts: leave it out"
         return _named(values, wrong, column, part, expected)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         return f"column {column!r}: {part} rows hold {kind}, and problem_type='regression' predicts numbers"
     with np.errstate(over="ignore"):
         wrong = np.flatnonzero(~np.isfinite(_numbers(values).astype(np.float32)))
-    return _named(values, wrong, column, part, "a finite number is expected in each") if len(wrong) else None
+    expected = "a finite number is expected in each: correct or remove these rows"
+    return _named(values, wrong, column, part, expected) if len(wrong) else None
 
 
 def _named(values: pa.ChunkedArray, wrong: np.ndarray, column: str, part: str, expected: str) -> str:
     shown = "; ".join(f"{values[row].as_py()!r} in row {row + 1}" for row in wrong[:MAX_SHOWN].tolist())
     return (
         f"column {column!r}: {counted(len(wrong), 'value')} of the {part} rows cannot be predicted: {shown} "
-        f"{COUNTED}; {expected}: correct or remove these rows"
+        f"{COUNTED}; {expected}"
     )
 
 

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import transformers
 from datasets import Dataset
 
@@ -22,9 +20,9 @@ from train_func.storage import Store
 from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.pod import reporting
 from train_func.worker.pod.publish import take_source
-from train_func.worker.tasks.accuracy import Accuracy
 from train_func.worker.training import best, evaluation, world
 from train_func.worker.training.audit import Coverage
+from train_func.worker.training.baseline import below_baseline
 from train_func.worker.training.metric_values import to_json
 from train_func.worker.training.plan import rows_of
 from train_func.worker.training.trainer import Trainer
@@ -169,31 +167,8 @@ def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -
     metrics = {f"{prefix}{name}": value for prefix, of in made.items() for name, value in of.metrics.items()}
     counts = [of.coverage.counts("in_metric_once") for of in made.values()]
     held_out = {name: sum(of[name] for of in counts) for name in counts[0]} if counts else None
-    notes = [_below_baseline(trainer, rows, made[prefix].metrics) for prefix, rows in sets.items()]
+    train = rows_of(trainer.train_dataset)
+    given = {} if trainer.compute_metrics else {prefix: made[prefix].metrics for prefix in sets}  # they are its own
+    notes = [below_baseline(trainer.metric, train, sets[prefix], metrics) for prefix, metrics in given.items()]
     note = "; ".join(filter(None, notes))
     return {"metrics": to_json(metrics), "audit": {**audited, "held_out": held_out}, **({"note": note} if note else {})}
-
-
-def _below_baseline(trainer: Trainer, rows: Dataset, metrics: Mapping[str, Any]) -> str:
-    """That always answering the class most frequent in training would be right more often; mostly empty."""
-    right, train = metrics.get("accuracy"), rows_of(trainer.train_dataset)
-    if trainer.compute_metrics or not isinstance(trainer.metric, Accuracy) or right is None:
-        return ""
-    labels, learnt = _classes(rows), _classes(train)
-    if labels is None or learnt is None:
-        return ""
-    classes, counts = np.unique(learnt, return_counts=True)
-    baseline = float(np.mean(labels == classes[counts.argmax()]))
-    if right >= baseline:
-        return ""
-    return (
-        f"the model is right less often than its majority-class baseline: accuracy {right:.3f}, baseline "
-        f"{baseline:.3f}; it may need more epochs or another learning rate"
-    )
-
-
-def _classes(rows: Dataset) -> "np.ndarray | None":
-    """The column of one class per row, where there is one."""
-    name = next((name for name in ("label", "labels") if name in rows.column_names), None)
-    column = rows.with_format("arrow").select_columns([name])[:][name] if name and len(rows) else None
-    return column.to_numpy() if column is not None and pa.types.is_integer(column.type) else None
