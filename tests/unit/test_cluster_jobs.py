@@ -1,11 +1,13 @@
 """A Cluster lists its jobs; a bound job asks once until a caller waits, and is then observed until it is deleted."""
 
 import json
+import subprocess
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
+from tests.recorded_jobs import RecordedJob
 from train_func import Cluster, InvalidInput, JobNotFound, Run
 from train_func.client.backend import Submission, provisional
 from train_func.client.cluster.timings import Timings
@@ -82,6 +84,21 @@ def test_a_job_that_is_waited_for_is_observed_by_one_observer(server, backend):
     assert job.pods() == []
     assert not [asked.path for asked in server.asked[before:] if "watch=true" not in asked.path]
     assert {urlsplit(path).path.rpartition("/")[2] for path in watches(server)} == {"pytorchjobs", "pods", "events"}
+
+
+def test_the_command_that_asks_where_the_ranks_are_executes_in_every_pod_that_runs(server, backend):
+    running, ended = (RecordedJob(name).recorded["pods"][0] for name in ("out_of_memory", "succeeded"))
+    pods, other = [], server.answer
+    server.answer = lambda asked: Answer(body={"items": pods}) if "/pods" in asked.path else other(asked)
+    job = backend.job("run-1")
+    pods.append(ended)
+    assert job.stacks_command() == ""
+    for name in ("run-1-worker-0", "run-1-worker-7"):
+        pods.append({**running, "metadata": {**running["metadata"], "name": name}})
+    shell = f'kubectl() {{ echo "$*"; }}; {job.stacks_command()}'
+    told = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True, timeout=60).stdout
+    expected = "-n here exec run-1-worker-{} -- sh -c kill -QUIT 1"
+    assert told.splitlines() == [expected.format(worker) for worker in (0, 7)]
 
 
 def test_a_job_that_was_observed_is_asked_anew_when_it_was_deleted(server, backend):

@@ -310,6 +310,17 @@ def put_hang(store, attempt, hangs):
         store.put(f"job-a/attempts/{attempt}/worker-{worker}.json", end.to_json())
 
 
+def test_the_error_of_the_worker_it_began_in_is_told_although_a_follower_wrote_its_end_down_before(store):
+    error = Failure("KeyError", "'x'", traceback="", time="1")
+    for worker, ranks in ((0, ()), (1, (RankRecord(rank=1, exit_code=71, error=error),))):
+        fields = {"exit_code": 71, "cause": "storage", "message": "3 of 3 attempts", "follows": None if worker else 1}
+        end = EndRecord(worker=worker, attempt=3, ended=f"{worker}", ranks=ranks, root_cause=worker == 1, **fields)
+        store.put(f"job-a/attempts/3/worker-{worker}.json", end.to_json())
+    assert (
+        unnamed(explain(a_record(), RecordedJob("exit_1"), store, "attach(...)"), "worker 1, rank 1", "KeyError") == []
+    )
+
+
 @pytest.mark.parametrize("hangs", [1, None])
 def test_a_hang_names_the_worker_it_began_in_and_where_in_the_function_the_rank_was(store, hangs):
     put_hang(store, 2, 1)

@@ -279,7 +279,8 @@ def test_of_a_job_that_had_ended_before_only_its_last_numbers_are_told(shown):
     measured = events.Evaluated(step=20, epoch=1, metrics={"eval_loss": 0.25})
     earlier, newest = Attempt(1, "older", "", first=True), Attempt(2, "newest", "", first=True)
     said = [events.Reported(step=7, metrics={"loss": 1.5})]
-    told = lines(earlier, *said) + lines(newest, begins(), progress(1), progress(20), measured, "[rank 0] printed")
+    first = [begins(), replace(measured, step=7), progress(1)]
+    told = lines(earlier, *said) + lines(newest, *first, progress(20), measured, "[rank 0] printed")
     assert watched(Runs(0, "Succeeded"), told) == "Succeeded"
     *numbers, state, rest = shown()
     assert (numbers, state) == ([str(progress(20)), str(measured)], "a-run: Succeeded")
