@@ -5,6 +5,7 @@ import pty
 import subprocess
 import sys
 
+from tests.runs import a_run
 from tests.stored_runs import put_run
 from train_func import Run
 from train_func.storage import open_store
@@ -66,6 +67,18 @@ def test_the_runs_of_a_store_are_listed_and_one_is_removed_after_it_was_asked_fo
     assert store.list(f"{gone.name}/")
     assert command("remove", gone.name, given="y\n", **of_store).returncode == 0
     assert command("remove", kept.name, "--yes", **of_store).returncode == 0
+    assert store.list("") == []
+
+
+def test_of_several_runs_that_are_removed_at_once_what_they_share_goes_too(tmp_path):
+    store = open_store((tmp_path / "store").as_uri())
+    rows = f"{store.address}/inputs/{'a' * 64}/rows.csv"
+    store.put(f"inputs/{'a' * 64}/rows.csv", b"text,label\n")
+    names = [put_run(store, a_run(dataset=rows, name=name)).name for name in ("first", "last")]
+    of_store = {"TRAIN_FUNC_HOME": str(tmp_path), "TRAIN_FUNC_STORE": store.address}
+    assert command("remove", *names, given="n\n", **of_store).returncode == 1
+    assert {entry.key.partition("/")[0] for entry in store.list("")} == {"inputs", *names}
+    assert command("remove", *names, given="y\n", **of_store).returncode == 0
     assert store.list("") == []
 
 

@@ -1,4 +1,4 @@
-"""The commands on the runs of a store: list them, and remove one with its files."""
+"""The commands on the runs of a store: list them, and remove some with their files."""
 
 import argparse
 import os
@@ -45,15 +45,16 @@ def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _remove(given: argparse.Namespace) -> int:
     backend = backend_of(given)
-    removal = Removal.of(given.name, backend)
-    print(removal, flush=True)
-    if not given.yes:
-        if not _agreed("remove it for good? [y/N] "):
-            print("nothing was removed")
-            return FAILED
-        removal = Removal.of(removal.name, backend)  # another client may have submitted something meanwhile
-    removal.carry_out()
-    print(f"{removal.name}: removed")
+    removals = {(found := Removal.of(name, backend)).name: found for name in given.names}
+    print(*removals.values(), sep="\n", flush=True)
+    what = "it" if len(removals) == 1 else "them"
+    if not given.yes and not _agreed(f"remove {what} for good? [y/N] "):
+        print("nothing was removed")
+        return FAILED
+    for name in removals:
+        # Looked at anew: what it shared with the one before is its own now, and another client may have submitted it.
+        Removal.of(name, backend).carry_out()
+        print(f"{name}: removed")
     return os.EX_OK
 
 
@@ -71,14 +72,16 @@ def _of_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def _of_remove(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the name of the run; the first digits of its last part do")
+    parser.add_argument(
+        "names", metavar="NAME", nargs="+", help="the name of a run; the first digits of its last part do"
+    )
     add_backend(parser)
     parser.add_argument("--yes", action="store_true", help="remove it without asking")
 
 
 RUNS = Command("list the runs of a store with their states, sizes and metrics", _runs, _of_runs)
 REMOVE = Command(
-    "remove a run for good: its files in the store, its job, its fetched copy; says what goes and asks",
+    "remove runs for good: their files in the store, jobs and fetched copies; says what goes and asks",
     _remove,
     _of_remove,
 )
