@@ -1,7 +1,10 @@
 """Dataclasses whose fields are given by name: a misspelt or missing one is refused with the one that was meant."""
 
+import ast
 import difflib
 import inspect
+import itertools
+import textwrap
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import partial
@@ -17,7 +20,34 @@ class _Signature:
         return inspect.signature(partial(owner.__init__, None))
 
 
-class NamedFields:
+class _Documented(type):
+    """Its classes' ``help()`` has a line for each field: the text below it, which Python itself does not keep."""
+
+    @property
+    def __doc__(cls) -> str:  # type: ignore[override]  # read when it is asked for: import does not wait for it
+        own = inspect.cleandoc(cls.__dict__.get("__doc__") or cls.__name__)
+        told = {name: text for kind in reversed(cls.__mro__) for name, text in _texts(kind).items()}
+        lines = [f"    {name}: {told[name]}" for name in getattr(cls, "__dataclass_fields__", ()) if name in told]
+        return "\n".join([own, "", "Fields:", *lines] if lines else [own])
+
+
+def _texts(kind: type) -> dict[str, str]:
+    """What stands below the fields of a class, each as one line; nothing where its source is not at hand."""
+    if not isinstance(kind, _Documented):
+        return {}
+    try:
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return {}
+    return {
+        own.target.id: " ".join(text.value.value.split())
+        for own, text in itertools.pairwise(getattr(body, "body", []))
+        if isinstance(own, ast.AnnAssign) and isinstance(own.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
+
+
+class NamedFields(metaclass=_Documented):
     """Base of frozen dataclasses with keyword-only fields."""
 
     __signature__ = _Signature()
