@@ -1,10 +1,16 @@
 """The tasks of this package: each says what is trained on what, and is registered in TASKS."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from train_func.task import Task
 from train_func.validity import brief, column_names_fault, names_fault, text_fault, whole_fault
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from pandas import DataFrame
 
 _DATASET = (
     "a non-empty text or a Path is expected (a file, a folder, a Hub id, an address), a pandas DataFrame or a "
@@ -28,7 +34,7 @@ class TextClassification(Task):
 
     model: str
     """Hub id, folder, store address, or ``package://NAME/FOLDER`` inside an installed package."""
-    dataset: str
+    dataset: str | DataFrame | Dataset
     """Hub id, csv/tsv/json/jsonl/parquet file, saved ``datasets`` folder, store address, DataFrame or Dataset."""
     model_revision: str = "main"
     """Branch, tag or commit of a Hub model."""
@@ -46,7 +52,7 @@ class TextClassification(Task):
     """``"single_label_classification"``, ``"multi_label_classification"`` (several per row) or ``"regression"``."""
     labels: tuple[str, ...] = ()
     """Names of the classes, in the order of the integer labels 0, 1, ...; empty: the values themselves."""
-    held_out: float | str = 0.2
+    held_out: float | str | DataFrame | Dataset = 0.2
     """Share of the rows kept for evaluation, the name of a split, or a file, DataFrame or Dataset."""
     samples: int | None = None
     """Use only so many rows, drawn with the seed."""
@@ -102,7 +108,7 @@ class TokenClassification(Task):
 
     model: str
     """Hub id, folder, store address, or ``package://NAME/FOLDER`` inside an installed package."""
-    dataset: str
+    dataset: str | DataFrame | Dataset
     """Hub id, conll/json/jsonl/parquet file, saved ``datasets`` folder, store address, DataFrame or Dataset."""
     model_revision: str = "main"
     """Branch, tag or commit of a Hub model."""
@@ -116,7 +122,7 @@ class TokenClassification(Task):
     """Column with the tag of each word, a list of texts or integers."""
     labels: tuple[str, ...] = ()
     """Names of the tags, in the order of the integer tags 0, 1, ...; empty: the values themselves."""
-    held_out: float | str = 0.2
+    held_out: float | str | DataFrame | Dataset = 0.2
     """Share of the rows kept for evaluation, the name of a split, or a file, DataFrame or Dataset."""
     samples: int | None = None
     """Use only so many rows, drawn with the seed."""
