@@ -7,9 +7,9 @@ import pytest
 from tests.s3_servers import only_these, s3_server
 from tests.stored_runs import put_run
 from tests.tcp_proxy import tcp_proxy
-from train_func import Local
+from train_func import Local, attach
 from train_func.attempt_records import EndRecord
-from train_func.client import identity, submit
+from train_func.client import identity
 from train_func.client.backend import provisional
 from train_func.client.runs import stored_runs
 from train_func.client.stored_run import state_in_store
@@ -74,7 +74,7 @@ def fill(store, num_objects):
 
 def attach_to_unknown(store):
     with pytest.raises(JobNotFound, match=f"it holds: {RECORD.name}"):
-        submit.attach("nothing-of-that-name", on=Backend(store.address))
+        attach("nothing-of-that-name", on=Backend(store.address))
 
 
 def generation(store):
