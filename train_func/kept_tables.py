@@ -41,7 +41,7 @@ def added(to: Path) -> Iterator[None]:
 
 def is_one(address: str) -> bool:
     """Whether an address is that of a saved table."""
-    return Path(address).parent.parent == folder()
+    return Path(address).parent.parent.resolve() == folder().resolve()  # either may lead through a link
 
 
 def keep(store: str, run: str, addresses: Iterable[object]) -> list[Path]:

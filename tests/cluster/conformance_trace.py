@@ -70,6 +70,14 @@ ENVIRONMENT = [
     Variable("TRAIN_FUNC_JOB|TRAIN_FUNC_HOME", ANYTHING, None, "by these the processes of a job are found again"),
     Variable("KUBERNETES_.*", None, ANYTHING, "the API server's own Service; the twin has none", passing=True),
     Variable("CONFORMANCE_PACE", ANYTHING, ANYTHING, "on this machine the scenarios run faster", passing=True),
+    Variable(
+        "TRAIN_FUNC_MEMORY",
+        ANYTHING,
+        ANYTHING,
+        "without a limit that of the machine, or of the node",
+        always=False,
+        passing=True,
+    ),
     Variable("TRAIN_FUNC_GRACE_SECONDS", r"\d+", r"\d+", "where it is given in paces", always=False),
     Variable(
         r"PATH|PYTHONPATH|LANG|LANGUAGE|LC_\w+|TZ|\w+_CA_BUNDLE|SSL_CERT_\w+|PIP_CERT|GPG_KEY|PYTHON_\w+|"

@@ -60,14 +60,22 @@ def test_after_a_failure_it_goes_on_as_a_new_job_with_what_is_asked_for_now(home
     assert [setup_of(again, attempt)["world_size"] for attempt in (1, 2)] == [2, 1]
 
 
+def ended(job):
+    """The name of a job whose error says what to submit."""
+    with pytest.raises(JobFailed) as caught:
+        job.result(LIMIT)
+    assert f"resume={job.name!r}" in str(caught.value)
+    return job.name
+
+
 def test_a_mended_function_goes_on_from_the_checkpoint_of_the_one_that_failed(home, a_run, capsys):
     asked = {"workers": 1, "epochs": 2, "batch_size": 8, "checkpoint_every": 0}
     broken = submit(functions.fails_at, a_run(parameters={"fails": 8}, **asked), on=Local())
-    with pytest.raises(JobFailed) as caught:
-        broken.result(LIMIT)
-    assert f"resume={broken.name!r}" in str(caught.value)
+    # The second mistake comes before a checkpoint of its own: what it goes on from is gone on from still.
+    no_better = submit(functions.fails_at, a_run(parameters={"fails": 0}, **asked), on=Local(), resume=ended(broken))
     capsys.readouterr()
-    mended = submit(functions.fails_at, a_run(parameters={"fails": -1}, **asked), on=Local(), resume=broken.name)
+    given = {"run": a_run(parameters={"fails": -1}, **asked), "on": Local(), "resume": ended(no_better)}
+    mended = submit(functions.fails_at, **given)
     (told,) = (line for line in capsys.readouterr().out.splitlines() if "submitted, 1 worker" in line)
     saved = int(re.search(rf"behind step (\d+) of {broken.name}", told)[1])
     assert 0 < saved < 8
@@ -75,6 +83,7 @@ def test_a_mended_function_goes_on_from_the_checkpoint_of_the_one_that_failed(ho
     logs = "\n".join(mended.logs())
     assert [int(step) for step in re.findall(r"step (\d+) of -1", logs)] == list(range(saved + 1, 11))
     assert unnamed(logs, f"behind step {saved}, ", f"of {broken.name}") == []
+    assert submit(functions.fails_at, **given).state == "Succeeded"
     assert len(re.findall(r"audit epoch=\d rows=40 used_once=40 missing=0", logs)) == (2 if saved < 5 else 1)
 
 

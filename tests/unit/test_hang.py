@@ -194,6 +194,16 @@ def test_a_rank_that_only_waits_in_a_loop_of_the_users_own_is_not_named():
     assert watch.judge.waiting is not None
 
 
+def test_no_limit_is_widened_beyond_an_hour_nor_at_all_for_a_stopped_rank():
+    watch = Watch(num_hangs=1)
+    watch.ranks[0].load = 1.0
+    watch.ranks[0].at(watch.now, Phase.STEP)
+    assert 3000 < watch.until_hang()[1] <= 3700
+    stopped = Watch(num_hangs=2)
+    stopped.ranks[0].is_stopped = True
+    assert stopped.until_hang()[1] < 9
+
+
 def test_a_rank_that_spins_in_an_exchange_waits():
     watch = Watch().steps(STEADY)
     watch.ranks[0].load = 1.0

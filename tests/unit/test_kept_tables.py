@@ -113,3 +113,13 @@ def test_a_submission_notes_its_tables_and_a_refused_one_does_not(inputs, tmp_pa
     assert not list(inputs.glob("*/run-*"))
     job = submit(train_func, run, on=Room(store, {}, "red"))
     assert len(kept_tables.of_run(store.address, job.name)) == 1
+
+
+def test_a_table_below_a_folder_that_is_reached_by_a_link_is_one(inputs, tmp_path, monkeypatch):
+    (tmp_path / "linked").symlink_to(inputs.parent, target_is_directory=True)
+    address = inputs / ("0" * 64) / "table.parquet"
+    for home in (inputs.parent, tmp_path / "linked"):
+        monkeypatch.setenv("TRAIN_FUNC_HOME", str(home))
+        assert kept_tables.is_one(str(address))
+        assert kept_tables.is_one(str(home / address.relative_to(inputs.parent)))
+    assert not kept_tables.is_one(str(tmp_path / "own.parquet"))

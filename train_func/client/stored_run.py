@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
@@ -87,6 +88,15 @@ def newest_checkpoint(store: Readable, record: RunRecord) -> str:
         if step:
             return f"behind step {step}{f' of its training {number + 1}' if number else ''}"
     return ""
+
+
+def goes_on_in(store: Readable, record: RunRecord) -> str:
+    """The same; where the run has none, of the run with whose checkpoints it is to go on."""
+    if (own := newest_checkpoint(store, record)) or not record.resumes:
+        return own
+    other = replace(record, name=record.resumes, generation=record.resumes_generation)
+    found = newest_checkpoint(store, other)
+    return found and f"{found} of {other.name}"
 
 
 def mark_cancelled(store: Store, record: RunRecord) -> None:

@@ -15,15 +15,17 @@ from train_func.client.claim import Claim
 from train_func.client.identity import (
     addresses_of,
     check_ranks,
+    newest_generation,
     placed,
     record_of,
+    stored,
 )
 from train_func.client.job import Job
 from train_func.client.packages import carry
 from train_func.client.packages.wheels import Resolved
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
-from train_func.client.stored_run import FINISHED, newest_checkpoint
+from train_func.client.stored_run import FINISHED, goes_on_in
 from train_func.client.submission import SubmissionRecord
 from train_func.client.unfinished import resumed, unfinished_note
 from train_func.client.unknown_run import alike
@@ -36,6 +38,7 @@ from train_func.storage import Store, open_store
 from train_func.storage.retry import begin
 from train_func.terminal import shown
 
+MOST_ALIKE = 8  # runs that are looked at for the source of a new one
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
 
 
@@ -70,8 +73,6 @@ def submit(
     source, packages = _packed(function, run, backend)
     store, facts = _checked(backend, run)
     record = record_of(run, source, facts, store, fresh=fresh, packages=packages)
-    if resume is not None:
-        record = resumed(record, resume, backend, store, fresh=fresh)
     claim = Claim(store, record.keys)
     job = Job(record, backend, store)
     earlier = Job(replace(record, generation=record.generation - 1), backend, store) if record.generation > 1 else None
@@ -80,6 +81,7 @@ def submit(
     state = _state_of(job, backend, is_known=not claim.is_first)
     if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
         return attached(record, backend, store, state)
+    record = resumed(record, resume, backend, store, is_known=not claim.is_first, fresh=fresh)
     refuse_elsewhere(earlier.record if fresh and earlier else record, backend, store)
     check_ranks(store, record, backend.submission(record, ()).ranks_per_worker)
     prepared = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
@@ -88,7 +90,7 @@ def submit(
     carry.upload(packages.wheels, store)
     resembles = unfinished_note(record, backend, store) if claim.is_first and not (earlier or record.resumes) else ""
     _tell(*facts.notes, _restart_note(source, record, store, claim), resembles)
-    goes_on = _goes_on(record, store)
+    goes_on = goes_on_in(store, record)
     carry_again = partial(_carry_again, backend, store, packages, facts, is_moved=prepared != record.run)
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
     record = replace(record, run=prepared.with_inputs(facts.commits))
@@ -132,14 +134,6 @@ def _attempts_note(run: Run, asked: Run) -> str:
     return f"max_attempts={run.max_attempts}, not {asked.max_attempts}: a job there has no more attempts"
 
 
-def _goes_on(record: RunRecord, store: Store) -> str:
-    """Behind which step; empty where it begins."""
-    if (own := newest_checkpoint(store, record)) or not record.resumes:
-        return own
-    other = replace(record, name=record.resumes, generation=record.resumes_generation)
-    return f"{newest_checkpoint(store, other)} of {other.name}"
-
-
 def _summary(record: RunRecord, facts: Facts, goes_on: str) -> str:
     generation = f"generation {record.generation}" if record.generation > 1 else ""
     found = (generation, counted(record.run.workers, "worker"), facts.summary, goes_on and f"goes on {goes_on}")
@@ -149,14 +143,22 @@ def _summary(record: RunRecord, facts: Facts, goes_on: str) -> str:
 def _restart_note(source: Source, record: RunRecord, store: Store, claim: Claim) -> str:
     """What becomes of a function that loses a worker; nothing when it saves its state, or has no second attempt.
 
-    It is said once: not of a run that was submitted before, or beside another one of that readable name.
+    It is said once: not of a run that was submitted before, or beside another one of that name and source.
     """
     if source.saves_state or record.run.max_attempts == 1 or record.generation > 1 or not claim.is_first:
         return ""
-    if alike(store, record.name):
+    if any(_is_of_source(store, name, record.source_sha256) for name in alike(store, record.name)[:MOST_ALIKE]):
         return ""
     what = f"{source.function} saves no state: when a worker is lost, it starts from its beginning"
     return f"{what}; session.checkpoint(...) or the Trainer of train_func.worker saves it (docs/functions.md)"
+
+
+def _is_of_source(store: Store, name: str, sha256: str) -> bool:
+    try:
+        found = stored(store, name, newest_generation(store, name))
+    except TrainFuncError:
+        return False
+    return found.source_sha256 == sha256
 
 
 def _refuse_beside(earlier: Job, backend: Backend) -> None:
@@ -218,7 +220,14 @@ def _start(
     }
     if not claim.write(records):
         return False
-    kept = kept_tables.keep(record.store, record.name, addresses_of(record.run).values())
+    try:
+        kept = kept_tables.keep(record.store, record.name, addresses_of(record.run).values())
+    except OSError as failure:
+        claim.undo()
+        raise InvalidInput(
+            f"the DataFrame of {record.name} cannot be kept in {kept_tables.folder()}: {failure}; see to room and "
+            "rights there, or name another folder by TRAIN_FUNC_HOME"
+        ) from None
     try:
         carry_again(record)
         backend.submit(submission, files)

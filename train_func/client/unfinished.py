@@ -6,6 +6,7 @@ A changed line of the source makes another run, which has no checkpoint.
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from train_func.client.attach import refuse_elsewhere
 from train_func.client.backend import Backend
 from train_func.client.identity import newest_generation, stored
 from train_func.client.job import Job
@@ -37,30 +38,43 @@ def unfinished_note(asked: RunRecord, backend: Backend, store: Store) -> str:
         return (
             f"{asked.name} is a new run: {_differing(other, asked)} differ from {other.name}, which is {state}. The "
             f"checkpoint of that one, {newest_checkpoint(store, other)}, is not used: submit(..., "
-            f"resume={other.name!r}) goes on from it"
+            f"resume={other.name!r}) goes on from it{'' if state in FINISHED else ', when it has ended'}"
         )
     except TrainFuncError:
         return ""
 
 
-def resumed(asked: RunRecord, name: str, backend: Backend, store: Store, *, fresh: bool) -> RunRecord:
-    """``asked`` with the run of this name as the one with whose checkpoint it is to go on.
+def resumed(
+    asked: RunRecord, name: str | None, backend: Backend, store: Store, *, is_known: bool, fresh: bool
+) -> RunRecord:
+    """``asked`` with the run of this name as the one with whose checkpoints it is to go on; None: as it was before.
+
+    Where that one has none itself, it is the one which that was to go on with.
 
     Raises:
         JobNotFound: the store has no such run.
         InvalidInput: that has not ended, or has no checkpoint; or ``fresh`` was given too.
     """
+    if name is None:
+        before = stored(store, asked.name, asked.generation) if is_known and not fresh else asked
+        return replace(asked, resumes=before.resumes, resumes_generation=before.resumes_generation)
     if fresh:
         raise InvalidInput(f"fresh=True trains from the beginning, resume={name!r} does not; give one of them")
-    name = whole_name(store, name, "resume")
+    if newest_checkpoint(store, asked):
+        return asked
+    name = whole_name(store, name, "submit")
     other = stored(store, name, newest_generation(store, name))
     if other.name == asked.name:
         raise InvalidInput(f"resume={name!r} is the run itself: it goes on from its own checkpoints without that")
     if (state := Job(other, backend, store).state) not in (*FINISHED, "Absent"):
         raise InvalidInput(f"resume={name!r}: that run is {state}; wait for its end, or stop it first")
+    refuse_elsewhere(other, backend, store)
     if not newest_checkpoint(store, other):
+        other = replace(other, name=other.resumes, generation=other.resumes_generation)
+    if not other.name or not newest_checkpoint(store, other):
         raise InvalidInput(
-            f"resume={name!r}: that run has no checkpoint; one that has succeeded keeps none. Submit without resume"
+            f"resume={name!r}: that run has no checkpoint: it saved none, or has succeeded, and keeps none then. "
+            "Submit without resume"
         )
     return replace(asked, resumes=other.name, resumes_generation=other.generation)
 

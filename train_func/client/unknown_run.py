@@ -43,7 +43,7 @@ def unknown_run(store: Store, name: str, asked: str) -> JobNotFound:
     known = _names(store)
     return JobNotFound(
         f"{store.address} holds no run {name!r}; {_similar(name, known)}. Another store is named by "
-        f"{asked}(name, on=Local(store=...)), on=Cluster(store=...), TRAIN_FUNC_STORE or TRAIN_FUNC_HOME"
+        f"{asked}(..., on=Local(store=...)), on=Cluster(store=...), TRAIN_FUNC_STORE or TRAIN_FUNC_HOME"
     )
 
 

@@ -27,7 +27,7 @@ from train_func.client.diagnose.remedies import of_code, remedy
 from train_func.client.diagnose.starting import refusals, waits
 from train_func.client.source import locate, locate_main
 from train_func.client.status import Event, JobStatus, Pod
-from train_func.client.stored_run import all_ends, newest_checkpoint
+from train_func.client.stored_run import all_ends, goes_on_in
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import Store, find
@@ -104,7 +104,7 @@ def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
         attempts = all_ends(store, record)
         cells = json.loads(found.data) if (found := find(store, record.keys.cells)) else cells
         is_published = bool(store.list(record.keys.result))
-        checkpoint = newest_checkpoint(store, record)
+        checkpoint = goes_on_in(store, record)
     except StorageFailed as failure:
         away = failure
     status = job.status()

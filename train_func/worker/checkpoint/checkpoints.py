@@ -82,17 +82,17 @@ class Checkpoints:
         self._lead.take(lambda why: rebuilt(self._store, folder, key, name, self._attempt, why))
         reach("checkpoints taken over")
 
-    def newest_of(self, record: RunRecord, folder: Path) -> Found:
+    def newest_of(self, record: RunRecord, folder: Path) -> Found | None:
         """That of the same training in another run, of which nothing is changed; ``folder`` takes its files.
 
         Raises:
-            StorageFailed: there is none, or none that can be used.
+            StorageFailed: as ``newest``; reason "absent" when the other run has none of any training.
         """
         other = Checkpoints(self._store, record, self._attempt, self._fingerprint, self._number)
-        other._lead.look()
-        if found := other.newest(folder):
-            return found
-        raise StorageFailed(f"{record.name}, which was to be gone on with, has no checkpoint any more", reason="absent")
+        if not self._store.names(record.keys.checkpoints):
+            gone = f"{record.name}, which was to be gone on with, has no checkpoints any more. Submit without resume"
+            raise StorageFailed(gone, reason="absent")
+        return other.newest(folder) if other._lead.look() else None
 
     def swaps(self) -> bool:
         """Whether the store replaces an object only where its version is the one that was named: it is tried out."""

@@ -49,9 +49,11 @@ class Lead:
                     raise
         raise self._gave_up()
 
-    def look(self) -> None:
-        """Reads the pointer and takes nothing over. Raises StorageFailed, also where there is none."""
-        self.pointer = Pointer.from_json(self._store.get(self._key).data, self._where)
+    def look(self) -> bool:
+        """Reads the pointer and takes nothing over; False where there is none. Raises StorageFailed."""
+        if found := find(self._store, self._key):
+            self.pointer = Pointer.from_json(found.data, self._where)
+        return found is not None
 
     def swaps(self) -> bool:
         """Whether the store replaces an object only where its version is the one that was named: it is tried out."""

@@ -49,6 +49,6 @@ def all_useless(run: str, faults: list[str]) -> StorageFailed:
     listed_faults = "\n".join(f"  - {fault}" for fault in faults)
     return StorageFailed(
         f"none of the checkpoints of {run} can be used:\n{listed_faults}\n"
-        "Put back what was changed in the store, or train from the beginning with submit(..., fresh=True)",
+        "Put back what was changed in the store, or train from the beginning: submit(..., fresh=True), without resume",
         reason="damaged",
     )

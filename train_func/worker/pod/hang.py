@@ -117,7 +117,7 @@ class _Watched:
 
     def stopped(self, now: float) -> Hang | None:
         """Whether a signal has stopped it for too long, whatever it was in."""
-        limit = _wider(STOPPED * SHORTEST, self._wider)
+        limit = STOPPED * SHORTEST  # no slow callback is stopped
         if self._stopped is None or now - self._stopped < limit:
             return None
         return Hang(self._rank, self._mark, now - self._stopped, limit, is_stopped=True)
@@ -128,7 +128,7 @@ class _Watched:
         if not self._mark.phase.is_watched or seconds < limit:
             return None
         if self._mark.phase is not Phase.EXCHANGE and self._computes(now):  # waiting for a GPU also looks so
-            limit *= COMPUTING
+            limit = _wider(limit, COMPUTING)
         return Hang(self._rank, self._mark, seconds, limit) if seconds >= limit else None
 
     def _limit(self) -> float:

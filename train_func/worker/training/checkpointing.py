@@ -74,8 +74,9 @@ class Checkpointing:
         fingerprint = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
         self._checkpoints = Checkpoints(store, record, attempt, fingerprint, number)
         self._folder = folder
-        is_resumed = record.resumes and number == 0  # those after it may have come to nothing there
-        self._other = replace(record, name=record.resumes, generation=record.resumes_generation) if is_resumed else None
+        self._other = (
+            replace(record, name=record.resumes, generation=record.resumes_generation) if record.resumes else None
+        )
         world.on_rank_zero(self._begin)
         if world.rank() == 0:
             self._saver = Saver(self._checkpoints, folder, record.run.checkpoint_every, reporting.say)
