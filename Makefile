@@ -6,8 +6,7 @@
 # make test-all       those and the long proofs: many seeds, 20 of 20, every engine
 # make test-wheel     the wheel in fresh environments, with the oldest and the newest versions that it allows
 # make faults         hundreds of trainings, killed or stopped anywhere: each ends as if nothing had happened; resumable
-# make recovery       how long a job takes to its first step, and to the next one after a rank or a worker was killed,
-#                     and the memory of its processes
+# make recovery       seconds to the first step, to the next one after a rank or a worker was killed, and the memory
 # make check          the quick checks: style, types, arrows, shell
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
 # make test-cluster   passes the tests on the cluster that KUBECONFIG names: IMAGE=what it can pull

@@ -74,7 +74,11 @@ explain() {
 }
 
 interrupted() {
-    [[ -n $(job) ]] || die "interrupted before a job was submitted"
+    if [[ -z $(job) ]]; then
+        rm -f "$EXECUTED" "$LOG"
+        say "interrupted before a job was submitted"
+        exit 130
+    fi
     say "interrupted. The job goes on: make run with the same parameters shows it again, $(cancel) stops it"
     exit 130
 }
