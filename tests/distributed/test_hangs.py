@@ -99,7 +99,8 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_the_training_goes_on(job,
     assert result(made).files["model.safetensors"] == result(undisturbed).files["model.safetensors"]
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
 def test_ranks_that_all_wait_for_each_other_are_noticed_and_none_is_named(job, workers):
     made = job("is blocked", workers=workers, ranks=2 // workers).start()
     assert made.exit_codes() == [0] * workers

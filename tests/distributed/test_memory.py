@@ -104,6 +104,7 @@ def test_the_next_attempt_cuts_the_same_batches_finer_and_goes_on(job):
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_cut_finer_it_is_final_and_says_what_helps(job):
     made = job("single", micro_batch_size=1, parameters={"fits": 0}).start()
     assert made.exit_codes() == [70, 70]

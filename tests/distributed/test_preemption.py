@@ -60,6 +60,7 @@ def newest_of(job):
     return Pointer.from_json(data, "").kept[0].step
 
 
+@pytest.mark.slow
 def test_signals_that_are_sent_again_and_again_cost_neither_the_save_nor_a_step(job):
     slow = {"point": "checkpoint file written", "attempt": 1, "seconds": 3}
     made = job(environment={"TRAIN_FUNC_FAILPOINT": json.dumps(slow)}).start()

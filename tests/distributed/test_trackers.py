@@ -26,7 +26,7 @@ def train_func(parameters):
 """
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_what_rank_zero_tracks_is_kept_with_the_attempt(tmp_path, fails):
     environment = {"NETRC": str(tmp_path / "none"), "TRACKIO_DIR": str(tmp_path / "mine")}
     parameters = {"fails": fails, "seen": str(tmp_path / "seen")}

@@ -67,7 +67,7 @@ def test_a_job_killed_when_epoch_two_is_saved_goes_on_with_the_first_step_of_epo
     assert first_line(output(tmp_path / "killed", 2), "audit epoch=").startswith("audit epoch=3 rows=101 used_once=101")
 
 
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("size", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_another_number_of_ranks_goes_on_with_the_same_steps(tmp_path, size):
     assert attempts(tmp_path / "whole", (2, None))[0] == [0, 0]
     settings = {"checkpoint_every": 3600, "own": {"save_strategy": "steps", "save_steps": 3}}  # within an epoch
@@ -81,6 +81,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_steps(tmp_path, size):
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3])
 def test_another_number_of_ranks_goes_on_with_the_same_global_batches_of_an_own_loop(tmp_path, size):
     assert attempts(tmp_path / "whole", (2, None), training="with_own_loop")[0] == [0, 0]
@@ -94,7 +95,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batches_of_an_own_
     assert moved["losses"] == pytest.approx(whole["losses"], rel=1e-4)
 
 
-@pytest.mark.parametrize("training", ["with_trainer", "with_own_loop"])
+@pytest.mark.parametrize("training", ["with_trainer", pytest.param("with_own_loop", marks=pytest.mark.slow)])
 def test_a_training_that_goes_on_loads_no_row_before_its_place(tmp_path, training):
     last = {"point": "update", "rank": 0, "nth": 20, "attempt": 1}  # of the 21 steps of an epoch of 321 rows
     settings = {"training": training, "num_rows": 321, "epochs": 1, "waits": True}
@@ -117,6 +118,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_with_the_code_for_data(tm
     assert "fresh=True" in output(tmp_path, 2)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_no_training_and_the_checkpoint_before_stays(tmp_path):
     full = {"point": "checkpoint file written", "rank": 0, "nth": 5, "errno": 28}
     assert attempts(tmp_path, (2, full))[0] == [0, 0]
@@ -139,6 +141,7 @@ def test_a_second_session_does_not_go_on_from_the_first(tmp_path):
         assert first_line(output(tmp_path, 1), f"session {number}:") == f"session {number}: 21 steps"
 
 
+@pytest.mark.slow
 def test_a_training_that_goes_on_does_not_evaluate_its_start_again(tmp_path):
     own = {"own": {"eval_on_start": True}, "checkpoint_every": 0}
     assert attempts(tmp_path / "whole", (2, None), **own)[0] == [0, 0]
