@@ -62,9 +62,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    from train_func.client.registry import BACKENDS
+    home = _HOMES.get(name)
+    if home is None and name[:1].isupper():  # Python asks here also for a module of this package that it has to import
+        from train_func.client.registry import BACKENDS
 
-    home = _HOMES.get(name) or BACKENDS.get(name)
+        home = BACKENDS.get(name)
     if home is None:
         raise AttributeError(f"train_func has no {name!r}; it offers {', '.join(__all__)}")
     return getattr(importlib.import_module(home), name)

@@ -70,7 +70,7 @@ def check_went_on(folder, undisturbed):
 @pytest.mark.parametrize("how", sorted(SPOILS))
 def test_a_disk_that_cannot_be_written_for_a_while_costs_only_the_saves_meanwhile(tmp_path, undisturbed, how):
     spoil, heal, _ = (of if isinstance(of, int) else of.format(store=tmp_path / "store") for of in SPOILS[how])
-    assert on_a_disk(tmp_path, {"spoils": {SPOILED: spoil, HEALED: heal}}) == [[0, 0]]
+    assert on_a_disk(tmp_path, {"spoils": {SPOILED: spoil, HEALED: heal}, "waits": True}) == [[0, 0]]
     check_went_on(tmp_path, undisturbed)
 
 
@@ -100,7 +100,8 @@ def test_a_folder_that_is_away_for_a_while_costs_only_the_saves_meanwhile(tmp_pa
     (real := tmp_path / "real").mkdir()
     store.symlink_to(real)
     spoil, heal = (f"ln -s {target} {store}-new && mv -T {store}-new {store}" for target in (store, real))  # a loop
-    assert attempts(tmp_path, (2, None), spoils={SPOILED: spoil, HEALED: heal})[0] == [0, 0]
+    given = {"spoils": {SPOILED: spoil, HEALED: heal}, "waits": True}
+    assert attempts(tmp_path, (2, None), **given)[0] == [0, 0]
     check_went_on(tmp_path, undisturbed)
 
 

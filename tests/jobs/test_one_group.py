@@ -17,7 +17,8 @@ def test_the_ranks_of_a_plain_training_form_one_group_on_a_machine_without_gpu(h
     job = submit(trains_without_a_session, a_run(parameters={"api": api}), on=Local())
     job.result(LIMIT)
     said = [line.partition("] [rank ")[2][3:] for line in job.logs() if "world_size=" in line]
-    assert sorted(said) == ["rank 0 of world_size=2 on cpu", "rank 1 of world_size=2 on cpu"], "\n".join(job.logs())
+    # Without a step together, rank 0 may be done, and its store gone, before rank 1 has met it: both start again then.
+    assert set(said) == {"rank 0 of world_size=2 on cpu", "rank 1 of world_size=2 on cpu"}, "\n".join(job.logs())
     assert SEPARATE not in capsys.readouterr().out
 
 
