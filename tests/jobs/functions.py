@@ -220,6 +220,28 @@ def trains_alone(parameters):
     assert torch.ones(1).sum() == 1
 
 
+def ends_before_the_others_have_met_it(parameters):
+    """Rank 0 returns at once, while rank 1 still reads the store, as it does in gloo's own code on a busy machine."""
+    import os
+    import time
+
+    import torch.distributed as dist
+
+    c10d = dist.distributed_c10d
+    register = c10d._register_process_group
+
+    def register_late(name, group):
+        _, store = c10d._world.pg_map[group]
+        time.sleep(1.5)
+        store.add("read late", 1)
+        register(name, group)
+
+    if os.environ["RANK"] == "1":
+        c10d._register_process_group = register_late
+    dist.init_process_group("gloo")
+    return {"world_size": dist.get_world_size()}
+
+
 def lets_groups_go(parameters):
     """Leaves one group after another right after a collective, and then lets the last model go that knew it."""
     import torch

@@ -3,19 +3,25 @@
 Noted, because a rank may leave its group before it ends, and then torch knows nothing of it any more. Kept, because
 the destructor of a gloo group waits for its threads while it holds the interpreter's lock, and a thread that frees a
 tensor waits for that lock: a DDP model that goes out of scope after destroy_process_group() hangs its rank
-(https://github.com/pytorch/pytorch/issues/56297). Loads no torch: unless the template has, it waits until train_func
-does.
+(https://github.com/pytorch/pytorch/issues/56297). Counted, because rank 0 serves the store through which the others
+form the group, and may otherwise end while they still do. Loads no torch: unless the template has, it waits until
+train_func does.
 """
 
+import contextlib
 import importlib.abc
 import sys
+import time
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 _MODULE = "torch.distributed.distributed_c10d"
-_groups: list[Any] = []
+_FORMED = "formed by"  # in the group's own store: how many ranks have formed it
+_POLL_SECONDS = 0.05
+_groups: list[tuple[Any, Any]] = []
+"""Each with its store, None where its backend has none."""
 
 
 def observe() -> None:
@@ -28,7 +34,19 @@ def observe() -> None:
 
 def separate(world_size: int, *, has_torch: bool) -> bool:
     """Whether this rank of several has torch and yet never was in one group with all the others."""
-    return has_torch and max((group.size() for group in _groups), default=0) < world_size > 1
+    return has_torch and max((group.size() for group, _ in _groups), default=0) < world_size > 1
+
+
+def wait_until_formed(seconds: float) -> None:
+    """Returns when all other ranks have formed the groups that this rank was in, at most ``seconds`` later.
+
+    torchrun needs no such wait, as its agent serves the store, which outlives each rank.
+    """
+    until = time.monotonic() + seconds
+    with contextlib.suppress(RuntimeError):  # a store that has gone with its server
+        for group, store in _groups:
+            while store is not None and store.add(_FORMED, 0) < group.size() and time.monotonic() < until:
+                time.sleep(_POLL_SECONDS)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -56,7 +74,11 @@ def _listen(c10d: Any) -> None:
     register = c10d._register_process_group
 
     def keep(name: Any, group: Any) -> None:
-        _groups.append(group)
+        _, store = c10d._world.pg_map[group]
+        _groups.append((group, store))
         register(name, group)
+        if store is not None:
+            with contextlib.suppress(RuntimeError):  # rank 0, which serves it, has failed: the next collective tells
+                store.add(_FORMED, 1)
 
     c10d._register_process_group = keep

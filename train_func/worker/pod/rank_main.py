@@ -33,6 +33,8 @@ from train_func.worker.pod.returned import plain_result
 from train_func.worker.pod.source_needs import SourceNeeds
 from train_func.worker.pod.stop import RESERVE
 
+LONGEST_WAIT_FOR_GROUPS = 30.0  # seconds; ranks that come later than that find no rank 0
+
 
 def main(environ: Mapping[str, str]) -> NoReturn:
     """Runs the shipped function and exits; the exit code is that of exits.py or the function's own."""
@@ -59,6 +61,8 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
+    if environ.get("RANK") == "0" and not outcome.exit_code:
+        process_group.wait_until_formed(LONGEST_WAIT_FOR_GROUPS)
     os._exit(outcome.exit_code)  # gloo may abort while the interpreter unloads, after everything went well
 
 
