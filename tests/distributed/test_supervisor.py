@@ -117,6 +117,34 @@ def train_func(parameters):
     assert "[rank 1 trace] NameError: " in made.log(1, 1)
 
 
+@pytest.mark.parametrize(("workers", "ranks"), [(1, 2), (2, 1)])
+def test_an_exception_is_the_root_also_where_its_process_stays_and_the_peer_fails_first(job, workers, ranks):
+    source = MEET + (
+        """
+import logging
+import threading
+
+class Stays(logging.Handler):
+    def flush(self):
+        threading.Event().wait()
+
+def train_func(parameters):
+    dist, total = meet()
+    if dist.get_rank() == 1:
+        logging.getLogger().addHandler(Stays())
+        dist.destroy_process_group()
+        mistyped
+    while True:
+        dist.all_reduce(total)
+"""
+    )
+    made = job(source, workers=workers, ranks=ranks).start()
+    assert made.exit_codes() == [70] * workers
+    root = made.end_record(1, workers - 1)
+    assert (root["cause"], root["ranks"][-1]["error"]["type"]) == ("code", "NameError")
+    assert unnamed(made.pods[0].termination["message"], "rank 1", "NameError", "'mistyped'") == []
+
+
 def test_a_peer_that_waits_in_vain_is_told_that_the_other_failed(job):
     source = """
 import os, sys, time

@@ -1,5 +1,6 @@
 """Numbers are claimed once each, and the budget counts what it should."""
 
+import dataclasses
 import json
 import threading
 import time
@@ -309,6 +310,13 @@ def test_a_killed_rank_is_the_root_whatever_the_others_say_about_it():
     assert unnamed(found.message, "rank 1", "SIGKILL") == []
     assert of_ranks([ended(1, -9)], worker=0, out_of_memory=True).exit_code == 137
     assert unnamed(of_ranks([ended(1, -11)], worker=0, out_of_memory=True).message, "rank 1", "SIGSEGV") == []
+
+
+@pytest.mark.parametrize("code", [None, -9])
+def test_an_error_that_was_written_down_is_the_root_however_its_process_goes_then(code):
+    end = dataclasses.replace(ended(1, 70), exit_code=code)
+    found = of_ranks([ended(0, 145, follows=True), end], worker=0, out_of_memory=True)
+    assert (found.exit_code, found.message) == (70, "rank 1: NameError: a message")
 
 
 def test_a_rank_that_its_backend_aborts_hides_no_error_of_another():

@@ -27,7 +27,9 @@ from train_func.worker.pod.rank_end import Outcome, RankEnd, running
 from train_func.worker.pod.rank_process import RankProcess, Template
 from train_func.worker.pod.rendezvous import Group
 from train_func.worker.pod.stop import RESERVE, Stop
-from train_func.worker.pod.verdict import stopped
+from train_func.worker.pod.verdict import of_ranks, stopped
+
+LONGEST_EXIT = 30.0  # seconds for a process whose rank has failed: to free the memory of a GPU takes a while
 
 
 class Launcher:
@@ -125,6 +127,7 @@ class Launcher:
             self._look()
             if self._failed_ends():
                 self._await_root()
+                self._tell_root()
                 return False
             if not (alive := self._alive()):
                 return True
@@ -241,7 +244,11 @@ class Launcher:
         return {rank: process for rank, process in self._processes.items() if process.poll() is None}
 
     def _failed_ends(self) -> list[RankEnd]:
-        return [end for end in self.ends() if end.failed and end.exit_code is not None]
+        return [end for end in self.ends() if end.failed and (end.exit_code is not None or end.has_own_fault)]
+
+    def _leaving(self) -> set[int]:
+        """Local ranks that have failed by themselves and said so, whether or not their processes have gone."""
+        return {rank for rank, end in zip(self._processes, self.ends(), strict=True) if end.has_own_fault}
 
     def _await_root(self) -> None:
         """A rank that lost its peer may be seen dead before the peer that is still writing down why it failed."""
@@ -250,10 +257,17 @@ class Launcher:
             self._stop.pause(0.05)
             self._look()
 
+    def _tell_root(self) -> None:
+        """At once, where a rank has said it: while its process goes, its peers fail too, in other workers as well."""
+        roots = [end for end in self._failed_ends() if not end.follows]
+        found = of_ranks(roots, worker=self._environment.worker, out_of_memory=False)
+        if found and all(end.has_own_fault for end in roots):
+            self._group.peers.tell(found)
+
     def _end_ranks(self) -> None:
         """Asks the ranks to stop, kills those that do not in time, and whatever any of them has started."""
-        alive = self._alive()
-        self._asked |= set(alive)
+        alive, leaving = self._alive(), self._leaving()
+        self._asked |= set(alive) - leaving
         for process in alive.values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
@@ -262,9 +276,9 @@ class Launcher:
             time.sleep(0.02)
         for process in self._processes.values():
             signal_group(process.pid, signal.SIGKILL)
-        for process in self._processes.values():
+        for local_rank, process in self._processes.items():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(self._patience)
+                process.wait(LONGEST_EXIT if local_rank in leaving else self._patience)
         template = self._template.pid
         kill_descendants(self._patience, spare=() if template is None else (template,))  # what has left their groups
         for left in self._environment.work_dir.glob("session-*"):  # of a rank that was killed; they may be large

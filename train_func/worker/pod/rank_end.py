@@ -11,7 +11,7 @@ from typing import Any, Self
 from train_func.attempt_records import Failure, RankRecord
 from train_func.errors import Cause
 from train_func.events import now
-from train_func.exits import CODE, MEMORY, Exit, exit_of, is_lost_peer
+from train_func.exits import CODE, DONE, MEMORY, STOPPED, Exit, exit_of, is_lost_peer
 from train_func.worker.pod.stop_flag import StopSignal
 
 LONGEST_MESSAGE = 4_000  # characters; a record stays readable when an exception carries a whole tensor
@@ -81,6 +81,11 @@ class RankEnd:
     @property
     def failed(self) -> bool:
         return (self.exit_code != 0 or self.unfinished) and not self.was_signalled
+
+    @property
+    def has_own_fault(self) -> bool:
+        """Whether the function has failed, as its rank has written down before its process went."""
+        return self.outcome is not None and self.outcome.exit_code not in (DONE, STOPPED) and not self.follows
 
     @property
     def separate(self) -> bool:

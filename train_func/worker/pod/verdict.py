@@ -54,6 +54,8 @@ def _when(end: RankEnd) -> tuple[str, int]:
 
 
 def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
+    if end.outcome and end.has_own_fault:  # however its process went then
+        return Verdict(end.outcome.exit_code, end.outcome.cause, f"rank {end.rank}: {_words(end)}", worker)
     if end.exit_code is None or end.exit_code < 0:
         return _of_signal(end, worker, out_of_memory)
     if end.exit_code == 0:
