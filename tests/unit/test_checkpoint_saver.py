@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 
+from tests.messages import unnamed
 from tests.unit.test_checkpoint_damage import checkpoints_of, record_in
 from train_func.events import CheckpointSaved, Note
 from train_func.storage import open_store
@@ -62,6 +63,29 @@ def test_a_fault_of_any_kind_is_told_and_the_next_save_comes_soon(saver, said, m
     assert "MemoryError" in note.text
     assert saver.fenced is None
     assert saver._due - saver._done == pytest.approx(SHORTEST, abs=1)
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_copy_that_fails_for_want_of_memory_ends_nothing_and_the_next_save_comes_soon(
+    saver, said, monkeypatch, lasts
+):
+    def without_room(*args):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+
+    tensor = torch.arange(3)
+    with monkeypatch.context() as patched:
+        patched.setattr("train_func.worker.checkpoint.saver._copy", without_room)
+        saver._every = None
+        saver.begin(taken(7, tensor, lasts=lasts))
+        saver.wait_copied()
+        saver.wait()
+    (note,) = said
+    assert unnamed(note.text, "step 7", "can't allocate memory") == []
+    assert saver._due - saver._done == pytest.approx(SHORTEST, abs=1)
+    assert not saver.is_due
+    saver.begin(taken(8, tensor, lasts=lasts))
+    saver.wait()
+    assert said[-1].step == 8
 
 
 def test_an_attempt_that_was_followed_by_another_is_told_to_stop(saver, said):

@@ -89,12 +89,18 @@ class Saver:
         self.wait()
         self._is_given_up = False
         self._begun = begun = time.monotonic()
-        lasting = {} if self._copies_at_once else self._later(taken)
-        tensors = {
-            name: self._buffer(name, tensor) if name in lasting else _copy(tensor, self._buffer(name, tensor))
-            for name, tensor in taken.training.tensors.items()
-        }
         self._is_asked = False
+        lasting = {} if self._copies_at_once else self._later(taken)
+        try:
+            tensors = {
+                name: self._buffer(name, tensor) if name in lasting else _copy(tensor, self._buffer(name, tensor))
+                for name, tensor in taken.training.tensors.items()
+            }
+        except Exception as failure:  # mostly for want of memory, which the training needs more
+            self._buffers.clear()
+            self._tell(failure, taken.step)
+            self._end(0.0)
+            return
         self._copied.clear()
         copy = State(tensors, taken.training.plain)
         self._thread = threading.Thread(
@@ -131,21 +137,13 @@ class Saver:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         begun = time.monotonic()
         try:
-            for name, (tensor, version) in lasting.items():
-                _copy(tensor, copy.tensors[name])
-                if tensor._version != version:  # something beside the optimizer changes it: nothing lasts
-                    self._copies_at_once = True
-                    return
-        finally:
-            self._copied.set()
-        try:
+            if not self._copy_lasting(copy, lasting):
+                return
             made = self._write(taken, copy)
         except _GivenUp:
             pass
         except Exception as failure:  # whatever it is, the training is worth more
-            self.fenced = failure if isinstance(failure, Fenced) else None
-            told = str(failure) if isinstance(failure, OSError) else f"{type(failure).__name__}: {failure}"
-            self._say(Note(text=f"the checkpoint of step {taken.step} was not saved: {told}"))
+            self._tell(failure, taken.step)
             begun = time.monotonic()  # and tried again soon
         else:
             seconds = time.monotonic() - begun
@@ -155,7 +153,26 @@ class Saver:
             self._tell_of_others()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
-        took = blocked + time.monotonic() - begun
+        self._end(blocked + time.monotonic() - begun)
+
+    def _copy_lasting(self, copy: State, lasting: Mapping[str, tuple[torch.Tensor, int]]) -> bool:
+        """Copies what has lasted so far; False where that was changed meanwhile."""
+        try:
+            for name, (tensor, version) in lasting.items():
+                _copy(tensor, copy.tensors[name])
+                if tensor._version != version:  # something beside the optimizer changes it: nothing lasts
+                    self._copies_at_once = True
+                    return False
+            return True
+        finally:
+            self._copied.set()
+
+    def _tell(self, failure: Exception, step: int) -> None:
+        self.fenced = failure if isinstance(failure, Fenced) else None
+        told = str(failure) if isinstance(failure, OSError) else f"{type(failure).__name__}: {failure}"
+        self._say(Note(text=f"the checkpoint of step {step} was not saved: {told}"))
+
+    def _end(self, took: float) -> None:
         self._done = time.monotonic()
         self._due = self._done + (max(SHORTEST, SHARE * took) if self._every is None else self._every)
 
