@@ -266,7 +266,7 @@ class WorkerEnds(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class LogGap(Event):
-    """Stands in a stored log for what was left out of its middle."""
+    """Stands in a log for what was left out there."""
 
     num_lines: int
     num_bytes: int

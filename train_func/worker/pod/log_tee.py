@@ -19,11 +19,12 @@ from train_func.events import Event, LogGap, StepProgress
 from train_func.worker.pod import stacks
 from train_func.worker.pod.history import History
 from train_func.worker.pod.periodic import Periodic
+from train_func.worker.pod.real_output import RealOutput
 
 HEAD = 2**20  # bytes of a log's beginning that are always kept
 TAIL = 4 * 2**20  # bytes of its end
 LONGEST_LINE = 2**16
-SETTLE_SECONDS = 2.0  # longest wait for what was printed last; it lasts where nothing reads the real stdout
+SETTLE_SECONDS = 2.0  # longest wait for what was printed last
 INTERVAL = 3.0  # seconds between two uploads of a short log; twice that of one of a MiB, because each carries all of it
 
 Put = Callable[[bytes], object]
@@ -143,7 +144,7 @@ class LogTee:
     """
 
     def __init__(self, interval: float = INTERVAL) -> None:
-        self._real = os.fdopen(os.dup(1), "wb")
+        self._real = RealOutput(os.dup(1))
         self._lock = threading.Lock()
         self._log = BoundedLog()
         self._first = b""
@@ -260,9 +261,7 @@ class LogTee:
         with self._lock:
             self._first = self._first or line
             self._log.add(line)
-            with contextlib.suppress(OSError):  # nothing reads the real output any more: the store still has it
-                self._real.write(line)
-                self._real.flush()
+            self._real.write(line)
 
     def _render(self) -> bytes:
         with self._lock:
