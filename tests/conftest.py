@@ -1,5 +1,6 @@
 """What all tests share: real review sentences from beside the checkout, and which files run in one process."""
 
+import gc
 import os
 import socketserver
 from pathlib import Path
@@ -22,6 +23,12 @@ def sentences() -> Path:
     if not SENTENCES.is_file():
         pytest.skip(f"the real review sentences are not here: {SENTENCES}; TRAIN_FUNC_TEST_DATA names their folder")
     return SENTENCES
+
+
+def pytest_collection_finish() -> None:
+    """transformers' Trainer collects after each training: a third of a second for all that the tests have imported."""
+    gc.collect()
+    gc.freeze()
 
 
 # Files that look at one launch of four ranks: in one process they share it.

@@ -4,6 +4,7 @@ Everything that is to be seen in worlds of 1 to 4 ranks, in one launch: importin
 """
 
 import contextlib
+import gc
 import os
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ def world_of(size, rank, folder):
 def main():
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     torch.set_num_threads(1)
+    gc.freeze()  # transformers' Trainer collects after each training: a third of a second for what was imported
     for size in WORLD_SIZES:
         with world_of(size, rank, folder) as belongs:
             if belongs:

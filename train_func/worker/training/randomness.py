@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -18,7 +19,20 @@ def seed_for(purpose: Purpose, seed: int, step: int, micro: int) -> None:
     number = int(place.generate_state(1, np.uint64)[0]) >> 1
     random.seed(number)
     np.random.seed(number % 2**32)  # what a user's collator may draw from
-    torch.manual_seed(number)
+    _seed_torch(number)
+
+
+def _seed_torch(number: int) -> None:
+    """As torch.manual_seed, which formats a stack for each kind of device that is not there: a millisecond and more."""
+    if _has_accelerator():
+        torch.manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)
+
+
+@cache
+def _has_accelerator() -> bool:
+    return torch.accelerator.is_available()
 
 
 @contextmanager
