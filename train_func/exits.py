@@ -81,9 +81,9 @@ def cause_of(code: int) -> Cause:
     return _CAUSES.get(code, "unknown")
 
 
-def exit_of(error: BaseException) -> Exit:
-    """The exit of a process that ``error`` ended."""
-    if is_lost_peer(error):
+def exit_of(error: BaseException, *, has_peers: bool = True) -> Exit:
+    """The exit of a process that ``error`` ended. ``has_peers``: whether there are others that may have gone."""
+    if is_lost_peer(error, has_peers=has_peers):
         return Exit(PEER, "peer")
     match error:
         case StorageFailed():
@@ -122,12 +122,15 @@ _LOST_TEXT = re.compile(
 )
 
 
-def is_lost_peer(error: BaseException) -> bool:
-    """Whether ``error``, or one that it followed from, only says that another rank has gone."""
+def is_lost_peer(error: BaseException, *, has_peers: bool = True) -> bool:
+    """Whether ``error``, or one that it followed from, only says that another rank has gone.
+
+    Of a rank alone, only what torch's own process group raises says so: words may concern any other connection.
+    """
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
-        if _says_lost_peer(current):
+        if _named(current, *_LOST_TYPES) or (has_peers and _says_lost_peer(current)):
             return True
         seen.append(current)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
@@ -135,7 +138,7 @@ def is_lost_peer(error: BaseException) -> bool:
 
 
 def _says_lost_peer(error: BaseException) -> bool:
-    if _named(error, *_LOST_TYPES, "BrokenBarrierError"):
+    if _named(error, "BrokenBarrierError"):
         return True
     # A plain RuntimeError is what gloo raises; an OSError with such words may concern any other connection.
     return type(error) is RuntimeError and bool(_LOST_TEXT.search(str(error)))

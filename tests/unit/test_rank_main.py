@@ -114,11 +114,18 @@ def test_the_traceback_is_printed_whole_and_kept(end):
 
 
 def test_a_rank_that_only_lost_its_peers_says_so_in_one_line_and_keeps_where_it_was(end):
-    code, outcome, out, err = end("raise RuntimeError('gloo/transport: closed\\nof 1.2.3.4')")
+    code, outcome, out, err = end("raise RuntimeError('gloo/transport: closed\\nof 1.2.3.4')", world_size=2)
     assert (code, outcome["follows"], err) == (145, True, "")
     assert len(out.splitlines()) == 1
     assert "RuntimeError: gloo/transport: closed" in out
     assert "RuntimeError" in outcome["failure"]["traceback"]
+
+
+@pytest.mark.parametrize("words", ["Connection refused: 10.0.0.1:5432", "Timed out waiting for the database"])
+def test_a_rank_alone_has_lost_no_peer_whatever_its_error_says(end, words):
+    code, outcome, _, err = end(f"raise RuntimeError({words!r})")
+    assert (code, outcome["cause"], outcome["follows"]) == (70, "code", False)
+    assert f"RuntimeError: {words}" in err
 
 
 def test_sys_exit_with_zero_is_a_return(end):

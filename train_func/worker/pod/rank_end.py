@@ -116,12 +116,12 @@ def running(path: Path) -> Path:
     return path.with_suffix(".running")
 
 
-def of_error(error: BaseException, *, session: bool, may_cut_finer: bool = False) -> Outcome:
+def of_error(error: BaseException, *, session: bool, may_cut_finer: bool = False, has_peers: bool = True) -> Outcome:
     """The outcome of a rank that ``error`` ended, before or after it opened a Session.
 
-    ``may_cut_finer``: another attempt can do with less memory.
+    ``may_cut_finer``: another attempt can do with less memory. ``has_peers``: it was not started alone.
     """
-    ended = exit_of_rank(error)
+    ended = exit_of_rank(error, has_peers=has_peers)
     if ended.cause == "memory" and may_cut_finer:
         ended = replace(ended, code=MEMORY)
     text = str(error)
@@ -134,7 +134,7 @@ def of_error(error: BaseException, *, session: bool, may_cut_finer: bool = False
         time=now(),
         missing_file=_missing_file(error),
     )
-    follows = is_lost_peer(error) or (isinstance(error, StopSignal) and error.follows)
+    follows = is_lost_peer(error, has_peers=has_peers) or (isinstance(error, StopSignal) and error.follows)
     return Outcome(ended.code, ended.cause, session, follows, failure)
 
 
@@ -149,10 +149,10 @@ def _missing_file(error: BaseException) -> str:
     return name if isinstance(name, str) and name and not Path(name).is_absolute() else ""
 
 
-def exit_of_rank(error: BaseException) -> Exit:
+def exit_of_rank(error: BaseException, *, has_peers: bool = True) -> Exit:
     """Like ``exit_of``; a number from 1 to 255 given to sys.exit is the exit code itself."""
     if not isinstance(error, SystemExit):
-        return exit_of(error)
+        return exit_of(error, has_peers=has_peers)
     if isinstance(error.code, int) and 1 <= error.code <= 255:
         return Exit(int(error.code), "code")
     return Exit(1 if isinstance(error.code, str) else CODE, "code")

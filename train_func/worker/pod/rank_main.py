@@ -112,7 +112,8 @@ def _finished(value: object) -> Outcome:
 
 def _failed(error: BaseException) -> Outcome:
     stop_flag.ignore()
-    outcome = of_error(error, session=sessions.here.opened, may_cut_finer=sessions.here.may_cut_finer)
+    here, has_peers = sessions.here, os.environ.get("WORLD_SIZE", "1") != "1"
+    outcome = of_error(error, session=here.opened, may_cut_finer=here.may_cut_finer, has_peers=has_peers)
     match error:
         case stop_flag.StopSignal():
             print(f"stopped by {error}", file=sys.stderr)
