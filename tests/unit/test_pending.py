@@ -3,6 +3,7 @@
 import json
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from train_func.worker.pod.group_store import GroupStore
 from train_func.worker.pod.job_end import JobEnd
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import Peers, PeersLost
-from train_func.worker.pod.pending import Pending
+from train_func.worker.pod.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.pod.rank_end import Outcome, RankEnd
 from train_func.worker.pod.run_attempt import Attempt
 from train_func.worker.pod.stop import RESERVE, Stop, Stopped
@@ -404,6 +405,35 @@ def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervis
         assert store.left["a-run/attempts/1/worker-0.json"] > supervisor._environment.timings.shortest
     finally:
         ended.set()
+
+
+@pytest.mark.parametrize(("clock", "step", "left"), [("time", 3600.0, 600.0), ("monotonic", -1e6, PUBLISH_SECONDS)])
+def test_a_clock_that_is_set_changes_no_wait_for_the_store(tmp_path, published, monkeypatch, clock, step, left):
+    """Seconds since the machine has started begin anew when it starts again."""
+    waits = []
+    monkeypatch.setattr(
+        "train_func.worker.pod.pending.patient", lambda store, stop, seconds, *rest: waits.append(seconds) or store
+    )
+    pending = Pending(tmp_path)
+    pending.report(1, {}, seconds=600.0)
+    now = getattr(time, clock)
+    monkeypatch.setattr(time, clock, lambda: now() + step)
+    published(pending)
+    assert waits == [pytest.approx(left, abs=60)]
+
+
+def test_a_pause_before_another_attempt_keeps_no_other_worker_waiting_in_vain(supervisor, monkeypatch):
+    pauses = []
+    monkeypatch.setattr("train_func.worker.pod.run_attempt.time.sleep", pauses.append)
+    timings = supervisor._environment.timings
+    for num_charged in (1, 2, 3, 20):
+        attempt = supervisor._attempt
+        attempt._pending = SimpleNamespace(is_final=False)
+        attempt._root = attempt._verdict = Verdict(exits.KILLED, "killed", "rank 0 was killed", 0)
+        attempt._peers = SimpleNamespace(begin_again=lambda seconds: False)
+        attempt._num_charged = num_charged
+        assert attempt.next() is None
+    assert pauses == [timings.pause, 2 * timings.pause, pytest.approx(timings.again / 2)]
 
 
 def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_stop(supervisor):

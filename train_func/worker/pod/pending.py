@@ -55,7 +55,7 @@ class _State:
     is_final: bool = False
     """Whether nothing more is to come but what may be missing without loss."""
     until: float = 0.0
-    """When waiting for the store ends, seconds since 1970."""
+    """When waiting for the store ends, in monotonic seconds, which all processes of the pod count alike."""
 
 
 class Pending:
@@ -116,7 +116,7 @@ class Pending:
         metrics = {**state.report.get("metrics", {}), **report.get("metrics", {})}
         whole = {name: of for name, of in {**state.report, **report}.items() if (name, of) != ("note", "")}
         told = replace(state, report={**whole, "metrics": metrics})
-        self._write(told if seconds is None else replace(told, is_final=True, until=time.time() + seconds))
+        self._write(told if seconds is None else replace(told, is_final=True, until=time.monotonic() + seconds))
 
     def conclude(self, run: Run, attempt: int, output: Path, outcome: Outcome | None, found: Sequence[str]) -> None:
         """Adds what the function has left in ``output`` and has returned; nothing more is to come.
@@ -176,7 +176,8 @@ class Pending:
         """
         state = self._state()
         folder = self._root / state.folder
-        waiting = patient(store, stop, state.until - time.time(), "publish what was trained", Timings())
+        left = min(state.until - time.monotonic(), PUBLISH_SECONDS)  # the machine may have started again meanwhile
+        waiting = patient(store, stop, left, "publish what was trained", Timings())
         if note := state.report.get("note"):
             reporting.note(note)
         if names := files_of(folder):

@@ -222,7 +222,7 @@ class Attempt:
         if self._peers is None or root.exit_code == exits.STOPPED or self._is_stuck:
             return None
         if self._num_charged > 1:  # what was in the way of the last two may need a moment to go
-            time.sleep(self._timings.pause * 2 ** min(self._num_charged - 2, 4))
+            time.sleep(min(self._timings.pause * 2 ** (self._num_charged - 2), self._timings.again / 2))
         if not self._peers.begin_again(self._timings.again):
             return None
         attempt = Attempt(self._environment, self._record, self._store, self._log_tee, self._stop)

@@ -18,7 +18,8 @@ class Timings:
     retry: float = 0.3
     """Between two tries to reach worker 0."""
     pause: float = 5.0
-    """Before the next attempt in the same pods when two have made no progress; doubled after each further one."""
+    """Before the next attempt in the same pods when two have made no progress; doubled after each further one,
+    up to half of ``again``: a worker that could not count them waits already."""
     again: float = 60.0
     """For all workers of a group to be ready for another attempt in the same pods."""
     tell: float = 15.0
