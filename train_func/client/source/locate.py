@@ -33,9 +33,9 @@ def locate(cells: Mapping[str, Any], traceback_text: str) -> list[tuple[str, int
 def locate_main(cells: Mapping[str, Any], stacks: str) -> list[tuple[str, int, str]]:
     """The frames of a process's main thread in the packed module, innermost first; ``stacks`` as faulthandler prints.
 
-    It prints the thread last that began first.
+    It prints the thread last that began first; of more than a hundred, an ellipsis in place of that one too.
     """
-    return locate(cells, stacks.rpartition("hread 0x")[2])
+    return [] if stacks.rstrip().endswith("\n...") else locate(cells, stacks.rpartition("hread 0x")[2])
 
 
 def _origin(cells: Mapping[str, Any], path: str | None, line: int) -> tuple[str, int, str] | None:

@@ -1,6 +1,7 @@
 """Watches the ranks of one worker for hangs, together with the other workers, and has their stacks printed."""
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,7 @@ from train_func.worker.pod.hang import Hang, Judge, Seen
 from train_func.worker.pod.processes import cpu_seconds, is_stopped, kernel_state
 from train_func.worker.pod.progress_mark import SharedMark
 
-LONGEST_STACKS = 1000  # lines of a rank that are kept
+LONGEST_STACKS = 1000  # lines of a rank that are kept: the last ones, which are of its main thread
 
 
 class Group(Protocol):
@@ -28,7 +29,7 @@ class HangWatch:
         self._num_ranks = num_ranks
         self._judge = Judge(num_hangs)
         self._marks: dict[int, SharedMark] = {}
-        self._stacks: dict[int, list[str]] = {}
+        self._stacks: dict[int, deque[str]] = {}
 
     def variables(self, rank: int) -> dict[str, str]:
         """For the environment of this rank."""
@@ -51,7 +52,7 @@ class HangWatch:
     def print_stacks(self, pids: Mapping[int, int]) -> None:
         """Prints where each of these ranks is, and has them print their stacks."""
         for rank, pid in pids.items():
-            self._stacks[rank] = []
+            self._stacks[rank] = deque(maxlen=LONGEST_STACKS)
             mark = self._marks[rank].read()
             silent = time.monotonic() - mark.time
             place = f"{mark.phase.words}, {mark.step} steps done, last sign of progress {silent:.1f} s ago"
@@ -60,7 +61,7 @@ class HangWatch:
 
     def hear(self, rank: int, line: str) -> None:
         """A line of the trace of a rank."""
-        if (lines := self._stacks.get(rank)) is not None and len(lines) < LONGEST_STACKS:
+        if (lines := self._stacks.get(rank)) is not None:
             lines.append(line)
 
     def stacks_of(self, rank: int) -> str:
