@@ -8,7 +8,7 @@ import pytest
 
 from tests.messages import unnamed
 from tests.runs import a_run
-from tests.stored_runs import put_run, store_address
+from tests.stored_runs import put_checkpoint, put_run, store_address
 from train_func import Local, Run, attach, remove, runs
 from train_func.client.remove import ROUNDS, Removal
 from train_func.client.status import Condition, JobStatus
@@ -274,6 +274,34 @@ def test_while_a_job_of_any_generation_has_not_ended_nothing_is_removed(store, j
     assert unnamed(refused.value, f"attach('{record.name}'", ".cancel()") == []
     assert keys_of(store) == before
     assert not job.deleted
+
+
+def put_resuming(store, other, **fields):
+    """A run that was submitted to go on from the checkpoints of the other."""
+    record = put_run(store, Run(name="b", epochs=7), code=None, **fields)
+    resumes = dataclasses.replace(record, resumes=other.name, resumes_generation=other.generation)
+    store.put(record.keys.run, json.dumps(resumes.to_dict()).encode())
+    return record
+
+
+@pytest.mark.parametrize("conditions", [(), ("Running",), ("Suspended",)])
+@pytest.mark.parametrize("generation", [1, 2])
+def test_while_another_run_that_goes_on_from_it_has_not_ended_nothing_is_removed(store, conditions, generation):
+    job = OneJob(*conditions)
+    record = put_run(store, Run(name="a"), code=None)
+    put_checkpoint(store, record, step=7)
+    if generation > 1:
+        put_run(store, Run(name="b", epochs=7))
+    other = put_resuming(store, record, generation=generation)
+    before = keys_of(store)
+    named = {"g2" if generation > 1 else other.name.rpartition("-")[2]: job}
+    with pytest.raises(InvalidInput) as refused:
+        remove(record.name, on=with_jobs(store, **named))
+    assert unnamed(refused.value, record.name, f"attach('{other.name}'", ".cancel()") == []
+    assert keys_of(store) == before
+    job.delete()
+    remove(record.name, on=with_jobs(store, **named))
+    assert keys_of(store) == {key for key in before if not key.startswith(f"{record.name}/")}
 
 
 @pytest.mark.parametrize("job", [OneJob("Succeeded"), OneJob("Failed"), OneJob("Running", interrupted=True)])

@@ -4,6 +4,7 @@ What says that a run has succeeded goes first, so that nothing half is fetched o
 the run is found, goes last.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ AT_ONCE = 8  # objects that are read or removed at the same moment
 ROUNDS = 3  # of removing: a worker may have written another file meanwhile
 _SHA256 = re.compile(rb"\b[0-9a-f]{64}\b")  # a record names files and wheels by it, in an address or alone
 _GENERATION = r"(?:generations/\d+/)?"
+_CHECKPOINT = re.compile(rf"{_GENERATION}checkpoints/.+")
 _STEPS = tuple(
     re.compile(step)
     for step in (
@@ -53,7 +55,8 @@ def remove(name: str, *, on: Backend | None = None) -> None:
         on: the backend whose store has the run, ``Local()`` by default.
 
     Raises:
-        InvalidInput: a job of the run has not ended, or cannot be asked; several runs are named so.
+        InvalidInput: a job of the run, or of one that goes on from its checkpoints, has not ended, or cannot be asked;
+            several runs are named so.
         JobNotFound: the store of that backend holds no such run; the most similar names are listed.
         StorageFailed: the store is away or denies; what is left can be removed by the same call.
     """
@@ -89,6 +92,8 @@ class Removal:
         name = whole_name(store, name, "remove", in_part=False)  # a cell that runs again must not remove the next one
         files = tuple(store.list(f"{name}/"))
         numbers = _generations(name, files)
+        if any(_CHECKPOINT.fullmatch(entry.key.removeprefix(f"{name}/")) for entry in files):
+            _check_not_resumed(store, name, backend)
         copy = backend.models_folder() / name
         return cls(
             name=name,
@@ -177,6 +182,31 @@ def _ended_job(store: Store, keys: RunKeys, backend: Backend) -> BoundJob:
     )
 
 
+def _check_not_resumed(store: Store, name: str, backend: Backend) -> None:
+    """Raises InvalidInput where another run that has not ended goes on from the checkpoints of this one."""
+
+    def resuming(other: str) -> list[RunKeys]:
+        numbers = (1, *later_generations(store.names(RunKeys(other).generations)))
+        return [keys for number in numbers if _resumes(store, keys := RunKeys(other, number), name)]
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = [keys for of_run in pool.map(resuming, _others(store, name)) for keys in of_run]
+    for keys in found:
+        try:
+            _ended_job(store, keys, backend)
+        except InvalidInput as error:
+            raise InvalidInput(f"{keys.name} goes on from the checkpoints of {name}: {error}") from error
+
+
+def _resumes(store: Store, keys: RunKeys, name: str) -> bool:
+    """Whether this generation of a run goes on with that run, and has no result yet."""
+    try:
+        record = find(store, keys.run)
+        return bool(record and json.loads(record.data).get("resumes") == name and not find(store, keys.result))
+    except (ValueError, AttributeError, RecursionError):  # no record that a worker could read
+        return False
+
+
 def _generations(name: str, files: Iterable[Entry]) -> list[int]:
     folder = f"{RunKeys(name).generations}/"
     below = (entry.key.removeprefix(folder) for entry in files if entry.key.startswith(folder))
@@ -191,11 +221,14 @@ def _own_inputs(store: Store, name: str, files: Iterable[Entry]) -> list[Entry]:
     own = {sha256: found for sha256 in sorted(named) if (found := store.list(f"{INPUTS}/{sha256}/"))}
     if not own:
         return []
-    folders = (folder.removesuffix("/") for folder in store.names("") if folder.endswith("/"))
-    others = [folder for folder in folders if folder not in (name, INPUTS, PROBES)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        shared = set().union(*pool.map(lambda other: _named(store, _records(store, other)), others))
+        shared = set().union(*pool.map(lambda other: _named(store, _records(store, other)), _others(store, name)))
     return [entry for sha256, found in own.items() if sha256 not in shared for entry in found]
+
+
+def _others(store: Store, name: str) -> list[str]:
+    folders = (folder.removesuffix("/") for folder in store.names("") if folder.endswith("/"))
+    return [folder for folder in folders if folder not in (name, INPUTS, PROBES)]
 
 
 def _records(store: Store, name: str) -> list[str]:
