@@ -30,12 +30,22 @@ def needs(tmp_path, body, *modules):
     ],
 )
 def test_it_serves_what_imports_torch_and_sets_no_variables(tmp_path, body, serves):
-    assert needs(tmp_path, body).template_serves == serves
+    assert bool(needs(tmp_path, body).of_template) == serves
+
+
+def test_a_function_waits_for_no_library_that_it_does_not_import(tmp_path):
+    assert needs(tmp_path, "import torch\n").of_template == ("torch",)
+    assert needs(tmp_path, "import accelerate\n").of_template == ("torch", "accelerate")
+    of_transformers = needs(tmp_path, "def f():\n    from transformers import Trainer\n").of_template
+    assert of_transformers == ("torch", "datasets", "accelerate", "transformers.trainer")
+    of_us = needs(tmp_path, "import torch\nfrom train_func.worker import Session\n").of_template
+    assert of_us[:4] == of_transformers
+    assert "train_func.worker.training.session" in of_us
 
 
 def test_modules_that_travel_with_the_function_count(tmp_path):
     assert needs(tmp_path, "import m0\n", "import accelerate\n").names_torch
-    assert not needs(tmp_path, "import m0\n", "import accelerate, os\nos.environ['A'] = 'b'\n").template_serves
+    assert not needs(tmp_path, "import m0\n", "import accelerate, os\nos.environ['A'] = 'b'\n").of_template
 
 
 @pytest.mark.parametrize("text", ["import torch\n", "def ("])

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from train_func.process_tree import kill_descendants
 from train_func.worker.pod.source_needs import SourceNeeds
-from train_func.worker.pod.template import LONGEST, QUIET, SOCKET
+from train_func.worker.pod.template import LONGEST, MODULES, QUIET, SOCKET
 
 START_SECONDS = 180.0  # for the template's imports on a slow machine; then ranks are started without it
 ANSWER_SECONDS = 30.0  # for a fork
@@ -81,8 +81,8 @@ class Template:
         return self._process.pid if self._process else None
 
     def start(self, source: Path) -> None:
-        """Starts it unless it runs, or what it has imported would not serve the function in ``source``."""
-        if (self._process and self._process.poll() is None) or not SourceNeeds.of(source).template_serves:
+        """Starts it unless it runs, or nothing that it could import would serve the function in ``source``."""
+        if (self._process and self._process.poll() is None) or not (modules := SourceNeeds.of(source).of_template):
             return
         asks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._until = time.monotonic() + START_SECONDS
@@ -90,6 +90,7 @@ class Template:
             "TRAIN_FUNC_SUPERVISOR": str(os.getpid()),
             "OMP_NUM_THREADS": str(self._num_threads),
             SOCKET: str(asked.fileno()),
+            MODULES: " ".join(modules),
         }
         self._process = subprocess.Popen(
             _program("template"), env=os.environ | QUIET | variables, pass_fds=[asked.fileno()], start_new_session=True

@@ -1,4 +1,4 @@
-"""What packed source says of the processes that run it: whether the template's imports serve it, and may come first."""
+"""What packed source says of the processes that run it: what the template imports before they run."""
 
 import ast
 from collections.abc import Iterator
@@ -9,6 +9,16 @@ from typing import Self
 from train_func.packed import unfold
 
 _TORCH = frozenset({"torch", "transformers", "accelerate", "lightning"})
+_OF_TRANSFORMERS = ("torch", "datasets", "accelerate", "transformers.trainer")
+_OF_US = (*_OF_TRANSFORMERS, "train_func.worker.training.session", "train_func.worker.training.trainer")
+# By the library that the source imports: what a training with it imports, each module after what it needs.
+_IMPORTS = {
+    "torch": ("torch",),
+    "lightning": ("torch",),
+    "accelerate": ("torch", "accelerate"),
+    "transformers": _OF_TRANSFORMERS,
+    "train_func": _OF_US,
+}
 _WRITES = frozenset({"update", "setdefault", "pop", "clear", "putenv", "unsetenv"})
 
 
@@ -16,10 +26,8 @@ _WRITES = frozenset({"update", "setdefault", "pop", "clear", "putenv", "unsetenv
 class SourceNeeds:
     """Of the function and the modules that travel with it."""
 
-    names_torch: bool = False
-    """Whether it imports torch, or what is used to train with it."""
-    names_us: bool = False
-    """Whether it imports this package."""
+    libraries: frozenset[str] = frozenset()
+    """What it imports, by the first part of the names."""
     writes_environment: bool = False
     """Whether it may set variables, which libraries read when they are imported."""
 
@@ -32,17 +40,23 @@ class SourceNeeds:
         except (OSError, SyntaxError, ValueError):
             return cls()
         nodes = [node for tree in trees for node in ast.walk(tree)]
-        names = {name.partition(".")[0] for node in nodes for name in _imported(node)}
         return cls(
-            names_torch=not _TORCH.isdisjoint(names),
-            names_us="train_func" in names,
+            libraries=frozenset(name.partition(".")[0] for node in nodes for name in _imported(node)),
             writes_environment=any(map(_writes_environment, nodes)),
         )
 
     @property
-    def template_serves(self) -> bool:
-        """Whether a process that has imported torch and this package before it runs as one that has not."""
-        return (self.names_torch or self.names_us) and not self.writes_environment
+    def names_torch(self) -> bool:
+        """Whether it imports torch, or what is used to train with it."""
+        return not _TORCH.isdisjoint(self.libraries)
+
+    @property
+    def of_template(self) -> tuple[str, ...]:
+        """The modules that a template imports for it, in their order; none where no template serves it."""
+        if self.writes_environment:
+            return ()
+        wanted = {module for library, modules in _IMPORTS.items() if library in self.libraries for module in modules}
+        return tuple(module for module in _OF_US if module in wanted)
 
 
 def _imported(node: ast.AST) -> Iterator[str]:

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from train_func.process_tree import die_with
 
 SOCKET = "TRAIN_FUNC_TEMPLATE"  # the descriptor on which the supervisor asks
+MODULES = "TRAIN_FUNC_TEMPLATE_IMPORTS"  # with spaces between them
 LONGEST = 2**20  # bytes of a request
 QUIET = {
     # OpenBLAS and Arrow start threads when they are imported. https://github.com/apache/arrow/issues/31219
@@ -31,14 +32,6 @@ QUIET = {
     # A library that asks for GPUs when it is imported would otherwise ask the CUDA runtime, which no fork survives.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
-MODULES = (
-    "torch",
-    "datasets",
-    "accelerate",
-    "transformers.trainer",
-    "train_func.worker.training.session",
-    "train_func.worker.training.trainer",
-)
 GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of WSL
 _SET_NAME = 15  # PR_SET_NAME
 
@@ -49,7 +42,7 @@ def main(environ: Mapping[str, str]) -> int:
     die_with(supervisor)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # its end is the supervisor's to decide; a rank sets its own
     asked = socket.socket(fileno=int(os.environ.pop(SOCKET)))
-    for module in MODULES:
+    for module in os.environ.pop(MODULES).split():
         with contextlib.suppress(ImportError):  # an image without it: the ranks that need it say so
             importlib.import_module(module)
     for name in QUIET:
