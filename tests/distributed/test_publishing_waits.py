@@ -192,9 +192,9 @@ def test_no_worker_ends_the_last_attempt_for_good_while_another_publishes_what_i
 @pytest.mark.parametrize(
     ("keeps", "returned", "files"),
     [
-        ("return {'kept': 1}", {"kept": 1}, set()),
+        pytest.param("return {'kept': 1}", {"kept": 1}, set(), marks=pytest.mark.slow),
         ("session.publish(model)", {}, {"model.safetensors", "config.json"}),
-        ("open('kept.txt', 'w').write('kept')", {}, {"kept.txt"}),
+        pytest.param("open('kept.txt', 'w').write('kept')", {}, {"kept.txt"}, marks=pytest.mark.slow),
     ],
 )
 def test_what_rank_0_alone_keeps_of_a_training_of_two_ranks_is_its_result(two_workers, keeps, returned, files):

@@ -125,6 +125,7 @@ def test_a_full_disk_ends_no_training_and_the_checkpoint_before_stays(tmp_path):
     assert "the checkpoint of step" in output(tmp_path, 1) and "was not saved: " in output(tmp_path, 1)
 
 
+@pytest.mark.slow
 def test_a_training_with_frozen_weights_goes_on_with_them(tmp_path):
     assert attempts(tmp_path / "whole", (2, None), has_frozen=True)[0] == [0, 0]
     killed = {**killed_at(11), "attempt": 1}
@@ -135,6 +136,7 @@ def test_a_training_with_frozen_weights_goes_on_with_them(tmp_path):
     assert result(tmp_path / "killed") == result(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_second_session_does_not_go_on_from_the_first(tmp_path):
     assert attempts(tmp_path, (1, None), training="twice")[0] == [0]
     for number in (1, 2):

@@ -85,6 +85,7 @@ def test_a_training_that_cannot_publish_is_gone_on_with_from_its_last_checkpoint
     assert result(tmp_path) == undisturbed
 
 
+@pytest.mark.slow
 @needs_mount
 def test_a_training_that_is_stopped_with_a_full_disk_goes_on_from_its_last_checkpoint(tmp_path, undisturbed):
     spoil, heal, _ = (of if isinstance(of, int) else of.format(store=tmp_path / "store") for of in SPOILS["full"])
@@ -95,6 +96,7 @@ def test_a_training_that_is_stopped_with_a_full_disk_goes_on_from_its_last_check
     assert result(tmp_path) == undisturbed
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_away_for_a_while_costs_only_the_saves_meanwhile(tmp_path, undisturbed):
     store = tmp_path / "store"
     (real := tmp_path / "real").mkdir()

@@ -17,7 +17,7 @@ LIMIT = 180
 SEPARATE = "never formed one process group"
 
 
-@pytest.mark.parametrize("api", ["Trainer", "Accelerator"])
+@pytest.mark.parametrize("api", ["Trainer", pytest.param("Accelerator", marks=pytest.mark.slow)])
 def test_the_ranks_of_a_plain_training_form_one_group_on_a_machine_without_gpu(home, a_run, api, capsys):
     job = submit(trains_without_a_session, a_run(parameters={"api": api}), on=Local())
     job.result(LIMIT)

@@ -70,7 +70,8 @@ def a_damaged_file_is_never_handed_over(job, folder):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("moment", ["prepare", "submit"])  # before it is decided whose job it is, and after
+# Before it is decided whose job it is, and after.
+@pytest.mark.parametrize("moment", [pytest.param("prepare", marks=pytest.mark.slow), "submit"])
 def test_a_client_overtaken_by_the_same_submission_attaches_to_its_job(home, a_run, moment, capsys):
     class Overtaken(Local):
         pass
