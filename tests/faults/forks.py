@@ -60,7 +60,7 @@ def attempt(program, number, world_size, folder, *, failpoint=None, **others):
 
 
 def _rank(program, folder, work, environment, others):
-    from train_func.worker.pod import rank_main, stop_flag
+    from train_func.worker.pod import process_group, rank_main, stop_flag
 
     os.environ.update(environment)
     output = os.open(work / "output", os.O_WRONLY | os.O_CREAT)
@@ -70,6 +70,7 @@ def _rank(program, folder, work, environment, others):
     code = 70
     try:
         stop_flag.install()
+        process_group.observe()  # else a rank that is stopped may hang when its DDP model goes
         code = rank_main._outcome(lambda: program(folder, **others)).exit_code
     except BaseException:
         traceback.print_exc()
