@@ -101,8 +101,9 @@ class Operated:
 
     def ranks(self, worker):
         """Processes of those that live."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return self.pods[worker].ranks()
+        while self.pods[worker].process.poll() is None:
+            with contextlib.suppress(psutil.NoSuchProcess):  # of any process that has just ended: looks again
+                return self.pods[worker].ranks()
         return []
 
     def stop_rank(self, process):
