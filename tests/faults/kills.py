@@ -8,7 +8,6 @@ not run again. Exits with 1 where a seed left something else, or, told to stop, 
 
 import argparse
 import contextlib
-import gc
 import json
 import os
 import random
@@ -173,7 +172,6 @@ def main():
     given.folder = given.folder.resolve()
     given.folder.mkdir(parents=True, exist_ok=True)
     disk.CHUNK = s3_files.CHUNK = CHUNK
-    gc.freeze()  # what was imported: transformers collects after each training
     begun = time.monotonic()
     try:
         with server_for(given.training, given.folder) as bucket:

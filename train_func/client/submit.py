@@ -59,7 +59,7 @@ def submit(
         run: what is asked for; by default one worker, without parameters.
         on: the backend, ``Local()`` by default.
         fresh: train again from the beginning, as the next generation of the run.
-        resume: the name of a run that has ended, as of the function before it was mended: the first training goes on
+        resume: the name of a run that has ended, as of the function before it was fixed: the first training goes on
             from the newest checkpoint of that run, as long as this one has none of its own.
 
     Raises:

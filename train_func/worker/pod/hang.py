@@ -24,7 +24,7 @@ WIDER = 12.0  # times as long after each hang of the same submission: after 9 s 
 LONGEST = 3600.0  # seconds, so that a rank that really hangs is noticed after many hangs too
 LATE = 2.0  # seconds between two looks after which this machine, or all of the pod, stood still
 _NUM_KEPT = 25  # durations, for the median
-_WAITING = (Phase.BACKWARD, Phase.EXCHANGE, Phase.OWN)  # whoever is in these may wait for another rank
+_WAITING = (Phase.BACKWARD, Phase.EXCHANGE, Phase.OWN)  # a rank in these may wait for another rank
 
 
 @dataclass(frozen=True)

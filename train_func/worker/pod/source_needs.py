@@ -8,7 +8,6 @@ from typing import Self
 
 from train_func.packed import unfold
 
-_TORCH = frozenset({"torch", "transformers", "accelerate", "lightning"})
 _OF_TRANSFORMERS = ("torch", "datasets", "accelerate", "transformers.trainer")
 _OF_US = (*_OF_TRANSFORMERS, "train_func.worker.training.session", "train_func.worker.training.trainer")
 # By the library that the source imports: what a training with it imports, each module after what it needs.
@@ -19,6 +18,7 @@ _IMPORTS = {
     "transformers": _OF_TRANSFORMERS,
     "train_func": _OF_US,
 }
+_TORCH = _IMPORTS.keys() - {"train_func"}
 _WRITES = frozenset({"update", "setdefault", "pop", "clear", "putenv", "unsetenv"})
 
 

@@ -23,7 +23,7 @@ def seed_for(purpose: Purpose, seed: int, step: int, micro: int) -> None:
 
 
 def _seed_torch(number: int) -> None:
-    """As torch.manual_seed, which formats a stack for each kind of device that is not there: a millisecond and more."""
+    """As torch.manual_seed, which formats a stack for each kind of device that is not there."""
     if _has_accelerator():
         torch.manual_seed(number)
     else:
