@@ -83,6 +83,10 @@ class Training:
         """In the last attempt, by rank."""
         return [forks.passed(self.folder, len(self.codes), rank) for rank in range(RANKS)]
 
+    def has_come_to(self, drawn):
+        """Whether a rank of the first attempt, which all have ended by themselves, has come to the drawn point."""
+        return forks.passed(self.folder, 1, drawn["rank"]).get(drawn["point"], 0) >= drawn["nth"]
+
     def steps(self):
         """By rank and attempt."""
         numbers = range(1, len(self.codes) + 1)
@@ -112,7 +116,7 @@ def disturbed(training, seed, how, expected):
     signal = {"signal": 15} if how == "stop" else {}
     while True:
         training.go_on([{**of, "attempt": number, **signal} for number, of in enumerate(drawn, 1)])
-        if any(training.codes[0]) or drawn[0]["nth"] == 1:
+        if any(training.codes[0]) or training.has_come_to(drawn[0]):
             break
         drawn[0]["nth"] //= 2  # it ended before it came there
         training.__init__(training.name, training.folder, training.store.rpartition("/")[0])

@@ -45,7 +45,7 @@ def test_only_an_interrupt_that_comes_twice_ends_the_work_at_once(sent, is_hurri
 
 
 def fresh(monkeypatch, grace=0.0):
-    for name, value in {"_names": [], "_is_publishing": False, "_last_seconds": 0.0}.items():
+    for name, value in {"_names": [], "_has_trained": False, "_last_seconds": 0.0}.items():
         monkeypatch.setattr(stop_flag, name, value)
     stop_flag.install(grace)
 
@@ -78,17 +78,50 @@ def test_a_signal_within_a_loop_that_is_broken_off_ends_the_function_behind_it(m
     assert step == 3
 
 
-def test_a_function_that_publishes_may_come_to_its_end(monkeypatch):
+def test_a_signal_that_comes_before_the_function_ends_it_where_it_begins(monkeypatch):
+    stop_flag.hold()
+    fresh(monkeypatch)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert not stop_flag.requested()
+    with pytest.raises(stop_flag.StopSignal):
+        stop_flag.accept()
+
+
+def test_a_function_that_has_trained_may_come_to_its_end(monkeypatch):
     fresh(monkeypatch, grace=1000)
-    stop_flag.publishes()
+    stop_flag.has_trained()
     os.kill(os.getpid(), signal.SIGTERM)
     assert stop_flag.requested()
     stop_flag.ignore()  # it has returned
 
 
+def test_a_signal_after_the_last_step_lets_it_come_to_its_end_too(monkeypatch):
+    fresh(monkeypatch, grace=1000)
+    with stop_flag.deferred():
+        stop_flag.has_trained()
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stop_flag.requested()
+    stop_flag.ignore()
+
+
+def test_a_last_step_that_takes_all_the_time_leaves_none_for_the_rest(monkeypatch):
+    fresh(monkeypatch, grace=1e-6)
+    with pytest.raises(stop_flag.StopSignal), stop_flag.deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+        stop_flag.has_trained()
+
+
+def test_a_signal_in_a_later_training_that_saves_nothing_ends_the_function_at_once(monkeypatch):
+    fresh(monkeypatch, grace=1000)
+    stop_flag.has_trained()
+    stop_flag.trains()
+    with pytest.raises(stop_flag.StopSignal):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def test_a_function_that_goes_on_long_after_that_is_stopped_in_time(monkeypatch):
     fresh(monkeypatch, grace=0.2)
-    stop_flag.publishes()
+    stop_flag.has_trained()
     begun = time.monotonic()
     with pytest.raises(stop_flag.StopSignal):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -98,8 +131,9 @@ def test_a_function_that_goes_on_long_after_that_is_stopped_in_time(monkeypatch)
 
 def test_another_training_that_has_begun_meanwhile_stops_between_two_steps(monkeypatch):
     fresh(monkeypatch, grace=1000)
-    stop_flag.publishes()
+    stop_flag.has_trained()
     os.kill(os.getpid(), signal.SIGTERM)
+    stop_flag.trains()
     done = []
     with pytest.raises(stop_flag.StopSignal), stop_flag.deferred():
         os.kill(os.getpid(), signal.SIGALRM)  # the time is up

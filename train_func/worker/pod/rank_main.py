@@ -42,6 +42,7 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     faulthandler.enable()
     stacks.answer(environ.get(stacks.VARIABLE))
     _configure_logging()
+    stop_flag.hold()
     stop_flag.install(float(environ.get("TRAIN_FUNC_GRACE_SECONDS", "30")) - RESERVE)
     stop_flag.watch(_leave)
     process_group.observe()
@@ -81,6 +82,7 @@ def _configure_logging() -> None:
 
 def _outcome(run: Callable[[], object]) -> Outcome:
     try:
+        stop_flag.accept()
         outcome = _finished(run())
     except SystemExit as error:
         outcome = _finished(None) if error.code in (None, 0) else _failed(error)

@@ -2,8 +2,8 @@
 
 Without ``deferred`` the signal raises StopSignal in train_func wherever it meets it. Within, it is only remembered:
 the ranks vote on it in the exchange that every step has, save together, and then raise StopSignal together. A signal
-that comes again raises nothing: the function is on its way out, and may be saving something of its own. Once the
-function publishes what it has trained, half of the grace period is left to it to come to its end.
+that comes again raises nothing: the function is on its way out, and may be saving something of its own. Once a
+training is over, half of the grace period is left to the function to measure, publish and come to its end.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ STUCK = 3.0  # seconds in which Python runs a handler, unless native code keeps 
 
 _names: list[str] = []
 _num_deferring = 0
-_last_seconds, _is_publishing = 0.0, False
+_last_seconds, _signalled_at, _has_trained = 0.0, 0.0, False
 
 
 def install(grace: float = 0.0) -> None:
@@ -36,6 +36,16 @@ def install(grace: float = 0.0) -> None:
     global _last_seconds
     _last_seconds = grace / 2
     signal.signal(signal.SIGTERM, _on_signal)
+
+
+def hold() -> None:
+    """A signal waits for ``accept``: there is no function yet that it could end. Only in the main thread."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+
+def accept() -> None:
+    """From now on a signal does what the handler does, the one that waits too."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
 def watch(leave: Callable[[StopSignal], object]) -> None:
@@ -53,24 +63,38 @@ def _watch(heard: int, leave: Callable[[StopSignal], object]) -> None:
         if signal.SIGTERM not in os.read(heard, 4096):
             continue
         time.sleep(STUCK)
-        if not (_names or _num_deferring or _is_publishing) and signal.getsignal(signal.SIGTERM) is _on_signal:
+        if not (_names or _num_deferring or _has_trained) and signal.getsignal(signal.SIGTERM) is _on_signal:
             leave(StopSignal("SIGTERM"))
 
 
-def publishes() -> None:
-    """From now on the function is about to end, and what it has trained is soon published however it does."""
-    global _is_publishing
-    _is_publishing = True
+def trains() -> None:
+    """A training begins."""
+    global _has_trained
+    _has_trained = False
+
+
+def has_trained() -> None:
+    """The training is over: the function is about to end, and a stop would cost more than to let it."""
+    global _has_trained
+    _has_trained = True
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
+    global _signalled_at
     _names.append(signal.Signals(number).name)
-    if len(_names) > 1 or _num_deferring:
+    if len(_names) > 1:
         return
-    if not _is_publishing or _last_seconds <= 0:
+    _signalled_at = time.monotonic()
+    if not _num_deferring:
+        _stop_in_time()
+
+
+def _stop_in_time() -> None:
+    left = _signalled_at + _last_seconds - time.monotonic()
+    if not _has_trained or left <= 0:
         raise StopSignal(_names[0])
     signal.signal(signal.SIGALRM, _on_time)
-    signal.setitimer(signal.ITIMER_REAL, _last_seconds)
+    signal.setitimer(signal.ITIMER_REAL, left)
 
 
 def _on_time(number: int, frame: FrameType | None) -> None:
@@ -100,8 +124,9 @@ def deferred() -> Iterator[None]:
     """Within, a signal waits for the end of a step; the code inside asks ``requested`` there.
 
     Raises:
-        StopSignal: when the block is left, in whatever way, and a signal has come. Out of a generator that is closed,
-            as by ``break``, no error comes: the signal is then sent again, and raises it in the function.
+        StopSignal: when the block is left, in whatever way, and a signal has come, unless the training is over. Out of
+            a generator that is closed, as by ``break``, no error comes: the signal is then sent again, and raises it in
+            the function.
     """
     global _num_deferring
     _num_deferring += 1
@@ -114,9 +139,12 @@ def deferred() -> Iterator[None]:
     finally:
         _num_deferring -= 1
         if _names and not _num_deferring and not isinstance(error, StopSignal):
-            if not isinstance(error, GeneratorExit):
+            if error is None:
+                _stop_in_time()
+            elif not isinstance(error, GeneratorExit):
                 raise StopSignal(_names[0]) from error
-            _names.clear()
-            again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
-            again.daemon = True
-            again.start()
+            else:
+                _names.clear()
+                again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
+                again.daemon = True
+                again.start()

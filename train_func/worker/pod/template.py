@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from train_func.process_tree import die_with
+from train_func.worker.pod import stop_flag
 
 SOCKET = "TRAIN_FUNC_TEMPLATE"  # the descriptor on which the supervisor asks
 MODULES = "TRAIN_FUNC_TEMPLATE_IMPORTS"  # with spaces between them
@@ -113,6 +114,7 @@ def _be_rank(request: Mapping[str, Any], descriptors: list[int], supervisor: int
     die_with(supervisor)
     if is_forked_from_cuda():
         os._exit(os.EX_SOFTWARE)
+    stop_flag.hold()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for own in (1, 2):
         os.dup2(descriptors[0], own)

@@ -102,6 +102,7 @@ def steps(
     done, used = state.begin() if state else (0, [])
     begun = done
     progress_mark.begin(done)
+    stop_flag.trains()
     with contextlib.ExitStack() as left:
         if state:
             left.enter_context(stop_flag.deferred())
@@ -123,3 +124,4 @@ def steps(
             used = []
         if state:
             state.end(done, device)
+        stop_flag.has_trained()

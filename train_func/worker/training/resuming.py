@@ -69,6 +69,7 @@ class ResumingTrainer(transformers.Trainer):
             self._restored = self._checkpointing.restore(self.args.device)
             result = super().train(None, trial, ignore_keys_for_eval)
             self._restored = None
+            stop_flag.has_trained()
             world.on_rank_zero(self._checkpointing.close)
         return result
 

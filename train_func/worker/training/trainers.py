@@ -55,6 +55,7 @@ class Trainers:
 
     def _before(self, trainer: transformers.Trainer) -> None:
         """Whatever would keep the result from being published is found now."""
+        stop_flag.trains()
         self._begun.append(trainer)
         world.on_all_ranks(lambda: check_run(trainer, self._record.run))
         if not isinstance(trainer, Trainer):
@@ -72,6 +73,7 @@ class Trainers:
 
     @staticmethod
     def _after() -> None:
+        stop_flag.has_trained()
         sessions.here.trained = True
 
     def _tokenizer_of(self, trainer: transformers.Trainer) -> Any:
@@ -79,7 +81,7 @@ class Trainers:
 
     def publish(self, trainer: transformers.Trainer) -> None:
         """Collective: what ``Session.publish`` does with a Trainer."""
-        stop_flag.publishes()
+        stop_flag.has_trained()
         world.on_all_ranks(lambda: self._watch.check_ended(trainer))
         weights.agree(trainer)  # what is published is what every rank has trained
         sessions.here.weights = {}
