@@ -7,11 +7,36 @@ import time
 
 import pytest
 
-from tests.distributed.pods import Job
+from tests.distributed.pods import PROMPT, Job
 from train_func.storage import open_store
 from train_func.worker.checkpoint.manifest import Pointer
 
 GRACE = 30  # seconds
+OWN_LOOP = """
+def train_func(parameters):
+    import os, time
+    import torch
+    from datasets import Dataset
+    from datasets.distributed import split_dataset_by_node
+    from train_func.worker import Session
+    from train_func.worker.pod import stop_flag
+
+    with Session(parameters) as session:
+        rows = Dataset.from_dict({"x": [[float(number)] for number in range(40)]})
+        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+        model = torch.nn.Linear(1, 1)
+        session.checkpoint(model)
+        steps = [step.number for step in session.steps(plan) if list(step)]
+        print("measures", flush=True)
+        try:
+            while not stop_flag.requested():
+                time.sleep(0.01)
+            THEN
+        finally:
+            print("cleans up", flush=True)
+        session.publish(model)
+    return {"steps": len(steps)}
+"""
 STEPS = 28  # 101 rows in batches of 16, four times
 SOURCE = """
 def train_func(parameters):
@@ -92,3 +117,58 @@ def test_a_save_that_takes_8_seconds_is_completed_within_the_grace_period(job):
     assert 8 <= time.monotonic() - begun < GRACE
     done = [steps_of(pod) for pod in made.started]
     assert done[0] == done[1] == list(range(1, newest_of(made) + 1))
+
+
+@pytest.fixture
+def own_loop(tmp_path):
+    made = []
+
+    def make(then, grace=60):
+        fields = {"epochs": 1, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600}
+        made.append(Job(tmp_path, OWN_LOOP.replace("THEN", then), workers=2, grace=grace, **fields))
+        made[-1].start()
+        for worker in (0, 1):
+            made[-1].pods[worker].says(rf"^\[rank {worker}\] measures")
+        return made[-1]
+
+    yield make
+    for pod in (pod for job in made for pod in job.started if pod.process.poll() is None):
+        pod.process.kill()
+        pod.process.wait()
+
+
+def result_of(job):
+    return json.loads(open_store(job.record.store).get(job.record.keys.result).data)
+
+
+@pytest.mark.parametrize("told", [[0], pytest.param([1], marks=pytest.mark.slow), [0, 1]])
+def test_what_an_own_loop_has_trained_is_the_result_where_the_signal_comes_after_its_last_step(own_loop, told):
+    job = own_loop(then="pass")
+    for worker in told:
+        job.pods[worker].signal(signal.SIGTERM)
+    assert job.exit_codes() == [0, 0]
+    assert result_of(job)["returned"] == {"steps": 3}
+    assert "model.safetensors" in result_of(job)["files"]
+    assert [job.end_record(1, worker)["exit_code"] for worker in (0, 1)] == [0, 0]
+
+
+def test_a_function_that_does_not_come_to_its_end_then_is_stopped_within_the_grace_period(own_loop):
+    job = own_loop(then="time.sleep(600 * session.rank)", grace=10)
+    begun = time.monotonic()
+    job.pods[0].signal(signal.SIGTERM)
+    assert job.exit_codes() == [143, 145]
+    assert time.monotonic() - begun < PROMPT
+    assert [job.log(1, worker).count("cleans up") for worker in (0, 1)] == [1, 1]
+    assert not open_store(job.record.store).list(job.record.keys.result)
+
+
+def test_a_rank_that_measures_when_its_peer_fails_cleans_up(tmp_path):
+    fails = OWN_LOOP.replace("not stop_flag.requested()", "session.rank == 0").replace("THEN", "1 / 0")
+    job = Job(tmp_path, fails, workers=2, epochs=1, batch_size=16, micro_batch_size=4)
+    job.start()
+    try:
+        assert job.exit_codes() == [70, 70]
+        assert job.log(1, 0).count("cleans up") == 1
+    finally:
+        for pod in job.started:
+            pod.process.kill()

@@ -18,7 +18,6 @@ from train_func import failpoint as failpoints
 
 KILL, STOP = 1.0, 60.0  # seconds that the others have when one was killed, or has ended by itself
 LIMIT = 240.0  # seconds of an attempt; only a hang comes near it
-GRACE = 2 * LIMIT  # seconds of a rank that was told to stop after its training
 
 
 class Ended(Exception):
@@ -70,7 +69,7 @@ def _rank(program, folder, work, environment, others):
     sys.stdout.reconfigure(line_buffering=True)
     code = 70
     try:
-        stop_flag.install(GRACE)
+        stop_flag.install()
         process_group.observe()  # else a rank that is stopped may hang when its DDP model goes
         code = rank_main._outcome(lambda: program(folder, **others)).exit_code
     except BaseException:

@@ -61,6 +61,8 @@ def steps_of(folder, number, rank):
 def faults(happened):
     """What is not as it should be, by words."""
     found = [f"{name} differs" for name in happened["differs"]]
+    if happened["how"] == "kill" and not any(happened["codes"][0]):
+        found.append("no rank was killed")
     for number, (codes, far) in enumerate(zip(happened["codes"], happened["published"], strict=True), 1):
         is_armed = number <= len(happened["drawn"])
         if set(codes) - (ALLOWED[happened["how"]] if is_armed else {DONE}):

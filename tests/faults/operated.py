@@ -1,7 +1,6 @@
 """A job whose workers are started again when they have ended, as the Training Operator does it with ``ExitCode``."""
 
 import contextlib
-import itertools
 import json
 import re
 import signal
@@ -116,7 +115,7 @@ class Operated:
 
     def steps(self, worker):
         """The steps that its rank has done, over all attempts."""
-        return [int(step) for step, _ in self._done(worker)]
+        return [int(step) for step in self._done(worker)]
 
     def last_step(self):
         """The highest that was done."""
@@ -127,15 +126,8 @@ class Operated:
         """Steps that were done more than once."""
         return len(done) - len(set(done))
 
-    def work_lost(self, worker):
-        """Seconds that the steps took which were done twice."""
-        done = [(int(step), float(when)) for step, when in self._done(worker)]
-        took = {step: when - before for (_, before), (step, when) in itertools.pairwise(done)}
-        numbers = [step for step, _ in done]
-        return sum(took.get(step, 0.0) for step in {of for of in numbers if numbers.count(of) > 1})
-
     def _done(self, worker):
-        return re.findall(r"\] step (\d+) is done at ([\d.]+)$", self._said(worker), re.MULTILINE)
+        return re.findall(r"\] step (\d+) is done at [\d.]+$", self._said(worker), re.MULTILINE)
 
     def _said(self, worker):
         return "\n".join(pod.output for pod in self._pods[worker])

@@ -1,4 +1,4 @@
-"""Two functions whose ranks say where they are: one that saves its state, and one that does not."""
+"""Functions whose ranks say where they are: two that save their state, and one that does not."""
 
 STEPS = 28  # 101 rows in batches of 16, four times
 
@@ -43,6 +43,36 @@ AWARE = (
         losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
         session.publish(trainer)
     return {"losses": losses, "rows": [[of.num_rows, of.num_once] for of in trainer.coverage]}
+"""
+)
+
+OWN_LOOP = (
+    _TELLS
+    + """
+    import time
+    import torch
+    from datasets.distributed import split_dataset_by_node
+    from torch.nn.parallel import DistributedDataParallel
+    from tests.distributed import small
+    from train_func.worker import Session
+
+    with Session(parameters) as session:
+        plan = split_dataset_by_node(session.plan(small.rows(101)), session.rank, session.world_size)
+        model = small.model(dropout=0.1)
+        parallel = DistributedDataParallel(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        session.checkpoint(parallel, optimizer)
+        for step in session.steps(plan, small.collate):
+            for batch, weight in step:
+                (weight * parallel(**batch).loss).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            tell(f"step {step.number} is done at {time.monotonic()}")
+            time.sleep(0.03)
+        tell("publishing")
+        time.sleep(0.2)
+        session.publish(model)
+    return {"sum": sum(of.sum().item() for of in model.parameters())}
 """
 )
 

@@ -1,10 +1,13 @@
 """A loop of one's own: the batches that session.steps gives, and the numbers that session.report takes."""
 
+import copy
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from datasets import Dataset
 
 from tests.messages import unnamed
@@ -12,6 +15,7 @@ from train_func import InvalidInput
 from train_func.worker.pod import reporting
 from train_func.worker.training import own_loop
 from train_func.worker.training.metric_values import reported
+from train_func.worker.training.own_state import OwnState
 from train_func.worker.training.plan import ROW_ID, build_plan
 
 NUM_ROWS = 7
@@ -36,6 +40,33 @@ def plan_of(rows, batch_size=3):
     return build_plan(
         rows, seed=1, num_epochs=1, batch_size=batch_size, micro_batch_size=2, num_micro_batches=2, world_size=1
     )
+
+
+def test_an_optimizer_that_accelerate_has_prepared_is_kept_and_restored():
+    """It is an Optimizer by its class, and none by what it holds."""
+    accelerator, kept = Accelerator(cpu=True), {}
+
+    class Keeping:
+        def restore(self, device):
+            return kept.get("restored")
+
+        def decide(self, counts, step, take, *, is_over):
+            training = copy.deepcopy(take().training)
+            kept["restored"] = SimpleNamespace(training=training, rank={}, lost=(), step=step)
+
+    def trained():
+        model = torch.nn.Linear(2, 1)
+        optimizer = accelerator.prepare(torch.optim.Adam(model.parameters()))
+        trainings = SimpleNamespace(begin=lambda made: Keeping())
+        return model, optimizer, OwnState(trainings, {"model": model, "optimizer": optimizer}, torch.device("cpu"))
+
+    model, optimizer, state = trained()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    state.decide([], 1, [])
+    other, again, _ = trained()
+    assert torch.equal(other.weight, model.weight)
+    assert again.state_dict()["state"][0]["step"] == 1
 
 
 def batches(rows, collate=None):

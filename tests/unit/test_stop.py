@@ -1,23 +1,24 @@
 """A signal to stop that is sent again takes nothing from the first; only Ctrl-C pressed twice hurries."""
 
+import contextlib
+import multiprocessing
 import os
 import signal
+import threading
 import time
 
 import pytest
 
-from train_func.worker.pod import stop_flag
+from train_func.worker.pod import stop_flag as flag
 from train_func.worker.pod.stop import RESERVE, Stop
 
-SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT, "alarm": signal.SIGALRM}
+SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT}
 
 
 @pytest.fixture(autouse=True)
 def handlers():
     before = {number: signal.getsignal(number) for number in SIGNALS.values()}
-    timer = signal.setitimer(signal.ITIMER_REAL, 0)  # of pytest's time-out
     yield
-    signal.setitimer(signal.ITIMER_REAL, *timer)
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -44,26 +45,31 @@ def test_only_an_interrupt_that_comes_twice_ends_the_work_at_once(sent, is_hurri
     assert stop.name == f"SIG{sent.split()[0].upper()}"
 
 
-def fresh(monkeypatch, grace=0.0):
-    for name, value in {"_names": [], "_has_trained": False, "_last_seconds": 0.0}.items():
-        monkeypatch.setattr(stop_flag, name, value)
-    stop_flag.install(grace)
+@pytest.fixture
+def stop_flag(monkeypatch):
+    """That of a rank whose function begins."""
+    for name, value in {"_names": [], "_num_deferring": 0, "_has_trained": False, "_is_stopped": False}.items():
+        monkeypatch.setattr(flag, name, value)
+    flag.install()
+    return flag
 
 
-def test_a_function_that_is_on_its_way_out_is_not_stopped_again(monkeypatch):
-    fresh(monkeypatch)
+def term():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_function_that_is_on_its_way_out_is_not_stopped_again(stop_flag):
     saved = []
     with pytest.raises(stop_flag.StopSignal):
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
+            term()
         finally:
-            os.kill(os.getpid(), signal.SIGTERM)
+            term()
             saved.append("its own")
     assert saved == ["its own"]
 
 
-def test_a_signal_within_a_loop_that_is_broken_off_ends_the_function_behind_it(monkeypatch):
-    fresh(monkeypatch)
+def test_a_signal_within_a_loop_that_is_broken_off_ends_the_function_behind_it(stop_flag):
 
     def steps():
         with stop_flag.deferred():
@@ -71,71 +77,68 @@ def test_a_signal_within_a_loop_that_is_broken_off_ends_the_function_behind_it(m
 
     with pytest.raises(stop_flag.StopSignal):
         for step in steps():
-            os.kill(os.getpid(), signal.SIGTERM)
+            term()
             if step == 3:
                 break
         time.sleep(60)
     assert step == 3
 
 
-def test_a_signal_that_comes_before_the_function_ends_it_where_it_begins(monkeypatch):
+def test_a_signal_that_comes_before_the_function_ends_it_where_it_begins(stop_flag):
     stop_flag.hold()
-    fresh(monkeypatch)
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)  # a rank has no other thread then
     assert not stop_flag.requested()
     with pytest.raises(stop_flag.StopSignal):
         stop_flag.accept()
 
 
-def test_a_function_that_has_trained_may_come_to_its_end(monkeypatch):
-    fresh(monkeypatch, grace=1000)
+def test_a_function_that_has_trained_may_come_to_its_end_until_it_is_asked_again(stop_flag):
     stop_flag.has_trained()
-    os.kill(os.getpid(), signal.SIGTERM)
+    term()
     assert stop_flag.requested()
-    stop_flag.ignore()  # it has returned
+    with pytest.raises(stop_flag.StopSignal):
+        term()
+    term()  # it is on its way out
 
 
-def test_a_signal_after_the_last_step_lets_it_come_to_its_end_too(monkeypatch):
-    fresh(monkeypatch, grace=1000)
+def test_so_it_may_where_the_signal_comes_after_the_last_step(stop_flag):
     with stop_flag.deferred():
         stop_flag.has_trained()
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert stop_flag.requested()
-    stop_flag.ignore()
+        term()
+    with pytest.raises(stop_flag.StopSignal):
+        term()
 
 
-def test_a_last_step_that_takes_all_the_time_leaves_none_for_the_rest(monkeypatch):
-    fresh(monkeypatch, grace=1e-6)
+def test_a_last_step_that_takes_too_long_leaves_no_time_for_the_rest(stop_flag):
     with pytest.raises(stop_flag.StopSignal), stop_flag.deferred():
-        os.kill(os.getpid(), signal.SIGTERM)
+        term()
+        term()
         stop_flag.has_trained()
 
 
-def test_a_signal_in_a_later_training_that_saves_nothing_ends_the_function_at_once(monkeypatch):
-    fresh(monkeypatch, grace=1000)
+def test_a_signal_in_a_later_training_that_saves_nothing_ends_the_function_at_once(stop_flag):
     stop_flag.has_trained()
     stop_flag.trains()
     with pytest.raises(stop_flag.StopSignal):
-        os.kill(os.getpid(), signal.SIGTERM)
+        term()
 
 
-def test_a_function_that_goes_on_long_after_that_is_stopped_in_time(monkeypatch):
-    fresh(monkeypatch, grace=0.2)
+def test_another_training_that_has_begun_meanwhile_stops_between_two_steps(stop_flag):
     stop_flag.has_trained()
-    begun = time.monotonic()
-    with pytest.raises(stop_flag.StopSignal):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(60)
-    assert time.monotonic() - begun < 60
-
-
-def test_another_training_that_has_begun_meanwhile_stops_between_two_steps(monkeypatch):
-    fresh(monkeypatch, grace=1000)
-    stop_flag.has_trained()
-    os.kill(os.getpid(), signal.SIGTERM)
+    term()
     stop_flag.trains()
     done = []
     with pytest.raises(stop_flag.StopSignal), stop_flag.deferred():
-        os.kill(os.getpid(), signal.SIGALRM)  # the time is up
+        term()
         done.append("step")
     assert done == ["step"]
+
+
+@pytest.mark.parametrize("when", ["in a step", "after the training"])
+def test_a_child_of_a_rank_ends_when_it_is_told_to(stop_flag, when):
+    with stop_flag.deferred() if when == "in a step" else contextlib.nullcontext(stop_flag.has_trained()):
+        child = multiprocessing.get_context("fork").Process(target=threading.Event().wait)
+        child.start()
+        child.terminate()
+        child.join(60)
+    assert child.exitcode == -signal.SIGTERM

@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -25,7 +24,7 @@ from train_func.worker.pod.peers import BEAT, PeersLost
 from train_func.worker.pod.processes import signal_group
 from train_func.worker.pod.rank_end import Outcome, RankEnd, running
 from train_func.worker.pod.rank_process import RankProcess, Template
-from train_func.worker.pod.rendezvous import Group
+from train_func.worker.pod.rendezvous import Group, reserved_port
 from train_func.worker.pod.stop import RESERVE, Stop
 from train_func.worker.pod.verdict import of_ranks, stopped
 
@@ -64,6 +63,8 @@ class Launcher:
         self._seen: list[int] = []  # local ranks in the order in which they were seen dead
         self._asked: set[int] = set()
         self.has_ranks = False
+        self.ended_well = False
+        """Whether all ranks have, once none is left: also those that were told to stop, and came to their end first."""
         self.step = 0
         """The last step of the training that was done, once all ranks have ended; 0 where none was told."""
 
@@ -176,7 +177,7 @@ class Launcher:
             address, _, at = self._group.peers.hear_meeting_point().rpartition(":")
             yield address, int(at)
             return
-        with _reserved() as port:
+        with reserved_port() as port:
             self._group.peers.tell_meeting_point(f"{self._group.address}:{port}")
             yield self._group.address, port
 
@@ -265,15 +266,15 @@ class Launcher:
             self._group.peers.tell(found)
 
     def _end_ranks(self) -> None:
-        """Asks the ranks to stop, kills those that do not in time, and whatever any of them has started."""
-        alive, leaving = self._alive(), self._leaving()
-        self._asked |= set(alive) - leaving
-        for process in alive.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-        patience = time.monotonic() + self._patience
-        while self._alive() and time.monotonic() < (self._stop.work_until if self._stop.requested else patience):
-            time.sleep(0.02)
+        """Asks the ranks to stop, twice, kills those that do not in time, and whatever any of them has started."""
+        leaving, begun = self._leaving(), time.monotonic()
+        self._asked |= set(self._alive()) - leaving
+        for share in (0.5, 1.0):  # those that have trained may come to their end until they are asked again
+            for process in self._alive().values():
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
+            while self._alive() and time.monotonic() < begun + share * (self._until(begun) - begun):
+                time.sleep(0.02)
         for process in self._processes.values():
             signal_group(process.pid, signal.SIGKILL)
         for local_rank, process in self._processes.items():
@@ -285,16 +286,9 @@ class Launcher:
             shutil.rmtree(left, ignore_errors=True)
         self._log_tee.ranks_ended()
         self.step = self._hangs.close()
+        self.ended_well = self._is_complete and all(end.ended_well for end in self.ends())
         self.has_ranks = False
 
-
-@contextlib.contextmanager
-def _reserved() -> Iterator[int]:
-    """A free port of this machine. It is bound and not listening: none but who asks for its number is given it."""
-    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-    with socket.socket(family) as held:
-        if family == socket.AF_INET6:
-            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("", 0))
-        yield held.getsockname()[1]
+    def _until(self, begun: float) -> float:
+        """When ranks that were asked to stop then are killed."""
+        return self._stop.work_until if self._stop.requested else begun + self._patience

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from train_func.attempt_records import Verdict
+from train_func.exits import STOPPED
 from train_func.worker.pod.group_store import KeyValue
-from train_func.worker.pod.stop import Stop, Stopped
+from train_func.worker.pod.stop import Stop, Stopped, WithinGrace
 
 BEAT, SILENCE = 1.0, 15.0  # seconds
 
@@ -52,6 +53,7 @@ class Peers:
         self._looked = 0.0
         self._has_left = False
         self._waiting = False
+        self._is_finishing = False
         self._attempt = 1  # of this group; what is told in one is not heard in the next
 
     def begin(self) -> None:
@@ -77,7 +79,7 @@ class Peers:
         except OSError:
             return False
         self._attempt += 1
-        self._waiting = False
+        self._waiting = self._is_finishing = False
         return told == "yes"
 
     def tell_start(self, start: str) -> None:
@@ -153,7 +155,8 @@ class Peers:
         if self._has("verdict"):
             with _host():
                 verdict = _verdict(self._store.get(self._key("verdict")))
-            raise PeersLost(f"worker {verdict.worker} has ended", verdict)
+            if not self._is_finishing or verdict.exit_code != STOPPED:
+                raise PeersLost(f"worker {verdict.worker} has ended", verdict)
         if self._neighbour != self._worker:
             self._listen()
 
@@ -209,12 +212,31 @@ class Peers:
         with _host():
             return [self._store.get(self._key(name)) for name in names if self._has(name)]
 
+    def finish_all_the_same(self, ended_well: bool, seconds: float) -> bool:
+        """Whether the ranks of every worker have ended well within ``seconds``, though a worker was told to stop.
+
+        ``ended_well``: those of this worker have. The group then comes to its end within the grace period.
+        """
+        end, names = time.monotonic() + seconds, [f"well/{worker}" for worker in range(self._num_workers)]
+        with contextlib.suppress(OSError):  # its host has gone
+            self._store.set(self._key(f"well/{self._worker}"), str(ended_well))
+            while ended_well and time.monotonic() < end:
+                said = [self._store.get(self._key(name)) for name in names if self._store.check([self._key(name)])]
+                if str(False) in said:
+                    return False
+                if len(said) == self._num_workers:
+                    self._is_finishing, self._stop = True, WithinGrace(self._stop)
+                    return True
+                time.sleep(0.05)
+        return False
+
     def all_done(self) -> None:
         """Returns when every worker has come here: the group leaves together, because one exit 0 ends the job."""
         self._meet("done")
         self.leave(self._silence)
 
     def _meet(self, place: str) -> None:
+        place = f"{place} all the same" if self._is_finishing else place
         with _host():
             if self._store.add(self._key(place), 1) == self._num_workers:
                 self._store.set(self._key(f"all {place}"), "")

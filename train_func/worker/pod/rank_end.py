@@ -83,6 +83,11 @@ class RankEnd:
         return (self.exit_code != 0 or self.unfinished) and not self.was_signalled
 
     @property
+    def ended_well(self) -> bool:
+        """Whether the function has returned, also where its rank had been told to stop."""
+        return self.exit_code == 0 and not self.unfinished and self.outcome is not None and not self.outcome.exit_code
+
+    @property
     def has_own_fault(self) -> bool:
         """Whether the function has failed, as its rank has written down before its process went."""
         return self.outcome is not None and self.outcome.exit_code not in (DONE, STOPPED) and not self.follows

@@ -31,7 +31,6 @@ from train_func.worker.pod import (
 from train_func.worker.pod.rank_end import Outcome, of_error
 from train_func.worker.pod.returned import plain_result
 from train_func.worker.pod.source_needs import SourceNeeds
-from train_func.worker.pod.stop import RESERVE
 
 LONGEST_WAIT_FOR_GROUPS = 30.0  # seconds; ranks that come later than that find no rank 0
 
@@ -43,7 +42,7 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     stacks.answer(environ.get(stacks.VARIABLE))
     _configure_logging()
     stop_flag.hold()
-    stop_flag.install(float(environ.get("TRAIN_FUNC_GRACE_SECONDS", "30")) - RESERVE)
+    stop_flag.install()
     stop_flag.watch(_leave)
     process_group.observe()
     if folder := environ.get(output.VARIABLE):

@@ -1,8 +1,10 @@
 """Brings the workers together: worker 0 hosts the store, the others find it, and all answer before any rank starts."""
 
+import contextlib
 import socket
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from train_func.events import WaitsForPeers
@@ -102,3 +104,15 @@ def own_address(endpoint: str) -> str:
         way.connect(address)  # a datagram socket sends nothing by this
         found: str = way.getsockname()[0]
     return found
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """A free port of this machine. It is bound and not listening: none but who asks for its number is given it."""
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    with socket.socket(family) as held:
+        if family == socket.AF_INET6:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        yield held.getsockname()[1]

@@ -50,8 +50,7 @@ class Attempt:
         self._closing = threading.Lock()
         self._num_memory_kills = num_memory_kills()
         self._pending = Pending(environment.work_dir)
-        self._publishing = False
-        self._tracked = False
+        self._publishing = self._is_published = self._tracked = False
         self._silent = False  # the store, at the end
         self._until = 0.0  # monotonic seconds; set anew where an end is written down
         self._before: Verdict | None = None
@@ -123,16 +122,17 @@ class Attempt:
         Before the group parts, because the job is over as soon as the first worker has left with exit code 0; and when
         the ranks of all workers have ended well, because only then there is a result.
         """
-        environment, lease = self._environment, self.lease
+        environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
         assert lease is not None  # no rank starts before
         rank_weights.tell(peers, ends)
         peers.ranks_ended()
-        if environment.worker == 0:
+        if environment.worker == 0 and not self._is_published:
             first = next((end.outcome for end in ends if end.rank == 0), None)
             output, notes = of_rank(environment.work_dir, 0), rank_weights.notes(peers)
             self._pending.conclude(self._record.run, lease.attempt, output, first, notes)
-            self._pending.publish(self._store, self._record, WithinGrace(self._stop))  # before what may be lost
-        waiting = patient(self._store, self._stop, self._timings.record, "keep the files of ranks", self._timings)
+            self._pending.publish(self._store, self._record, stop)  # before what may be lost
+            self._is_published = True
+        waiting = patient(self._store, stop, self._timings.record, "keep the files of ranks", self._timings)
         keep(waiting, self._record.keys.attempt(lease.attempt), environment.work_dir, [end.rank for end in ends])
         self._keep_trackers(waiting)
         if any(end.separate for end in ends):

@@ -1,9 +1,10 @@
 """The stop flag of a rank: a signal to stop ends the function where it is, or, while steps are saved, between two.
 
 Without ``deferred`` the signal raises StopSignal in train_func wherever it meets it. Within, it is only remembered:
-the ranks vote on it in the exchange that every step has, save together, and then raise StopSignal together. A signal
-that comes again raises nothing: the function is on its way out, and may be saving something of its own. Once a
-training is over, half of the grace period is left to the function to measure, publish and come to its end.
+the ranks vote on it in the exchange that every step has, save together, and then raise StopSignal together. Once a
+training is over, the first signal raises nothing, so that the function can measure, publish and come to its end; the
+supervisor sends a second one when half of the time that it gives the ranks has passed. A signal that comes after
+StopSignal was raised raises nothing: the function is on its way out, and may be saving something of its own.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from types import FrameType
 
 
@@ -19,8 +21,10 @@ class StopSignal(KeyboardInterrupt):
     """Raised in train_func where a signal to stop ends it. ``follows``: it had come to another rank alone."""
 
     def __init__(self, message: str, *, follows: bool = False) -> None:
+        global _is_stopped
         super().__init__(message)
         self.follows = follows
+        _is_stopped = True
 
 
 AGAIN_SECONDS = 0.01
@@ -28,14 +32,35 @@ STUCK = 3.0  # seconds in which Python runs a handler, unless native code keeps 
 
 _names: list[str] = []
 _num_deferring = 0
-_last_seconds, _signalled_at, _has_trained = 0.0, 0.0, False
+_has_trained = _is_stopped = False
+_masks = threading.local()  # of signals, where a thread forks
 
 
-def install(grace: float = 0.0) -> None:
-    """Takes SIGTERM over; only in the main thread. ``grace``: seconds between it and the end of the ranks."""
-    global _last_seconds
-    _last_seconds = grace / 2
+def install() -> None:
+    """Takes SIGTERM over; only in the main thread."""
     signal.signal(signal.SIGTERM, _on_signal)
+    _hook_forks()
+
+
+@cache
+def _hook_forks() -> None:
+    os.register_at_fork(before=_before_fork, after_in_parent=_accept_as_before, after_in_child=_in_child)
+
+
+def _before_fork() -> None:
+    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+
+def _accept_as_before() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+
+
+def _in_child() -> None:
+    """A child that is told to end, as those of a pool are, ends, also where it was told while it was made."""
+    signal.set_wakeup_fd(-1)
+    if signal.getsignal(signal.SIGTERM) is _on_signal:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _accept_as_before()
 
 
 def hold() -> None:
@@ -54,16 +79,18 @@ def watch(leave: Callable[[StopSignal], object]) -> None:
     heard, tell = os.pipe()
     os.set_blocking(tell, False)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a signal to a child is none to this process
     threading.Thread(target=_watch, args=(heard, leave), name="signals", daemon=True).start()
 
 
 def _watch(heard: int, leave: Callable[[StopSignal], object]) -> None:
+    num_heard = 0
     while True:
-        if signal.SIGTERM not in os.read(heard, 4096):
+        before, num_heard = num_heard, num_heard + os.read(heard, 4096).count(signal.SIGTERM)
+        if num_heard == before:
             continue
         time.sleep(STUCK)
-        if not (_names or _num_deferring or _has_trained) and signal.getsignal(signal.SIGTERM) is _on_signal:
+        is_left_alone = _num_deferring or (_has_trained and num_heard == 1)
+        if not (_is_stopped or is_left_alone) and signal.getsignal(signal.SIGTERM) is _on_signal:
             leave(StopSignal("SIGTERM"))
 
 
@@ -80,32 +107,18 @@ def has_trained() -> None:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    global _signalled_at
     _names.append(signal.Signals(number).name)
-    if len(_names) > 1:
-        return
-    _signalled_at = time.monotonic()
-    if not _num_deferring:
-        _stop_in_time()
-
-
-def _stop_in_time() -> None:
-    left = _signalled_at + _last_seconds - time.monotonic()
-    if not _has_trained or left <= 0:
+    if not (_num_deferring or _is_stopped or _may_end()):
         raise StopSignal(_names[0])
-    signal.signal(signal.SIGALRM, _on_time)
-    signal.setitimer(signal.ITIMER_REAL, left)
 
 
-def _on_time(number: int, frame: FrameType | None) -> None:
-    if not _num_deferring:  # else another training has begun, which stops between two steps
-        raise StopSignal(_names[0])
+def _may_end() -> bool:
+    return _has_trained and len(_names) == 1
 
 
 def ignore() -> None:
     """The function has ended; what is decided is written down, whatever comes now."""
-    for number in (signal.SIGTERM, signal.SIGALRM):
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def requested() -> bool:
@@ -139,12 +152,10 @@ def deferred() -> Iterator[None]:
     finally:
         _num_deferring -= 1
         if _names and not _num_deferring and not isinstance(error, StopSignal):
-            if error is None:
-                _stop_in_time()
-            elif not isinstance(error, GeneratorExit):
-                raise StopSignal(_names[0]) from error
-            else:
+            if isinstance(error, GeneratorExit):
                 _names.clear()
                 again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
                 again.daemon = True
                 again.start()
+            elif error or not _may_end():
+                raise StopSignal(_names[0]) from error

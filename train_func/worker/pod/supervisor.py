@@ -22,14 +22,14 @@ from train_func.worker.pod.attempt_store import Refused
 from train_func.worker.pod.environment import Environment, read_environment
 from train_func.worker.pod.launcher import Launcher
 from train_func.worker.pod.log_tee import LogTee
-from train_func.worker.pod.peers import NotFormed, PeersLost
+from train_func.worker.pod.peers import NotFormed, Peers, PeersLost
 from train_func.worker.pod.processes import reap_orphans
 from train_func.worker.pod.publish import complete, delete_checkpoints
 from train_func.worker.pod.rank_end import RankEnd
 from train_func.worker.pod.rank_process import Template
 from train_func.worker.pod.rendezvous import Group, meet
 from train_func.worker.pod.run_attempt import Attempt
-from train_func.worker.pod.stop import Stop, Stopped, WithinGrace
+from train_func.worker.pod.stop import RESERVE, Stop, Stopped, WithinGrace
 from train_func.worker.pod.store_wait import patiently
 from train_func.worker.pod.verdict import stopped
 
@@ -132,7 +132,7 @@ class Supervisor:
             return self._stop.requested and self._stop.seconds > late
         if self._attempt.ending or not (self._stop.requested or self._attempt.job_end.verdict):
             return False
-        if self._attempt.publishes:
+        if self._attempt.publishes or (self._launcher and self._launcher.ended_well):
             return WithinGrace(self._stop).requested
         if self._launcher is None or self._launcher.may_leave():
             return True
@@ -164,10 +164,12 @@ class Supervisor:
             return self._close(error.verdict)
         except Stopped as error:
             own = stopped(self._environment.worker, str(error))
-            return self._publish_pending() or self._close(own)
+            return self._finish_all_the_same(own) or self._publish_pending() or self._close(own)
         except PeersLost as error:
             own = Verdict(exits.PEER, "peer", str(error), self._environment.worker, root_cause=False)
-            return self._publish_pending(error.verdict) or self._close(own, error.verdict)
+            first = error.verdict
+            done = self._finish_all_the_same(first) if first and first.exit_code == exits.STOPPED else None
+            return done or self._publish_pending(first) or self._close(own, first)
         except Exception as error:
             return self._close(self._of_error(error))
 
@@ -218,11 +220,32 @@ class Supervisor:
             self._environment, self._log_tee, self._stop, group, self._template, attempt.num_hangs
         )
         if self._launcher.run(variables):
-            attempt.finish(group.peers, self._launcher.ends())
-            group.peers.all_done()
-            return self._close(Verdict(exits.DONE, None, "all ranks of all workers ended", self._environment.worker))
+            return self._finish(attempt, group.peers)
         hang = self._launcher.hang
         return self._publish_pending() or self._close(hang.verdict(self._environment.worker) if hang else None)
+
+    def _finish(self, attempt: Attempt, peers: Peers) -> Verdict:
+        attempt.finish(peers, self._ends())
+        peers.all_done()
+        return self._close(Verdict(exits.DONE, None, "all ranks of all workers ended", self._environment.worker))
+
+    def _finish_all_the_same(self, stop: Verdict) -> Verdict | None:
+        """The success of a group in which a worker was told to ``stop`` while all ranks came to their end; else None.
+
+        Ranks that have trained may do that in their part of the grace period.
+        """
+        if self._attempt is None or self._group is None or self._launcher is None:
+            return None
+        self._group.peers.tell(stop)
+        is_told, now = self._stop.requested, time.monotonic()
+        seconds = self._stop.work_until - now if is_told else self._environment.grace - RESERVE
+        if not self._group.peers.finish_all_the_same(self._launcher.ended_well, seconds):
+            return None
+        try:
+            return self._finish(self._attempt, self._group.peers)
+        except Exception as failure:
+            print(f"the job could not be finished: {type(failure).__name__}: {failure}")
+            return None
 
     def _publish_pending(self, root: Verdict | None = None) -> Verdict | None:
         """None also when it cannot be published, whatever the reason: why the work has ended is more worth telling."""

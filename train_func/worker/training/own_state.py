@@ -34,8 +34,6 @@ class OwnState:
             for name, of in self._objects.items():
                 load = partial(load_optimizer, of) if isinstance(of, torch.optim.Optimizer) else of.load_state_dict
                 load(self._restored.training["objects"][name])
-        for of in self._optimizers():
-            of.register_step_pre_hook(lambda *args: self._checkpointing.before_update())
 
     def _check(self) -> None:
         wrong = {name: of for name, of in self._objects.items() if not _has_state(of)}
@@ -47,9 +45,6 @@ class OwnState:
                 "models, optimizers, schedulers and other objects with state_dict and load_state_dict are expected"
             )
             raise InvalidInput([f"{fault}: {expected}" for fault in faults], cause="code")
-
-    def _optimizers(self) -> list[torch.optim.Optimizer]:
-        return [of for of in self._objects.values() if isinstance(of, torch.optim.Optimizer)]
 
     def begin(self) -> tuple[int, list[Any]]:
         """The number of steps that are done, and ids of the rows that this rank has used in their epoch."""
@@ -70,7 +65,8 @@ class OwnState:
             training = {"objects": {name: of.state_dict() for name, of in self._objects.items()}}
             models = [of for of in self._objects.values() if isinstance(of, nn.Module)]
             rank = {"used": kept_row_ids([*used]), "random": random_state()}
-            return Parts(training, rank, self._lasting(), frozenset().union(*map(frozen, models)))
+            # Nothing counts as lasting: a loop may change its weights at any moment, also by their .data.
+            return Parts(training, rank, frozen=frozenset().union(*map(frozen, models)))
 
         self._checkpointing.decide(counts, step, parts, is_over=is_over)
 
@@ -83,13 +79,6 @@ class OwnState:
     def close(self) -> None:
         """When the loop is left, in whatever way: what was begun is saved. Not collective."""
         self._checkpointing.close()
-
-    def _lasting(self) -> frozenset[int]:
-        """Nothing, without an optimizer that says when it changes them."""
-        optimizers = self._optimizers()
-        parameters = [of for optimizer in optimizers for group in optimizer.param_groups for of in group["params"]]
-        states = [of for optimizer in optimizers for state in optimizer.state.values() for of in state.values()]
-        return frozenset(of.data_ptr() for of in (*parameters, *states) if isinstance(of, torch.Tensor))
 
 
 def _has_state(of: Any) -> bool:

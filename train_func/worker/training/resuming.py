@@ -165,6 +165,8 @@ class ResumingTrainer(transformers.Trainer):
             self._best = (self.state.global_step, {name: of.detach().cpu().clone() for name, of in held.items()})
 
     def _load_best_model(self) -> None:
+        if self._checkpointing:
+            self._checkpointing.before_update()
         model = self.accelerator.unwrap_model(self.model)
         if self._best:
             model.load_state_dict(self._best[1])
