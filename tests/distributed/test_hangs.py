@@ -41,6 +41,31 @@ def train_func(parameters):
         trainer.train()
         session.publish(trainer)
 """
+OWN_LOOP = """
+def train_func(parameters):
+    import os, signal, time, torch
+    from datasets import Dataset
+    from datasets.distributed import split_dataset_by_node
+    from torch.nn.parallel import DistributedDataParallel
+    from train_func.worker import Session
+
+    with Session(parameters) as session:
+        rows = Dataset.from_dict({"x": [[float(number)] for number in range(101)]})
+        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+        model = DistributedDataParallel(torch.nn.Linear(1, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+        session.checkpoint(model, optimizer)
+        for step in session.steps(plan):
+            for batch, weight in step:
+                (weight * model(batch["x"]).mean()).backward()
+            if (os.environ["TRAIN_FUNC_ATTEMPT"], session.rank, step.number) == ("1", 1, 13):
+                time.sleep(1000) if parameters["how"] == "sleeps" else os.kill(os.getpid(), signal.SIGSTOP)
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(0.05)
+        session.publish(model.module)
+    return {"step": step.number}
+"""
 STEPS = 28  # 101 rows in batches of 16, four times
 
 
@@ -48,10 +73,10 @@ STEPS = 28  # 101 rows in batches of 16, four times
 def job(tmp_path):
     jobs = []
 
-    def make(how, **settings):
+    def make(how, source=SOURCE, **settings):
         fields = {"epochs": 4, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 0}
         given = {"environment": {"TRAIN_FUNC_CPUS": "1"}, **fields, **settings}  # one thread per rank: equal rounding
-        jobs.append(Job(tmp_path / how, SOURCE, parameters={"how": how}, **given))
+        jobs.append(Job(tmp_path / how, source, parameters={"how": how}, **given))
         return jobs[-1]
 
     yield make
@@ -97,6 +122,19 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_the_training_goes_on(job,
     assert undisturbed.exit_codes() == [0] * workers
     assert [result(of).attempt for of in (made, undisturbed)] == [2, 1]
     assert result(made).files["model.safetensors"] == result(undisturbed).files["model.safetensors"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["sleeps", "is stopped"])
+def test_an_own_loop_that_hangs_in_a_step_goes_on_behind_the_step_before(job, how):
+    made = job(how, OWN_LOOP, workers=2).start()
+    assert made.exit_codes() == [0, 0]
+    ends = [made.end_record(1, worker) for worker in (0, 1)]
+    roots = [(end["exit_code"], end["cause"], end["step"]) for end in ends if end["root_cause"]]
+    assert roots == [(148, "hang", 12)]
+    if how == "sleeps":
+        assert [rank["stacks"].count("in train_func") > 0 for end in ends for rank in end["ranks"]] == [True, True]
+    assert (result(made).attempt, result(made).returned) == (2, {"step": STEPS})
 
 
 @pytest.mark.slow

@@ -162,6 +162,30 @@ def test_a_function_that_does_not_come_to_its_end_then_is_stopped_within_the_gra
     assert not open_store(job.record.store).list(job.record.keys.result)
 
 
+@pytest.mark.parametrize(
+    "catches",
+    ["except KeyboardInterrupt: pass", "finally: return {'steps': 1}"],
+)
+def test_a_function_that_catches_the_interruption_and_returns_has_not_done_its_work(tmp_path, catches):
+    source = f"""
+def train_func(parameters):
+    import time
+    try:
+        print("trains", flush=True)
+        time.sleep(600)
+    {catches}
+    return {{"steps": 1}}
+"""
+    job = Job(tmp_path, source).start()
+    try:
+        job.pods[0].says(r"^\[rank 0\] trains")
+        job.pods[0].signal(signal.SIGTERM)
+        assert job.exit_codes() == [143]
+        assert not open_store(job.record.store).list(job.record.keys.result)
+    finally:
+        job.pods[0].process.kill()
+
+
 def test_a_rank_that_measures_when_its_peer_fails_cleans_up(tmp_path):
     fails = OWN_LOOP.replace("not stop_flag.requested()", "session.rank == 0").replace("THEN", "1 / 0")
     job = Job(tmp_path, fails, workers=2, epochs=1, batch_size=16, micro_batch_size=4)

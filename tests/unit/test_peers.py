@@ -240,3 +240,53 @@ class _Muted:
     def set(self, key, value):
         if not self._silent.is_set():
             self._store.set(key, value)
+
+
+def stopped(worker):
+    return Verdict(143, "preemption", "the worker was asked to stop by SIGTERM", worker)
+
+
+def test_ranks_that_all_end_well_though_a_worker_is_told_to_stop_let_the_group_finish(group):
+    one, two = group(2)
+    two.tell(stopped(1))
+    results = at_once(lambda: one.ranks_ended_though(True, LIMIT), lambda: two.ranks_ended_though(True, LIMIT))
+    assert results == [True, True]
+    assert at_once(one.ranks_ended, two.ranks_ended) == [None, None]
+    one.look()  # what was told before ends the group no more
+
+
+def test_a_worker_that_has_met_the_others_finishes_with_one_that_was_told_before_it_saw_that(group):
+    one, two = group(2)
+    two._tell_ended()
+    one.ranks_ended()
+    two.tell(stopped(1))
+    assert two.ranks_ended_though(True, LIMIT)
+    assert at_once(one.all_done, two.all_done) == [None, None]
+
+
+@pytest.mark.parametrize("why", ["its ranks were stopped", "its time is up", "it fails otherwise"])
+def test_where_one_worker_does_not_end_well_none_finishes(group, why):
+    one, two = group(2)
+    two.tell(stopped(1))
+    if why == "it fails otherwise":
+        two.refuse_to_finish()
+    else:
+        assert not two.ranks_ended_though(why == "its time is up", 0.0)
+    assert not one.ranks_ended_though(True, LIMIT)
+    assert not two.ranks_ended_though(True, LIMIT)
+
+
+def test_a_failure_while_the_group_finishes_is_heard(group):
+    one, two = group(2)
+    two.tell(stopped(1))
+    at_once(lambda: one.ranks_ended_though(True, LIMIT), lambda: two.ranks_ended_though(True, LIMIT))
+    two.tell(Verdict(74, "storage", "no space is left", 1))
+    one._looked = 0.0
+    with pytest.raises(PeersLost) as lost:
+        one.look()
+    assert lost.value.verdict.exit_code == 74
+
+
+def test_a_worker_that_dies_before_its_ranks_have_ended_is_not_waited_for(group):
+    (one, _) = group(2, beat=0.01, silence=0.2)
+    assert not one.ranks_ended_though(True, LIMIT)

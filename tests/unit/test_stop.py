@@ -4,6 +4,8 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -132,6 +134,55 @@ def test_another_training_that_has_begun_meanwhile_stops_between_two_steps(stop_
         term()
         done.append("step")
     assert done == ["step"]
+
+
+FORKS = """
+import os, signal, time
+from train_func.worker.pod import stop_flag
+
+told = []
+
+def tell():
+    if not told:
+        told.append(os.kill(os.getpid(), signal.SIGTERM))
+
+os.register_at_fork({when}=tell)
+stop_flag.install()
+try:
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    time.sleep(60)
+except stop_flag.StopSignal:
+    print(os.waitpid(child, 0)[1], signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after_in_parent"])
+def test_a_signal_while_the_function_forks_ends_it_behind_the_fork(when):
+    program = [sys.executable, "-c", FORKS.format(when=when)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
+    assert (done.stdout.split(), done.stderr) == (["0", "set()"], "")
+
+
+def test_a_function_counts_as_whole_unless_a_signal_has_cut_it_short(stop_flag):
+    assert stop_flag.has_ended_well()
+    with contextlib.suppress(KeyboardInterrupt):
+        term()
+    assert not stop_flag.has_ended_well()
+
+
+def test_a_function_that_catches_signals_by_itself_does_not_count_as_whole(stop_flag):
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    assert not stop_flag.has_ended_well()
+
+
+def test_a_function_that_was_told_after_its_training_counts_as_whole(stop_flag):
+    stop_flag.has_trained()
+    term()
+    assert stop_flag.has_ended_well()
+    with contextlib.suppress(KeyboardInterrupt):
+        term()
+    assert not stop_flag.has_ended_well()
 
 
 @pytest.mark.parametrize("when", ["in a step", "after the training"])

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from train_func.attempt_records import Verdict
-from train_func.exits import STOPPED
 from train_func.worker.pod.group_store import KeyValue
 from train_func.worker.pod.stop import Stop, Stopped, WithinGrace
 
 BEAT, SILENCE = 1.0, 15.0  # seconds
+YES, NO = "yes", "no"
 
 
 class NotFormed(Exception):
@@ -51,9 +51,7 @@ class Peers:
         self._neighbour = (worker + 1) % num_workers
         self._heard = ("", time.monotonic())
         self._looked = 0.0
-        self._has_left = False
-        self._waiting = False
-        self._is_finishing = False
+        self._has_left = self._waiting = self._has_ended = self._is_finishing = False
         self._attempt = 1  # of this group; what is told in one is not heard in the next
 
     def begin(self) -> None:
@@ -79,7 +77,7 @@ class Peers:
         except OSError:
             return False
         self._attempt += 1
-        self._waiting = self._is_finishing = False
+        self._waiting = self._has_ended = False
         return told == "yes"
 
     def tell_start(self, start: str) -> None:
@@ -107,19 +105,15 @@ class Peers:
 
     def tell(self, verdict: Verdict) -> Verdict:
         """Says how this worker ends; returns the first verdict that was said, which may be another worker's."""
-        try:
-            said = self._store.compare_set(self._key("verdict"), "", json.dumps(asdict(verdict)))
-        except OSError:
-            return verdict
-        return _verdict(said)
+        with contextlib.suppress(OSError):
+            return _verdict(self._store.compare_set(self._key(self._verdict_name), "", json.dumps(asdict(verdict))))
+        return verdict
 
     def verdict(self, seconds: float) -> Verdict | None:
         """The verdict that was said first, or None when none was within ``seconds``."""
-        try:
-            said = self._await("verdict", seconds)
-        except OSError:  # its host has gone
-            return None
-        return _verdict(said) if said else None
+        with contextlib.suppress(OSError):  # its host has gone
+            return _verdict(said) if (said := self._await(self._verdict_name, seconds)) else None
+        return None
 
     def tell_whether_publishing(self, publishing: bool) -> None:
         """Worker 0 says at its end whether it publishes what was trained; what it says first counts."""
@@ -128,10 +122,9 @@ class Peers:
 
     def is_publishing(self, seconds: float) -> bool:
         """What worker 0 says so; False when it has gone, True when it has not said it within ``seconds``."""
-        try:
+        with contextlib.suppress(OSError):
             return self._await("publishing", seconds) != str(False)
-        except OSError:
-            return False
+        return False
 
     def _await(self, name: str, seconds: float) -> str | None:
         end, key = time.monotonic() + seconds, self._key(name)
@@ -140,6 +133,11 @@ class Peers:
                 return None
             time.sleep(0.05)
         return self._store.get(key)
+
+    @property
+    def _verdict_name(self) -> str:
+        """The group that finishes has heard of the signal before, and hears of a failure to finish."""
+        return "verdict on finishing" if self._is_finishing else "verdict"
 
     def _key(self, name: str) -> str:
         return f"{self._attempt}/{name}"
@@ -152,11 +150,10 @@ class Peers:
         self._looked = time.monotonic()
         if since > self._silence / 2:  # this process stood still, and the others may have done so with it
             self._heard = (self._heard[0], self._looked)
-        if self._has("verdict"):
+        if self._has(self._verdict_name):
             with _host():
-                verdict = _verdict(self._store.get(self._key("verdict")))
-            if not self._is_finishing or verdict.exit_code != STOPPED:
-                raise PeersLost(f"worker {verdict.worker} has ended", verdict)
+                verdict = _verdict(self._store.get(self._key(self._verdict_name)))
+            raise PeersLost(f"worker {verdict.worker} has ended", verdict)
         if self._neighbour != self._worker:
             self._listen()
 
@@ -190,7 +187,7 @@ class Peers:
                 self._store.set(self._key(f"waiting/{self._worker}"), str(waiting))
                 self._waiting = waiting
             keys = [self._key(f"waiting/{worker}") for worker in range(self._num_workers)]
-            return waiting and self._store.check(keys) and all(self._store.get(key) == str(True) for key in keys)
+            return waiting and all(self._store.get(key) == str(True) for key in keys)
         return False
 
     def inputs_brought(self) -> None:
@@ -198,8 +195,53 @@ class Peers:
         self._meet("inputs")
 
     def ranks_ended(self) -> None:
-        """Returns when the ranks of every worker have ended well."""
-        self._meet("ended")
+        """Returns when the ranks of every worker have ended well; the group then finishes within the grace period."""
+        with _host():
+            self._tell_ended()
+        while self._decision() != YES:
+            self.look()
+            self._stop.pause(0.05)
+        self._finish()
+
+    def ranks_ended_though(self, ended_well: bool, seconds: float) -> bool:
+        """As ``ranks_ended`` where a worker was told to stop: whether they all have, within ``seconds``.
+
+        All are told the same: no when those of one have not, or the ``seconds`` of one are up. ``ended_well``: those of
+        this worker have.
+        """
+        if self._is_finishing:
+            return False
+        end = time.monotonic() + seconds
+        with contextlib.suppress(OSError, PeersLost):
+            if ended_well:
+                self._tell_ended()
+            while ended_well and time.monotonic() < end and not self._decision():
+                if self._neighbour != self._worker:
+                    self._listen()
+                time.sleep(0.05)
+        with contextlib.suppress(OSError):  # its host has gone
+            if self._store.compare_set(self._key("finish"), "", NO) == YES:
+                self._finish()
+        return self._is_finishing
+
+    def _tell_ended(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            if self._store.add(self._key("ended"), 1) == self._num_workers:
+                self._store.compare_set(self._key("finish"), "", YES)
+
+    def _decision(self) -> str:
+        with _host():
+            return self._store.get(self._key("finish"))
+
+    def _finish(self) -> None:
+        """From now on neither a signal nor a worker that was told to stop ends the group before the time is up."""
+        self._is_finishing, self._stop = True, WithinGrace(self._stop)
+
+    def refuse_to_finish(self) -> None:
+        """The ranks of this worker have not all ended well, or what they have trained is published at once."""
+        with contextlib.suppress(OSError):
+            self._store.compare_set(self._key("finish"), "", NO)
 
     def tell_of_ranks(self, said: str) -> None:
         """Says something of this worker's ranks, before ``ranks_ended``."""
@@ -212,31 +254,12 @@ class Peers:
         with _host():
             return [self._store.get(self._key(name)) for name in names if self._has(name)]
 
-    def finish_all_the_same(self, ended_well: bool, seconds: float) -> bool:
-        """Whether the ranks of every worker have ended well within ``seconds``, though a worker was told to stop.
-
-        ``ended_well``: those of this worker have. The group then comes to its end within the grace period.
-        """
-        end, names = time.monotonic() + seconds, [f"well/{worker}" for worker in range(self._num_workers)]
-        with contextlib.suppress(OSError):  # its host has gone
-            self._store.set(self._key(f"well/{self._worker}"), str(ended_well))
-            while ended_well and time.monotonic() < end:
-                said = [self._store.get(self._key(name)) for name in names if self._store.check([self._key(name)])]
-                if str(False) in said:
-                    return False
-                if len(said) == self._num_workers:
-                    self._is_finishing, self._stop = True, WithinGrace(self._stop)
-                    return True
-                time.sleep(0.05)
-        return False
-
     def all_done(self) -> None:
         """Returns when every worker has come here: the group leaves together, because one exit 0 ends the job."""
         self._meet("done")
         self.leave(self._silence)
 
     def _meet(self, place: str) -> None:
-        place = f"{place} all the same" if self._is_finishing else place
         with _host():
             if self._store.add(self._key(place), 1) == self._num_workers:
                 self._store.set(self._key(f"all {place}"), "")

@@ -33,6 +33,8 @@ class Outcome:
     follows: bool
     failure: Failure | None
     separate: bool = False
+    is_whole: bool = False
+    """Whether the function has returned, and no signal to stop has cut it short."""
     returned: Mapping[str, Any] = field(default_factory=dict)
     """Of rank 0: the result that its return value stands for."""
     left_out: tuple[str, ...] = ()
@@ -84,8 +86,9 @@ class RankEnd:
 
     @property
     def ended_well(self) -> bool:
-        """Whether the function has returned, also where its rank had been told to stop."""
-        return self.exit_code == 0 and not self.unfinished and self.outcome is not None and not self.outcome.exit_code
+        """Whether the function has done all that it had to do, also where its rank had been told to stop."""
+        is_whole = self.outcome is not None and not self.outcome.exit_code and self.outcome.is_whole
+        return is_whole and self.exit_code == 0 and not self.unfinished
 
     @property
     def has_own_fault(self) -> bool:

@@ -150,11 +150,10 @@ class Attempt:
         """
         if not self._pending.is_final:
             return None
-        number = self._pending.attempt
-        assert number is not None
-        reporting.say(PublishesPending(attempt=number))
+        reporting.say(PublishesPending(attempt=(number := self._pending.attempt or 0)))
         self._publishing = True
         if self._peers:
+            self._peers.refuse_to_finish()
             self._peers.tell_whether_publishing(True)
         try:
             self._pending.conclude_as_far_as_it_came(self._record.run, of_rank(self._environment.work_dir, 0), ends)
@@ -201,6 +200,7 @@ class Attempt:
             verdict = following(root, verdict)
         if self._peers:
             self._peers.tell(verdict)
+            self._peers.refuse_to_finish()
             if self._environment.worker == 0:
                 self._peers.tell_whether_publishing(False)
         if self._lease_for(verdict):

@@ -31,7 +31,7 @@ AGAIN_SECONDS = 0.01
 STUCK = 3.0  # seconds in which Python runs a handler, unless native code keeps the main thread
 
 _names: list[str] = []
-_num_deferring = 0
+_num_deferring = _num_handled = 0
 _has_trained = _is_stopped = False
 _masks = threading.local()  # of signals, where a thread forks
 
@@ -44,23 +44,45 @@ def install() -> None:
 
 @cache
 def _hook_forks() -> None:
-    os.register_at_fork(before=_before_fork, after_in_parent=_accept_as_before, after_in_child=_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
 def _before_fork() -> None:
+    """Meanwhile a signal waits, for the child too, and none raises: the interpreter ignores what a hook raises."""
+    global _num_deferring
+    if _is_main():
+        _num_deferring += 1
+        _masks.num_names = len(_names)
     _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
 
-def _accept_as_before() -> None:
+def _in_parent() -> None:
+    global _num_deferring
     signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+    if _is_main():
+        _num_deferring -= 1
+        if len(_names) > _masks.num_names and not _num_deferring:
+            _send_again()
 
 
 def _in_child() -> None:
-    """A child that is told to end, as those of a pool are, ends, also where it was told while it was made."""
+    """A child that is told to end, as those of a pool are, ends."""
     signal.set_wakeup_fd(-1)
     if signal.getsignal(signal.SIGTERM) is _on_signal:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _accept_as_before()
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _send_again() -> None:
+    """The last signal, where it could not be raised."""
+    _names.pop()
+    again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
+    again.daemon = True
+    again.start()
 
 
 def hold() -> None:
@@ -89,7 +111,7 @@ def _watch(heard: int, leave: Callable[[StopSignal], object]) -> None:
         if num_heard == before:
             continue
         time.sleep(STUCK)
-        is_left_alone = _num_deferring or (_has_trained and num_heard == 1)
+        is_left_alone = _num_handled >= num_heard or _num_deferring or (_has_trained and num_heard == 1)
         if not (_is_stopped or is_left_alone) and signal.getsignal(signal.SIGTERM) is _on_signal:
             leave(StopSignal("SIGTERM"))
 
@@ -107,6 +129,8 @@ def has_trained() -> None:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
+    global _num_handled
+    _num_handled += 1
     _names.append(signal.Signals(number).name)
     if not (_num_deferring or _is_stopped or _may_end()):
         raise StopSignal(_names[0])
@@ -119,6 +143,12 @@ def _may_end() -> bool:
 def ignore() -> None:
     """The function has ended; what is decided is written down, whatever comes now."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def has_ended_well() -> bool:
+    """Whether the function, which has returned, was not cut short by a signal; only before ``ignore``."""
+    was_told = bool(_names) and not _has_trained
+    return not (_is_stopped or was_told) and signal.getsignal(signal.SIGTERM) is _on_signal
 
 
 def requested() -> bool:
@@ -153,9 +183,6 @@ def deferred() -> Iterator[None]:
         _num_deferring -= 1
         if _names and not _num_deferring and not isinstance(error, StopSignal):
             if isinstance(error, GeneratorExit):
-                _names.clear()
-                again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
-                again.daemon = True
-                again.start()
+                _send_again()
             elif error or not _may_end():
                 raise StopSignal(_names[0]) from error

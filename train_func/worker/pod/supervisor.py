@@ -17,7 +17,7 @@ from train_func.events import WorkerEnds, WorkerStarts
 from train_func.process_tree import adopt_orphans, kill_descendants
 from train_func.records import RunRecord
 from train_func.storage import open_store
-from train_func.worker.pod import packages, reporting
+from train_func.worker.pod import packages, rank_weights, reporting
 from train_func.worker.pod.attempt_store import Refused
 from train_func.worker.pod.environment import Environment, read_environment
 from train_func.worker.pod.launcher import Launcher
@@ -29,9 +29,11 @@ from train_func.worker.pod.rank_end import RankEnd
 from train_func.worker.pod.rank_process import Template
 from train_func.worker.pod.rendezvous import Group, meet
 from train_func.worker.pod.run_attempt import Attempt
-from train_func.worker.pod.stop import RESERVE, Stop, Stopped, WithinGrace
+from train_func.worker.pod.stop import RESERVE, SHORTEST, Stop, Stopped, WithinGrace
 from train_func.worker.pod.store_wait import patiently
 from train_func.worker.pod.verdict import stopped
+
+ENDED = 0.75  # of the grace period: ranks that were asked twice have ended by then, and the rest is for publishing
 
 
 def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
@@ -104,6 +106,7 @@ class Supervisor:
         self._template = Template(environment.num_threads)
         self._group: Group | None = None
         self._verdict: Verdict | None = None
+        self._is_closed = False
 
     @property
     def attempt_number(self) -> int | None:
@@ -132,7 +135,7 @@ class Supervisor:
             return self._stop.requested and self._stop.seconds > late
         if self._attempt.ending or not (self._stop.requested or self._attempt.job_end.verdict):
             return False
-        if self._attempt.publishes or (self._launcher and self._launcher.ended_well):
+        if self._attempt.publishes or (self._launcher and self._launcher.ended_well and not self._is_closed):
             return WithinGrace(self._stop).requested
         if self._launcher is None or self._launcher.may_leave():
             return True
@@ -164,12 +167,11 @@ class Supervisor:
             return self._close(error.verdict)
         except Stopped as error:
             own = stopped(self._environment.worker, str(error))
-            return self._finish_all_the_same(own) or self._publish_pending() or self._close(own)
+            return self._publish_pending() or self._finish_though(own) or self._close(own)
         except PeersLost as error:
             own = Verdict(exits.PEER, "peer", str(error), self._environment.worker, root_cause=False)
             first = error.verdict
-            done = self._finish_all_the_same(first) if first and first.exit_code == exits.STOPPED else None
-            return done or self._publish_pending(first) or self._close(own, first)
+            return self._publish_pending(first) or self._finish_though(first) or self._close(own, first)
         except Exception as error:
             return self._close(self._of_error(error))
 
@@ -213,6 +215,7 @@ class Supervisor:
     def _run_ranks(self) -> Verdict:
         attempt, group = self._attempt, self._group
         assert attempt is not None and group is not None
+        self._is_closed = False
         self._launcher = None  # how the ranks of the attempt before ended is on record
         variables = attempt.open(group.peers)
         self._template.start(self._environment.job_dir / "source.py")
@@ -229,23 +232,23 @@ class Supervisor:
         peers.all_done()
         return self._close(Verdict(exits.DONE, None, "all ranks of all workers ended", self._environment.worker))
 
-    def _finish_all_the_same(self, stop: Verdict) -> Verdict | None:
-        """The success of a group in which a worker was told to ``stop`` while all ranks came to their end; else None.
+    def _finish_though(self, stop: Verdict | None) -> Verdict | None:
+        """The end of a group of which a worker was told to ``stop`` while all ranks came to their end; else None.
 
-        Ranks that have trained may do that in their part of the grace period.
+        Ranks that have trained may do that until they are asked again.
         """
-        if self._attempt is None or self._group is None or self._launcher is None:
+        if self._attempt is None or self._group is None or not stop or stop.exit_code != exits.STOPPED:
             return None
-        self._group.peers.tell(stop)
-        is_told, now = self._stop.requested, time.monotonic()
-        seconds = self._stop.work_until - now if is_told else self._environment.grace - RESERVE
-        if not self._group.peers.finish_all_the_same(self._launcher.ended_well, seconds):
+        attempt, peers = self._attempt, self._group.peers
+        is_stopped = peers.tell(stop).exit_code == exits.STOPPED
+        is_told, grace = self._stop.requested, max(SHORTEST, self._environment.grace - RESERVE)
+        seconds = ENDED * grace - (self._stop.seconds if is_told else 0.0)
+        ended_well = is_stopped and self._launcher is not None and self._launcher.ended_well
+        if ended_well:
+            rank_weights.tell(peers, self._ends())
+        if not peers.ranks_ended_though(ended_well, seconds):
             return None
-        try:
-            return self._finish(self._attempt, self._group.peers)
-        except Exception as failure:
-            print(f"the job could not be finished: {type(failure).__name__}: {failure}")
-            return None
+        return self._ended(lambda: self._finish(attempt, peers))
 
     def _publish_pending(self, root: Verdict | None = None) -> Verdict | None:
         """None also when it cannot be published, whatever the reason: why the work has ended is more worth telling."""
@@ -261,6 +264,7 @@ class Supervisor:
         return self._launcher.ends() if self._launcher else []
 
     def _close(self, own: Verdict | None, root: Verdict | None = None) -> Verdict:
+        self._is_closed = True
         if self._attempt is None:
             assert own is not None
             return own
