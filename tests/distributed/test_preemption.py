@@ -141,7 +141,7 @@ def result_of(job):
     return json.loads(open_store(job.record.store).get(job.record.keys.result).data)
 
 
-@pytest.mark.parametrize("told", [[0], pytest.param([1], marks=pytest.mark.slow), [0, 1]])
+@pytest.mark.parametrize("told", [*(pytest.param([of], marks=pytest.mark.slow) for of in (0, 1)), [0, 1]])
 def test_what_an_own_loop_has_trained_is_the_result_where_the_signal_comes_after_its_last_step(own_loop, told):
     job = own_loop(then="pass")
     for worker in told:
@@ -186,6 +186,7 @@ def train_func(parameters):
         job.pods[0].process.kill()
 
 
+@pytest.mark.slow
 def test_a_rank_that_measures_when_its_peer_fails_cleans_up(tmp_path):
     fails = OWN_LOOP.replace("not stop_flag.requested()", "session.rank == 0").replace("THEN", "1 / 0")
     job = Job(tmp_path, fails, workers=2, epochs=1, batch_size=16, micro_batch_size=4)

@@ -143,7 +143,7 @@ def test_the_rank_waits_and_the_first_attempt_succeeds(job):
 
 
 def test_a_stop_leaves_the_grace_period_to_what_is_trained(job):
-    job.grace = 120
+    job.grace = 40
     job.start()
     job.pods[0].says(WAITS)
     job.pods[0].signal(signal.SIGTERM)

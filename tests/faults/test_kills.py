@@ -41,16 +41,16 @@ def found_by(folder, training, how, seeds):
 def test_a_killed_training_ends_bit_for_bit_as_the_undisturbed_one(tmp_path, training):
     if training == "on_minio":
         needed("minio")
-    found = found_by(tmp_path, training, "kill", "0:2")
-    assert [left.faults(of) for of in found] == [[]] * 2
-    assert all(-9 in of["codes"][0] for of in found)
+    (found,) = found_by(tmp_path, training, "kill", "0:1")
+    assert left.faults(found) == []
+    assert -9 in found["codes"][0]
 
 
 @pytest.mark.parametrize("training", ["with_trainer", pytest.param("with_own_loop", marks=pytest.mark.slow)])
 def test_a_training_that_was_told_to_stop_loses_no_step(tmp_path, training):
-    found = found_by(tmp_path, training, "stop", "0:2")
-    assert [left.faults(of) for of in found] == [[]] * 2
-    assert any(143 in of["codes"][0] for of in found)  # the others were about to end
+    (found,) = found_by(tmp_path, training, "stop", "1:2")
+    assert left.faults(found) == []
+    assert 143 in found["codes"][0]
 
 
 def happened(**others):

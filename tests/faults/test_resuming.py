@@ -95,7 +95,8 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batches_of_an_own_
     assert moved["losses"] == pytest.approx(whole["losses"], rel=1e-4)
 
 
-@pytest.mark.parametrize("training", ["with_trainer", pytest.param("with_own_loop", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("training", ["with_trainer", "with_own_loop"])
 def test_a_training_that_goes_on_loads_no_row_before_its_place(tmp_path, training):
     last = {"point": "update", "rank": 0, "nth": 20, "attempt": 1}  # of the 21 steps of an epoch of 321 rows
     settings = {"training": training, "num_rows": 321, "epochs": 1, "waits": True}
@@ -108,6 +109,7 @@ def test_a_training_that_goes_on_loads_no_row_before_its_place(tmp_path, trainin
     assert left <= read <= left + 3  # of the last step's micro-batches three hold nothing but a filler
 
 
+@pytest.mark.slow
 def test_a_run_whose_checkpoints_are_all_damaged_stops_with_the_code_for_data(tmp_path):
     assert attempts(tmp_path, (2, {**killed_at(11), "attempt": 1}))[0][1] == -9
     store = open_store((tmp_path / "store").as_uri())
