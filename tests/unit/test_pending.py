@@ -202,13 +202,13 @@ def test_a_function_that_came_to_its_end_after_a_signal_has_left_its_files_and_i
     output.mkdir()
     (output / "plot").write_text("drawn")
     for _ in range(2):  # also by a process that goes on with what another has begun
-        pending.conclude_as_far_as_it_came(Run(), output, ends_of(ended({"loss": 1.0})))
+        pending.conclude_as_far_as_it_came(Run(), output, ends_of(replace(ended({"loss": 1.0}), is_whole=True)))
     result, names = published(pending)
     assert names - OF_EVERY_RUN == {"weights", "plot", "metrics.json"}
     assert (result["returned"], result.get("note", "")) == ({"loss": 1.0}, "")
 
 
-@pytest.mark.parametrize("outcome", [None, replace(ended(), exit_code=143)])
+@pytest.mark.parametrize("outcome", [None, replace(ended(), exit_code=143), ended({"loss": 1.0})])
 def test_a_function_that_did_not_come_to_its_end_is_told_of(tmp_path, published, outcome):
     seal(tmp_path)
     pending = Pending(tmp_path)

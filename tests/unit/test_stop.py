@@ -164,25 +164,20 @@ def test_a_signal_while_the_function_forks_ends_it_behind_the_fork(when):
     assert (done.stdout.split(), done.stderr) == (["0", "set()"], "")
 
 
-def test_a_function_counts_as_whole_unless_a_signal_has_cut_it_short(stop_flag):
-    assert stop_flag.has_ended_well()
-    with contextlib.suppress(KeyboardInterrupt):
-        term()
-    assert not stop_flag.has_ended_well()
-
-
-def test_a_function_that_catches_signals_by_itself_does_not_count_as_whole(stop_flag):
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    assert not stop_flag.has_ended_well()
-
-
-def test_a_function_that_was_told_after_its_training_counts_as_whole(stop_flag):
+def test_a_function_is_whole_when_it_was_told_after_its_training_and_not_interrupted(stop_flag):
+    assert not stop_flag.is_whole()  # nothing says that it has done its work
     stop_flag.has_trained()
     term()
-    assert stop_flag.has_ended_well()
+    assert stop_flag.is_whole()
     with contextlib.suppress(KeyboardInterrupt):
         term()
-    assert not stop_flag.has_ended_well()
+    assert not stop_flag.is_whole()
+
+
+def test_a_function_that_catches_signals_by_itself_is_not_known_to_be_whole(stop_flag):
+    stop_flag.has_trained()
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    assert not stop_flag.is_whole()
 
 
 @pytest.mark.parametrize("when", ["in a step", "after the training"])

@@ -43,7 +43,7 @@ class Peers:
         beat: float = BEAT,
         silence: float = SILENCE,
     ) -> None:
-        self._store = store
+        self._store, self._given_stop = store, stop
         self._worker = worker
         self._num_workers = num_workers
         self._stop = stop
@@ -77,7 +77,8 @@ class Peers:
         except OSError:
             return False
         self._attempt += 1
-        self._waiting = self._has_ended = False
+        self._waiting = self._has_ended = self._is_finishing = False
+        self._stop = self._given_stop
         return told == "yes"
 
     def tell_start(self, start: str) -> None:
@@ -213,15 +214,13 @@ class Peers:
             return False
         end = time.monotonic() + seconds
         with contextlib.suppress(OSError, PeersLost):
-            if ended_well:
+            if ended_well and seconds > 0:
                 self._tell_ended()
             while ended_well and time.monotonic() < end and not self._decision():
                 if self._neighbour != self._worker:
                     self._listen()
                 time.sleep(0.05)
-        with contextlib.suppress(OSError):  # its host has gone
-            if self._store.compare_set(self._key("finish"), "", NO) == YES:
-                self._finish()
+        self.refuse_to_finish()
         return self._is_finishing
 
     def _tell_ended(self) -> None:
@@ -239,9 +238,10 @@ class Peers:
         self._is_finishing, self._stop = True, WithinGrace(self._stop)
 
     def refuse_to_finish(self) -> None:
-        """The ranks of this worker have not all ended well, or what they have trained is published at once."""
-        with contextlib.suppress(OSError):
-            self._store.compare_set(self._key("finish"), "", NO)
+        """Unless all have decided to: the ranks of this worker have not all ended well, or publish by themselves."""
+        with contextlib.suppress(OSError):  # its host has gone
+            if self._store.compare_set(self._key("finish"), "", NO) == YES:
+                self._finish()
 
     def tell_of_ranks(self, said: str) -> None:
         """Says something of this worker's ranks, before ``ranks_ended``."""

@@ -153,11 +153,11 @@ class Pending:
         """For an attempt that did not end well as a whole, and may have concluded before: what rank 0 returned and
         left where it came to its end all the same, as one that was told to stop on its last lines; else a note."""
         state = self._state()
-        first = next((end.outcome for end in ends if end.rank == 0), None)
+        first = next((end for end in ends if end.rank == 0), None)
         if "returned" in state.report:
             return
-        if first and first.exit_code == 0:
-            self.conclude(run, state.attempt, output, first, [])
+        if first and first.is_whole:
+            self.conclude(run, state.attempt, output, first.outcome, [])
         else:
             note = "; ".join(filter(None, [state.report.get("note", ""), NOT_RETURNED]))
             self._write(replace(state, report={**state.report, "note": note, "returned": {}}))

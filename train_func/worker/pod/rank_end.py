@@ -34,7 +34,7 @@ class Outcome:
     failure: Failure | None
     separate: bool = False
     is_whole: bool = False
-    """Whether the function has returned, and no signal to stop has cut it short."""
+    """Whether the function has trained to its end, and then returned without being interrupted."""
     returned: Mapping[str, Any] = field(default_factory=dict)
     """Of rank 0: the result that its return value stands for."""
     left_out: tuple[str, ...] = ()
@@ -86,9 +86,14 @@ class RankEnd:
 
     @property
     def ended_well(self) -> bool:
-        """Whether the function has done all that it had to do, also where its rank had been told to stop."""
-        is_whole = self.outcome is not None and not self.outcome.exit_code and self.outcome.is_whole
-        return is_whole and self.exit_code == 0 and not self.unfinished
+        """Whether the function and then its process have come to their end."""
+        return self.is_whole and self.exit_code == 0 and not self.unfinished
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the function has done all that it had to do. One that was told to stop may return before that."""
+        outcome = self.outcome
+        return outcome is not None and not outcome.exit_code and (outcome.is_whole or not self.was_signalled)
 
     @property
     def has_own_fault(self) -> bool:

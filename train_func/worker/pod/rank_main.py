@@ -87,7 +87,7 @@ def _outcome(run: Callable[[], object]) -> Outcome:
         outcome = _finished(None) if error.code in (None, 0) else _failed(error)
     except BaseException as error:
         outcome = _failed(error)
-    outcome = replace(outcome, is_whole=not outcome.exit_code and stop_flag.has_ended_well())
+    outcome = replace(outcome, is_whole=not outcome.exit_code and stop_flag.is_whole())
     stop_flag.ignore()
     return outcome
 

@@ -199,8 +199,8 @@ class Attempt:
             root = root or self._ask_for_root()
             verdict = following(root, verdict)
         if self._peers:
-            self._peers.tell(verdict)
             self._peers.refuse_to_finish()
+            self._peers.tell(verdict)
             if self._environment.worker == 0:
                 self._peers.tell_whether_publishing(False)
         if self._lease_for(verdict):

@@ -50,7 +50,7 @@ def _hook_forks() -> None:
 def _before_fork() -> None:
     """Meanwhile a signal waits, for the child too, and none raises: the interpreter ignores what a hook raises."""
     global _num_deferring
-    if _is_main():
+    if threading.current_thread() is threading.main_thread():
         _num_deferring += 1
         _masks.num_names = len(_names)
     _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -59,9 +59,9 @@ def _before_fork() -> None:
 def _in_parent() -> None:
     global _num_deferring
     signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
-    if _is_main():
+    if (num_names := _masks.__dict__.pop("num_names", None)) is not None:
         _num_deferring -= 1
-        if len(_names) > _masks.num_names and not _num_deferring:
+        if len(_names) > num_names and not _num_deferring:
             _send_again()
 
 
@@ -71,10 +71,6 @@ def _in_child() -> None:
     if signal.getsignal(signal.SIGTERM) is _on_signal:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
-
-
-def _is_main() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _send_again() -> None:
@@ -111,8 +107,13 @@ def _watch(heard: int, leave: Callable[[StopSignal], object]) -> None:
         if num_heard == before:
             continue
         time.sleep(STUCK)
-        is_left_alone = _num_handled >= num_heard or _num_deferring or (_has_trained and num_heard == 1)
-        if not (_is_stopped or is_left_alone) and signal.getsignal(signal.SIGTERM) is _on_signal:
+        handled, is_left_alone = _num_handled, _num_deferring or (_has_trained and num_heard == 1)
+        if _is_stopped or handled >= num_heard or is_left_alone or signal.getsignal(signal.SIGTERM) is not _on_signal:
+            continue
+        if handled:  # two that came while native code ran count as one
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(STUCK)
+        if _num_handled == handled:
             leave(StopSignal("SIGTERM"))
 
 
@@ -145,10 +146,9 @@ def ignore() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def has_ended_well() -> bool:
-    """Whether the function, which has returned, was not cut short by a signal; only before ``ignore``."""
-    was_told = bool(_names) and not _has_trained
-    return not (_is_stopped or was_told) and signal.getsignal(signal.SIGTERM) is _on_signal
+def is_whole() -> bool:
+    """Whether a function that has returned had trained to its end and was not interrupted then; before ``ignore``."""
+    return _has_trained and not _is_stopped and signal.getsignal(signal.SIGTERM) is _on_signal
 
 
 def requested() -> bool:
