@@ -63,9 +63,19 @@ class Operated:
         return {"returned": plain.get("returned"), "weights": plain["files"].get("model.safetensors")}
 
     def await_start(self):
-        """Returns when an attempt has begun that had not when this was asked before."""
-        self._await(lambda: self._said(0).count("] begun\n") > self._num_begun, "start")
-        self._num_begun = self._said(0).count("] begun\n")
+        """Returns when an attempt has begun that had not when this was asked before, or every worker has ended well.
+
+        Whether one has begun: a job that is stopped on its last lines needs no further one.
+        """
+        self._await(lambda: self._has_begun() or self._has_ended(), "start")
+        has_begun, self._num_begun = self._has_begun(), self._said(0).count("] begun\n")
+        return has_begun
+
+    def _has_begun(self):
+        return self._said(0).count("] begun\n") > self._num_begun
+
+    def _has_ended(self):
+        return all(pod.process.poll() == 0 for pod in self.pods.values())
 
     def await_mark(self, words):
         """Returns when rank 0 has said so in the attempt that ``await_start`` has seen."""
@@ -73,7 +83,7 @@ class Operated:
 
     def await_end(self):
         """Returns when every worker has ended well."""
-        self._await(lambda: all(pod.process.poll() == 0 for pod in self.pods.values()), "end")
+        self._await(self._has_ended, "end")
         self._operate()
 
     def pause(self, seconds):

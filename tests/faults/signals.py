@@ -80,10 +80,10 @@ def disturbed(job, moments, seconds, chance):
     job.start()
     stops = []
     for moment in moments:
-        if moment.part != "start":
-            job.await_start()
-        if moment.part == "training":
-            job.await_mark(f"step {chance.randint(job.last_step() + 1, job.last_step() + STEPS // 3)} is done")
+        if moment.part != "start" and not job.await_start():
+            break
+        if moment.part == "training" and (first := job.last_step() + 1) <= STEPS:
+            job.await_mark(f"step {chance.randint(first, min(first + STEPS // 3 - 1, STEPS))} is done")
         if moment.part in ("evaluation", "publication"):
             job.await_mark("evaluating" if moment.part == "evaluation" else "publishing")
         job.pause(moment.share * seconds[moment.part])
