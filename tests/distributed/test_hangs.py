@@ -117,7 +117,7 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_the_training_goes_on(job,
         assert all(made.end_record(1, worker)["follows"] == workers - 1 for worker in range(workers - 1))
     steps = [int(step) for step in re.findall(r"\[rank 0\] step (\d+) is done", made.pods[0].output)]
     assert sorted(set(steps)) == list(range(1, STEPS + 1))
-    assert len(steps) <= STEPS + 2
+    assert len(steps) < STEPS + 12  # not from the beginning
     undisturbed = job("never", workers=workers, ranks=ranks).start()
     assert undisturbed.exit_codes() == [0] * workers
     assert [result(of).attempt for of in (made, undisturbed)] == [2, 1]

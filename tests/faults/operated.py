@@ -79,17 +79,20 @@ class Operated:
 
     def await_mark(self, words):
         """Returns when rank 0 has said so in the attempt that ``await_start`` has seen."""
-        self._await(lambda: f"] {words}" in self._said(0).split("] begun\n", max(1, self._num_begun))[-1], words)
+        self._await(lambda: self._has_said(words), words)
+
+    def _has_said(self, words):
+        return f"] {words}" in self._said(0).split("] begun\n", max(1, self._num_begun))[-1]
 
     def await_end(self):
         """Returns when every worker has ended well."""
         self._await(self._has_ended, "end")
         self._operate()
 
-    def pause(self, seconds):
-        """So long, while what ends is started again."""
+    def pause(self, seconds, words):
+        """So long, while what ends is started again, or until rank 0 has said these words."""
         end = time.monotonic() + seconds
-        self._await(lambda: time.monotonic() >= end, "a moment")
+        self._await(lambda: time.monotonic() >= end or self._has_said(words), "a moment")
 
     def stop(self, pods, number, again):
         """Seconds from the signal to the end of the last of these; ``again``: after how many it is sent once more."""

@@ -23,6 +23,10 @@ from tests.faults.operated import Operated, Wrong
 from tests.faults.signalled import AWARE, OWN_LOOP, STEPS, UNAWARE
 
 PARTS = ("start", "imports", "training", "evaluation", "publication")
+NEXT = {
+    "start": "step 1 is",
+    "imports": "step 1 is",
+}  # what is said where it is over, on a machine less busy than before
 WORKERS, RANKS = ("worker 0", "worker 1", "all"), ("rank 0", "rank 1")
 
 
@@ -86,7 +90,7 @@ def disturbed(job, moments, seconds, chance):
             job.await_mark(f"step {chance.randint(first, min(first + STEPS // 3 - 1, STEPS))} is done")
         if moment.part in ("evaluation", "publication"):
             job.await_mark("evaluating" if moment.part == "evaluation" else "publishing")
-        job.pause(moment.share * seconds[moment.part])
+        job.pause(moment.share * seconds[moment.part], NEXT.get(moment.part, "nothing"))
         stops.append({**asdict(moment), **stop(job, moment)})
     job.await_end()
     return stops
