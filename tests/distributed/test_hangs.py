@@ -130,8 +130,9 @@ def test_an_own_loop_that_hangs_in_a_step_goes_on_behind_the_step_before(job, ho
     made = job(how, OWN_LOOP, workers=2).start()
     assert made.exit_codes() == [0, 0]
     ends = [made.end_record(1, worker) for worker in (0, 1)]
-    roots = [(end["exit_code"], end["cause"], end["step"]) for end in ends if end["root_cause"]]
-    assert roots == [(148, "hang", 12)]
+    (root,) = (end for end in ends if end["root_cause"])
+    assert (root["exit_code"], root["cause"]) == (148, "hang")
+    assert root["step"] in (12, 13)  # rank 0 does its part of step 13 before it waits
     if how == "sleeps":
         assert [rank["stacks"].count("in train_func") > 0 for end in ends for rank in end["ranks"]] == [True, True]
     assert (result(made).attempt, result(made).returned) == (2, {"step": STEPS})

@@ -72,7 +72,6 @@ def test_a_function_that_is_on_its_way_out_is_not_stopped_again(stop_flag):
 
 
 def test_a_signal_within_a_loop_that_is_broken_off_ends_the_function_behind_it(stop_flag):
-
     def steps():
         with stop_flag.deferred():
             yield from range(7)

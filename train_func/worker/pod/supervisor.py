@@ -244,7 +244,7 @@ class Supervisor:
         is_told, grace = self._stop.requested, max(SHORTEST, self._environment.grace - RESERVE)
         seconds = ENDED * grace - (self._stop.seconds if is_told else 0.0)
         ended_well = is_stopped and self._launcher is not None and self._launcher.ended_well
-        if ended_well:
+        if ended_well:  # worker 0 reads it as soon as all are known to have
             rank_weights.tell(peers, self._ends())
         if not peers.ranks_ended_though(ended_well, seconds):
             return None
