@@ -245,6 +245,28 @@ def test_a_pointer_that_is_damaged_or_gone_is_made_anew_of_the_manifests(kept, d
     assert (found.manifest.step, found.refused) == (NEWER, ())
 
 
+def test_a_pointer_of_another_run_is_made_anew_of_the_manifests(kept):
+    foreign = kept.get(kept.pointer.replace("a-run", "another-run", 1))
+    later = replace(Pointer.from_json(foreign, ""), attempt=9)  # of which this attempt would be none that leads
+    kept.store.put(kept.pointer, later.to_json())
+    found = kept.found()
+    assert (found.manifest, found.refused) == (kept.newer, ())
+
+
+@pytest.mark.parametrize("names", ["nothing yet", "one that is gone"])
+def test_where_a_stale_pointer_names_nothing_of_use_the_newest_of_the_others_is_taken(kept, names):
+    gone = Kept(3, f"{kept.record.keys.checkpoints_of(0)}/1/3/manifest.json", "0" * 64)
+    pointer = Pointer.from_json(kept.get(kept.pointer), "")
+    kept.store.put(kept.pointer, replace(pointer, kept=(gone,) if names == "one that is gone" else ()).to_json())
+    found = kept.found()
+    assert found.manifest == kept.newer
+    assert [why.startswith("step 3: ") for why in found.refused] == [True] * (names == "one that is gone")
+    again = checkpoints_of(kept.record, attempt=3)
+    again.newest(kept.folder / "read")
+    add(again, NEWER + 1, kept.folder)
+    assert checkpoints_of(kept.record, attempt=4).newest(kept.folder / "read").manifest.step == NEWER + 1
+
+
 def test_what_is_whole_is_taken(kept):
     found = kept.found()
     assert (found.manifest, found.refused) == (kept.newer, ())

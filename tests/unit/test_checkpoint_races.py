@@ -1,6 +1,5 @@
 """Two attempts that save at once: one leads, the pointer never goes back, and what it names is always whole."""
 
-import random
 import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,6 +7,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
+from tests.turns import Scheduled, Turns, at_call
 from tests.unit.test_checkpoint_damage import MEMORY, checkpoints_of, record_in
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
@@ -19,67 +19,20 @@ SEEDS = 100
 SAVES = 3
 
 
-class Scheduled:
-    """A store whose calls wait until it is their writer's turn; notes what the pointer was made."""
+class Noting:
+    """A store that notes what the pointer was made."""
 
-    def __init__(self, store, turns, writer, moves):
-        self._store, self._turns, self._writer, self._moves = store, turns, writer, moves
-        self.address = store.address
+    def __init__(self, store, moves):
+        self._store, self._moves, self.address = store, moves, store.address
 
     def __getattr__(self, name):
-        call = getattr(self._store, name)
+        return getattr(self._store, name)
 
-        def waits(*args, **kwargs):
-            with self._turns.turn(self._writer):
-                found = call(*args, **kwargs)
-                if name == "put" and args[0].endswith("newest.json"):
-                    self._moves.append(Pointer.from_json(args[1], ""))
-                return found
-
-        return waits
-
-
-class Turns:
-    """Lets one writer make one call at a time; which one is drawn."""
-
-    def __init__(self, seed, writers):
-        self._draw, self._at_work, self._waiting = random.Random(seed), set(writers), set()
-        self._changed, self._next = threading.Condition(), None
-
-    def turn(self, writer):
-        return _Turn(self, writer)
-
-    def begin(self, writer):
-        with self._changed:
-            self._waiting.add(writer)
-            self._draw_next()
-            self._changed.wait_for(lambda: self._next == writer)
-
-    def end(self, writer):
-        with self._changed:
-            self._waiting.discard(writer)
-            self._next = None
-
-    def leave(self, writer):
-        with self._changed:
-            self._at_work.discard(writer)
-            self._draw_next()
-
-    def _draw_next(self):
-        if self._next is None and self._waiting == self._at_work and self._waiting:
-            self._next = self._draw.choice(sorted(self._waiting))
-            self._changed.notify_all()
-
-
-class _Turn:
-    def __init__(self, turns, writer):
-        self._turns, self._writer = turns, writer
-
-    def __enter__(self):
-        self._turns.begin(self._writer)
-
-    def __exit__(self, *error):
-        self._turns.end(self._writer)
+    def put(self, key, data, **options):
+        found = self._store.put(key, data, **options)
+        if key.endswith("newest.json"):
+            self._moves.append(Pointer.from_json(data, ""))
+        return found
 
 
 def state_of(attempt, step):
@@ -122,7 +75,8 @@ def check_one(seed, folder):
     def write(attempt):
         own = folder / f"of-{attempt}"
         own.mkdir()
-        saves(Scheduled(open_store(record.store), turns, attempt, moves), record, attempt, own, ended)
+        store = Noting(open_store(record.store), moves)
+        saves(Scheduled(store, turns, attempt), record, attempt, own, ended)
         turns.leave(attempt)
 
     writers = [threading.Thread(target=write, args=(attempt,)) for attempt in (1, 2)]
@@ -141,6 +95,40 @@ def check_one(seed, folder):
     assert found.states[TRAINING].whole()["step"] == found.manifest.step
     there = {entry.key.split("/")[-2] for entry in open_store(record.store).list(f"{record.keys.checkpoints_of(0)}/2/")}
     assert len(there) == 2, seed  # two are kept, and no third
+
+
+def test_an_attempt_that_stood_still_at_any_call_while_another_saved_is_fenced_and_changes_nothing():
+    number, is_over = 0, False
+    while not is_over:
+        with TemporaryDirectory(dir=MEMORY) as folder:
+            is_over = not check_stood_still(number, Path(folder))
+        number += 1
+    assert number > 20  # calls of three saves
+
+
+def check_stood_still(number, folder):
+    """Whether the first attempt came to this call; the second makes all of its saves before it."""
+    record, moves, ended, came = record_in(folder), [], {}, []
+    for attempt in (1, 2):
+        (folder / f"of-{attempt}").mkdir()
+
+    def others():
+        came.append(len(moves))
+        saves(Noting(open_store(record.store), moves), record, 2, folder / "of-2", ended)
+        came.append(len(moves))
+
+    store = at_call(Noting(open_store(record.store), moves), number, others)
+    saves(store, record, 1, folder / "of-1", ended)
+    if not came:
+        return False
+    assert ended[2] == "done", (number, ended)
+    is_saved = [of.attempt for of in moves[: came[0]]].count(1) == 2 + SAVES  # taken over, tried out, and all of them
+    assert ended[1] == ("done" if is_saved else "conflict"), (number, ended)
+    assert moves[came[1] :] == [], number
+    last = moves[-1].kept[0]
+    found = checkpoints_of(record, attempt=3).newest(folder / "of-1")
+    assert (found.refused, found.manifest.attempt, found.manifest.step) == ((), 2, last.step), number
+    return True
 
 
 class TellsAFailure:

@@ -7,8 +7,9 @@ it. Loads no torch until a checkpoint is read.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from train_func.storage import Store
 from train_func.storage.store import ignore
 from train_func.worker.checkpoint.lead import Lead
 from train_func.worker.checkpoint.manifest import FileEntry, Kept, Manifest, Pointer, sha256_of
-from train_func.worker.checkpoint.rebuilding import all_useless, place_of, rebuilt
+from train_func.worker.checkpoint.rebuilding import all_useless, manifests_in, place_of, rebuilt
 from train_func.worker.checkpoint.retention import check_stored, delete_others
 
 if TYPE_CHECKING:
@@ -174,14 +175,15 @@ class Checkpoints:
     def newest(self, folder: Path, is_wanted: Callable[[Manifest], str | None] = lambda manifest: None) -> Found | None:
         """The newest checkpoint whose every file is what its manifest says; None where there never was one.
 
-        ``folder`` takes its files. ``is_wanted`` says why a sound one cannot be taken.
+        Where none that the pointer names is of use, one that it does not name is taken. ``folder`` takes the files.
+        ``is_wanted`` says why a sound one cannot be taken.
 
         Raises:
             StorageFailed: reason "damaged", listing them, when there are some and all are of no use; or the store's
                 own failure.
         """
         refused: list[str] = []
-        for kept in self._lead.pointer.kept:
+        for kept in chain(self._lead.pointer.kept, self._unnamed()):
             try:
                 manifest = self._verified_manifest(kept)
                 if fault := is_wanted(manifest):
@@ -195,9 +197,14 @@ class Checkpoints:
             else:
                 self._manifests[kept.key] = manifest
                 return found
-        if refused:
+        if self._lead.pointer.kept:
             raise all_useless(self._record.name, refused)
-        return None
+        return None  # a first one that was begun, and deleted again
+
+    def _unnamed(self) -> Iterator[Kept]:
+        """Those that the pointer does not name: it may be older than what it has lain beside, or never have moved."""
+        named = {of.key for of in self._lead.pointer.kept}
+        yield from (of for of in manifests_in(self._store, self._folder) if of.key not in named)
 
     def _verified_manifest(self, kept: Kept) -> Manifest:
         where = f"{self._store.address}/{kept.key}"

@@ -96,9 +96,12 @@ class Lead:
         if found is None:
             return rebuilt("it is gone")
         try:
-            return Pointer.from_json(found.data, self._where)
+            pointer = Pointer.from_json(found.data, self._where)
         except StorageFailed as failure:
             return rebuilt(str(failure))
+        folder = self._key.rpartition("/")[0]
+        strange = [of.key for of in pointer.kept if not of.key.startswith(f"{folder}/")]
+        return rebuilt(f"it names {strange[0]}, which is none of this training") if strange else pointer
 
     def _read_again(self) -> None:
         found = self._store.get(self._key)

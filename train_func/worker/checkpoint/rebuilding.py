@@ -15,6 +15,14 @@ def place_of(key: str, folder: str) -> tuple[int, int] | None:
     return int(parts[0]), int(parts[1])
 
 
+def manifests_in(store: Store, folder: str) -> tuple[Kept, ...]:
+    """Those of the checkpoints in ``folder``, whether or not a pointer names them: by attempt and step, newest first."""
+    keys = [entry.key for entry in store.list(f"{folder}/")]
+    places = {place: of for of in keys if (place := place_of(of, folder))}
+    newest = sorted(places, reverse=True)
+    return tuple(Kept(place[1], places[place], sha256_of(store.get(places[place]).data)) for place in newest)
+
+
 def rebuilt(store: Store, folder: str, key: str, run: str, attempt: int, why: str) -> Pointer:
     """The pointer ``key`` to the checkpoints in ``folder``; that of ``attempt`` where nothing was ever saved.
 
@@ -32,16 +40,14 @@ def rebuilt(store: Store, folder: str, key: str, run: str, attempt: int, why: st
     Raises:
         StorageFailed: reason "damaged" when there have been checkpoints, and no manifest of one is left.
     """
-    keys = [entry.key for entry in store.list(f"{folder}/")]
-    places = {place: of for of in keys if (place := place_of(of, folder))}
-    if keys and not places:
+    newest = manifests_in(store, folder)
+    if not newest and (keys := [entry.key for entry in store.list(f"{folder}/")]):
         beside = [of for of in keys if of != key]
         folders = sorted({f"{of.rpartition('/')[0]}/" for of in beside})
         left = f"no manifest is left, and {counted(len(beside), 'file')} of checkpoints: {listed(folders) or 'none'}"
         raise all_useless(run, [f"{key}: {why}", left])
-    newest = sorted(places, reverse=True)
-    kept = tuple(Kept(place[1], places[place], sha256_of(store.get(places[place]).data)) for place in newest)
-    return Pointer(attempt=newest[0][0] if newest else attempt, kept=kept)
+    place = place_of(newest[0].key, folder) if newest else None
+    return Pointer(attempt=place[0] if place else attempt, kept=newest)
 
 
 def all_useless(run: str, faults: list[str]) -> StorageFailed:

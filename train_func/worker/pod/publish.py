@@ -6,6 +6,7 @@ folder, whose manifest comes last. A worker that finds the copy unfinished finis
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,7 +99,8 @@ def _win(store: Store, record: RunRecord, attempt: int, result: bytes) -> None:
 def complete(store: Store, record: RunRecord, folder: Path | None = None) -> bool:
     """Finishes the copy of the published model to the model folder; False when nothing was published yet.
 
-    ``folder`` holds the files, when the caller has them. A newer generation that has a result keeps the folder.
+    ``folder`` holds the files, when the caller has them. A newer generation that has a result keeps the folder, or gets
+    it back where its own copy came while this one was made.
 
     Raises:
         StorageFailed: reason "damaged" when what lies under the attempt is not what was published.
@@ -106,32 +108,37 @@ def complete(store: Store, record: RunRecord, folder: Path | None = None) -> boo
     if not (result := find(store, record.keys.result)):
         return False
     there = find(store, f"{record.keys.model}/{MODEL_MANIFEST}")
-    if not (there and there.data == result.data) and not _has_newer(store, record):
-        with tempfile.TemporaryDirectory() as scratch:
-            _copy(store, record, result.data, Path(scratch), folder)
+    if not (there and there.data == result.data) and not _newer(store, record):
+        _copy(store, record, result.data, folder)
+        while newer := _newer(store, record):  # its files may lie under those that were just copied
+            record = newer
+            _copy(store, record, store.get(record.keys.result).data, None)
     return True
 
 
-def _has_newer(store: Store, record: RunRecord) -> bool:
-    numbers = later_generations(store.names(record.keys.generations))
-    return any(store.list(RunKeys(record.name, number).result) for number in numbers if number > record.generation)
+def _newer(store: Store, record: RunRecord) -> RunRecord | None:
+    """Of the newest generation that has a result, where it is a later one."""
+    later = (of for of in later_generations(store.names(record.keys.generations)) if of > record.generation)
+    newest = max((of for of in later if store.list(RunKeys(record.name, of).result)), default=None)
+    return replace(record, generation=newest) if newest else None
 
 
-def _copy(store: Store, record: RunRecord, result: bytes, scratch: Path, folder: Path | None) -> None:
+def _copy(store: Store, record: RunRecord, result: bytes, folder: Path | None) -> None:
     manifest = Result.read(result, f"{store.address}/{record.keys.result}")
     for name in (MODEL_MANIFEST, SUMS):  # without them the folder is no model
         store.delete(f"{record.keys.model}/{name}")
-    for name, sha256 in manifest.files.items():
-        path = folder / name if folder else scratch / "file"
-        if not folder:
-            store.download(f"{record.keys.attempt(manifest.attempt).model}/{name}", path)
-        if store.upload(f"{record.keys.model}/{name}", path) != sha256:
-            raise StorageFailed(
-                f"{name} of attempt {manifest.attempt} of {record.name} in {store.address} is not the file that was "
-                "published: its SHA-256 differs from that in result.json. Train again with fresh=True",
-                reason="damaged",
-            )
-        reach("file published")
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, sha256 in manifest.files.items():
+            path = folder / name if folder else Path(scratch, "file")
+            if not folder:
+                store.download(f"{record.keys.attempt(manifest.attempt).model}/{name}", path)
+            if store.upload(f"{record.keys.model}/{name}", path) != sha256:
+                raise StorageFailed(
+                    f"{name} of attempt {manifest.attempt} of {record.name} in {store.address} is not the file that "
+                    "was published: its SHA-256 differs from that in result.json. Train again with fresh=True",
+                    reason="damaged",
+                )
+            reach("file published")
     for entry in store.list(f"{record.keys.model}/"):
         if entry.key.removeprefix(f"{record.keys.model}/") not in manifest.files:
             store.delete(entry.key)  # of an earlier generation
