@@ -61,13 +61,33 @@ def train_func(parameters):
 """
 
 
+EVALUATES_LONG = (
+    SOURCE.replace(
+        "    with Session",
+        """    class Slow(Trainer):
+        def evaluate(self, *args, **kwargs):
+            print(f"evaluates after step {self.state.global_step}", flush=True)
+            return super().evaluate(*args, **kwargs)
+
+        def prediction_step(self, *args, **kwargs):
+            time.sleep(2)  # 10 batches per rank
+            return super().prediction_step(*args, **kwargs)
+
+    with Session""",
+    )
+    .replace("    from datasets.dist", "    import time\n    from datasets.dist")
+    .replace("trainer = Trainer(", "trainer = Slow(eval_dataset=small.rows(79, seed=1),")
+    .replace("session.arguments()", "session.arguments(eval_strategy='epoch')")
+)
+
+
 @pytest.fixture
 def job(tmp_path):
     jobs = []
 
-    def make(**settings):
+    def make(source=SOURCE, **settings):
         fields = {"epochs": 4, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600}
-        jobs.append(Job(tmp_path / str(len(jobs)), SOURCE, workers=2, grace=GRACE, **{**fields, **settings}))
+        jobs.append(Job(tmp_path / str(len(jobs)), source, workers=2, grace=GRACE, **{**fields, **settings}))
         return jobs[-1]
 
     yield make
@@ -117,6 +137,17 @@ def test_a_save_that_takes_8_seconds_is_completed_within_the_grace_period(job):
     assert 8 <= time.monotonic() - begun < GRACE
     done = [steps_of(pod) for pod in made.started]
     assert done[0] == done[1] == list(range(1, newest_of(made) + 1))
+
+
+def test_a_signal_during_a_long_evaluation_ends_it_and_the_steps_before_it_are_saved(job):
+    made = job(source=EVALUATES_LONG).start()
+    made.pods[0].says("evaluates after step 7")
+    begun = time.monotonic()
+    made.pods[1].signal(signal.SIGTERM)
+    codes = made.exit_codes()
+    assert codes[1] == 143 and codes[0] in (143, 145)
+    assert time.monotonic() - begun < 10
+    assert newest_of(made) == 7
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """Where a training goes on: in the epoch after the last that was saved, on another number of ranks, and where not."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
+from tests.faults.forks import passed
 from tests.faults.test_kills import LIMIT, ROOT
 from train_func.storage import open_store
 
@@ -57,7 +59,7 @@ def killed_at(step):
 def test_a_job_killed_when_epoch_two_is_saved_goes_on_with_the_first_step_of_epoch_three(tmp_path):
     settings = {"checkpoint_every": 3600, "own": {"save_strategy": "epoch"}, "waits": True}
     assert attempts(tmp_path / "whole", (2, None), **settings)[0] == [0, 0]
-    killed = {"point": "checkpoints deleted", "rank": 0, "nth": 2, "attempt": 1, "group": True}  # both ranks
+    killed = {"point": "checkpoints deleted", "rank": 0, "nth": 3, "attempt": 1, "group": True}  # both ranks
     codes = attempts(tmp_path / "killed", (2, killed), (2, None), **settings)
     assert codes == [[-9, -9], [0, 0]]
     for rank in range(2):
@@ -65,6 +67,49 @@ def test_a_job_killed_when_epoch_two_is_saved_goes_on_with_the_first_step_of_epo
         assert first_step(text) == 15  # of 21
         assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
     assert first_line(output(tmp_path / "killed", 2), "audit epoch=").startswith("audit epoch=3 rows=101 used_once=101")
+
+
+def moves(folder, number):
+    """How often rank 0 has moved the pointer to the newest checkpoint."""
+    return passed(folder, number, 0)["checkpoint pointer moved"]
+
+
+@pytest.mark.parametrize(
+    ("own", "begins_behind", "its_first"),
+    [
+        ({}, 7, 8),  # after the epoch
+        pytest.param({"eval_strategy": "steps", "eval_steps": 3}, 3, 4, marks=pytest.mark.slow),
+        pytest.param({"eval_strategy": "steps", "eval_steps": 7}, 7, 8, marks=pytest.mark.slow),
+    ],
+)
+def test_an_evaluation_that_was_under_way_is_made_up_for_and_no_step_is_done_again(
+    tmp_path, own, begins_behind, its_first
+):
+    settings = {"checkpoint_every": 3600, "own": own}
+    assert attempts(tmp_path / "whole", (2, None), **settings)[0] == [0, 0]
+    killed = {"point": "checkpoint pointer moved", "rank": 0, "nth": 1, "attempt": 1, "group": True}
+    slow = {"point": "evaluation", "nth": 1, "attempt": 1, "seconds": 2}  # until the state from before it is saved
+    codes = attempts(tmp_path / "killed", (2, [slow, killed]), (2, None), **settings)
+    assert codes == [[-9, -9], [0, 0]]
+    for rank in range(2):
+        text = output(tmp_path / "killed", 2, rank)
+        assert first_step(text) == its_first
+        assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
+    assert f"goes on behind step {begins_behind}" in output(tmp_path / "killed", 2)
+
+
+def test_a_vote_to_stop_that_was_saved_ends_the_training_before_its_next_step(tmp_path):
+    own = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    settings = {"to_best": True, "epochs": 6, "learning_rate": 0.01, "checkpoint_every": 3600, "own": own}
+    assert attempts(tmp_path / "whole", (2, None), waits=True, **settings)[0] == [0, 0]
+    num_steps = result(tmp_path / "whole")["step"]
+    assert num_steps < 42  # the callback for early stopping has voted
+    killed = {"point": "checkpoint pointer moved", "nth": moves(tmp_path / "whole", 1), "group": True, "attempt": 1}
+    codes = attempts(tmp_path / "killed", (2, killed), (2, None), waits=True, **settings)
+    assert codes == [[-9, -9], [0, 0]]
+    assert not re.search(r"^step \d+ is done", output(tmp_path / "killed", 2), re.MULTILINE)
+    for rank in range(2):
+        assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
 
 
 @pytest.mark.parametrize("size", [3, pytest.param(1, marks=pytest.mark.slow)])

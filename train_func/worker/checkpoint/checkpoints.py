@@ -7,6 +7,7 @@ it. Loads no torch until a checkpoint is read.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -21,7 +22,7 @@ from train_func.storage import Store
 from train_func.storage.store import ignore
 from train_func.worker.checkpoint.lead import Lead
 from train_func.worker.checkpoint.manifest import FileEntry, Kept, Manifest, Pointer, sha256_of
-from train_func.worker.checkpoint.rebuilding import all_useless, manifests_in, place_of, rebuilt
+from train_func.worker.checkpoint.rebuilding import all_useless, folder_of, manifests_in, place_of, rebuilt
 from train_func.worker.checkpoint.retention import check_stored, delete_others
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Checkpoints:
         self._lead = Lead(store, self._key, record.name, attempt)
         self._manifests: dict[str, Manifest] = {}
         """By key, those that the pointer names and this process has written or verified."""
+        self._begun: Counter[int] = Counter()
+        """How often a checkpoint of each step was begun: one that the pointer names is never written over."""
         self._unfinished: str | None = None
         """Folder of a checkpoint that failed before the pointer could have named it."""
         self.not_deleted: StorageFailed | None = None
@@ -123,7 +126,8 @@ class Checkpoints:
                 checkpoints there were are as they were.
         """
         self._delete_unfinished()
-        self._unfinished = folder = f"{self._folder}/{self._attempt}/{step}"
+        self._unfinished = folder = folder_of(self._folder, self._attempt, step, self._begun[step])
+        self._begun[step] += 1
         files: dict[str, FileEntry] = {}
         for name, path in paths.items():
             key, size = f"{folder}/{name}.safetensors", path.stat().st_size
@@ -214,7 +218,8 @@ class Checkpoints:
         manifest = Manifest.from_json(data, where)
         if (manifest.run, manifest.generation) != (self._record.name, self._record.generation):
             raise _useless(kept.key, f"it is of {manifest.run}, generation {manifest.generation}")
-        if (manifest.attempt, manifest.step) != place_of(kept.key, self._folder) or manifest.step != kept.step:
+        place = place_of(kept.key, self._folder)
+        if place is None or (manifest.attempt, manifest.step) != place[:2] or manifest.step != kept.step:
             raise _useless(kept.key, f"it is of attempt {manifest.attempt}, step {manifest.step}")
         if manifest.fingerprint != self._fingerprint:
             raise _useless(kept.key, "it was saved by a training on another plan or model")

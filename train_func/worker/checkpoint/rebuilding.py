@@ -1,5 +1,7 @@
 """A pointer that is damaged or gone is made anew of the manifests that lie in the store."""
 
+import re
+
 from train_func.counted import counted, listed
 from train_func.errors import StorageFailed
 from train_func.layout import CHECKPOINT_MANIFEST
@@ -7,16 +9,19 @@ from train_func.storage import Store
 from train_func.worker.checkpoint.manifest import Kept, Pointer, sha256_of
 
 
-def place_of(key: str, folder: str) -> tuple[int, int] | None:
-    """Attempt and step of the checkpoint in ``folder`` whose manifest has this key; None where it is none's."""
-    parts = key.removeprefix(f"{folder}/").split("/")
-    if len(parts) != 3 or parts[2] != CHECKPOINT_MANIFEST or not (parts[0].isdecimal() and parts[1].isdecimal()):
-        return None
-    return int(parts[0]), int(parts[1])
+def folder_of(folder: str, attempt: int, step: int, number: int) -> str:
+    """Of a checkpoint in ``folder``; ``number``: how often the attempt has begun one of this step before."""
+    return f"{folder}/{attempt}/{step}" + (f".{number}" if number else "")
+
+
+def place_of(key: str, folder: str) -> tuple[int, int, int] | None:
+    """Attempt, step and number of the checkpoint in ``folder`` whose manifest has this key; None if it is none's."""
+    found = re.fullmatch(rf"(\d+)/(\d+)(?:\.(\d+))?/{re.escape(CHECKPOINT_MANIFEST)}", key.removeprefix(f"{folder}/"))
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
 
 
 def manifests_in(store: Store, folder: str) -> tuple[Kept, ...]:
-    """Those of the checkpoints in ``folder``, whether or not a pointer names them: by attempt and step, newest first."""
+    """Those of the checkpoints in ``folder``, whether or not a pointer names them; the newest first."""
     keys = [entry.key for entry in store.list(f"{folder}/")]
     places = {place: of for of in keys if (place := place_of(of, folder))}
     newest = sorted(places, reverse=True)

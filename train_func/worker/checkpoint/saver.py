@@ -138,6 +138,7 @@ class Saver:
         begun = time.monotonic()
         try:
             if not self._copy_lasting(copy, lasting):
+                self.hasten()
                 return
             made = self._write(taken, copy)
         except _GivenUp:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -160,11 +160,20 @@ class Checkpointing:
             self._saver.hasten()
 
     @progress_mark.within(Phase.SAVING)
-    def decide(self, counts: Sequence[int], step: int, take: Callable[[], Parts], *, is_over: bool = False) -> None:
+    def decide(
+        self,
+        counts: Sequence[int],
+        step: int,
+        take: Callable[[], Parts],
+        *,
+        is_over: bool = False,
+        is_long: bool = False,
+    ) -> None:
         """Between two steps, ``step`` of them done: saves what ``take`` gives, and stops, where that was voted for.
 
-        ``counts``: those of ``votes``, summed over all ranks; ``is_over``: no step comes after this. The state that was
-        restored is not saved again: what ends the ranks before they have done a step would be taken for progress.
+        ``counts``: those of ``votes``, summed over all ranks; ``is_over``: no step comes after this; ``is_long``: none
+        for a long time. The state that was restored is not saved again: what ends the ranks before they have done a
+        step would be taken for progress.
 
         Raises:
             InvalidInput: (cause "code") the state holds what is neither a tensor nor plain.
@@ -176,11 +185,16 @@ class Checkpointing:
             world.on_rank_zero(self._raise_fenced)
         if is_stopped:
             world.on_rank_zero(self._finish_slow)
-        if step != self._begun_at and (is_due or is_stopped or (is_over and is_worth_it)):
+        if step != self._begun_at and (is_due or is_stopped or is_long or (is_over and is_worth_it)):
             self._save(step, world.on_all_ranks(take))
         if is_stopped:
-            world.on_rank_zero(self._finish)
-            raise stop_flag.stopped_after(step)
+            self.stop(step)
+
+    @progress_mark.within(Phase.SAVING)
+    def stop(self, step: int) -> NoReturn:
+        """Raises StopSignal on every rank when what was begun is saved; StorageFailed as ``decide`` does."""
+        world.on_rank_zero(self._finish)
+        raise stop_flag.stopped_after(step)
 
     def _save(self, step: int, parts: Parts) -> None:
         own = world.on_all_ranks(lambda: State.of(parts.rank, of_rank(world.rank())).to_bytes())

@@ -6,7 +6,7 @@ counted it together: requests to act (``Actions``) after a step, an epoch, a log
 (``StopVotes``) along with the items of the next step, or at the end of an epoch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,31 +36,31 @@ class Actions:
         call_event = callbacks.call_event
 
         def collected(event: str, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-            before = _flags_of(control, ACTIONS)
+            before = flags_of(control, ACTIONS)
             after: TrainerControl = call_event(event, args, state, control, **kwargs)
             if event == "on_step_begin":
                 self._put_off.clear()  # as transformers takes back its flags
             elif event == "on_log":
-                new = _flags_of(after, ACTIONS) - before
+                new = flags_of(after, ACTIONS) - before
                 self._put_off |= new
-                _set(after, ACTIONS, _flags_of(after, ACTIONS) - new)
+                set_flags(after, ACTIONS, flags_of(after, ACTIONS) - new)
             return after
 
         callbacks.call_event = collected
 
     def begin(self, device: torch.device) -> None:
         """Collective, before an epoch: finds out whether any rank has callbacks by which ranks may differ."""
-        own = sum(type(callback).__module__.split(".")[0] not in ALIKE for callback in self._callbacks.callbacks)
+        own = sum(not is_of_libraries(callback) for callback in self._callbacks.callbacks)
         self._differ = bool(world.total(torch.tensor(own, device=device)))
 
     def agree(self, control: TrainerControl, device: torch.device) -> None:
         """Collective: sets the flags of ``control`` that a callback has set on any rank."""
         if not self._differ:
             return
-        own = _flags_of(control, ACTIONS) | self._put_off
+        own = flags_of(control, ACTIONS) | self._put_off
         self._put_off.clear()
         counts = world.total(torch.tensor([int(flag in own) for flag in ACTIONS], device=device)).tolist()
-        _set(control, ACTIONS, {flag for flag, count in zip(ACTIONS, counts, strict=True) if count})
+        set_flags(control, ACTIONS, {flag for flag, count in zip(ACTIONS, counts, strict=True) if count})
 
 
 class StopVotes:
@@ -75,8 +75,8 @@ class StopVotes:
 
         def collected(*args: Any, **kwargs: Any) -> TrainerControl:
             control: TrainerControl = call_event(*args, **kwargs)
-            self._asked |= _flags_of(control, STOPS)
-            _set(control, STOPS, set())
+            self._asked |= flags_of(control, STOPS)
+            set_flags(control, STOPS, set())
             return control
 
         callbacks.call_event = collected
@@ -101,7 +101,7 @@ class StopVotes:
         """
         decided = {flag for flag, count in zip(STOPS, counts, strict=True) if count}
         self.clear()
-        _set(control, STOPS, decided)
+        set_flags(control, STOPS, decided)
         return bool(decided)
 
     def clear(self) -> None:
@@ -109,10 +109,29 @@ class StopVotes:
         self._asked.clear()
 
 
-def _flags_of(control: TrainerControl, flags: Sequence[str]) -> set[str]:
+def leave_out(callbacks: CallbackHandler, event: str, is_known: Callable[[], bool]) -> None:
+    """From now on, ``callbacks`` are not told of this event where they know of it already."""
+    call_event = callbacks.call_event
+
+    def called(name: str, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        known = name == event and is_known()
+        after: TrainerControl = control if known else call_event(name, args, state, control, **kwargs)
+        return after
+
+    callbacks.call_event = called
+
+
+def is_of_libraries(callback: Any) -> bool:
+    """Whether it is one of transformers or of this package."""
+    return type(callback).__module__.split(".")[0] in ALIKE
+
+
+def flags_of(control: TrainerControl, flags: Sequence[str]) -> set[str]:
+    """Those of ``flags`` that are set."""
     return {flag for flag in flags if getattr(control, flag)}
 
 
-def _set(control: TrainerControl, flags: Sequence[str], chosen: set[str]) -> None:
+def set_flags(control: TrainerControl, flags: Sequence[str], chosen: set[str]) -> None:
+    """Sets those of ``flags`` that are chosen, and no other."""
     for flag in flags:
         setattr(control, flag, flag in chosen)

@@ -166,8 +166,19 @@ def _predict_all(
     mine = list(enumerate(batches))[world.rank() :: world.size()]
 
     def predicted() -> list[_Part]:
+        found: list[_Part] = []
         with progress_mark.within(Phase.EVALUATION):
-            return [_predict(trainer, rows, *batch, collator, ignore_keys, keep) for batch in mine]
+            for number, batch in enumerate(mine, 1):
+                has_failed = True
+                try:
+                    found.append(_predict(trainer, rows, *batch, collator, ignore_keys, keep))
+                    has_failed = False
+                finally:
+                    every_rank_has_one = number <= len(batches) // world.size()
+                    is_broken_off = every_rank_has_one and trainer.is_broken_off(has_failed=has_failed)
+                if is_broken_off:
+                    break
+        return found
 
     own = world.on_all_ranks(predicted)
     parts = [part for of_rank in world.gather(own) for part in of_rank]

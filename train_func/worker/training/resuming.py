@@ -5,7 +5,9 @@ to throw them away. Here ``save_strategy`` asks for a checkpoint in the store, a
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -18,12 +20,16 @@ from train_func.worker.pod import progress_mark, stop_flag
 from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import best, trainer_state, weights, world
 from train_func.worker.training.audit import Coverage
+from train_func.worker.training.callback_state import UnsavedState
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored
-from train_func.worker.training.control_flags import STOPS, StopVotes
+from train_func.worker.training.control_flags import ACTIONS, STOPS, StopVotes, flags_of, leave_out, set_flags
 from train_func.worker.training.trainer_state import kept_row_ids, row_ids_in
 
 if TYPE_CHECKING:
     from train_func.worker.training.plan import PlanFacts
+
+
+SHORT = 5.0  # seconds of an evaluation that a signal to stop may wait for
 
 
 class ResumingTrainer(transformers.Trainer):
@@ -42,6 +48,7 @@ class ResumingTrainer(transformers.Trainer):
         """Row ids, by micro-batch, in the epoch."""
         self._stop_votes = StopVotes()
         self._stop_votes.collect(self.callback_handler)
+        leave_out(self.callback_handler, "on_epoch_begin", self._has_no_steps_left)
         self._checkpointing: Checkpointing | None = None
         self._restored: Restored | None = None
         """Until all of it has found its place."""
@@ -51,7 +58,23 @@ class ResumingTrainer(transformers.Trainer):
         """On rank 0: the step of the best evaluation and its weights."""
         self._loaded_step: int | None = None
         """When the best weights were loaded at the end, the step that they are of."""
+        self._place = (0, 0)
+        """The epoch that is trained, from 0, and how many steps of it are done."""
+        self._is_epoch_over = False
+        self._seconds: float | None = None
+        """How long the last evaluation has taken."""
+        self._may_stop = False
+        """In an evaluation: the state from before it is saved, or on its way."""
+        self._random: dict[str, Any] | None = None
+        """To be put back where the training goes on."""
         self.callback_handler.callbacks.insert(0, _Moments(self))  # before any that draws
+
+    def _has_no_steps_left(self) -> bool:
+        """Whether the training goes on behind the last step of an epoch, and callbacks know of its begin."""
+        if self._restored is None:
+            return False
+        training, pending = self._restored.training, self._restored.training.get("pending") or {}
+        return bool(training["num_steps"] == self._facts.steps_per_epoch or pending.get("is_epoch_over"))
 
     @progress_mark.within(Phase.OUTSIDE)
     def train(
@@ -65,6 +88,7 @@ class ResumingTrainer(transformers.Trainer):
         if (begin := type(self).checkpoints) is None:
             return super().train(None, trial, ignore_keys_for_eval)
         self._checkpointing = begin(trainer_state.made_of(self, self._facts))
+        self._unsaved = UnsavedState(self.callback_handler.callbacks)
         with stop_flag.deferred():
             self._restored = self._checkpointing.restore(self.args.device)
             result = super().train(None, trial, ignore_keys_for_eval)
@@ -88,10 +112,43 @@ class ResumingTrainer(transformers.Trainer):
         return self._restored.training["epoch"], 0
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Saved before, where it may take long: whoever goes on from there evaluates first."""
         if self._restored:  # eval_on_start was done by the attempt that started
             return {}
-        metrics: dict[str, float] = super()._evaluate(*args, **kwargs)
+        self._save_before_evaluation()
+        begun = time.monotonic()
+        try:
+            metrics: dict[str, float] = super()._evaluate(*args, **kwargs)
+        finally:
+            self._may_stop = False
+        self._seconds = time.monotonic() - begun
         return metrics
+
+    def _save_before_evaluation(self) -> None:
+        if not self._checkpointing or self.state.global_step == self._begun_at:
+            return
+        is_long = self._seconds is None or self._seconds > SHORT
+        votes = torch.tensor([*self._checkpointing.votes(), int(is_long)], device=self.args.device)
+        *counts, num_long = world.total(votes).tolist()
+        flags = sorted(flags_of(self.control, (*ACTIONS, *STOPS)))
+        pending = {"flags": flags, "is_epoch_over": self._is_epoch_over}
+        self._checkpointing.decide(
+            counts, self.state.global_step, partial(self._parts, *self._place, pending), is_long=bool(num_long)
+        )
+        self._may_stop = bool(num_long)
+
+    def is_broken_off(self, *, has_failed: bool) -> bool:
+        """Collective, between two batches of an evaluation: whether a rank has failed there.
+
+        Raises StopSignal on every rank when a signal has come to one, and the state is saved.
+        """
+        if not (self._may_stop and self._checkpointing):
+            return False
+        votes = torch.tensor([int(has_failed), int(stop_flag.requested())])
+        num_failed, num_stopped = world.total(votes).tolist()
+        if num_stopped and not num_failed:
+            self._checkpointing.stop(self.state.global_step)
+        return bool(num_failed)
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         prepared = super()._prepare_for_training(*args, **kwargs)
@@ -104,23 +161,37 @@ class ResumingTrainer(transformers.Trainer):
         epoch = kwargs["epoch"]
         kwargs["train_dataloader"].set_epoch(epoch)  # transformers leaves it out where it skips steps
         self._used.clear()
+        self._place, self._is_epoch_over, pending = (epoch, 0), False, None
         if restored := self._restored:
             self._used.extend(tuple(row_ids_in(of["used"])) for of in (restored.rank, *restored.lost))
             if skipped := restored.training["num_steps"] * self._facts.accumulation:
-                self._random = restored.rank["random"]
+                self._random, pending = restored.rank["random"], restored.training.get("pending")
                 kwargs |= {"resume_from_checkpoint": "", "epochs_trained": epoch}
                 kwargs |= {"steps_trained_in_current_epoch": skipped}
         self._restored = restored = None  # the weights in it are not held twice
-        progress_mark.mark(Phase.OUTSIDE)  # until the first batch is loaded: processes that load may start first
-        super()._run_epoch(*args, **kwargs)
+        if pending:
+            self._make_up_for(pending, kwargs)
+        if not self._is_epoch_over:
+            progress_mark.mark(Phase.OUTSIDE)  # until the first batch is loaded: processes that load may start first
+            super()._run_epoch(*args, **kwargs)
         counts = world.total(torch.tensor(self._votes(), device=self.args.device)).tolist()
         self._stop_votes.decide(counts[: len(STOPS)], self.control)
         self._save_and_stop(counts, epoch + 1, 0)
         progress_mark.mark(Phase.OUTSIDE)
 
+    def _make_up_for(self, pending: Mapping[str, Any], of_epoch: Mapping[str, Any]) -> None:
+        """The evaluation that came next when the state was saved, and what follows from it."""
+        self._load_rng_state(None)
+        set_flags(self.control, (*ACTIONS, *STOPS), set(pending["flags"]))
+        self._is_epoch_over = pending["is_epoch_over"]
+        given = (of_epoch[name] for name in ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time"))
+        self._maybe_log_save_evaluate(self._tr_loss, None, *given)
+
     def _load_rng_state(self, checkpoint: Any) -> None:
         """transformers asks when it has come to where a restored training goes on."""
-        trainer_state.restore_random(self._random)
+        if self._random:
+            trainer_state.restore_random(self._random)
+        self._random = None
 
     def _votes(self) -> list[int]:
         """Of this rank, to be added up over the ranks, at every step and at the end of every epoch."""
@@ -131,27 +202,32 @@ class ResumingTrainer(transformers.Trainer):
 
         ``counts``: those of ``_votes``, summed over all ranks. What callbacks voted for counts after the first step.
         """
-        if not self._used or self.state.global_step == self._begun_at:
+        if not self._used:
             return False
         self._save_and_stop(counts, epoch, num_steps)
         return self._stop_votes.decide(counts[: len(STOPS)], self.control)
 
     def _save_and_stop(self, counts: Sequence[int], epoch: int, num_steps: int) -> None:
         is_over = self.control.should_training_stop or epoch == self._facts.num_epochs
-
-        def parts() -> Parts:
-            place = {
-                "epoch": self._facts.num_epochs if is_over else epoch,
-                "num_steps": num_steps,
-                "coverage": [dataclasses.asdict(of) for of in self.coverage],
-            }
-            used = kept_row_ids([row for row_ids in self._used for row in row_ids] if num_steps else [])
-            rank = trainer_state.of_rank(self, used, self._stop_votes.asked)
-            training, frozen = {**trainer_state.of_training(self), **place}, trainer_state.frozen(self.model)
-            return Parts(training, rank, trainer_state.lasting(self), frozen, self._best)
-
         if self._checkpointing:
-            self._checkpointing.decide(counts[len(STOPS) :], self.state.global_step, parts, is_over=is_over)
+            place = self._facts.num_epochs if is_over else epoch, num_steps
+            take = partial(self._parts, *place)
+            self._checkpointing.decide(counts[len(STOPS) :], self.state.global_step, take, is_over=is_over)
+
+    def _parts(self, epoch: int, num_steps: int, pending: Mapping[str, Any] | None = None) -> Parts:
+        """``pending``: of an evaluation that comes before anything else."""
+        if text := self._unsaved.note():
+            world.note(text)
+        place = {
+            "epoch": epoch,
+            "num_steps": num_steps,
+            "pending": pending,
+            "coverage": [dataclasses.asdict(of) for of in self.coverage],
+        }
+        used = kept_row_ids([row for row_ids in self._used for row in row_ids] if num_steps else [])
+        rank = trainer_state.of_rank(self, used, self._stop_votes.asked)
+        training, frozen = {**trainer_state.of_training(self), **place}, trainer_state.frozen(self.model)
+        return Parts(training, rank, trainer_state.lasting(self), frozen, self._best)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """What ``save_strategy`` asks for: a checkpoint between this step and the next, and the best weights kept."""
@@ -193,6 +269,9 @@ class _Moments(TrainerCallback):
         restored = self._trainer._restored
         if restored and not restored.training["num_steps"]:  # else when transformers has come to the step
             trainer_state.restore_random(restored.rank["random"])
+
+    def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:
+        self._trainer._is_epoch_over = True
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         reach("update")

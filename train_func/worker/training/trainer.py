@@ -119,10 +119,11 @@ class Trainer(ResumingTrainer):
         """
         step = Step(islice(epoch_iterator, num_batches), self.items, device, self._votes())
         epoch, num_steps = divmod(step.now.place.step, self._facts.steps_per_epoch)
+        self._place = (epoch, num_steps)
         if self._decide(step.votes, epoch, num_steps):
             self._is_broken_off = True
             return [], None
-        self._step = step
+        self._step, self._place = step, (epoch, num_steps + 1)  # as soon as it is done
         return step, None
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers.trainer_callback import ExportableState, TrainerState
+from transformers.trainer_callback import ExportableState, TrainerCallback, TrainerState
 
 from train_func.worker.checkpoint.state import State
+from train_func.worker.training.control_flags import is_of_libraries
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -46,10 +47,19 @@ def of_training(trainer: "Trainer") -> dict[str, Any]:
 
 def lasting(trainer: "Trainer") -> frozenset[int]:
     """Addresses of the tensors that nothing but the optimizer's step changes."""
+    if any(_may_change_weights(of) for of in trainer.callback_handler.callbacks):
+        return frozenset()
     model = trainer.accelerator.unwrap_model(trainer.model)
     of_optimizer = (of for state in trainer.optimizer.state.values() for of in state.values())
     tensors = [*model.parameters(), *(of for of in of_optimizer if isinstance(of, torch.Tensor))]
     return frozenset(tensor.data_ptr() for tensor in tensors)
+
+
+def _may_change_weights(callback: Any) -> bool:
+    """Whether it is called between the begin of a step and the optimizer's; ``.data`` raises no version of a tensor."""
+    own = type(callback)
+    moments = (own.on_step_begin, own.on_substep_end)
+    return not is_of_libraries(callback) and moments != (TrainerCallback.on_step_begin, TrainerCallback.on_substep_end)
 
 
 def frozen(model: torch.nn.Module) -> frozenset[int]:
