@@ -17,7 +17,7 @@ from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker.inputs.locate import Wanted, stored
-from train_func.worker.pod.publish import _has_newer
+from train_func.worker.pod.publish import _newer
 
 RECORD = provisional(Run(workers=2), "s3://unnamed")
 NUM_RUNS = 7
@@ -86,7 +86,7 @@ def state(store):
 
 
 def newer(store):
-    assert _has_newer(store, RECORD)
+    assert _newer(store, RECORD)
 
 
 def missing_input(store):
