@@ -14,6 +14,7 @@ import time
 import traceback
 from pathlib import Path
 
+from tests.faults.trainings import LATER
 from train_func import failpoint as failpoints
 
 KILL, STOP = 1.0, 60.0  # seconds that the others have when one was killed, or has ended by itself
@@ -27,8 +28,10 @@ class Ended(Exception):
 def attempt(program, number, world_size, folder, *, failpoint=None, **others):
     """Runs ``program(folder, **others)`` on so many ranks; returns their exit codes, negative for a signal.
 
-    ``failpoint``: the one that is armed, or a list of them.
+    ``failpoint``: the one that is armed, or a list of them; see ``trainings.begin_publication`` for their ``part``.
     """
+    armed = failpoint if isinstance(failpoint, list) else [failpoint] if failpoint else []
+    later = [of for of in armed if of.get("part") == "publication"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -47,7 +50,8 @@ def attempt(program, number, world_size, folder, *, failpoint=None, **others):
             "TRAIN_FUNC_ATTEMPT": number,
             "TRAIN_FUNC_WORK_DIR": work,
             "TRAIN_FUNC_HOME": folder / "home",
-            failpoints.VARIABLE: json.dumps(failpoint or []),
+            failpoints.VARIABLE: json.dumps([of for of in armed if of not in later]),
+            LATER: json.dumps(later),
         }
         pid = os.fork()
         if pid == 0:
@@ -111,6 +115,12 @@ def output(folder, number, rank):
 def passed(folder, number, rank):
     """How often the rank, which has ended by itself, has come to each failpoint."""
     return json.loads((folder / f"attempt-{number}" / f"rank-{rank}" / "passed.json").read_text())
+
+
+def trained(folder, number, rank):
+    """The same of when its training was over; None where it has not come so far."""
+    path = folder / f"attempt-{number}" / f"rank-{rank}" / "trained.json"
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def in_child(call):

@@ -1,16 +1,16 @@
-"""python -m tests.faults.kills FOLDER [--training with_trainer] [--seeds 0:100] [--how kill]
+"""python -m tests.faults.kills FOLDER [--training with_trainer] [--seeds 0:100] [--how kill | stop]
 
 Ends ranks of a training at drawn points, lets it go on, in half of the seeds ends it once more, and compares what all
 ranks leave with the undisturbed training, bit for bit. The points are those that the undisturbed training passes.
 Prints one line of JSON for each seed; a seed whose line is in FOLDER/found.jsonl already, found with the same code, is
-not run again. Exits with 1 where a seed left something else, or, told to stop, lost a step.
+not run again. Exits with 1 where a seed left something else, did not go on behind the newest checkpoint, or, told to
+stop, lost a step; where no rank was ended at the drawn point; and where the server that a training needs is missing.
 """
 
 import argparse
 import contextlib
 import json
 import os
-import random
 import shutil
 import sys
 import time
@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import forks, left, trainings
+from tests.faults.drawn import PUBLICATION, TRAINING, points
 from tests.s3_servers import s3_server
 from train_func.storage import disk, s3_files
 
@@ -42,19 +43,12 @@ def program_of(training):
     return getattr(trainings, training, trainings.with_trainer)
 
 
-def draw(chance, passed):
-    """A point, a rank, and which time, of those that the ranks have passed; early ones more often."""
-    point = chance.choice(sorted({name for of_rank in passed for name in of_rank}))
-    rank = chance.choice([rank for rank, of_rank in enumerate(passed) if point in of_rank])
-    return {"point": point, "rank": rank, "nth": chance.randint(1, chance.randint(1, passed[rank][point]))}
-
-
 class Training:
     """One of VARIANTS, its attempts in a folder of their own."""
 
     def __init__(self, name, folder, bucket):
         """``bucket``: address of one on a server, of which nothing is left in later calls of this program."""
-        self.name, self.folder, self.codes, self.far = name, folder, [], []
+        self.name, self.folder, self.codes, self.far, self.saved = name, folder, [], [], []
         self.store = f"{bucket}/{folder.name}-{time.time_ns()}" if name in SERVED else (folder / "store").as_uri()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -67,7 +61,9 @@ class Training:
         settings = {**VARIANTS[self.name], "store": self.store}
         codes = forks.attempt(program_of(self.name), number, RANKS, self.folder, failpoint=armed, **settings)
         self.codes.append(codes)
-        self.far.append(left.published(self.store))
+        far, saved = left.in_store(self.store)
+        self.far.append(far)
+        self.saved.append(saved)
         return codes
 
     def go_on(self, armed=()):
@@ -85,12 +81,25 @@ class Training:
 
     def has_come_to(self, drawn):
         """Whether a rank of the first attempt, which all have ended by themselves, has come to the drawn point."""
-        return forks.passed(self.folder, 1, drawn["rank"]).get(drawn["point"], 0) >= drawn["nth"]
+        point, rank = drawn["point"], drawn["rank"]
+        trained, passed = (of(self.folder, 1, rank).get(point, 0) for of in (forks.trained, forks.passed))
+        return {TRAINING: trained, PUBLICATION: passed - trained}[drawn["part"]] >= drawn["nth"]
+
+    def mark(self, number):
+        """The file that the failpoint of an attempt makes right before it ends its rank."""
+        return self.folder / f"mark-{number}"
 
     def steps(self):
         """By rank and attempt."""
         numbers = range(1, len(self.codes) + 1)
         return [[left.steps_of(self.folder, number, rank) for number in numbers] for rank in range(RANKS)]
+
+    def restored(self):
+        """By attempt and rank."""
+        return [
+            [left.restored(self.folder, number, rank) for rank in range(RANKS)]
+            for number, _ in enumerate(self.codes, 1)
+        ]
 
 
 def undisturbed(folder, name, code, bucket):
@@ -105,17 +114,20 @@ def undisturbed(folder, name, code, bucket):
     assert len(halved.codes) == 2, halved.codes
     found = {"code": code, "left": whole.left(), "num_steps": len(whole.steps()[0][0])}
     found["passed"] = [whole.passed(), halved.passed()]
+    found["trained"] = [forks.trained(whole.folder, 1, rank) for rank in range(RANKS)]
+    if "to_best" in VARIANTS[name]:  # else it would not show whether early stopping and the best step are restored
+        assert found["num_steps"] < VARIANTS[name]["epochs"] * trainings.STEPS_PER_EPOCH, found
+        assert 0 < found["left"]["rank 0: best_step"] < found["num_steps"], found
     path.write_text(json.dumps(found))
     return found
 
 
-def disturbed(training, seed, how, expected):
+def disturbed(training, drawn, how, expected):
     """What happened to a training whose ranks were ended at drawn points, and how what it left differs."""
-    chance = random.Random(f"{training.name} {how} {seed}")
-    drawn = [draw(chance, of_attempt) for of_attempt in expected["passed"][: chance.randint(1, 2)]]
     signal = {"signal": 15} if how == "stop" else {}
     while True:
-        training.go_on([{**of, "attempt": number, **signal} for number, of in enumerate(drawn, 1)])
+        marked = [{**of, "attempt": number, "mark": str(training.mark(number))} for number, of in enumerate(drawn, 1)]
+        training.go_on([{**of, **signal} for of in marked])
         if any(training.codes[0]) or training.has_come_to(drawn[0]):
             break
         drawn[0]["nth"] //= 2  # it ended before it came there
@@ -124,7 +136,10 @@ def disturbed(training, seed, how, expected):
     return {
         "drawn": drawn,
         "codes": training.codes,
+        "marks": [training.mark(number).exists() for number, _ in enumerate(drawn, 1)],
         "published": training.far,
+        "saved": training.saved,
+        "restored": training.restored(),
         "steps": training.steps(),
         "num_steps": expected["num_steps"],
         "differs": sorted(name for name in {**expected["left"], **now} if now.get(name) != expected["left"].get(name)),
@@ -139,13 +154,15 @@ def known_of(lines, of):
 
 def find(given, bucket):
     """The line of every seed."""
-    of = {"training": given.training, "how": given.how, "code": left.code_sha256()}
+    of = {"training": given.training, "how": given.how, "given": given.drawn, "code": left.code_sha256()}
     lines = given.folder / "found.jsonl"
     done, expected = known_of(lines, of), undisturbed(given.folder, given.training, of["code"], bucket)
     for seed in given.seeds:
         if seed not in done:
             training = Training(given.training, given.folder / f"{given.training}-{given.how}-{seed}", bucket)
-            done[seed] = {**of, "seed": seed, **disturbed(training, seed, given.how, expected)}
+            drawn = points(seed, given.training, expected, given.how, is_of_s3=given.training in SERVED)
+            drawn = [dict(given.drawn[seed])] if given.drawn else drawn
+            done[seed] = {**of, "seed": seed, **disturbed(training, drawn, given.how, expected)}
             with lines.open("a") as file:
                 file.write(json.dumps(done[seed]) + "\n")
             if not left.faults(done[seed]):
@@ -172,7 +189,9 @@ def main():
     parser.add_argument("--training", choices=sorted(VARIANTS), default="with_trainer")
     parser.add_argument("--seeds", default="0:100", type=lambda text: range(*map(int, text.split(":"))))
     parser.add_argument("--how", choices=["kill", "stop"], default="kill")
+    parser.add_argument("--drawn", action="append", type=json.loads, help="JSON of a point, in place of a seed")
     given = parser.parse_args()
+    given.seeds = range(len(given.drawn)) if given.drawn else given.seeds
     given.folder = given.folder.resolve()
     given.folder.mkdir(parents=True, exist_ok=True)
     disk.CHUNK = s3_files.CHUNK = CHUNK
@@ -181,13 +200,13 @@ def main():
         with server_for(given.training, given.folder) as bucket:
             found = find(given, bucket)
     except pytest.skip.Exception as missing:
-        print(f"NOT RUN: {given.training}, {given.how}: {missing}", file=sys.stderr)
-        return
+        sys.exit(f"NOT RUN: {given.training}, {given.how}: {missing}")
     bad = {of["seed"]: faults for of in found if (faults := left.faults(of))}
     times = Counter(sum(any(codes) for codes in of["codes"]) for of in found)
     print(
         f"{given.training}, {given.how}: {len(found) - len(bad)} of {len(found)} as undisturbed; "
-        f"ended once {times[1]}, twice {times[2]}, never {times[0]}; {time.monotonic() - begun:.0f} s; others: {bad}",
+        f"ended once {times[1]}, twice {times[2]}, never {times[0]}; {time.monotonic() - begun:.0f} s; others: {bad}\n"
+        f"{left.summary(found)}",
         file=sys.stderr,
     )
     sys.exit(bool(bad))

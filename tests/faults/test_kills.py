@@ -3,22 +3,23 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.faults import left
+from tests.faults.drawn import points
 from tests.s3_servers import needed
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 1200  # seconds; only a hang comes near it
 
 
-def found_by(folder, training, how, seeds):
-    """What happened for each seed; the program forks, and so runs apart from pytest's threads."""
-    given = ["--training", training, "--how", how, "--seeds", seeds]
+def found_by(folder, training, how, *given):
+    """What happened for each seed or point; the program forks, and so runs apart from pytest's threads."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.kills", str(folder), *given],
+        [sys.executable, "-m", "tests.faults.kills", str(folder), "--training", training, "--how", how, *given],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -28,35 +29,72 @@ def found_by(folder, training, how, seeds):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def at(point, rank, nth):
+    return {"point": point, "rank": rank, "part": "training", "nth": nth}
+
+
+IN_STEP = at("backward", 1, 18)  # of 21, in the middle of an epoch
+IN_SAVE = at("checkpoint file uploaded", 0, 8)  # the second of three files of the third checkpoint
+IN_OWN_STEP = at("updated", 0, 18)
+
+
 @pytest.mark.parametrize(
-    "training",
-    [
-        "with_trainer",
-        "with_own_loop",
-        pytest.param("to_the_best", marks=pytest.mark.slow),
-        pytest.param("saving_the_best", marks=pytest.mark.slow),
-        pytest.param("on_minio", marks=pytest.mark.slow),
-    ],
+    ("training", "kills"), [("with_trainer", [IN_STEP, IN_SAVE]), ("with_own_loop", [IN_OWN_STEP])]
 )
-def test_a_killed_training_ends_bit_for_bit_as_the_undisturbed_one(tmp_path, training):
+def test_a_killed_training_goes_on_behind_its_checkpoint_and_ends_bit_for_bit_as_undisturbed(tmp_path, training, kills):
+    given = [word for point in kills for word in ("--drawn", json.dumps(point))]
+    for found, point in zip(found_by(tmp_path, training, "kill", *given), kills, strict=True):
+        assert left.faults(found) == []
+        assert found["marks"] == [True]
+        assert found["codes"][0][point["rank"]] == -9
+        assert found["saved"][0] > 1
+        assert left.has_resumed(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", ["to_the_best", "saving_the_best", "on_minio"])
+def test_a_training_of_another_kind_that_is_killed_ends_as_the_undisturbed_one(tmp_path, training):
     if training == "on_minio":
         needed("minio")
-    (found,) = found_by(tmp_path, training, "kill", "0:1")
+    (found,) = found_by(tmp_path, training, "kill", "--seeds", "0:1")
     assert left.faults(found) == []
-    assert -9 in found["codes"][0]
 
 
 @pytest.mark.parametrize("training", ["with_trainer", pytest.param("with_own_loop", marks=pytest.mark.slow)])
 def test_a_training_that_was_told_to_stop_loses_no_step(tmp_path, training):
-    (found,) = found_by(tmp_path, training, "stop", "1:2")
+    (found,) = found_by(tmp_path, training, "stop", "--drawn", json.dumps(at("backward", 1, 5)))
     assert left.faults(found) == []
     assert 143 in found["codes"][0]
+    assert left.has_resumed(found)
+
+
+def test_a_hundred_seeds_take_every_point_of_every_rank():
+    of_rank = {"object put": 30, "update": 21}
+    expected = {
+        "passed": [[{**of_rank, "result put": 1}, of_rank]] * 2,
+        "trained": [{**of_rank, "object put": 20}, of_rank],
+    }
+    drawn = [points(seed, "with_trainer", expected, "kill")[0] for seed in range(100)]
+    taken = Counter((of["part"], of["rank"], of["point"]) for of in drawn)
+    in_training = {("training", rank, point) for rank in (0, 1) for point in of_rank}
+    assert set(taken) == in_training | {("publication", 0, "result put"), ("publication", 0, "object put")}
+    assert sum(times for (part, _, _), times in taken.items() if part == "publication") == 20
+    assert sum(of["rank"] for of in drawn) == 26
+    assert all(of["nth"] <= 10 for of in drawn if (of["part"], of["point"]) == ("publication", "object put"))
+    of_s3 = [points(seed, "with_trainer", expected, "kill", is_of_s3=True)[0] for seed in range(100)]
+    assert {of["point"] for of in of_s3} == {"object put"}
 
 
 def happened(**others):
-    """A training of one rank and two steps that was stopped, and then ended well."""
-    found = {"how": "stop", "drawn": [{}], "codes": [[143, 143], [0, 0]], "published": ["nothing", "model"]}
+    """A training of two ranks and two steps that was stopped, and then ended well."""
+    found = {"how": "stop", "drawn": [at("update", 1, 1)], "codes": [[143, 143], [0, 0]], "marks": [True]}
+    found |= {"published": ["nothing", "model"], "saved": [1, 2], "restored": [[0, 0], [1, 1]]}
     return {**found, "steps": [[[1], [2]], [[1], [2]]], "num_steps": 2, "differs": [], **others}
+
+
+def killed(**others):
+    """The same, killed in step 2."""
+    return happened(**{"how": "kill", "codes": [[145, -9], [0, 0]], "restored": [[0, None], [1, 1]], **others})
 
 
 @pytest.mark.parametrize(
@@ -71,8 +109,49 @@ def happened(**others):
         {"published": ["nothing", "result"]},
         {"steps": [[[1], [2]], [[1], [1, 2]]]},
         {"steps": [[[1], []], [[1], []]]},
+        {"saved": [0, 2]},
+        {"marks": [False]},
     ],
 )
 def test_what_breaks_the_contract_is_told(fault):
     assert left.faults(happened()) == []
     assert len(left.faults(happened(**fault))) >= 1
+
+
+AGAIN = "did the steps [1, 2] in attempt 2, behind a checkpoint of step 1"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"steps": [[[1], [1, 2]], [[1], [1, 2]]]}, [f"rank 0 {AGAIN}", f"rank 1 {AGAIN}"]),
+        ({"steps": [[[1], [2]], [[1], [1, 2]]]}, [f"rank 1 {AGAIN}"]),
+        ({"steps": [[[1], [2]], [[1, 3], [2]]]}, ["did the steps [1, 3] in attempt 1, behind a checkpoint of step 0"]),
+        ({"steps": [[[2], [2]], [[1], [2]]]}, ["did the steps [2] in attempt 1, behind a checkpoint of step 0"]),
+        ({"saved": [0, 2]}, ["did the steps [2] in attempt 2, behind a checkpoint of step 0"] * 2),
+        ({"restored": [[0, None], [1, 0]]}, ["rank 1 did steps in attempt 2 without the checkpoint of step 1"]),
+        ({"marks": [False]}, ["rank 1 of attempt 1 did not come to 'update'"]),
+        ({"codes": [[-9, 145], [0, 0]]}, ["rank 1 of attempt 1 was to be killed at 'update' and ended with 145"]),
+        ({"codes": [[145, 0], [0, 0]]}, ["rank 1 of attempt 1 was to be killed at 'update' and ended with 0"]),
+        (
+            {"drawn": [at("update", 1, 1)] * 2, "marks": [True] * 2},
+            ["rank 1 of attempt 2 was to be killed at 'update'"],
+        ),
+    ],
+)
+def test_a_kill_that_was_none_and_a_training_that_did_not_resume_are_told(fault, words):
+    assert left.faults(killed()) == []
+    found = left.faults(killed(**fault))
+    assert len(found) == len(words) and all(of in said for of, said in zip(words, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"steps": [[[1, 2], []], [[1, 2], []]], "saved": [2, 2], "restored": [[0, None], [1, 1]]},
+        {"drawn": [at("update", 1, 1), at("update", 0, 9)], "marks": [True, False]},
+        {"codes": [[-9, -9], [0, 0]]},
+    ],
+)
+def test_what_keeps_the_contract_has_no_fault(others):
+    assert left.faults(killed(**others)) == []

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import threading
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArgumen
 from transformers.trainer_callback import ExportableState
 
 from tests.distributed import small
+from train_func import failpoint
 from train_func.failpoint import reach
 from train_func.records import RunRecord
 from train_func.run import Run
@@ -24,6 +26,7 @@ from train_func.worker.checkpoint.state import State
 from train_func.worker.training import world
 
 NUM_ROWS, EPOCHS, STEPS_PER_EPOCH = 101, 3, 7
+LATER = "TRAIN_FUNC_TEST_FAILPOINT_LATER"  # JSON: failpoints of the publication
 
 
 def record_of(folder, store=None, **fields):
@@ -137,8 +140,19 @@ def logged(trainer):
     return found
 
 
+def begin_publication():
+    """Leaves how often each failpoint was passed, disarms those whose ``part`` is "training", and arms those of LATER,
+    counted from here: how often a training saves differs from run to run."""
+    passed = failpoint.passed()
+    Path(os.environ["TRAIN_FUNC_WORK_DIR"], "trained.json").write_text(json.dumps(passed))
+    kept = [of for of in json.loads(os.environ[failpoint.VARIABLE]) if of.get("part") != "training"]
+    later = [{**of, "nth": passed.get(of["point"], 0) + of["nth"]} for of in json.loads(os.environ[LATER])]
+    os.environ[failpoint.VARIABLE] = json.dumps(kept + later)
+
+
 def leave(folder, session, found):
-    """The result of this rank; returns when all ranks have left theirs."""
+    """The result of this rank, between its training and the publication; returns when all ranks have left theirs."""
+    begin_publication()
     (folder / f"result-{session.rank}.json").write_text(json.dumps(found, sort_keys=True))
     world.gather(None)
 
@@ -197,6 +211,7 @@ def with_trainer(
             "epochs": [[of.num_rows, of.num_once] for of in trainer.coverage],
             "log": logged(trainer),
             "draws": draws.state_dict(),
+            **({"best_step": trainer.state.best_global_step} if to_best else {}),
         }
         leave(folder, session, found)
         session.publish(trainer)
