@@ -6,7 +6,8 @@
 # make test-all       those and the long proofs: many seeds, 20 of 20, every engine
 # make test-wheel     the wheel in fresh environments, with the oldest and the newest versions that it allows
 # make faults         hundreds of trainings, killed or stopped anywhere: each ends as if nothing had happened; resumable
-# make recovery       seconds to the first step, to the next one after a rank or a worker was killed, and the memory
+# make recovery       seconds to the first step, to the next one after a rank or a worker was killed, and memory; has limits
+# make checkpoint-cost  what a checkpoint of a BERT-base costs its training, beside the save of transformers' Trainer
 # make check          the quick checks: style, types, arrows, shell
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
 # make test-cluster   passes the tests on the cluster that KUBECONFIG names: IMAGE=what it can pull
@@ -17,7 +18,7 @@ SHELL := bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help run cancel clean known setup test test-all faults recovery test-wheel check image test-cluster test-cluster-all lock
+.PHONY: help run cancel clean known setup test test-all faults recovery checkpoint-cost test-wheel check image test-cluster test-cluster-all lock
 
 BIN := .venv/bin
 # Three processes, which often wait, share the files of tests, in their order: the long ones come first. The time-out is only for what hangs.
@@ -74,21 +75,28 @@ test-all: setup
 
 TIMES ?= 20
 
+# All parts run, whatever one of them has found; the target fails at the end.
 faults: setup
 	trap 'echo "make faults took $$SECONDS s"' EXIT
+	failed=()
+	try() { $(BIN)/python -m "tests.faults.$$1" build/faults "$${@:2}" || failed+=("$$*"); }
 	for training in with_trainer to_the_best with_own_loop; do
-		$(BIN)/python -m tests.faults.kills build/faults --training $$training --seeds 0:100
+		try kills --training $$training --seeds 0:100
 	done
-	for training in saving_the_best on_minio; do
-		$(BIN)/python -m tests.faults.kills build/faults --training $$training --seeds 0:10
-	done
+	try kills --training saving_the_best --seeds 0:10
+	try kills --training on_minio --seeds 0:16
 	for training in with_trainer with_own_loop; do
-		$(BIN)/python -m tests.faults.kills build/faults --training $$training --how stop --seeds 0:50
+		try kills --training $$training --how stop --seeds 0:50
 	done
-	$(BIN)/python -m tests.faults.signals build/faults --seeds 0:12
+	try signals --seeds 0:16
+	for part in "$${failed[@]}"; do echo "FAILED: $$part" >&2; done
+	((! $${#failed[@]}))
 
 recovery: setup
 	$(BIN)/python -m tests.faults.recovery build/recovery --times $(TIMES)
+
+checkpoint-cost: setup
+	$(BIN)/python -m benchmarks.checkpoint_cost
 
 test-wheel: setup
 	$(BIN)/python -m pytest tests/wheel

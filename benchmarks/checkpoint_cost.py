@@ -5,8 +5,9 @@ of transformers' Trainer costs. The arms follow each other in every round of one
 is ten steps long and begins with its save. Both save to FOLDER; the disk has written everything before an arm begins.
 
 Prints for each arm the seconds that the loop stood still, the delay (the arm less the steps without a save), the work
-of the processor for the save, which other programs of the machine disturb less, and the peak of memory over what was
-held before, in GB; then the medians and their ratios. The first round is left out: buffers are made there.
+of the processor for the save, which other programs of the machine disturb less, the peak of memory over what was held
+before and the size of what was saved, both in GB; then the medians and their ratios. The first round is left out:
+buffers are made there. Fails where an arm has not saved its step.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
+from train_func.worker.checkpoint.manifest import Manifest, Pointer
 from train_func.worker.training import trainer_state
 from train_func.worker.training.checkpointing import Checkpointing, Parts
 
@@ -50,8 +52,8 @@ class Training:
             function="f",
             source_sha256="0" * 64,
         )
-        store, files = open_store(record.store), folder / "files"
-        self.checkpointing = Checkpointing(store, record, 1, number=0, made_of="", folder=files)
+        self.store, self.pointer = open_store(record.store), record.keys.newest_checkpoint(0)
+        self.checkpointing = Checkpointing(self.store, record, 1, number=0, made_of="", folder=folder / "files")
         self.blocked = 0.0
 
     def step(self) -> None:
@@ -69,6 +71,22 @@ class Training:
             self._stands_still(lambda: self.checkpointing.decide(votes, step, self._parts))
         elif arm == "Trainer":
             self._stands_still(lambda: self.trainer._save_checkpoint(self.trainer.model, trial=None))
+
+    def size_of_saved(self, arm: str, step: int) -> int:
+        """Bytes of what an arm has saved; raises RuntimeError where its newest is not that of this step."""
+        if arm == "no save":
+            return 0
+        if arm == "Trainer":
+            saved = Path(self.trainer.args.output_dir, f"checkpoint-{step}")
+            sizes = {path.name: path.stat().st_size for path in saved.glob("*")}
+            if not {"model.safetensors", "optimizer.pt"} <= sizes.keys():
+                raise RuntimeError(f"Trainer has not saved step {step}: {saved} has {sorted(sizes)}")
+            return sum(sizes.values())
+        newest = Pointer.from_json(self.store.get(self.pointer).data, self.pointer).kept[:1]
+        if [of.step for of in newest] != [step]:
+            raise RuntimeError(f"ours has not saved step {step}: the newest checkpoint is {newest}")
+        manifest = Manifest.from_json(self.store.get(newest[0].key).data, newest[0].key)
+        return sum(file.size for file in manifest.files.values())
 
     def _parts(self) -> Parts:
         rank = trainer_state.of_rank(self.trainer, [], [])
@@ -89,7 +107,7 @@ def status(name: str) -> int:
 def measured(training: Training, arm: str) -> dict[str, float]:
     os.sync()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
-    held, training.blocked = status("VmRSS:"), 0.0
+    held, training.blocked, step = status("VmRSS:"), 0.0, training.trainer.state.global_step
     begun, begun_cpu = time.perf_counter(), time.process_time()
     training.save(arm)
     for _ in range(STEPS):
@@ -98,7 +116,8 @@ def measured(training: Training, arm: str) -> dict[str, float]:
     training.checkpointing.close()
     until_saved, cpu = time.perf_counter() - begun, time.process_time() - begun_cpu
     peak = (status("VmHWM:") - held) / 1e9
-    return {"blocked": training.blocked, "seconds": seconds, "until_saved": until_saved, "cpu": cpu, "peak": peak}
+    figures = {"blocked": training.blocked, "seconds": seconds, "until_saved": until_saved, "cpu": cpu, "peak": peak}
+    return {**figures, "size": training.size_of_saved(arm, step) / 1e9}
 
 
 def main() -> None:
@@ -124,7 +143,7 @@ def main() -> None:
     finally:
         shutil.rmtree(folder)
     middle = {arm: {name: median(of[name] for of in found[arm][1:]) for name in found[arm][0]} for arm in ARMS}
-    for name in ("blocked", "delay", "work", "peak"):
+    for name in ("blocked", "delay", "work", "peak", "size"):
         ours, trainers = middle["ours"][name], middle["Trainer"][name]
         print(f"{name}: ours {ours:.3f}, Trainer {trainers:.3f}, Trainer / ours {trainers / ours:.1f}")
 

@@ -204,8 +204,8 @@ def main():
     bad = {of["seed"]: faults for of in found if (faults := left.faults(of))}
     times = Counter(sum(any(codes) for codes in of["codes"]) for of in found)
     print(
-        f"{given.training}, {given.how}: {len(found) - len(bad)} of {len(found)} as undisturbed; "
-        f"ended once {times[1]}, twice {times[2]}, never {times[0]}; {time.monotonic() - begun:.0f} s; others: {bad}\n"
+        f"{given.training}, {given.how}: {len(found) - len(bad)} of {len(found)} without a fault; "
+        f"ended once {times[1]}, twice {times[2]}, never {times[0]}; {time.monotonic() - begun:.0f} s; faults: {bad}\n"
         f"{left.summary(found)}",
         file=sys.stderr,
     )
