@@ -30,7 +30,8 @@ PUBLISHED = ("model.safetensors", "metrics.json")  # the same whichever attempt 
 def in_store(address):
     """How far publishing has come, and the step of the checkpoint that the next attempt has to go on from, 0 for none.
 
-    A result whose model is not whole is completed, as the next worker would do it.
+    That is the newest that the pointer names; where it names none yet, the newest whose manifest is there. A result
+    whose model is not whole is completed, as the next worker would do it.
     """
 
     def look():
@@ -38,11 +39,18 @@ def in_store(address):
         result, manifest = find(store, record.keys.result), find(store, f"{record.keys.model}/{MODEL_MANIFEST}")
         if result and not manifest:
             complete(store, record)
-        pointer = find(store, record.keys.newest_checkpoint(0))
-        kept = Pointer.from_json(pointer.data, "the pointer").kept if pointer else ()
-        return MODEL if manifest else RESULT if result else NOTHING, kept[0].step if kept else 0
+        return MODEL if manifest else RESULT if result else NOTHING, _saved_step(store, record.keys)
 
     return forks.in_child(look)
+
+
+def _saved_step(store, keys):
+    pointer = find(store, keys.newest_checkpoint(0))
+    if pointer and (kept := Pointer.from_json(pointer.data, "the pointer").kept):
+        return kept[0].step
+    names = (of.key.removeprefix(keys.checkpoints_of(0)) for of in store.list(f"{keys.checkpoints_of(0)}/"))
+    whole = [re.fullmatch(r"/(\d+)/(\d+)/manifest\.json", name) for name in names]
+    return max(((int(of[1]), int(of[2])) for of in whole if of), default=(0, 0))[1]
 
 
 def of_ranks(folder, address, size):
@@ -121,9 +129,9 @@ def _lost_steps(happened):
 
 
 def has_resumed(happened):
-    """Whether an attempt has done steps behind a checkpoint."""
-    attempts = range(1, len(happened["codes"]))
-    return any(of[n] for n in attempts if happened["saved"][n - 1] for of in happened["steps"])
+    """Whether an attempt has gone on behind a checkpoint, and done steps."""
+    next_steps = list(enumerate((step + 1 for step in happened["saved"][:-1]), 1))
+    return any(of[n][:1] == [step] for of in happened["steps"] for n, step in next_steps if step > 1)
 
 
 def summary(found):

@@ -9,10 +9,12 @@ import time
 import psutil
 
 from train_func import exits
+from train_func.layout import MODEL_MANIFEST
 from train_func.storage import open_store
 
 HANG = 300.0  # seconds; nothing of such a job takes so long
 LOOK = 0.01  # seconds between two looks
+ENDS = r"worker \d+ (?:ends with exit code|starts its ranks again).*"  # of an attempt, as a supervisor says it
 
 
 class Wrong(Exception):
@@ -55,7 +57,9 @@ class Operated:
         return time.monotonic() - self._begun_at
 
     def is_published(self):
-        return bool(open_store(self._job.record.store).list(self._job.record.keys.result))
+        """Whether the model folder is whole: no worker may end well before, as the operator then ends the others."""
+        manifest = f"{self._job.record.keys.model}/{MODEL_MANIFEST}"
+        return bool(open_store(self._job.record.store).list(manifest))
 
     def result(self):
         """What does not depend on when and how often the job was started."""
@@ -119,12 +123,30 @@ class Operated:
         return []
 
     def stop_rank(self, process):
-        """Seconds from the signal to the end of this rank."""
+        """Seconds from the signal to the end of this rank; None where it had ended before."""
         begun = time.monotonic()
-        with contextlib.suppress(psutil.NoSuchProcess):
+        try:
             process.send_signal(signal.SIGTERM)
+        except psutil.NoSuchProcess:
+            return None
         self._await(lambda: not _runs(process), "end of a rank that was told to stop")
         return time.monotonic() - begun
+
+    def await_next(self):
+        """Seconds until an attempt has begun that ``await_start`` has not seen, or every worker has ended well; and
+        whether one has begun."""
+        begun = time.monotonic()
+        self._await(lambda: self._has_begun() or self._has_ended(), "end of an attempt, one of whose ranks was stopped")
+        return time.monotonic() - begun, self._has_begun()
+
+    def said_of_ends(self, worker):
+        """How the supervisors of this worker have told the ends of attempts."""
+        return re.findall(ENDS, self._said(worker), re.MULTILINE)
+
+    def await_said(self, worker, num):
+        """What the supervisors have told of the ends of attempts beyond these many, as soon as there is something."""
+        self._await(lambda: len(self.said_of_ends(worker)) > num, f"word of worker {worker} on the end of its rank")
+        return self.said_of_ends(worker)[num:]
 
     def steps(self, worker):
         """The steps that its rank has done, over all attempts."""
@@ -164,7 +186,7 @@ class Operated:
                 continue
             self.ended.append((worker, code))
             if code == 0 and not self.is_published():
-                raise Wrong(f"worker {worker} ended with exit code 0 before there was a result")
+                raise Wrong(f"worker {worker} ended with exit code 0 before its model was there")
             if code and code != -signal.SIGTERM and not exits.retryable(code):
                 raise Wrong(f"worker {worker} ended with exit code {code}: {pod.output[-2000:]}")
             if code:

@@ -4,7 +4,8 @@ Stops jobs of two supervisors at drawn moments, five for each seed, each in anot
 what has ended, as the Training Operator does. Compares what a job leaves with the undisturbed one, bit for bit. Prints
 one line of JSON for each seed; a seed whose line is in FOLDER/signals.jsonl already, found with the same code, is not
 run again. Exits with 1 where a job left something else, lost a step or did one twice, hung, ended with a code that does
-not tell what happened, or where what was told to stop took longer than ``--within`` seconds.
+not tell what happened, or where what was told to stop took longer than ``--within`` seconds. Says at the end how many
+of the signals have stopped something, how many have let it come to its end, and how many came too late.
 """
 
 import argparse
@@ -28,6 +29,8 @@ NEXT = {
     "imports": "step 1 is",
 }  # what is said where it is over, on a machine less busy than before
 WORKERS, RANKS = ("worker 0", "worker 1", "all"), ("rank 0", "rank 1")
+STOPPED, ENDED_WELL, TOO_LATE = "stopped", "came to its end", "too late"  # what a signal has led to
+NOTHING_LEFT = {"effect": TOO_LATE, "seconds": None, "codes": {}}
 
 
 @dataclass(frozen=True)
@@ -80,12 +83,14 @@ def undisturbed(folder, source):
 
 
 def disturbed(job, moments, seconds, chance):
-    """Stops the job at each of these moments and lets it come to its end; how each stop went."""
+    """Stops the job at each of these moments and lets it come to its end; how each stop went, too late ones too."""
     job.start()
-    stops = []
+    stops, is_over = [], False
     for moment in moments:
-        if moment.part != "start" and not job.await_start():
-            break
+        is_over = is_over or (moment.part != "start" and not job.await_start())
+        if is_over:
+            stops.append({**asdict(moment), **NOTHING_LEFT})
+            continue
         if moment.part == "training" and (first := job.last_step() + 1) <= STEPS:
             job.await_mark(f"step {chance.randint(first, min(first + STEPS // 3 - 1, STEPS))} is done")
         if moment.part in ("evaluation", "publication"):
@@ -97,29 +102,45 @@ def disturbed(job, moments, seconds, chance):
 
 
 def stop(job, moment):
-    """Sends the signal; returns how many seconds it took to have its effect, and with which exit codes.
-
-    Without seconds where there was nothing left to be stopped.
-    """
+    """Sends the signal; returns what it has led to, how many seconds that took, and with which exit codes."""
     if moment.who in RANKS:
-        ranks = job.ranks(RANKS.index(moment.who))
-        return {"seconds": job.stop_rank(ranks[0]) if ranks else None, "codes": {}}
+        return stop_rank(job, RANKS.index(moment.who))
     workers = range(job.num_workers) if moment.who == "all" else [int(moment.who.split()[1])]
     pods = {worker: pod for worker in workers if (pod := job.pods[worker]).process.poll() is None}
     if not pods:
-        return {"seconds": None, "codes": {}}
+        return NOTHING_LEFT
     took = job.stop(pods.values(), signal.SIGTERM, moment.again)
     codes = {worker: pod.process.returncode for worker, pod in pods.items()}
     for worker, code in codes.items():
         is_deaf = code == -signal.SIGTERM and not pods[worker].output.strip()  # in a pod it is not even heard
         if code != 143 and not is_deaf and not (code == 0 and job.is_published()):
             raise Wrong(f"worker {worker} was told to stop and ended with {code}: {moment}")
-    return {"seconds": took, "codes": codes}
+    return {"effect": STOPPED if any(codes.values()) else ENDED_WELL, "seconds": took, "codes": codes}
+
+
+def stop_rank(job, worker):
+    """The same for the one rank of a worker; ``said``: how its supervisor tells its end, ``until_next``: the seconds
+    until another attempt has begun, or the job has come to its end."""
+    ranks = job.ranks(worker)
+    if not ranks:
+        return NOTHING_LEFT
+    num_said = len(job.said_of_ends(worker))
+    took = job.stop_rank(ranks[0])
+    if took is None:
+        return NOTHING_LEFT
+    until_next, has_begun = job.await_next()
+    said = job.said_of_ends(worker)[num_said:]
+    if has_begun and not said:
+        raise Wrong(
+            f"rank {worker} was told to stop, another attempt began, and its supervisor says nothing of its end"
+        )
+    effect = STOPPED if has_begun else ENDED_WELL
+    return {"effect": effect, "seconds": took, "codes": {}, "said": said, "until_next": took + until_next}
 
 
 def faults_of(job, source, stops, expected, within):
     """What is wrong with a job that has come to its end."""
-    found = [f"{of['part']}: {of['seconds']:.1f} s" for of in stops if of["seconds"] and of["seconds"] > within]
+    found = [f"{of['part']}: {of['seconds']:.1f} s" for of in stops if (of["seconds"] or 0) > within]
     codes = sorted({code for _, code in job.ended} - {0, 143, 145, -signal.SIGTERM})
     found += [f"exit codes {codes}"] if codes else []
     found += ["another result"] if job.result() != expected else []
@@ -130,6 +151,25 @@ def faults_of(job, source, stops, expected, within):
         elif job.num_lost(done):
             found.append(f"worker {worker} did steps {done}")
     return found
+
+
+def summary(stops):
+    """What the signals have led to, and how soon."""
+    effects = ", ".join(
+        f"{name} {sum(of['effect'] == name for of in stops)}" for name in (STOPPED, ENDED_WELL, TOO_LATE)
+    )
+    words = [f"{len(stops)} signals: {effects}"]
+    taken = {
+        "from the signal to the end": [of["seconds"] for of in stops if of["seconds"] is not None],
+        "from the signal to a rank to the next attempt": [of["until_next"] for of in stops if "until_next" in of],
+    }
+    for name, seconds in taken.items():
+        if len(seconds) > 1:
+            p95 = statistics.quantiles(seconds, n=20, method="inclusive")[-1]
+            words.append(
+                f"{name}: median {statistics.median(seconds):.1f} s, p95 {p95:.1f} s, most {max(seconds):.1f} s"
+            )
+    return "\n".join(words)
 
 
 def main():
@@ -167,10 +207,7 @@ def main():
         print(json.dumps(done[seed]), flush=True)
         if not faults:
             shutil.rmtree(folder)
-    took = [of["seconds"] for seed in seeds for of in done[seed]["stops"] if of["seconds"] is not None]
-    if len(took) > 1:
-        p95 = statistics.quantiles(took, n=20, method="inclusive")[-1]
-        print(f"{len(took)} stops: median {statistics.median(took):.1f} s, p95 {p95:.1f} s, most {max(took):.1f} s")
+    print(summary([of for seed in seeds for of in done[seed]["stops"]]))
     if bad := [seed for seed in seeds if done[seed]["faults"]]:
         sys.exit(f"seeds with faults: {bad}")
 

@@ -141,6 +141,7 @@ AGAIN = "did the steps [1, 2] in attempt 2, behind a checkpoint of step 1"
 )
 def test_a_kill_that_was_none_and_a_training_that_did_not_resume_are_told(fault, words):
     assert left.faults(killed()) == []
+    assert left.has_resumed(killed())
     found = left.faults(killed(**fault))
     assert len(found) == len(words) and all(of in said for of, said in zip(words, found, strict=True))
 
@@ -155,3 +156,8 @@ def test_a_kill_that_was_none_and_a_training_that_did_not_resume_are_told(fault,
 )
 def test_what_keeps_the_contract_has_no_fault(others):
     assert left.faults(killed(**others)) == []
+
+
+@pytest.mark.parametrize("others", [{"steps": [[[1], [1, 2]]] * 2}, {"saved": [0, 2], "steps": [[[1], [1, 2]]] * 2}])
+def test_a_training_that_begins_anew_has_not_resumed(others):
+    assert not left.has_resumed(killed(**others))
