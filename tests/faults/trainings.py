@@ -72,10 +72,10 @@ class Draws(TrainerCallback, ExportableState):
         if state.global_step % STEPS_PER_EPOCH == 0:  # transformers says it again in an epoch that is gone on with
             self.draw()
 
-    def on_step_begin(self, args, state, control, **kwargs):
+    def on_step_end(self, args, state, control, **kwargs):  # with on_step_begin weights would be copied at once
         self.draw()
 
-    on_step_end = on_epoch_end = on_step_begin
+    on_epoch_end = on_step_end
 
     def state(self):
         return {"args": {}, "attributes": self.state_dict()}
