@@ -140,6 +140,18 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batches_of_an_own_
     assert moved["losses"] == pytest.approx(whole["losses"], rel=1e-4)
 
 
+@pytest.mark.parametrize(("batch_size", "code"), [(32, 70), pytest.param(16, 0, marks=pytest.mark.slow)])
+def test_an_own_loop_goes_on_only_with_the_plan_that_its_checkpoint_was_saved_with(tmp_path, batch_size, code):
+    """With 32 rows at once there are 12 steps: the loop would be over before its first."""
+    settings = {"training": "with_own_loop", "waits": True}
+    assert attempts(tmp_path, (2, {**killed_at(15), "attempt": 1}), **settings)[0][1] == -9
+    resumed = {**settings, "resumes": "a-run", "batch_size": batch_size}
+    assert attempts(tmp_path, (2, None), first=2, **resumed) == [[code, code]]
+    text = output(tmp_path, 2)
+    assert ("batch_size 16, now 32" in text) == (code == 70)
+    assert (tmp_path / "result-0.json").exists() == (code == 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("training", ["with_trainer", "with_own_loop"])
 def test_a_training_that_goes_on_loads_no_row_before_its_place(tmp_path, training):

@@ -29,13 +29,15 @@ NUM_ROWS, EPOCHS, STEPS_PER_EPOCH = 101, 3, 7
 LATER = "TRAIN_FUNC_TEST_FAILPOINT_LATER"  # JSON: failpoints of the publication
 
 
-def record_of(folder, store=None, **fields):
-    """Of a run that saves as often as it can, in ``store`` or a folder."""
+def record_of(folder, store=None, resumes="", **fields):
+    """Of a run that saves as often as it can, in ``store`` or a folder; ``resumes``: of another, with that one's."""
     given = {"epochs": EPOCHS, "batch_size": 16, "micro_batch_size": 4, "learning_rate": 1e-3, "checkpoint_every": 0}
     run = Run(**{**given, "workers": 2, **fields})
     return RunRecord(
         run=run,
-        name="a-run",
+        name="another-run" if resumes else "a-run",
+        resumes=resumes,
+        resumes_generation=1 if resumes else 0,
         generation=1,
         store=store or (folder / "store").as_uri(),
         function="f",

@@ -16,7 +16,8 @@ from train_func.worker.pod import reporting
 from train_func.worker.training import own_loop
 from train_func.worker.training.metric_values import reported
 from train_func.worker.training.own_state import OwnState
-from train_func.worker.training.plan import ROW_ID, build_plan
+from train_func.worker.training.plan import ROW_ID, build_plan, facts_of
+from train_func.worker.training.trainer_state import random_state
 
 NUM_ROWS = 7
 COLUMNS = {
@@ -67,6 +68,57 @@ def test_an_optimizer_that_accelerate_has_prepared_is_kept_and_restored():
     other, again, _ = trained()
     assert torch.equal(other.weight, model.weight)
     assert again.state_dict()["state"][0]["step"] == 1
+
+
+SAVED = {"rows": list(range(NUM_ROWS)), "batch_size": 3, "num_epochs": 2, "seed": 1}
+
+
+def begun_from(entry, **now):
+    """What a state begins with that goes on from a checkpoint whose plan has this entry; ``now``: its own plan."""
+    restored = SimpleNamespace(training={"objects": {"0": {}}, **entry}, rank={"used": []}, lost=(), step=4)
+    restored.rank["random"] = random_state()
+    kept = SimpleNamespace(state_dict=dict, load_state_dict=lambda state: None)
+    keeping = SimpleNamespace(restore=lambda device: restored)
+    state = OwnState(SimpleNamespace(begin=lambda made: keeping), {"0": kept}, torch.device("cpu"))
+    return state.begin(facts_with(**now))
+
+
+def facts_with(rows=SAVED["rows"], micro=2, world_size=1, lengths=None, **given):
+    columns = {ROW_ID: rows} | ({"input_ids": [[0] * length for length in lengths]} if lengths else {})
+    settings = {**{name: SAVED[name] for name in ("seed", "num_epochs", "batch_size")}, **given}
+    cut = {"micro_batch_size": micro, "num_micro_batches": max(2, world_size), "world_size": world_size}
+    return facts_of(build_plan(Dataset.from_dict(columns), **cut, **settings))
+
+
+@pytest.mark.parametrize("now", [{}, {"micro": 1}, {"world_size": 3}], ids=str)
+def test_a_loop_goes_on_with_the_same_plan_however_it_is_cut_and_dealt(now):
+    assert begun_from({"plan": facts_with().identity}, **now) == (4, [])
+
+
+@pytest.mark.parametrize(
+    ("now", "named"),
+    [
+        ({"batch_size": 4}, "batch_size 3, now 4"),
+        ({"batch_size": 6}, "steps per epoch 3, now 2"),
+        ({"num_epochs": 1}, "epochs 2, now 1"),
+        ({"seed": 2}, "seed 1, now 2"),
+        ({"rows": list(range(9))}, "rows 7, now 9"),
+        ({"rows": SAVED["rows"][::-1]}, "other row ids"),
+        ({"rows": [f"row {i}" for i in range(NUM_ROWS)]}, "other row ids"),
+        ({"lengths": list(range(1, 1 + NUM_ROWS))}, "input_ids"),
+    ],
+    ids=str,
+)
+def test_a_loop_does_not_go_on_in_another_plan_and_says_what_differs(now, named):
+    with pytest.raises(InvalidInput) as refused:
+        begun_from({"plan": facts_with().identity}, **now)
+    assert refused.value.cause == "code"
+    assert unnamed(refused.value, "step 4", named, "fresh=True") == []
+
+
+@pytest.mark.parametrize("entry", [{}, {"plan": None}], ids=str)
+def test_a_checkpoint_that_does_not_tell_its_plan_is_gone_on_from(entry):
+    assert begun_from(entry, batch_size=4) == (4, [])
 
 
 def batches(rows, collate=None):

@@ -99,7 +99,7 @@ def steps(
     expected = row_ids_of(rows_of(part, STEPS))
     audit.check_plan_part(part, facts, STEPS)
     loader = PlanLoader(part, facts, _Wrapping(collate or _stacked), num_workers=0, pin_memory=False)
-    done, used = state.begin() if state else (0, [])
+    done, used = state.begin(facts) if state else (0, [])
     begun = done
     progress_mark.begin(done)
     stop_flag.trains()

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from train_func.errors import InvalidInput
 from train_func.worker.training import world
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored, Trainings
+from train_func.worker.training.plan import ROWS_SHA256, PlanFacts
 from train_func.worker.training.trainer_state import (
     frozen,
     kept_row_ids,
@@ -26,6 +27,8 @@ class OwnState:
 
     def __init__(self, trainings: Trainings, objects: Mapping[str, Any], device: torch.device) -> None:
         """Raises InvalidInput (cause "code") for an object without state_dict and load_state_dict."""
+        self._plan: dict[str, int | str] | None = None
+        """What identifies it, once session.steps was given one."""
         self._objects = {name: of.module if _is_ddp(of) else of for name, of in objects.items()}
         world.on_all_ranks(self._check)
         self._checkpointing: Checkpointing = trainings.begin({"objects": _made_of(self._objects)})
@@ -46,11 +49,17 @@ class OwnState:
             )
             raise InvalidInput([f"{fault}: {expected}" for fault in faults], cause="code")
 
-    def begin(self) -> tuple[int, list[Any]]:
-        """The number of steps that are done, and ids of the rows that this rank has used in their epoch."""
+    def begin(self, facts: PlanFacts) -> tuple[int, list[Any]]:
+        """The number of steps that are done, and ids of the rows that this rank has used in their epoch.
+
+        Raises:
+            InvalidInput: (cause "code", on every rank) the checkpoint was saved with another plan.
+        """
+        self._plan = facts.identity
         restored, self._restored = self._restored, None
         if restored is None:
             return 0, []
+        world.on_all_ranks(partial(_check_plan, restored, facts.identity))
         restore_random(restored.rank["random"])
         return restored.step, [row for of in (restored.rank, *restored.lost) for row in row_ids_in(of["used"])]
 
@@ -62,7 +71,8 @@ class OwnState:
         """Between two steps, ``step`` of them done: saves and stops, where that was voted for."""
 
         def parts() -> Parts:
-            training = {"objects": {name: of.state_dict() for name, of in self._objects.items()}}
+            objects = {name: of.state_dict() for name, of in self._objects.items()}
+            training = {"objects": objects, "plan": self._plan}
             models = [of for of in self._objects.values() if isinstance(of, nn.Module)]
             rank = {"used": kept_row_ids([*used]), "random": random_state()}
             # Nothing counts as lasting: a loop may change its weights at any moment, also by their .data.
@@ -79,6 +89,26 @@ class OwnState:
     def close(self) -> None:
         """When the loop is left, in whatever way: what was begun is saved. Not collective."""
         self._checkpointing.close()
+
+
+def _check_plan(restored: Restored, now: Mapping[str, int | str]) -> None:
+    """A place in one plan is none in another: the loop would use other rows, or end at once."""
+    saved = restored.training.get("plan")
+    if saved is None:  # an earlier version of train_func saved it
+        return
+    differing = [name for name in now if name in saved and saved[name] != now[name]]
+    if not differing:
+        return
+    differences = [f"{name} {saved[name]}, now {now[name]}" for name in differing if name != ROWS_SHA256]
+    if ROWS_SHA256 in differing:
+        differences.append("other row ids, another order of the rows or other lengths of input_ids")
+    raise InvalidInput(
+        f"session.steps goes on from the checkpoint of step {restored.step}, which was saved with another plan: "
+        f"{'; '.join(differences)}. Give session.steps the same plan: the same rows in the same order, and a Run with "
+        "the same batch_size, epochs and seed. Or submit with fresh=True and without resume, which trains from the "
+        "beginning",
+        cause="code",
+    )
 
 
 def _has_state(of: Any) -> bool:

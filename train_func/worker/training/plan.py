@@ -4,6 +4,7 @@ A global batch, and the micro-batches it is cut into, depend on the seed, the ep
 batch size alone; the world size only decides which rank works on which micro-batch.
 """
 
+import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -26,6 +27,7 @@ TRAINER, STEPS = "Trainer", "session.steps"  # what a plan is given to, as messa
 GIVEN = {TRAINER: f"train_dataset={CALL}", STEPS: f"session.steps({CALL})"}
 ROW_ID = "row_id"
 LENGTH_COLUMN = "input_ids"
+ROWS_SHA256 = "rows_sha256"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,21 @@ class PlanFacts:
     """Micro-batches of one rank for one step."""
     world_size: int
     seed: int
+    batch_size: int
+    rows_sha256: str
+    """Of the row ids, in the order of the rows, and of the rows' lengths."""
+
+    @property
+    def identity(self) -> dict[str, int | str]:
+        """What decides the rows of every step: neither the number of ranks nor the cut into micro-batches."""
+        return {
+            "rows": self.num_rows,
+            "epochs": self.num_epochs,
+            "batch_size": self.batch_size,
+            "steps per epoch": self.steps_per_epoch,
+            "seed": self.seed,
+            ROWS_SHA256: self.rows_sha256,
+        }
 
 
 def num_micro_batches(batch_size: int, micro_batch_size: int, num_ranks: int) -> int:
@@ -93,9 +110,26 @@ def build_plan(
     blocks = [_block(cut, epoch, assigned[epoch][rank]) for rank in range(world_size) for epoch, cut in enumerate(cuts)]
     table = pa.concat_tables(blocks).combine_chunks()
     table = table.add_column(0, "position", pa.array(np.arange(len(table))))
-    facts = PlanFacts(len(table), len(rows), num_epochs, cuts[0].num_steps, accumulation, world_size, seed)
+    transform = _WithRows(rows, filler=int(np.argmin(lengths)))
+    facts = PlanFacts(
+        num_entries=len(table),
+        num_rows=len(rows),
+        num_epochs=num_epochs,
+        steps_per_epoch=cuts[0].num_steps,
+        accumulation=accumulation,
+        world_size=world_size,
+        seed=seed,
+        batch_size=batch_size,
+        rows_sha256=_sha256_of(transform.row_ids, lengths),
+    )
     plan = Dataset(InMemoryTable(table), info=DatasetInfo(description=json.dumps({"plan": asdict(facts)})))
-    return plan.with_transform(_WithRows(rows, filler=int(np.argmin(lengths))))
+    return plan.with_transform(transform)
+
+
+def _sha256_of(row_ids: npt.NDArray[Any], lengths: Ints) -> str:
+    is_integer = row_ids.dtype.kind in "iu"
+    ids = row_ids.astype(np.int64).tobytes() if is_integer else repr(row_ids.tolist()).encode()
+    return hashlib.sha256(ids + lengths.tobytes()).hexdigest()
 
 
 def _block(cut: EpochBatches, epoch: int, assigned: Ints) -> pa.Table:

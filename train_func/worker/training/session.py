@@ -195,8 +195,8 @@ class Session:
         numbers, and of lists of one length, are tensors. ``collate`` makes another batch of rows, which are dicts.
 
         Raises:
-            InvalidInput: (cause "code", on every rank) when ``plan`` was not split once, or rows were left out; on
-                one rank, when rows cannot be made a batch.
+            InvalidInput: (cause "code", on every rank) when ``plan`` was not split once, is not the one that the
+                checkpoint was saved with, or rows were left out; on one rank, when rows cannot be made a batch.
         """
         state, self._own_state = self._own_state, None
         return own_loop.steps(plan, self.device, collate, state)
