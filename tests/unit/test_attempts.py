@@ -137,6 +137,33 @@ def test_three_attempts_that_end_behind_the_same_step_are_enough_whatever_they_h
         assert unnamed(account.verdict(0).message, "3 attempts", "step 41") == []
 
 
+LOST = Verdict(145, "peer", "worker 1 has given no sign of life", 0, root_cause=False)
+
+
+def test_attempts_that_only_lost_a_peer_behind_the_same_step_do_not_tell_of_its_fault(store):
+    made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
+    for _ in range(3):
+        made.write_end(made.claim(), LOST, [], 100)
+    assert (made.account().num_at_step, made.account().num_charged, made.account().spent) == (0, 3, False)
+    account = made.account(made.claim().attempt, 100, [LOST, None])
+    assert (account.num_at_step, account.num_charged, account.spent) == (0, 4, False)
+
+
+@pytest.mark.parametrize(("lost_at", "spent"), [(41, True), (80, False)])
+def test_a_lost_peer_between_failures_behind_the_same_step_hides_them_only_where_the_step_was_passed(
+    store, lost_at, spent
+):
+    made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
+    ended_behind(made, 41)
+    made.write_end(made.claim(), LOST, [], lost_at)
+    ended_behind(made, 41)
+    lease = made.claim()
+    assert made.account(lease.attempt, 41, [LOST, verdict(147), None]).spent is spent
+    assert not made.account(lease.attempt, 41, [LOST, None]).spent
+    Attempts(store, record(), worker=1, pod="q").write_end(lease, verdict(148, worker=1), [], 41)
+    assert made.account(lease.attempt, 41).spent is spent  # the failure of another worker is on record
+
+
 def test_attempts_that_ran_out_of_memory_behind_the_same_step_have_each_cut_finer(store):
     made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
     ended_behind(made, 41, 41, 41, code=137, cause="memory")

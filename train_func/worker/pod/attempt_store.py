@@ -5,6 +5,7 @@ begins anew with each submission.
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Self, TypeVar
@@ -21,7 +22,7 @@ from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.rank_end import RankEnd, records_of
 
 Record = TypeVar("Record", bound=Lease)
-AT_STEP = 3  # attempts that end behind the same step: what ends them is there, whatever was saved before
+AT_STEP = 3  # attempts that fail behind the same step: what ends them is there, whatever was saved before
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Account:
     step: int = 0
     """The last that was done in the newest attempts, where that is the same one."""
     num_at_step: int = 0
-    """How many of the newest attempts have ended behind it, one after the other."""
+    """How many of those attempts, one after the other, a worker has ended that failed by itself."""
 
     @property
     def spent(self) -> bool:
@@ -57,7 +58,7 @@ class Account:
         last = own or self.last
         ended = f"The last one: {last.message}" if last else "The last one left no record, as after SIGKILL"
         if self.num_charged < self.max_attempts:
-            message = f"the last {self.num_at_step} attempts all ended behind step {self.step}. {ended}. Fix the cause"
+            message = f"{self.num_at_step} attempts have failed behind step {self.step}. {ended}. Fix the cause"
             message = f"{message} and submit again"
         else:
             message = (
@@ -183,8 +184,11 @@ class Attempts:
             formed=formed,
         )
 
-    def account(self, current: int | None = None, step: int = 0) -> Account:
+    def account(self, current: int | None = None, step: int = 0, verdicts: Collection[Verdict | None] = ()) -> Account:
         """Counts the attempts of this submission; ``current`` is counted however its workers end, behind ``step``.
+
+        ``verdicts``: what is known of its workers and may not be on record yet. An attempt that only lost a peer, as
+        where a node vanishes, says nothing of the step that it ended behind.
 
         Only without the time of the submission a final end before tells of a new one: a worker writes down that it is
         done and may be lost with its group all the same. Of the attempts up to the last that has saved a checkpoint
@@ -194,7 +198,7 @@ class Attempts:
         ended = self._ended()
         saved = self._last_that_saved()
         num_started, num_charged, num_out_of_memory, num_hangs, last = 0, 0, 0, 0, None
-        behind: list[int] = []  # which steps the attempts ended, the newest first, as far as they tell
+        behind: list[tuple[int, bool]] = []  # steps, the newest attempt first, and whether a worker failed by itself
         for number in sorted(ended, reverse=True):
             lease = self._lease_of(number) if number != current else None
             if number != current and (lease is None or lease.submitted != submitted):
@@ -208,10 +212,13 @@ class Attempts:
             num_hangs += any(end.root_cause and end.cause == "hang" for end in ends)
             if not any(end.exit_code == exits.STOPPED for end in ends):
                 done = step if number == current else max((end.step for end in ends), default=0)
-                behind.append(0 if is_out_of_memory else done)  # the next one cuts finer
+                known = [*ends, *(of for of in verdicts if of and number == current)]
+                is_own = any(of.is_own_failure for of in known)
+                behind.append((0 if is_out_of_memory else done, is_own))  # without memory, the next one cuts finer
             if number > saved and not any(end.exit_code == exits.STOPPED for end in ends):
                 num_charged += 1
                 last = last or next(iter(ends), None)
+        newest = behind[0][0] if behind else 0
         return Account(
             num_started,
             num_charged,
@@ -219,8 +226,8 @@ class Attempts:
             last,
             num_out_of_memory,
             num_hangs,
-            step=behind[0] if behind else 0,
-            num_at_step=sum(1 for _ in takewhile(lambda of: of == behind[0] > 0, behind)),
+            step=newest,
+            num_at_step=sum(is_own for _, is_own in takewhile(lambda of: of[0] == newest > 0, behind)),
         )
 
     def _last_that_saved(self) -> int:

@@ -246,7 +246,7 @@ class Attempt:
         is_free = exits.STOPPED in (verdict.exit_code, root.exit_code if root else None)
         if is_free or (lease := self.lease) is None or not verdict.retryable:
             return verdict
-        account = self._bounded(lambda: self._attempts.account(lease.attempt, self.step))
+        account = self._bounded(lambda: self._attempts.account(lease.attempt, self.step, (verdict, root)))
         self._num_charged = account.num_charged if account else 0
         if account is None or not account.spent or self._leaves_model():
             return verdict
