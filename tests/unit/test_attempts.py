@@ -168,7 +168,27 @@ def test_attempts_that_ran_out_of_memory_behind_the_same_step_have_each_cut_fine
     made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
     ended_behind(made, 41, 41, 41, code=137, cause="memory")
     assert not made.account().spent
-    assert made.account().num_out_of_memory == 3
+    assert made.num_out_of_memory() == 3
+
+
+def test_a_new_submission_keeps_the_finer_cut_and_has_all_its_attempts(store):
+    first, second = (Attempts(store, record(submitted=of), worker=0, pod="p") for of in ("t1", "t2"))
+    ended_behind(first, 0, 0, code=137, cause="memory")
+    killed = RankEnd(0, -9, None, was_signalled=False, order=0)
+    first.write_end(first.claim(), Verdict(71, "memory", "out of attempts", 0), [killed])
+    ended_behind(second, 7, code=137, cause="memory")
+    assert second.num_out_of_memory() == 4
+    assert (second.account().num_charged, second.account().num_started) == (1, 1)
+    assert Attempts(store, record(generation=2), worker=0, pod="p").num_out_of_memory() == 0
+
+
+def test_ends_that_a_finer_cut_does_not_help_ask_for_none(store, attempts):
+    end = Verdict(71, "memory", "out of attempts", 0)
+    attempts.write_end(attempts.claim(), end, [])  # refused before any rank began
+    attempts.write_end(attempts.claim(), dataclasses.replace(end, exit_code=70), [RankEnd(0, 70, None, False, 0)])
+    attempts.write_end(attempts.claim(), dataclasses.replace(end, exit_code=137, root_cause=False), [])
+    lived(attempts, 147, None)
+    assert attempts.num_out_of_memory() == 0
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,6 @@ class Account:
     max_attempts: int
     last: Verdict | None
     """The newest charged end that is known."""
-    num_out_of_memory: int = 0
-    """Attempts that ended because a rank needed more memory than there is."""
     num_hangs: int = 0
     """Attempts that ended because a rank got on no more."""
     step: int = 0
@@ -82,12 +80,10 @@ class Start:
     refused: Verdict | None
 
     @classmethod
-    def of(cls, lease: Lease, account: Account, refused: Verdict | None) -> Self:
+    def of(cls, lease: Lease, account: Account, num_out_of_memory: int, refused: Verdict | None) -> Self:
         """The start of an attempt after those in the account."""
         num_free = account.num_started - account.num_charged
-        return cls(
-            lease, account.num_started, num_free, account.at_most, account.num_out_of_memory, account.num_hangs, refused
-        )
+        return cls(lease, account.num_started, num_free, account.at_most, num_out_of_memory, account.num_hangs, refused)
 
     def to_json(self) -> str:
         """As it is said."""
@@ -197,7 +193,7 @@ class Attempts:
         submitted = self._record.submitted
         ended = self._ended()
         saved = self._last_that_saved()
-        num_started, num_charged, num_out_of_memory, num_hangs, last = 0, 0, 0, 0, None
+        num_started, num_charged, num_hangs, last = 0, 0, 0, None
         behind: list[tuple[int, bool]] = []  # steps, the newest attempt first, and whether a worker failed by itself
         for number in sorted(ended, reverse=True):
             lease = self._lease_of(number) if number != current else None
@@ -207,8 +203,7 @@ class Attempts:
             if number != current and not submitted and any(not exits.retryable(end.exit_code) for end in ends):
                 break
             num_started += 1
-            is_out_of_memory = any(end.root_cause and end.cause == "memory" for end in ends)
-            num_out_of_memory += is_out_of_memory
+            is_out_of_memory = any(map(_asks_for_finer_cut, ends))
             num_hangs += any(end.root_cause and end.cause == "hang" for end in ends)
             if not any(end.exit_code == exits.STOPPED for end in ends):
                 done = step if number == current else max((end.step for end in ends), default=0)
@@ -224,11 +219,14 @@ class Attempts:
             num_charged,
             self._record.run.max_attempts,
             last,
-            num_out_of_memory,
             num_hangs,
             step=newest,
             num_at_step=sum(is_own for _, is_own in takewhile(lambda of: of[0] == newest > 0, behind)),
         )
+
+    def num_out_of_memory(self) -> int:
+        """Attempts, of all submissions, that ended because a rank needed more memory than there is."""
+        return sum(any(map(_asks_for_finer_cut, self._ends(keys))) for keys in self._ended().values())
 
     def _last_that_saved(self) -> int:
         """Number of the last attempt with a complete checkpoint; 0 when there is none."""
@@ -292,3 +290,9 @@ class Attempts:
             return kind.from_json(data, key)
         except StorageFailed:
             return None
+
+
+def _asks_for_finer_cut(end: EndRecord) -> bool:
+    """Whether a rank ran out of memory and may need less. A refused attempt, without ranks, repeats a verdict."""
+    is_retried = end.exit_code == exits.MEMORY or (end.exit_code == exits.SPENT and bool(end.ranks))
+    return end.root_cause and end.cause == "memory" and is_retried

@@ -106,8 +106,9 @@ class Attempt:
     def _claim(self) -> Start:
         account = patiently(self._attempts.account, self._stop, self._timings)
         lease = patiently(self._attempts.claim, self._stop, self._timings)
+        num_out_of_memory = patiently(self._attempts.num_out_of_memory, self._stop, self._timings)
         refused = account.verdict(self._environment.worker) if account.spent else None
-        return Start.of(lease, account, refused)
+        return Start.of(lease, account, num_out_of_memory, refused)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
@@ -279,11 +280,10 @@ class Attempt:
 
     def _keep_trackers(self, store: Store) -> None:
         """Once, as far as the store is there: it has what was trained, or how that failed, before this."""
-        lease, work_dir = self.lease, self._environment.work_dir
-        if self._environment.worker or self._tracked or lease is None:
+        if self._environment.worker or self._tracked or (lease := self.lease) is None:
             return
         self._tracked = True
-        trackers.keep(store, self._record.keys.attempt(lease.attempt), work_dir)
+        trackers.keep(store, self._record.keys.attempt(lease.attempt), self._environment.work_dir)
 
     def _bounded(self, call: Callable[[], T]) -> T | None:
         """The result, or None with a line in the log: at its end a worker waits for no store for long."""

@@ -35,7 +35,7 @@ def numerics_of(
         attempt: its number.
         world_size: ranks that are there.
         num_ranks: that the run asked for, or that another launcher has started at first.
-        num_out_of_memory: attempts that ended so.
+        num_out_of_memory: attempts of all submissions of the generation that ended so.
     """
     run = record.run
     if run.task:  # without one a plan may never be asked for
