@@ -140,4 +140,5 @@ def test_a_server_that_is_away_for_a_while_is_saved_to_again(tmp_path, undisturb
     assert result(tmp_path) == undisturbed
     assert max(steps_saved(text)) > HEALED
     assert most_at_once(text) == 1
-    assert ("was not saved: " in text) == (seconds > 1)  # a save under way waits for some seconds
+    if seconds > 1:  # a save under way waits for some seconds
+        assert "was not saved: " in text
