@@ -59,7 +59,7 @@ def killed_at(step):
 def test_a_job_killed_when_epoch_two_is_saved_goes_on_with_the_first_step_of_epoch_three(tmp_path):
     settings = {"checkpoint_every": 3600, "own": {"save_strategy": "epoch"}, "waits": True}
     assert attempts(tmp_path / "whole", (2, None), **settings)[0] == [0, 0]
-    killed = {"point": "checkpoints deleted", "rank": 0, "nth": 3, "attempt": 1, "group": True}  # both ranks
+    killed = {"point": "checkpoints deleted", "rank": 0, "nth": 2, "attempt": 1, "group": True}  # both ranks
     codes = attempts(tmp_path / "killed", (2, killed), (2, None), **settings)
     assert codes == [[-9, -9], [0, 0]]
     for rank in range(2):
@@ -75,27 +75,20 @@ def moves(folder, number):
 
 
 @pytest.mark.parametrize(
-    ("own", "begins_behind", "its_first"),
-    [
-        ({}, 7, 8),  # after the epoch
-        pytest.param({"eval_strategy": "steps", "eval_steps": 3}, 3, 4, marks=pytest.mark.slow),
-        pytest.param({"eval_strategy": "steps", "eval_steps": 7}, 7, 8, marks=pytest.mark.slow),
-    ],
+    ("own", "step"),
+    [({}, 7), pytest.param({"eval_strategy": "steps", "eval_steps": 3}, 3, marks=pytest.mark.slow)],
+    ids=["after the epoch", "within it"],
 )
-def test_an_evaluation_that_was_under_way_is_made_up_for_and_no_step_is_done_again(
-    tmp_path, own, begins_behind, its_first
-):
+def test_an_evaluation_that_a_signal_has_ended_is_made_first_and_no_step_is_done_again(tmp_path, own, step):
     settings = {"checkpoint_every": 3600, "own": own}
     assert attempts(tmp_path / "whole", (2, None), **settings)[0] == [0, 0]
-    killed = {"point": "checkpoint pointer moved", "rank": 0, "nth": 1, "attempt": 1, "group": True}
-    slow = {"point": "evaluation", "nth": 1, "attempt": 1, "seconds": 2}  # until the state from before it is saved
-    codes = attempts(tmp_path / "killed", (2, [slow, killed]), (2, None), **settings)
-    assert codes == [[-9, -9], [0, 0]]
+    told = {"point": "evaluation", "nth": 1, "rank": 1, "signal": 15}
+    codes = attempts(tmp_path / "told", *((2, {**told, "attempt": number}) for number in (1, 2)), (2, None), **settings)
+    assert codes == [[143, 143], [143, 143], [0, 0]]  # the second while it makes up for the evaluation
     for rank in range(2):
-        text = output(tmp_path / "killed", 2, rank)
-        assert first_step(text) == its_first
-        assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
-    assert f"goes on behind step {begins_behind}" in output(tmp_path / "killed", 2)
+        assert not re.search(r"^step \d+ is done", output(tmp_path / "told", 2, rank), re.MULTILINE)
+        assert first_step(output(tmp_path / "told", 3, rank)) == step + 1
+        assert result(tmp_path / "told", rank) == result(tmp_path / "whole", rank)
 
 
 def test_a_vote_to_stop_that_was_saved_ends_the_training_before_its_next_step(tmp_path):

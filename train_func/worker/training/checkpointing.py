@@ -160,20 +160,11 @@ class Checkpointing:
             self._saver.hasten()
 
     @progress_mark.within(Phase.SAVING)
-    def decide(
-        self,
-        counts: Sequence[int],
-        step: int,
-        take: Callable[[], Parts],
-        *,
-        is_over: bool = False,
-        is_long: bool = False,
-    ) -> None:
+    def decide(self, counts: Sequence[int], step: int, take: Callable[[], Parts], *, is_over: bool = False) -> None:
         """Between two steps, ``step`` of them done: saves what ``take`` gives, and stops, where that was voted for.
 
-        ``counts``: those of ``votes``, summed over all ranks; ``is_over``: no step comes after this; ``is_long``: none
-        for a long time. The state that was restored is not saved again: what ends the ranks before they have done a
-        step would be taken for progress.
+        ``counts``: those of ``votes``, summed over all ranks; ``is_over``: no step comes after this. The state that was
+        restored is not saved again: what ends the ranks before they have done a step would be taken for progress.
 
         Raises:
             InvalidInput: (cause "code") the state holds what is neither a tensor nor plain.
@@ -184,15 +175,16 @@ class Checkpointing:
         if is_fenced:
             world.on_rank_zero(self._raise_fenced)
         if is_stopped:
-            world.on_rank_zero(self._finish_slow)
-        if step != self._begun_at and (is_due or is_stopped or is_long or (is_over and is_worth_it)):
+            self.stop(step, take)
+        if step != self._begun_at and (is_due or (is_over and is_worth_it)):
             self._save(step, world.on_all_ranks(take))
-        if is_stopped:
-            self.stop(step)
 
     @progress_mark.within(Phase.SAVING)
-    def stop(self, step: int) -> NoReturn:
-        """Raises StopSignal on every rank when what was begun is saved; StorageFailed as ``decide`` does."""
+    def stop(self, step: int, take: Callable[[], Parts]) -> NoReturn:
+        """Saves what ``take`` gives, if steps were done; raises StopSignal on every rank, or as ``decide`` does."""
+        world.on_rank_zero(self._finish_slow)
+        if step != self._begun_at:
+            self._save(step, world.on_all_ranks(take))
         world.on_rank_zero(self._finish)
         raise stop_flag.stopped_after(step)
 

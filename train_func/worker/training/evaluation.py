@@ -167,17 +167,18 @@ def _predict_all(
 
     def predicted() -> list[_Part]:
         found: list[_Part] = []
+        errors: list[Exception] = []
         with progress_mark.within(Phase.EVALUATION):
             for number, batch in enumerate(mine, 1):
-                has_failed = True
                 try:
-                    found.append(_predict(trainer, rows, *batch, collator, ignore_keys, keep))
-                    has_failed = False
-                finally:
-                    every_rank_has_one = number <= len(batches) // world.size()
-                    is_broken_off = every_rank_has_one and trainer.is_broken_off(has_failed=has_failed)
-                if is_broken_off:
+                    found += [] if errors else [_predict(trainer, rows, *batch, collator, ignore_keys, keep)]
+                except Exception as error:
+                    errors.append(error)  # until the other ranks ask too
+                every_rank_has_one = number <= len(batches) // world.size()
+                if every_rank_has_one and trainer.is_broken_off(number, has_failed=bool(errors)):
                     break
+        if errors:
+            raise errors[0]
         return found
 
     own = world.on_all_ranks(predicted)

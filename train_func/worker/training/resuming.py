@@ -5,7 +5,6 @@ to throw them away. Here ``save_strategy`` asks for a checkpoint in the store, a
 """
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,13 +22,11 @@ from train_func.worker.training.audit import Coverage
 from train_func.worker.training.callback_state import UnsavedState
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored
 from train_func.worker.training.control_flags import ACTIONS, STOPS, StopVotes, flags_of, leave_out, set_flags
+from train_func.worker.training.evaluation_break import EvaluationBreak
 from train_func.worker.training.trainer_state import kept_row_ids, row_ids_in
 
 if TYPE_CHECKING:
     from train_func.worker.training.plan import PlanFacts
-
-
-SHORT = 5.0  # seconds of an evaluation that a signal to stop may wait for
 
 
 class ResumingTrainer(transformers.Trainer):
@@ -48,7 +45,7 @@ class ResumingTrainer(transformers.Trainer):
         """Row ids, by micro-batch, in the epoch."""
         self._stop_votes = StopVotes()
         self._stop_votes.collect(self.callback_handler)
-        leave_out(self.callback_handler, "on_epoch_begin", self._has_no_steps_left)
+        leave_out(self.callback_handler, "on_epoch_begin", self._is_behind_epoch)
         self._checkpointing: Checkpointing | None = None
         self._restored: Restored | None = None
         """Until all of it has found its place."""
@@ -61,20 +58,17 @@ class ResumingTrainer(transformers.Trainer):
         self._place = (0, 0)
         """The epoch that is trained, from 0, and how many steps of it are done."""
         self._is_epoch_over = False
-        self._seconds: float | None = None
-        """How long the last evaluation has taken."""
-        self._may_stop = False
-        """In an evaluation: the state from before it is saved, or on its way."""
+        self._unsaved: UnsavedState | None = None
+        self._break: EvaluationBreak | None = None
+        """Of the evaluation that is under way in the training."""
         self._random: dict[str, Any] | None = None
         """To be put back where the training goes on."""
         self.callback_handler.callbacks.insert(0, _Moments(self))  # before any that draws
 
-    def _has_no_steps_left(self) -> bool:
-        """Whether the training goes on behind the last step of an epoch, and callbacks know of its begin."""
-        if self._restored is None:
-            return False
-        training, pending = self._restored.training, self._restored.training.get("pending") or {}
-        return bool(training["num_steps"] == self._facts.steps_per_epoch or pending.get("is_epoch_over"))
+    def _is_behind_epoch(self) -> bool:
+        """Whether of the epoch that is gone on with nothing is left but its evaluation."""
+        pending = self._restored and self._restored.training.get("pending")
+        return bool(pending and pending["is_epoch_over"])
 
     @progress_mark.within(Phase.OUTSIDE)
     def train(
@@ -88,7 +82,7 @@ class ResumingTrainer(transformers.Trainer):
         if (begin := type(self).checkpoints) is None:
             return super().train(None, trial, ignore_keys_for_eval)
         self._checkpointing = begin(trainer_state.made_of(self, self._facts))
-        self._unsaved = UnsavedState(self.callback_handler.callbacks)
+        self._unsaved = None
         with stop_flag.deferred():
             self._restored = self._checkpointing.restore(self.args.device)
             result = super().train(None, trial, ignore_keys_for_eval)
@@ -112,42 +106,33 @@ class ResumingTrainer(transformers.Trainer):
         return self._restored.training["epoch"], 0
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Saved before, where it may take long: whoever goes on from there evaluates first."""
         if self._restored:  # eval_on_start was done by the attempt that started
             return {}
-        self._save_before_evaluation()
-        begun = time.monotonic()
+        flags = sorted(flags_of(self.control, (*ACTIONS, *STOPS)))
+        pending = {"flags": flags, "is_epoch_over": self._is_epoch_over}
+        if self._checkpointing and not trainer_state.may_exchange_weights(self):
+            self._break = EvaluationBreak(self.model, pending, trainer_state.random_state())
         try:
             metrics: dict[str, float] = super()._evaluate(*args, **kwargs)
         finally:
-            self._may_stop = False
-        self._seconds = time.monotonic() - begun
+            self._break = None
         return metrics
 
-    def _save_before_evaluation(self) -> None:
-        if not self._checkpointing or self.state.global_step == self._begun_at:
-            return
-        is_long = self._seconds is None or self._seconds > SHORT
-        votes = torch.tensor([*self._checkpointing.votes(), int(is_long)], device=self.args.device)
-        *counts, num_long = world.total(votes).tolist()
-        flags = sorted(flags_of(self.control, (*ACTIONS, *STOPS)))
-        pending = {"flags": flags, "is_epoch_over": self._is_epoch_over}
-        self._checkpointing.decide(
-            counts, self.state.global_step, partial(self._parts, *self._place, pending), is_long=bool(num_long)
-        )
-        self._may_stop = bool(num_long)
+    def is_broken_off(self, number: int, *, has_failed: bool) -> bool:
+        """Collective, after batch ``number`` of an evaluation, which every rank has: whether a rank has failed.
 
-    def is_broken_off(self, *, has_failed: bool) -> bool:
-        """Collective, between two batches of an evaluation: whether a rank has failed there.
-
-        Raises StopSignal on every rank when a signal has come to one, and the state is saved.
+        In an evaluation of the training, every rank raises StopSignal when a signal has come to one: the state from
+        before the evaluation is saved then, and the attempt that goes on from there evaluates first.
         """
-        if not (self._may_stop and self._checkpointing):
+        if self._checkpointing is None or (now := self._break) is None or not now.is_due(number):
             return False
-        votes = torch.tensor([int(has_failed), int(stop_flag.requested())])
-        num_failed, num_stopped = world.total(votes).tolist()
-        if num_stopped and not num_failed:
-            self._checkpointing.stop(self.state.global_step)
+        own = now.own(has_failed=has_failed, is_stopped=stop_flag.requested())
+        counts = world.total(torch.tensor(own, device=self.args.device)).tolist()
+        now.has_asked(number, counts[3] / 1e6 / world.size())
+        num_failed, num_stopped, num_others = counts[:3]
+        if num_stopped and not (num_failed or num_others):
+            take = partial(self._parts, *self._place, now.pending, now.random)
+            self._checkpointing.stop(self.state.global_step, take)
         return bool(num_failed)
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
@@ -161,6 +146,7 @@ class ResumingTrainer(transformers.Trainer):
         epoch = kwargs["epoch"]
         kwargs["train_dataloader"].set_epoch(epoch)  # transformers leaves it out where it skips steps
         self._used.clear()
+        self._unsaved = self._unsaved or UnsavedState(self.callback_handler.callbacks)
         self._place, self._is_epoch_over, pending = (epoch, 0), False, None
         if restored := self._restored:
             self._used.extend(tuple(row_ids_in(of["used"])) for of in (restored.rank, *restored.lost))
@@ -202,7 +188,7 @@ class ResumingTrainer(transformers.Trainer):
 
         ``counts``: those of ``_votes``, summed over all ranks. What callbacks voted for counts after the first step.
         """
-        if not self._used:
+        if not num_steps:
             return False
         self._save_and_stop(counts, epoch, num_steps)
         return self._stop_votes.decide(counts[: len(STOPS)], self.control)
@@ -214,9 +200,15 @@ class ResumingTrainer(transformers.Trainer):
             take = partial(self._parts, *place)
             self._checkpointing.decide(counts[len(STOPS) :], self.state.global_step, take, is_over=is_over)
 
-    def _parts(self, epoch: int, num_steps: int, pending: Mapping[str, Any] | None = None) -> Parts:
-        """``pending``: of an evaluation that comes before anything else."""
-        if text := self._unsaved.note():
+    def _parts(
+        self,
+        epoch: int,
+        num_steps: int,
+        pending: Mapping[str, Any] | None = None,
+        random: Mapping[str, Any] | None = None,
+    ) -> Parts:
+        """``pending``: of an evaluation that comes before anything else; ``random``: the generators, if not as now."""
+        if self._unsaved and (text := self._unsaved.note()):
             world.note(text)
         place = {
             "epoch": epoch,
@@ -226,6 +218,7 @@ class ResumingTrainer(transformers.Trainer):
         }
         used = kept_row_ids([row for row_ids in self._used for row in row_ids] if num_steps else [])
         rank = trainer_state.of_rank(self, used, self._stop_votes.asked)
+        rank |= {"random": random} if random else {}
         training, frozen = {**trainer_state.of_training(self), **place}, trainer_state.frozen(self.model)
         return Parts(training, rank, trainer_state.lasting(self), frozen, self._best)
 

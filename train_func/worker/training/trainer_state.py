@@ -62,6 +62,12 @@ def _may_change_weights(callback: Any) -> bool:
     return not is_of_libraries(callback) and moments != (TrainerCallback.on_step_begin, TrainerCallback.on_substep_end)
 
 
+def may_exchange_weights(trainer: "Trainer") -> bool:
+    """Whether a callback may put other weights into the model for an evaluation, and take them out after it."""
+    own = (type(of) for of in trainer.callback_handler.callbacks if not is_of_libraries(of))
+    return any(of.on_evaluate is not TrainerCallback.on_evaluate for of in own)
+
+
 def frozen(model: torch.nn.Module) -> frozenset[int]:
     """Addresses of the weights that are not trained, as those below an adapter."""
     return frozenset(of.data_ptr() for of in model.parameters() if not of.requires_grad)
