@@ -139,6 +139,7 @@ def test_a_save_that_takes_8_seconds_is_completed_within_the_grace_period(job):
     assert done[0] == done[1] == list(range(1, newest_of(made) + 1))
 
 
+@pytest.mark.slow
 def test_a_signal_during_a_long_evaluation_ends_it_and_the_steps_before_it_are_saved(job):
     made = job(source=EVALUATES_LONG).start()
     made.pods[0].says("evaluates after step 7")
@@ -183,6 +184,7 @@ def test_what_an_own_loop_has_trained_is_the_result_where_the_signal_comes_after
     assert [job.end_record(1, worker)["exit_code"] for worker in (0, 1)] == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_function_that_does_not_come_to_its_end_then_is_stopped_within_the_grace_period(own_loop):
     job = own_loop(then="time.sleep(600 * session.rank)", grace=10)
     begun = time.monotonic()

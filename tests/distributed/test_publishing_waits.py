@@ -205,6 +205,7 @@ def test_what_rank_0_alone_keeps_of_a_training_of_two_ranks_is_its_result(two_wo
     assert files <= set(result["files"])
 
 
+@pytest.mark.slow
 def test_a_training_of_two_ranks_of_which_rank_0_keeps_nothing_fails(two_workers):
     made = two_workers(KEEPS.replace("KEEPS", "pass")).start()
     assert made.pods[0].exit_code() == exits.CODE

@@ -60,7 +60,8 @@ def test_a_training_of_another_kind_that_is_killed_ends_as_the_undisturbed_one(t
     assert left.faults(found) == []
 
 
-@pytest.mark.parametrize("training", ["with_trainer", pytest.param("with_own_loop", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("training", ["with_trainer", "with_own_loop"])
 def test_a_training_that_was_told_to_stop_loses_no_step(tmp_path, training):
     (found,) = found_by(tmp_path, training, "stop", "--drawn", json.dumps(at("backward", 1, 5)))
     assert left.faults(found) == []

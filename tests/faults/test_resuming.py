@@ -91,6 +91,7 @@ def test_an_evaluation_that_a_signal_has_ended_is_made_first_and_no_step_is_done
         assert result(tmp_path / "told", rank) == result(tmp_path / "whole", rank)
 
 
+@pytest.mark.slow
 def test_a_vote_to_stop_that_was_saved_ends_the_training_before_its_next_step(tmp_path):
     own = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
     settings = {"to_best": True, "epochs": 6, "learning_rate": 0.01, "checkpoint_every": 3600, "own": own}
@@ -133,7 +134,8 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batches_of_an_own_
     assert moved["losses"] == pytest.approx(whole["losses"], rel=1e-4)
 
 
-@pytest.mark.parametrize(("batch_size", "code"), [(32, 70), pytest.param(16, 0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("batch_size", "code"), [(32, 70), (16, 0)])
 def test_an_own_loop_goes_on_only_with_the_plan_that_its_checkpoint_was_saved_with(tmp_path, batch_size, code):
     """With 32 rows at once there are 12 steps: the loop would be over before its first."""
     settings = {"training": "with_own_loop", "waits": True}

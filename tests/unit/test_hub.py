@@ -232,6 +232,7 @@ def codes_in_a_pod(address, home):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_in_a_pod_an_outage_of_the_hub_is_tried_again_and_what_it_lacks_is_not(tmp_path):
     with tiny_hub({}) as address:
         lacks = codes_in_a_pod(address, tmp_path)
