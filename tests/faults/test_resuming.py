@@ -92,6 +92,17 @@ def test_an_evaluation_that_a_signal_has_ended_is_made_first_and_no_step_is_done
 
 
 @pytest.mark.slow
+def test_ranks_that_are_killed_while_they_measure_what_is_saved_are_followed_by_others_that_measure_it(tmp_path):
+    first = {"point": "publication kept", "rank": 0, "attempt": 1}
+    second = {"point": "evaluation", "rank": 1, "attempt": 2}  # the model is measured for its publication
+    codes = attempts(tmp_path, (2, first), (2, second), (2, None), waits=True)
+    assert [codes[0][0], codes[1][1], codes[2]] == [-9, -9, [0, 0]]
+    assert [re.findall(r"^step \d+ is done", output(tmp_path, number), re.MULTILINE) for number in (2, 3)] == [[], []]
+    metrics = json.loads(open_store((tmp_path / "store").as_uri()).get("a-run/model/metrics.json").data)
+    assert set(metrics) == {"accuracy", "loss", "rows"}
+
+
+@pytest.mark.slow
 def test_a_vote_to_stop_that_was_saved_ends_the_training_before_its_next_step(tmp_path):
     own = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
     settings = {"to_best": True, "epochs": 6, "learning_rate": 0.01, "checkpoint_every": 3600, "own": own}

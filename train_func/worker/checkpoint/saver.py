@@ -61,6 +61,8 @@ class Saver:
         self._copies_at_once = self._is_asked = self._is_given_up = self._is_told_of_others = False
         self.fenced: Fenced | None = None
         """That a later attempt has taken over."""
+        self.saved: int | None = None
+        """The step of the newest that is saved."""
 
     @property
     def is_busy(self) -> bool:
@@ -149,7 +151,7 @@ class Saver:
         else:
             seconds = time.monotonic() - begun
             size = sum(file.size for file in made.files.values())
-            self._took = seconds
+            self._took, self.saved = seconds, made.step
             self._say(CheckpointSaved(step=made.step, size=size, seconds=seconds))
             self._tell_of_others()
         finally:

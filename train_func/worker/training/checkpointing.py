@@ -154,6 +154,10 @@ class Checkpointing:
         of_saver = (saver.is_due, saver.fenced is not None, saver.is_worth_it) if saver else (False, False, False)
         return [int(vote) for vote in (of_saver[0], stop_flag.requested(), *of_saver[1:])]
 
+    def has_saved(self, step: int) -> bool:
+        """On rank 0: whether an attempt can go on behind this step."""
+        return step == self._begun_at or (self._saver is not None and self._saver.saved == step)
+
     def ask(self) -> None:
         """The next checkpoint is due now."""
         if self._saver:

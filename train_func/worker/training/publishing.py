@@ -41,11 +41,11 @@ class Publishing:
         if left_out:
             reporting.note(f"not JSON, and therefore not among the metrics as it was given: {', '.join(left_out)}")
 
-    def keep(self, write: Callable[[Path], object], report: Mapping[str, Any]) -> None:
-        """A model that has been trained to its end: from now on it is published however the function ends."""
+    def keep(self, write: Callable[[Path], object], report: Mapping[str, Any], *, is_final: bool) -> None:
+        """A model that has been trained to its end; ``is_final``: it is published however the function ends."""
         self._check_open()
         self._pending.add(write, self._attempt, is_model=True)
-        self._pending.report(self._attempt, report, seconds=self._seconds)
+        self._pending.report(self._attempt, report, seconds=self._seconds if is_final else None)
 
     def measured(self, report: Mapping[str, Any]) -> None:
         """What is told of that model in the end. Raises StorageFailed."""

@@ -243,6 +243,11 @@ class ResumingTrainer(transformers.Trainer):
         self._loaded_step = best.loaded_step(self)
 
     @property
+    def is_end_saved(self) -> bool:
+        """On rank 0, after the training: whether another attempt can go on from its end."""
+        return self._checkpointing is not None and self._checkpointing.has_saved(self.state.global_step)
+
+    @property
     def weights_step(self) -> int:
         """The step that the model's weights are of, which seeds what is drawn where they are measured."""
         return self.state.global_step if self._loaded_step is None else self._loaded_step

@@ -90,9 +90,12 @@ class Trainers:
         def keep() -> None:
             tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
             write = partial(publication.write_publication, trainer=trainer, tokenizer=tokenizer, use=use)
-            self._publishing.keep(write, {**begun, "note": publication.INTERRUPTED})
+            is_saved = isinstance(trainer, Trainer) and trainer.is_end_saved
+            self._publishing.keep(write, {**begun, "note": publication.INTERRUPTED}, is_final=not is_saved)
 
-        world.on_rank_zero(keep)  # first, so that an end while the model is measured does not lose it
+        # First, so that an end while the model is measured does not lose it. Where the end of the training is saved,
+        # another attempt measures it.
+        world.on_rank_zero(keep)
         whole = publication.report_measured(begun, trainer, self.held_out, self._watch.metrics_of)
         world.on_rank_zero(lambda: self._publishing.measured(whole))
         sessions.here.may_leave()
