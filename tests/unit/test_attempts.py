@@ -107,6 +107,18 @@ def test_a_claim_whose_answer_was_lost_is_not_made_twice(store, attempts, monkey
 
 
 @pytest.mark.parametrize(
+    ("submitted", "code", "is_over"),
+    [("t2", 70, True), ("t2", 71, True), ("t2", 0, False), ("t1", 70, False), ("t2", 73, False), ("t2", 147, False)],
+)
+def test_for_a_worker_that_starts_again_the_job_is_over_when_a_worker_has_failed_for_good_before(
+    store, submitted, code, is_over
+):
+    lived(Attempts(store, record(submitted=submitted), worker=0, pod="q"), code)
+    again = Attempts(store, record(submitted="t2"), worker=1, pod="p")
+    assert bool(again.final_end(again.past_ends())) is is_over
+
+
+@pytest.mark.parametrize(
     ("submitted", "code", "is_final"), [("t2", 70, True), ("t1", 70, False), ("t2", 73, False), ("t2", 147, False)]
 )
 def test_a_final_end_is_one_of_the_same_submission_that_no_later_attempt_has_fenced_off(

@@ -4,21 +4,19 @@ An attempt is charged unless it was stopped from outside. Numbers go on as long 
 begins anew with each submission.
 """
 
-import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from itertools import takewhile
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from train_func import exits
 from train_func.attempt_records import EndRecord, Lease, Verdict
 from train_func.counted import counted
 from train_func.errors import StorageFailed
-from train_func.events import AttemptStarts, now
+from train_func.events import now
 from train_func.layout import RunKeys
 from train_func.records import RunRecord
 from train_func.storage import Store
-from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.rank_end import RankEnd, records_of
 
 Record = TypeVar("Record", bound=Lease)
@@ -65,49 +63,6 @@ class Account:
             )
         cause, hangs = (last.cause, last.hangs) if last else ("killed", None)
         return Verdict(exits.SPENT, cause, message, worker, hangs=hangs)
-
-
-@dataclass(frozen=True)
-class Start:
-    """What worker 0 says to the others before any rank starts."""
-
-    lease: Lease
-    num_started: int
-    num_free: int
-    at_most: int
-    num_out_of_memory: int
-    num_hangs: int
-    refused: Verdict | None
-
-    @classmethod
-    def of(cls, lease: Lease, account: Account, num_out_of_memory: int, refused: Verdict | None) -> Self:
-        """The start of an attempt after those in the account."""
-        num_free = account.num_started - account.num_charged
-        return cls(lease, account.num_started, num_free, account.at_most, num_out_of_memory, account.num_hangs, refused)
-
-    def to_json(self) -> str:
-        """As it is said."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, said: str) -> Self:
-        """As it is heard."""
-        plain = json.loads(said)
-        refused = Verdict(**plain["refused"]) if plain["refused"] else None
-        return cls(**{**plain, "lease": Lease(**plain["lease"]), "refused": refused})
-
-    def event(self, environment: Environment) -> AttemptStarts:
-        """What is said of it."""
-        return AttemptStarts(
-            attempt=self.lease.attempt,
-            position=self.num_started + 1,
-            at_most=self.at_most,
-            num_free=self.num_free,
-            num_hangs=self.num_hangs,
-            num_workers=environment.num_workers,
-            num_ranks=environment.num_workers * environment.num_ranks,
-            num_threads=environment.num_threads,
-        )
 
 
 class Refused(Exception):
@@ -237,13 +192,23 @@ class Attempts:
         """Keys of all end records there are now."""
         return {key for keys in self._ended().values() for key in keys}
 
-    def final_end(self, known: set[str]) -> Verdict | None:
-        """A final verdict on this submission that was recorded since ``end_keys`` returned ``known``.
+    def past_ends(self) -> set[str]:
+        """Those of the end records there are now that say nothing of the job: all but failures of this submission.
 
-        That of a worker which a later attempt has fenced off says nothing of the job.
+        A worker that has written down that it is done may be lost with its group, and start again.
         """
-        ends = [end for end in self._ends(sorted(self.end_keys() - known)) if end.submitted == self._record.submitted]
-        return next((end for end in ends if not end.retryable and end.exit_code != exits.FENCED), None)
+        keys = self.end_keys()
+        return keys - {key for key, end in self._final(keys).items() if end.submitted and end.exit_code}
+
+    def final_end(self, known: set[str]) -> Verdict | None:
+        """A final verdict on this submission that is not among those ``known``."""
+        return next(iter(self._final(self.end_keys() - known).values()), None)
+
+    def _final(self, keys: set[str]) -> dict[str, EndRecord]:
+        """That of a worker which a later attempt has fenced off says nothing of the job."""
+        found = {key: end for key in sorted(keys) if (end := self._read(EndRecord, key))}
+        ours = {key: end for key, end in found.items() if end.submitted == self._record.submitted}
+        return {key: end for key, end in ours.items() if not end.retryable and end.exit_code != exits.FENCED}
 
     def root_of(self, number: int) -> Verdict | None:
         """The verdict on this attempt by the worker it began with, when that worker has recorded its end."""

@@ -14,7 +14,7 @@ from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
 from train_func.worker.pod import rank_weights, reporting, trackers
-from train_func.worker.pod.attempt_store import Attempts, Refused, Start
+from train_func.worker.pod.attempt_store import Attempts, Refused
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.history import History
 from train_func.worker.pod.job_end import JobEnd
@@ -25,6 +25,7 @@ from train_func.worker.pod.pending import Pending
 from train_func.worker.pod.processes import num_memory_kills
 from train_func.worker.pod.rank_end import RankEnd
 from train_func.worker.pod.run_inputs import RunInputs
+from train_func.worker.pod.start import Start
 from train_func.worker.pod.stop import Stop, WithinGrace
 from train_func.worker.pod.store_wait import patient, patiently
 from train_func.worker.pod.verdict import following, of_ranks
@@ -75,8 +76,7 @@ class Attempt:
     def prepare(self) -> None:
         """Makes sure that the store can be used, and keeps an eye on it until the group forms."""
         patiently(lambda: self._store.probe(self._record.keys.prefix), self._stop, self._timings)
-        known = patiently(self._attempts.end_keys, self._stop, self._timings)
-        self.job_end.watch(known)
+        self.job_end.watch(patiently(self._attempts.past_ends, self._stop, self._timings))
 
     def open(self, peers: Peers) -> dict[str, str]:
         """Claims the number (worker 0) or hears it, and brings the inputs; the variables that tell the ranks of both.

@@ -1,0 +1,53 @@
+"""The start of an attempt: what worker 0 says to the others before any rank starts."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from train_func.attempt_records import Lease, Verdict
+from train_func.events import AttemptStarts
+from train_func.worker.pod.attempt_store import Account
+from train_func.worker.pod.environment import Environment
+
+
+@dataclass(frozen=True)
+class Start:
+    """What worker 0 says to the others before any rank starts."""
+
+    lease: Lease
+    num_started: int
+    num_free: int
+    at_most: int
+    num_out_of_memory: int
+    num_hangs: int
+    refused: Verdict | None
+
+    @classmethod
+    def of(cls, lease: Lease, account: Account, num_out_of_memory: int, refused: Verdict | None) -> Self:
+        """The start of an attempt after those in the account."""
+        num_free = account.num_started - account.num_charged
+        return cls(lease, account.num_started, num_free, account.at_most, num_out_of_memory, account.num_hangs, refused)
+
+    def to_json(self) -> str:
+        """As it is said."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, said: str) -> Self:
+        """As it is heard."""
+        plain = json.loads(said)
+        refused = Verdict(**plain["refused"]) if plain["refused"] else None
+        return cls(**{**plain, "lease": Lease(**plain["lease"]), "refused": refused})
+
+    def event(self, environment: Environment) -> AttemptStarts:
+        """What is said of it."""
+        return AttemptStarts(
+            attempt=self.lease.attempt,
+            position=self.num_started + 1,
+            at_most=self.at_most,
+            num_free=self.num_free,
+            num_hangs=self.num_hangs,
+            num_workers=environment.num_workers,
+            num_ranks=environment.num_workers * environment.num_ranks,
+            num_threads=environment.num_threads,
+        )
