@@ -123,6 +123,14 @@ def test_a_worker_that_was_evicted_for_its_disk_is_told_with_what_to_raise(store
     assert "3 of 3 attempts" in str(error)
 
 
+def test_that_the_attempts_are_used_up_is_told_also_where_only_another_worker_has_written_it_down(store, ended):
+    ended(worker=1, exit_code=147, cause="killed", message="rank 1 was killed by SIGKILL")
+    ended(worker=0, exit_code=71, cause="killed", message="3 attempts have failed behind step 12", follows=1)
+    error = explain(a_record(), RecordedJob("exit_1"), store, "attach(...)")
+    assert error.cause == "killed"
+    assert unnamed(error, "worker 1", "attempt 1", "3 attempts", "step 12") == []
+
+
 def test_an_eviction_in_between_hides_no_fault_of_the_function(store, ended):
     ended(cause="code", message="rank 0: KeyError: 'x'")
     assert explain(a_record(), RecordedJob("evicted_disk"), store, "attach(...)").cause == "code"

@@ -179,17 +179,18 @@ def _own_ends(ends: list[EndRecord]) -> list[EndRecord]:
 
 def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
     cause: Cause = next((cause for cause in CAUSES if cause == end.cause), "unknown")
+    of_attempt = [of for of in evidence.attempts if of.attempt == end.attempt]
+    given_up = next((of.message for of in of_attempt if of.exit_code == exits.SPENT), "")  # by whichever worker
     if cause == "hang" or not end.errors:  # those of a hang are of ranks that lost the one that was ended for it
         root = end.worker if end.follows is None else end.follows
         places = _places(end, evidence) if cause == "hang" else ""
-        return Diagnosis(cause, f"worker {root}, attempt {end.attempt}: {end.message}{places}")
+        return Diagnosis(cause, f"worker {root}, attempt {end.attempt}: {given_up or end.message}{places}")
     rank, error = end.errors[0]
     where = f"worker {end.worker}, rank {rank.rank}, attempt {end.attempt}"
     what = f"{error.type}: {error.message}\n  in {where}"
     frames = locate(evidence.cells, error.traceback)
     what += "".join(f"\n  {origin}, line {line}: `{text.strip()}`" for origin, line, text in reversed(frames))
-    if end.exit_code == exits.SPENT:
-        what += f"\n  {end.message}"
+    what += f"\n  {given_up}" if given_up else ""
     return Diagnosis(cause, what, of_code(error, [frame[0] for frame in frames]) if cause == "code" else "")
 
 
