@@ -276,6 +276,22 @@ def test_compute_metrics_gets_every_row_in_order(a_record):
         assert seen[0].predictions.shape == (8, 2)
 
 
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_checkpoint_without_an_optimizer_is_told_of(a_record, capsys, is_given):
+    with Session(a_record().parameters()) as session:
+        model = torch.nn.Linear(1, 1)
+        session.checkpoint(model, *([torch.optim.AdamW(model.parameters())] if is_given else []))
+    assert ("no optimizer" in capsys.readouterr().out) is not is_given
+
+
+def test_rows_without_numbers_of_their_own_are_measured_by_their_places(a_record):
+    with Session(a_record(address="").parameters()) as session:
+        trainer = trainer_of(session, {"epochs": 1, "learning_rate": 1e-3})
+        trainer.compute_metrics = lambda prediction: {"labels": prediction.label_ids.tolist()}
+        unnumbered = trainer.eval_dataset.remove_columns(["row_id"])
+        assert trainer.evaluate(unnumbered)["eval_labels"] == unnumbered["label"][:]
+
+
 def test_evaluations_of_other_rows_are_not_published(a_record, store):
     """As many rows with other ids; the same rows changed; a dict of sets that share the held-out rows."""
     parameters = a_record(epochs=1).parameters()

@@ -216,7 +216,7 @@ def _predict(
     """Logits are dropped here unless ``keep``: those of a language model would fill the memory of every rank."""
     seed_for("evaluate", trainer.args.seed, trainer.weights_step, number)
     features = features_of(rows, positions.tolist())
-    row_ids = take_row_ids(features)
+    row_ids = take_row_ids(features) if ROW_ID in features[0] else tuple(positions.tolist())
     inputs = collator(features)
     trainer.rows_evaluated = len(positions)
     weight = trainer.items.count(inputs, len(positions))

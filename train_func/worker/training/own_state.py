@@ -31,6 +31,11 @@ class OwnState:
         """What identifies it, once session.steps was given one."""
         self._objects = {name: of.module if _is_ddp(of) else of for name, of in objects.items()}
         world.on_all_ranks(self._check)
+        if not any(hasattr(of, "param_groups") for of in self._objects.values()):
+            world.note(
+                "session.checkpoint was given no optimizer: after a restart it begins anew, and the result may differ; "
+                "give it beside the model, as in session.checkpoint(model, optimizer)"
+            )
         self._checkpointing: Checkpointing = trainings.begin({"objects": _made_of(self._objects)})
         self._restored: Restored | None = self._checkpointing.restore(device)
         if self._restored:
