@@ -91,6 +91,14 @@ def test_an_evaluation_that_a_signal_has_ended_is_made_first_and_no_step_is_done
         assert result(tmp_path / "told", rank) == result(tmp_path / "whole", rank)
 
 
+def test_a_callback_that_rank_0_alone_has_keeps_no_rank_waiting_in_an_evaluation(tmp_path):
+    """It may put other weights into the model meanwhile, so the evaluation comes to its end before all stop."""
+    told = {"point": "evaluation", "nth": 1, "rank": 1, "signal": 15, "attempt": 1}
+    assert attempts(tmp_path, (2, told), (2, None), looks=True) == [[143, 143], [0, 0]]
+    assert first_step(output(tmp_path, 2)) == 8
+    assert len(re.findall(r"^evaluation step=7 ", output(tmp_path, 1), re.MULTILINE)) == 1
+
+
 @pytest.mark.slow
 def test_ranks_that_are_killed_while_they_measure_what_is_saved_are_followed_by_others_that_measure_it(tmp_path):
     first = {"point": "publication kept", "rank": 0, "attempt": 1}

@@ -110,7 +110,8 @@ class ResumingTrainer(transformers.Trainer):
             return {}
         flags = sorted(flags_of(self.control, (*ACTIONS, *STOPS)))
         pending = {"flags": flags, "is_epoch_over": self._is_epoch_over}
-        if self._checkpointing and not trainer_state.may_exchange_weights(self):
+        own = torch.tensor(int(trainer_state.may_exchange_weights(self)), device=self.args.device)
+        if self._checkpointing and not world.total(own):  # callbacks differ between ranks
             self._break = EvaluationBreak(self.model, pending, trainer_state.random_state())
         try:
             metrics: dict[str, float] = super()._evaluate(*args, **kwargs)
