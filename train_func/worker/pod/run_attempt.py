@@ -100,8 +100,7 @@ class Attempt:
         if worker == 0:  # the whole group needs to hear it once
             reporting.say(start.event(self._environment))
         inputs = RunInputs(self._environment, self._record, self._store, self._stop)
-        told = {"TRAIN_FUNC_ATTEMPT": str(number), "TRAIN_FUNC_OUT_OF_MEMORY": str(start.num_out_of_memory)}
-        return told | inputs.bring(peers, number)
+        return start.variables | inputs.bring(peers, number)
 
     def _claim(self) -> Start:
         account = patiently(self._attempts.account, self._stop, self._timings)

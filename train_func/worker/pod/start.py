@@ -20,13 +20,24 @@ class Start:
     at_most: int
     num_out_of_memory: int
     num_hangs: int
+    is_last: bool
     refused: Verdict | None
 
     @classmethod
     def of(cls, lease: Lease, account: Account, num_out_of_memory: int, refused: Verdict | None) -> Self:
         """The start of an attempt after those in the account."""
         num_free = account.num_started - account.num_charged
-        return cls(lease, account.num_started, num_free, account.at_most, num_out_of_memory, account.num_hangs, refused)
+        counts = (account.num_started, num_free, account.at_most, num_out_of_memory, account.num_hangs)
+        return cls(lease, *counts, account.is_next_last, refused)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """By which the ranks hear of it."""
+        return {
+            "TRAIN_FUNC_ATTEMPT": str(self.lease.attempt),
+            "TRAIN_FUNC_OUT_OF_MEMORY": str(self.num_out_of_memory),
+            "TRAIN_FUNC_LAST_ATTEMPT": str(int(self.is_last)),
+        }
 
     def to_json(self) -> str:
         """As it is said."""

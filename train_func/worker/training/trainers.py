@@ -40,6 +40,7 @@ class Trainers:
         """``work``: folder of this rank."""
         self._store, self._record, self._attempt, self._work = store, record, attempt, work
         self._loading, self._publishing = loading, publishing
+        self._is_last = world.environment().get("TRAIN_FUNC_LAST_ATTEMPT") == "1"
         self.train_ids: RowIds | None = None
         """Of the rows that the session gave to train on."""
         self.held_out: Dataset | None = None
@@ -90,11 +91,10 @@ class Trainers:
         def keep() -> None:
             tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
             write = partial(publication.write_publication, trainer=trainer, tokenizer=tokenizer, use=use)
-            is_saved = isinstance(trainer, Trainer) and trainer.is_end_saved
-            self._publishing.keep(write, {**begun, "note": publication.INTERRUPTED}, is_final=not is_saved)
+            can_go_on = isinstance(trainer, Trainer) and trainer.is_end_saved and not self._is_last
+            self._publishing.keep(write, {**begun, "note": publication.INTERRUPTED}, is_final=not can_go_on)
 
-        # First, so that an end while the model is measured does not lose it. Where the end of the training is saved,
-        # another attempt measures it.
+        # First, so that an end while the model is measured does not lose it; another attempt measures it where one can.
         world.on_rank_zero(keep)
         whole = publication.report_measured(begun, trainer, self.held_out, self._watch.metrics_of)
         world.on_rank_zero(lambda: self._publishing.measured(whole))
