@@ -15,6 +15,7 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
        attempts/<n>/lease.json  who began attempt n
                     setup.json  with which workers, versions and cut, on what machine
                     inputs.json  what lay in the claims that it has read
+                    saved-<k>.json  that it has saved a checkpoint of training k
                     worker-<w>.json, worker-<w>.log   how a worker ended, and what it wrote
                     model/      what the attempt publishes
                     output/     what ranks have left beside what is published, a folder each
@@ -83,6 +84,10 @@ class AttemptKeys:
     def metrics_events(self, part: int, begun: int) -> str:
         """The same for TensorBoard, which takes files whose names contain tfevents in the order of their names."""
         return f"{self.metrics}/events.out.tfevents.{begun}.{part:06}"
+
+    def saved(self, number: int) -> str:
+        """That it has saved a checkpoint of this training of the function."""
+        return f"{self.prefix}/saved-{number}.json"
 
     def end(self, worker: int) -> str:
         """The end record of a worker."""
@@ -162,6 +167,12 @@ class RunKeys:
     def attempt(self, number: int) -> AttemptKeys:
         """The keys of attempt ``number``."""
         return AttemptKeys(f"{self.attempts}/{number}")
+
+    def attempts_that_saved(self, number: int, keys: Iterable[str]) -> list[int]:
+        """Those attempts, sorted, of which ``keys`` say that they have saved a checkpoint of this training."""
+        numbers = {key.removeprefix(f"{self.attempts}/").split("/")[0] for key in keys}
+        found = (int(of) for of in numbers if of.isdecimal())
+        return sorted(of for of in found if self.attempt(of).saved(number) in keys)
 
     def attempt_file(self, key: str) -> AttemptFile | None:
         """Which file of which attempt ``key`` is; None when it is none of these."""

@@ -159,15 +159,18 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batches_of_an_own_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batch_size", "code"), [(32, 70), (16, 0)])
-def test_an_own_loop_goes_on_only_with_the_plan_that_its_checkpoint_was_saved_with(tmp_path, batch_size, code):
-    """With 32 rows at once there are 12 steps: the loop would be over before its first."""
-    settings = {"training": "with_own_loop", "waits": True}
+@pytest.mark.parametrize(
+    ("training", "batch_size", "code"),
+    [("with_own_loop", 32, 70), ("with_own_loop", 16, 0), ("with_trainer", 15, 70), ("with_trainer", 16, 0)],
+)
+def test_a_training_goes_on_only_with_the_plan_that_its_checkpoint_was_saved_with(tmp_path, training, batch_size, code):
+    """With 32 rows at once there are 12 steps: the loop would be over before its first. With 15 as many as with 16."""
+    settings = {"training": training, "waits": True}
     assert attempts(tmp_path, (2, {**killed_at(15), "attempt": 1}), **settings)[0][1] == -9
     resumed = {**settings, "resumes": "a-run", "batch_size": batch_size}
     assert attempts(tmp_path, (2, None), first=2, **resumed) == [[code, code]]
     text = output(tmp_path, 2)
-    assert ("batch_size 16, now 32" in text) == (code == 70)
+    assert (f"batch_size 16, now {batch_size}" in text) == (code == 70)
     assert (tmp_path / "result-0.json").exists() == (code == 0)
 
 

@@ -325,6 +325,18 @@ def test_a_damaged_pointer_alone_is_no_beginning(kept):
     assert kept.pointer in str(failed.value)
 
 
+def test_checkpoints_that_are_gone_without_a_trace_are_no_beginning(kept):
+    for entry in kept.store.list(f"{kept.record.keys.checkpoints}/"):
+        kept.store.delete(entry.key)
+    with pytest.raises(StorageFailed) as failed:
+        kept.found()
+    assert exit_of(failed.value).code == DATA
+    assert kept.record.keys.attempts_that_saved(0, {of.key for of in kept.store.list("a-run/")}) == [1]
+    other = Checkpoints(kept.store, kept.record, 2, "a training", number=1)  # of which none was ever saved
+    other.take_over()
+    assert other.newest(kept.folder / "read") is None
+
+
 def test_an_attempt_that_was_killed_before_its_first_manifest_is_followed_by_a_beginning(tmp_path):
     (tmp_path / "store").mkdir()
     record = record_in(tmp_path / "store")

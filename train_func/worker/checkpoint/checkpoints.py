@@ -7,6 +7,7 @@ it. Loads no torch until a checkpoint is read.
 """
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -69,6 +70,8 @@ class Checkpoints:
         """How often a checkpoint of each step was begun: one that the pointer names is never written over."""
         self._unfinished: str | None = None
         """Folder of a checkpoint that failed before the pointer could have named it."""
+        self._has_said = False
+        """Whether the store says, beside the checkpoints, that this attempt has saved one."""
         self.not_deleted: StorageFailed | None = None
         """Why the newest checkpoint has left what it has replaced."""
 
@@ -82,8 +85,7 @@ class Checkpoints:
             StorageFailed: reason "damaged", listing what is left, when pointer and manifests are damaged or gone; or
                 the store's own failure.
         """
-        name, folder, key = self._record.name, self._folder, self._key
-        self._lead.take(lambda why: rebuilt(self._store, folder, key, name, self._attempt, why))
+        self._lead.take(lambda why: rebuilt(self._store, self._record, self._number, self._attempt, why))
         reach("checkpoints taken over")
 
     def newest_of(self, record: RunRecord, folder: Path) -> Found | None:
@@ -151,6 +153,10 @@ class Checkpoints:
         with self._lead.refusing():
             if self._store.get(key).data != data:
                 raise _useless(key, "the store has other bytes than were put")
+        if not self._has_said:
+            said = {"step": step, "manifest": key}
+            self._store.put(self._record.keys.attempt(self._attempt).saved(self._number), json.dumps(said).encode())
+            self._has_said = True
         self._unfinished, self._manifests[key] = None, manifest
         self._lead.move(lambda pointer: self._with(pointer, Kept(step, key, sha256_of(data))))
         reach("checkpoint pointer moved")
@@ -222,7 +228,7 @@ class Checkpoints:
         if place is None or (manifest.attempt, manifest.step) != place[:2] or manifest.step != kept.step:
             raise _useless(kept.key, f"it is of attempt {manifest.attempt}, step {manifest.step}")
         if manifest.fingerprint != self._fingerprint:
-            raise _useless(kept.key, "it was saved by a training on another plan or model")
+            raise _useless(kept.key, "it was saved by a training of another model")
         expected = {TRAINING, *map(of_rank, range(manifest.world_size))}
         if set(manifest.files) - SELDOM != expected:
             raise _useless(kept.key, f"its files are {sorted(manifest.files)}, of {manifest.world_size} ranks")

@@ -5,6 +5,7 @@ import re
 from train_func.counted import counted, listed
 from train_func.errors import StorageFailed
 from train_func.layout import CHECKPOINT_MANIFEST
+from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.checkpoint.manifest import Kept, Pointer, sha256_of
 
@@ -28,29 +29,34 @@ def manifests_in(store: Store, folder: str) -> tuple[Kept, ...]:
     return tuple(Kept(place[1], places[place], sha256_of(store.get(places[place]).data)) for place in newest)
 
 
-def rebuilt(store: Store, folder: str, key: str, run: str, attempt: int, why: str) -> Pointer:
-    """The pointer ``key`` to the checkpoints in ``folder``; that of ``attempt`` where nothing was ever saved.
+def rebuilt(store: Store, record: RunRecord, number: int, attempt: int, why: str) -> Pointer:
+    """The pointer to the checkpoints of training ``number``; that of ``attempt`` where nothing was ever saved.
 
     An attempt writes the pointer before its first file. What lies there without a pointer and without a manifest is
-    therefore no beginning of a training but what is left of its checkpoints, and a damaged pointer too.
+    therefore no beginning of a training but what is left of its checkpoints, and a damaged pointer too. Where all of
+    them are gone, the attempts that have saved one still say so.
 
     Args:
         store: has them.
-        folder: of the checkpoints of one training.
-        key: of the pointer.
-        run: name of the run, for messages.
+        record: of the run.
+        number: of the training in the function, from 0.
         attempt: that is to lead.
         why: there is no pointer to read.
 
     Raises:
         StorageFailed: reason "damaged" when there have been checkpoints, and no manifest of one is left.
     """
+    folder, key = record.keys.checkpoints_of(number), record.keys.newest_checkpoint(number)
     newest = manifests_in(store, folder)
-    if not newest and (keys := [entry.key for entry in store.list(f"{folder}/")]):
-        beside = [of for of in keys if of != key]
-        folders = sorted({f"{of.rpartition('/')[0]}/" for of in beside})
-        left = f"no manifest is left, and {counted(len(beside), 'file')} of checkpoints: {listed(folders) or 'none'}"
-        raise all_useless(run, [f"{key}: {why}", left])
+    if not newest:
+        keys = [entry.key for entry in store.list(f"{folder}/")]
+        saved = record.keys.attempts_that_saved(number, {of.key for of in store.list(f"{record.keys.attempts}/")})
+        if keys or saved:
+            beside = [of for of in keys if of != key]
+            folders = listed(sorted({f"{of.rpartition('/')[0]}/" for of in beside})) or "none"
+            left = f"no manifest is left, and {counted(len(beside), 'file')} of checkpoints: {folders}"
+            by = [f"attempt {of} has saved checkpoints" for of in saved]
+            raise all_useless(record.name, [f"{key}: {why}", left, *by])
     place = place_of(newest[0].key, folder) if newest else None
     return Pointer(attempt=place[0] if place else attempt, kept=newest)
 

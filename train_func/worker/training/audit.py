@@ -5,7 +5,7 @@ epoch, what the training steps have used.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,7 +20,16 @@ from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.events import RowsAudited
 from train_func.worker.training import world
-from train_func.worker.training.plan import CALL, GIVEN, ROW_ID, TRAINER, PlanFacts, positions_of, row_ids_of
+from train_func.worker.training.plan import (
+    CALL,
+    GIVEN,
+    ROW_ID,
+    ROWS_SHA256,
+    TRAINER,
+    PlanFacts,
+    positions_of,
+    row_ids_of,
+)
 
 RowIds: TypeAlias = npt.NDArray[Any]
 Part: TypeAlias = Callable[[RowIds, int, int], RowIds]
@@ -138,6 +147,34 @@ def check_plan_part(part: Dataset, facts: PlanFacts, taker: str = TRAINER) -> No
     raise InvalidInput(
         f"{taker} was given the plan as it must not be: {pattern}. A plan is split once, and nothing else is done to "
         f"it: {GIVEN[taker]}",
+        cause="code",
+    )
+
+
+def check_same_plan(step: int, saved: Mapping[str, int | str] | None, facts: PlanFacts, taker: str = TRAINER) -> None:
+    """A place in one plan is none in another: the steps would use other rows, or end at once.
+
+    Args:
+        step: of the checkpoint that ``taker`` goes on from.
+        saved: the identity of the plan that it was saved with; None where an earlier version of train_func saved it.
+        facts: of the plan now.
+        taker: was given the plan.
+
+    Raises:
+        InvalidInput: (cause "code") naming what differs.
+    """
+    now = facts.identity
+    differing = [name for name in now if saved and name in saved and saved[name] != now[name]]
+    if not saved or not differing:
+        return
+    differences = [f"{name} {saved[name]}, now {now[name]}" for name in differing if name != ROWS_SHA256]
+    if ROWS_SHA256 in differing:
+        differences.append("other row ids, another order of the rows or other lengths of input_ids")
+    raise InvalidInput(
+        f"{taker} goes on from the checkpoint of step {step}, which was saved with another plan: "
+        f"{'; '.join(differences)}. Give {taker} the same plan: the same rows in the same order, and a Run with "
+        "the same batch_size, epochs and seed. Or submit with fresh=True and without resume, which trains from the "
+        "beginning",
         cause="code",
     )
 

@@ -10,8 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from train_func.errors import InvalidInput
 from train_func.worker.training import world
+from train_func.worker.training.audit import check_same_plan
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored, Trainings
-from train_func.worker.training.plan import ROWS_SHA256, PlanFacts
+from train_func.worker.training.plan import STEPS, PlanFacts
 from train_func.worker.training.trainer_state import (
     frozen,
     kept_row_ids,
@@ -64,7 +65,8 @@ class OwnState:
         restored, self._restored = self._restored, None
         if restored is None:
             return 0, []
-        world.on_all_ranks(partial(_check_plan, restored, facts.identity))
+        saved = restored.training.get("plan")
+        world.on_all_ranks(partial(check_same_plan, restored.step, saved, facts, STEPS))
         restore_random(restored.rank["random"])
         return restored.step, [row for of in (restored.rank, *restored.lost) for row in row_ids_in(of["used"])]
 
@@ -94,26 +96,6 @@ class OwnState:
     def close(self) -> None:
         """When the loop is left, in whatever way: what was begun is saved. Not collective."""
         self._checkpointing.close()
-
-
-def _check_plan(restored: Restored, now: Mapping[str, int | str]) -> None:
-    """A place in one plan is none in another: the loop would use other rows, or end at once."""
-    saved = restored.training.get("plan")
-    if saved is None:  # an earlier version of train_func saved it
-        return
-    differing = [name for name in now if name in saved and saved[name] != now[name]]
-    if not differing:
-        return
-    differences = [f"{name} {saved[name]}, now {now[name]}" for name in differing if name != ROWS_SHA256]
-    if ROWS_SHA256 in differing:
-        differences.append("other row ids, another order of the rows or other lengths of input_ids")
-    raise InvalidInput(
-        f"session.steps goes on from the checkpoint of step {restored.step}, which was saved with another plan: "
-        f"{'; '.join(differences)}. Give session.steps the same plan: the same rows in the same order, and a Run with "
-        "the same batch_size, epochs and seed. Or submit with fresh=True and without resume, which trains from the "
-        "beginning",
-        cause="code",
-    )
 
 
 def _has_state(of: Any) -> bool:

@@ -18,7 +18,7 @@ from train_func.failpoint import reach
 from train_func.worker.pod import progress_mark, stop_flag
 from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import best, trainer_state, weights, world
-from train_func.worker.training.audit import Coverage
+from train_func.worker.training.audit import Coverage, check_same_plan
 from train_func.worker.training.callback_state import UnsavedState
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored
 from train_func.worker.training.control_flags import ACTIONS, STOPS, StopVotes, flags_of, leave_out, set_flags
@@ -81,10 +81,14 @@ class ResumingTrainer(transformers.Trainer):
         world.on_all_ranks(lambda: _check_no_folder(resume_from_checkpoint))
         if (begin := type(self).checkpoints) is None:
             return super().train(None, trial, ignore_keys_for_eval)
-        self._checkpointing = begin(trainer_state.made_of(self, self._facts))
+        self._checkpointing = begin(trainer_state.made_of(self))
         self._unsaved = None
         with stop_flag.deferred():
-            self._restored = self._checkpointing.restore(self.args.device)
+            self._restored = restored = self._checkpointing.restore(self.args.device)
+            if restored:
+                saved = restored.training.get("plan")
+                world.on_all_ranks(partial(check_same_plan, restored.step, saved, self._facts))
+                del restored
             result = super().train(None, trial, ignore_keys_for_eval)
             self._restored = None
             stop_flag.has_trained()
@@ -212,6 +216,7 @@ class ResumingTrainer(transformers.Trainer):
         if self._unsaved and (text := self._unsaved.note()):
             world.note(text)
         place = {
+            "plan": self._facts.identity,
             "epoch": epoch,
             "num_steps": num_steps,
             "pending": pending,

@@ -15,18 +15,16 @@ from train_func.worker.training.control_flags import is_of_libraries
 if TYPE_CHECKING:
     from transformers import Trainer
 
-    from train_func.worker.training.plan import PlanFacts
 
 # What transformers sums up of the losses between two logs, and over the training.
 _SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
 
 
-def made_of(trainer: "Trainer", facts: "PlanFacts") -> dict[str, Any]:
-    """What two trainings have in common of which one can go on from the other's checkpoint: plan and weights."""
+def made_of(trainer: "Trainer") -> dict[str, Any]:
+    """What two trainings have in common of which one can go on from the other's checkpoint, beside their plan."""
     model = trainer.model
     weights = [[name, str(of.dtype), list(of.shape), of.requires_grad] for name, of in model.named_parameters()]
-    plan = {name: getattr(facts, name) for name in ("num_rows", "num_epochs", "steps_per_epoch", "seed")}
-    return {"plan": plan, "weights": weights}
+    return {"weights": weights}
 
 
 def of_training(trainer: "Trainer") -> dict[str, Any]:
