@@ -80,6 +80,8 @@ class Failure:
     time: str
     missing_file: str = ""
     """The relative path of a file that was looked for and is not there."""
+    checkpoints_of: str = ""
+    """The run of whose checkpoints none could be gone on from."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,9 @@ StorageReason = Literal[
 class TrainFuncError(Exception):
     """The root of everything this package raises on purpose."""
 
+    checkpoints_of: str = ""
+    """The run of whose checkpoints none can be gone on from, where that is the fault."""
+
     def __init__(self, message: str, *, cause: Cause) -> None:
         super().__init__(shown(message))  # it may quote what a worker wrote, and is printed
         self.cause: Cause = cause

@@ -126,7 +126,7 @@ def needs_much_memory(parameters):
 
 
 def fails_at(parameters):
-    """A loop of its own over 40 rows, which fails in one step; 0: in the first that it does; -1: in none."""
+    """A loop of its own over so many rows, which fails in one step; 0: in the first that it does; -1: in none."""
     import torch
     from datasets import Dataset
     from datasets.distributed import split_dataset_by_node
@@ -134,7 +134,7 @@ def fails_at(parameters):
     from train_func.worker import Session
 
     with Session(parameters) as session:
-        rows = Dataset.from_dict({"x": [[float(number)] for number in range(40)]})
+        rows = Dataset.from_dict({"x": [[float(number)] for number in range(parameters.get("rows", 40))]})
         plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
         model = torch.nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)

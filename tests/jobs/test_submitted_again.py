@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -85,6 +86,25 @@ def test_a_mended_function_goes_on_from_the_checkpoint_of_the_one_that_failed(ho
     assert unnamed(logs, f"behind step {saved}, ", f"of {broken.name}") == []
     assert submit(functions.fails_at, **given).state == "Succeeded"
     assert len(re.findall(r"audit epoch=\d rows=40 used_once=40 missing=0", logs)) == (2 if saved < 5 else 1)
+
+
+def test_a_resume_that_its_workers_refused_is_forgotten_by_the_next_submission(home, a_run, capsys):
+    asked = {"workers": 1, "epochs": 2, "batch_size": 8, "checkpoint_every": 0}
+    broken = submit(functions.fails_at, a_run(parameters={"fails": 8}, **asked), on=Local())
+    longer = a_run(parameters={"fails": -1, "rows": 44}, **asked)
+    refused = submit(functions.fails_at, longer, on=Local(), resume=ended(broken))
+    with pytest.raises(JobFailed) as caught:
+        refused.result(LIMIT)
+    (remedy,) = (line for line in str(caught.value).splitlines() if "next:" in line)
+    assert unnamed(remedy, "without resume=", broken.name) == []
+    assert f"resume={refused.name!r}" not in str(caught.value)
+    capsys.readouterr()
+    again = submit(functions.fails_at, longer, on=Local())
+    assert broken.name in next(line for line in capsys.readouterr().out.splitlines() if line.startswith("note: "))
+    assert again.wait(LIMIT) == "Succeeded"
+    with pytest.raises(InvalidInput) as other_plan:
+        submit(functions.fails_at, replace(longer, epochs=5), on=Local(), resume=broken.name)
+    assert unnamed(other_plan.value, broken.name, "epochs=2", "epochs=5") == []
 
 
 def test_what_cannot_be_gone_on_with_is_refused(home, a_run):

@@ -284,6 +284,7 @@ def test_when_all_are_damaged_the_run_stops_with_a_list_and_does_not_begin_anew(
     with pytest.raises(StorageFailed) as failed:
         kept.found()
     assert failed.value.reason == "damaged"
+    assert failed.value.checkpoints_of == kept.record.name
     assert exit_of(failed.value).code == DATA
     assert [key in str(failed.value) for key in (kept.older.files[TRAINING].key, kept.newer.files[TRAINING].key)] == [
         True,

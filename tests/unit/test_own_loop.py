@@ -76,6 +76,7 @@ SAVED = {"rows": list(range(NUM_ROWS)), "batch_size": 3, "num_epochs": 2, "seed"
 def begun_from(entry, **now):
     """What a state begins with that goes on from a checkpoint whose plan has this entry; ``now``: its own plan."""
     restored = SimpleNamespace(training={"objects": {"0": {}}, **entry}, rank={"used": []}, lost=(), step=4)
+    restored.run, restored.is_own = "sums-1", True
     restored.rank["random"] = random_state()
     kept = SimpleNamespace(state_dict=dict, load_state_dict=lambda state: None)
     keeping = SimpleNamespace(restore=lambda device: restored)

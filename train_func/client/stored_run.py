@@ -99,6 +99,12 @@ def goes_on_in(store: Readable, record: RunRecord) -> str:
     return found and f"{found} of {other.name}"
 
 
+def refused_checkpoints(ends: Sequence[EndRecord]) -> str:
+    """The run of whose checkpoints none could be gone on from, as the newest of these ends tells; mostly empty."""
+    errors = (error for end in reversed(ends) for _, error in end.errors)
+    return next((error.checkpoints_of for error in errors if error.checkpoints_of), "")
+
+
 def mark_cancelled(store: Store, record: RunRecord) -> None:
     """Records that the job was cancelled, for when the job itself is gone."""
     store.put(record.keys.cancelled, json.dumps({"time": datetime.now(UTC).isoformat()}).encode())

@@ -10,15 +10,17 @@ from train_func.client.attach import refuse_elsewhere
 from train_func.client.backend import Backend
 from train_func.client.identity import newest_generation, stored
 from train_func.client.job import Job
-from train_func.client.stored_run import FINISHED, newest_checkpoint
+from train_func.client.stored_run import FINISHED, all_ends, newest_checkpoint, refused_checkpoints
 from train_func.client.unknown_run import alike, whole_name
 from train_func.counted import listed
-from train_func.errors import InvalidInput, TrainFuncError
+from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
 from train_func.records import RunRecord
-from train_func.run import name_of
+from train_func.run import Run, name_of
 from train_func.storage import Store
+from train_func.terminal import shown
 
 AT_ONCE, MOST = 8, 64  # runs that are looked at, at the same moment and in all
+OF_PLAN = ("epochs", "batch_size", "seed")
 
 
 def unfinished_note(asked: RunRecord, backend: Backend, store: Store) -> str:
@@ -49,14 +51,23 @@ def resumed(
 ) -> RunRecord:
     """``asked`` with the run of this name as the one with whose checkpoints it is to go on; None: as it was before.
 
-    Where that one has none itself, it is the one which that was to go on with.
+    Where that one has none itself, it is the one which that was to go on with. One whose checkpoints its workers have
+    refused is forgotten.
 
     Raises:
         JobNotFound: the store has no such run.
-        InvalidInput: that has not ended, or has no checkpoint; or ``fresh`` was given too.
+        InvalidInput: that has not ended, has no checkpoint, or another plan; or ``fresh`` was given too.
     """
     if name is None:
         before = stored(store, asked.name, asked.generation) if is_known and not fresh else asked
+        if before.resumes and _never_took(before, store):
+            print(
+                shown(
+                    f"note: {asked.name} begins anew: the checkpoints of {before.resumes}, with resume= of which it "
+                    "was submitted before, could not be gone on from"
+                )
+            )
+            return asked
         return replace(asked, resumes=before.resumes, resumes_generation=before.resumes_generation)
     if fresh:
         raise InvalidInput(f"fresh=True trains from the beginning, resume={name!r} does not; give one of them")
@@ -70,13 +81,37 @@ def resumed(
         raise InvalidInput(f"resume={name!r}: that run is {state}; wait for its end, or stop it first")
     refuse_elsewhere(other, backend, store)
     if not newest_checkpoint(store, other):
-        other = replace(other, name=other.resumes, generation=other.resumes_generation)
-    if not other.name or not newest_checkpoint(store, other):
-        raise InvalidInput(
-            f"resume={name!r}: that run has no checkpoint: it saved none, or has succeeded, and keeps none then. "
-            "Submit without resume"
-        )
+        before = replace(other, name=other.resumes, generation=other.resumes_generation)
+        if not before.name or not newest_checkpoint(store, before):
+            raise InvalidInput(
+                f"resume={name!r}: that run has no checkpoint: it saved none, or has succeeded, and keeps none then. "
+                "Submit without resume"
+            )
+        other = stored(store, before.name, before.generation)
+    _check_plan(asked.run, other)
     return replace(asked, resumes=other.name, resumes_generation=other.generation)
+
+
+def _check_plan(run: Run, other: RunRecord) -> None:
+    """Every plan has these of the Run, and a place in one plan is none in another."""
+    saved = {name: getattr(other.run, name, None) for name in OF_PLAN}
+    if differing := [name for name in OF_PLAN if saved[name] != getattr(run, name)]:
+        were = ", ".join(f"{name}={saved[name]}" for name in differing)
+        now = ", ".join(f"{name}={getattr(run, name)}" for name in differing)
+        raise InvalidInput(
+            f"resume={other.name!r}: its checkpoint is of a training with {were}, and this Run has {now}. Give the Run "
+            "the same, or submit without resume, which trains from the beginning"
+        )
+
+
+def _never_took(before: RunRecord, store: Store) -> bool:
+    """Whether the workers have refused the checkpoints that it was to go on from."""
+    try:
+        return refused_checkpoints(all_ends(store, before)) == before.resumes
+    except StorageFailed as failure:
+        if failure.reason != "damaged":
+            raise
+        return False  # another version of this package has written how they ended
 
 
 def _alike(store: Store, name: str, asked: RunRecord) -> RunRecord | None:

@@ -23,11 +23,11 @@ from train_func.client.diagnose.incidents import (
     since,
     termination,
 )
-from train_func.client.diagnose.remedies import of_code, remedy
+from train_func.client.diagnose.remedies import of_checkpoints, of_code, remedy
 from train_func.client.diagnose.starting import refusals, waits
 from train_func.client.source import locate, locate_main
 from train_func.client.status import Event, JobStatus, Pod
-from train_func.client.stored_run import all_ends, goes_on_in
+from train_func.client.stored_run import all_ends, goes_on_in, refused_checkpoints
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import Store, find
@@ -50,10 +50,12 @@ class Evidence:
     attempts: list[EndRecord]  # end records of the workers of this submission, oldest attempt first
     cells: dict[str, Any]
     num_workers: int
+    name: str
+    """Of the run."""
     is_published: bool
     """Whether the function had published a model before it failed."""
     checkpoint: str
-    """Behind which step the run's newest one is; empty where it has none."""
+    """Behind which step the run's newest one is; empty where it has none, or could not go on from it."""
     away: StorageFailed | None
     """Why the store could not be asked; attempts, cells and model are then unknown. None where it answered."""
 
@@ -104,7 +106,7 @@ def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
         attempts = all_ends(store, record)
         cells = json.loads(found.data) if (found := find(store, record.keys.cells)) else cells
         is_published = bool(store.list(record.keys.result))
-        checkpoint = goes_on_in(store, record)
+        checkpoint = "" if refused_checkpoints(attempts) else goes_on_in(store, record)
     except StorageFailed as failure:
         away = failure
     status = job.status()
@@ -115,6 +117,7 @@ def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
         attempts=attempts,
         cells=cells,
         num_workers=record.run.workers,
+        name=record.name,
         is_published=is_published,
         checkpoint=checkpoint,
         away=away,
@@ -191,6 +194,8 @@ def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
     frames = locate(evidence.cells, error.traceback)
     what += "".join(f"\n  {origin}, line {line}: `{text.strip()}`" for origin, line, text in reversed(frames))
     what += f"\n  {given_up}" if given_up else ""
+    if error.checkpoints_of:
+        return Diagnosis(cause, what, of_checkpoints(error.checkpoints_of, evidence.name))
     return Diagnosis(cause, what, of_code(error, [frame[0] for frame in frames]) if cause == "code" else "")
 
 

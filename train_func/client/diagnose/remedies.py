@@ -36,6 +36,16 @@ def remedy(cause: Cause, run: Run) -> str:
     return _MEMORY_OF_A_TASK if cause == "memory" and run.task else _NEXT.get(cause, "")
 
 
+def of_checkpoints(of: str, name: str) -> str:
+    """What helps where none of the checkpoints of run ``of`` can be gone on from, by the run of this name."""
+    if of == name:
+        return "train from the beginning: submit(..., fresh=True); or undo what the error names, and submit again"
+    return (
+        "submit again without resume=, which trains from the beginning; or with resume= of a run that, unlike "
+        f"{of}, has the same plan (rows, epochs, batch_size, seed) and the same model"
+    )
+
+
 def of_code(error: Failure, origins: Sequence[str]) -> str:
     """What helps against an exception in the function.
 

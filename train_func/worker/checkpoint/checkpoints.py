@@ -61,7 +61,7 @@ class Checkpoints:
     def __init__(self, store: Store, record: RunRecord, attempt: int, fingerprint: str, number: int = 0) -> None:
         """``fingerprint``: of what the training is made of; ``number``: of the training in the function, from 0."""
         self._store, self._record, self._attempt, self._fingerprint = store, record, attempt, fingerprint
-        self._number = number
+        self._number, self._resumed_by = number, ""  # another run, where these are gone on with in it
         self._folder, self._key = record.keys.checkpoints_of(number), record.keys.newest_checkpoint(number)
         self._lead = Lead(store, self._key, record.name, attempt)
         self._manifests: dict[str, Manifest] = {}
@@ -95,10 +95,19 @@ class Checkpoints:
             StorageFailed: as ``newest``; reason "absent" when the other run has none of any training.
         """
         other = Checkpoints(self._store, record, self._attempt, self._fingerprint, self._number)
+        other._resumed_by = self._record.name
         if not self._store.names(record.keys.checkpoints):
             gone = f"{record.name}, which was to be gone on with, has no checkpoints any more. Submit without resume"
-            raise StorageFailed(gone, reason="absent")
-        return other.newest(folder) if other._lead.look() else None
+            absent = StorageFailed(gone, reason="absent")
+            absent.checkpoints_of = record.name
+            raise absent
+        try:
+            has_any = other._lead.look()
+        except StorageFailed as failure:
+            if failure.reason != "damaged":
+                raise
+            raise all_useless(record.name, [str(failure)], other._resumed_by) from failure
+        return other.newest(folder) if has_any else None
 
     def swaps(self) -> bool:
         """Whether the store replaces an object only where its version is the one that was named: it is tried out."""
@@ -208,7 +217,7 @@ class Checkpoints:
                 self._manifests[kept.key] = manifest
                 return found
         if self._lead.pointer.kept:
-            raise all_useless(self._record.name, refused)
+            raise all_useless(self._record.name, refused, self._resumed_by)
         return None  # a first one that was begun, and deleted again
 
     def _unnamed(self) -> Iterator[Kept]:

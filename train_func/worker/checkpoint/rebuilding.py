@@ -61,11 +61,18 @@ def rebuilt(store: Store, record: RunRecord, number: int, attempt: int, why: str
     return Pointer(attempt=place[0] if place else attempt, kept=newest)
 
 
-def all_useless(run: str, faults: list[str]) -> StorageFailed:
-    """That there is no checkpoint to go on from, though there have been some."""
+def all_useless(run: str, faults: list[str], resumed_by: str = "") -> StorageFailed:
+    """That there is no checkpoint to go on from, though there have been some.
+
+    ``resumed_by``: the run that was to go on from those of ``run``, where that is another one.
+    """
     listed_faults = "\n".join(f"  - {fault}" for fault in faults)
-    return StorageFailed(
-        f"none of the checkpoints of {run} can be used:\n{listed_faults}\n"
-        "Put back what was changed in the store, or train from the beginning: submit(..., fresh=True), without resume",
-        reason="damaged",
-    )
+    way = "put back what was changed in the store, or train from the beginning: submit(..., fresh=True)"
+    if resumed_by:
+        way = (
+            f"{resumed_by} was to go on from them: submit it without resume, which trains from the beginning, or name "
+            "a run with the same plan and the same model"
+        )
+    error = StorageFailed(f"none of the checkpoints of {run} can be used:\n{listed_faults}\n{way}", reason="damaged")
+    error.checkpoints_of = run
+    return error

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from train_func.attempt_records import Failure, RankRecord
-from train_func.errors import Cause
+from train_func.errors import Cause, TrainFuncError
 from train_func.events import now
 from train_func.exits import CODE, DONE, MEMORY, STOPPED, Exit, exit_of, is_lost_peer
 from train_func.worker.pod.stop_flag import StopSignal
@@ -146,6 +146,7 @@ def of_error(error: BaseException, *, session: bool, may_cut_finer: bool = False
         traceback=_cut("".join(traceback.format_exception(error)), LONGEST_TRACEBACK),
         time=now(),
         missing_file=_missing_file(error),
+        checkpoints_of=error.checkpoints_of if isinstance(error, TrainFuncError) else "",
     )
     follows = is_lost_peer(error, has_peers=has_peers) or (isinstance(error, StopSignal) and error.follows)
     return Outcome(ended.code, ended.cause, session, follows, failure)

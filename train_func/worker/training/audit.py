@@ -7,7 +7,7 @@ epoch, what the training steps have used.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ from train_func.worker.training.plan import (
     positions_of,
     row_ids_of,
 )
+
+if TYPE_CHECKING:
+    from train_func.worker.training.checkpointing import Restored
 
 RowIds: TypeAlias = npt.NDArray[Any]
 Part: TypeAlias = Callable[[RowIds, int, int], RowIds]
@@ -151,18 +154,19 @@ def check_plan_part(part: Dataset, facts: PlanFacts, taker: str = TRAINER) -> No
     )
 
 
-def check_same_plan(step: int, saved: Mapping[str, int | str] | None, facts: PlanFacts, taker: str = TRAINER) -> None:
+def check_same_plan(restored: "Restored", facts: PlanFacts, taker: str = TRAINER) -> None:
     """A place in one plan is none in another: the steps would use other rows, or end at once.
 
     Args:
-        step: of the checkpoint that ``taker`` goes on from.
-        saved: the identity of the plan that it was saved with; None where an earlier version of train_func saved it.
+        restored: what ``taker`` goes on from, with the identity of the plan that it was saved with; an earlier version
+            of train_func saved none.
         facts: of the plan now.
         taker: was given the plan.
 
     Raises:
         InvalidInput: (cause "code") naming what differs.
     """
+    saved: Mapping[str, int | str] | None = restored.training.get("plan")
     now = facts.identity
     differing = [name for name in now if saved and name in saved and saved[name] != now[name]]
     if not saved or not differing:
@@ -170,13 +174,15 @@ def check_same_plan(step: int, saved: Mapping[str, int | str] | None, facts: Pla
     differences = [f"{name} {saved[name]}, now {now[name]}" for name in differing if name != ROWS_SHA256]
     if ROWS_SHA256 in differing:
         differences.append("other row ids, another order of the rows or other lengths of input_ids")
-    raise InvalidInput(
-        f"{taker} goes on from the checkpoint of step {step}, which was saved with another plan: "
-        f"{'; '.join(differences)}. Give {taker} the same plan: the same rows in the same order, and a Run with "
-        "the same batch_size, epochs and seed. Or submit with fresh=True and without resume, which trains from the "
-        "beginning",
+    anew = "with fresh=True" if restored.is_own else "without resume"
+    error = InvalidInput(
+        f"{taker} goes on from the checkpoint of step {restored.step} of {restored.run}, which was saved with another "
+        f"plan: {'; '.join(differences)}. Give {taker} the same plan: the same rows in the same order, and a Run with "
+        f"the same batch_size, epochs and seed. Or submit {anew}, which trains from the beginning",
         cause="code",
     )
+    error.checkpoints_of = restored.run
+    raise error
 
 
 def check_loader(loader: DataLoader[Any], num_entries: int) -> None:

@@ -18,6 +18,7 @@ from train_func.failpoint import reach
 from train_func.records import Numerics, RunRecord
 from train_func.storage import Store
 from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints, Found, of_rank
+from train_func.worker.checkpoint.manifest import Manifest
 from train_func.worker.checkpoint.saver import Saver, Taken
 from train_func.worker.checkpoint.state import State
 from train_func.worker.pod import progress_mark, reporting, sessions, stop_flag
@@ -55,6 +56,10 @@ class Restored:
     """Of ranks that there are no more; on rank 0."""
     best: tuple[int, Any] | None
     """On rank 0: the step of the best weights so far, and those."""
+    run: str
+    """That saved it."""
+    is_own: bool
+    """Whether that is the run itself."""
 
 
 class Checkpointing:
@@ -73,7 +78,7 @@ class Checkpointing:
         self._begun_at: int | None = None
         fingerprint = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
         self._checkpoints = Checkpoints(store, record, attempt, fingerprint, number)
-        self._folder = folder
+        self._folder, self._name = folder, record.name
         self._other = (
             replace(record, name=record.resumes, generation=record.resumes_generation) if record.resumes else None
         )
@@ -98,21 +103,21 @@ class Checkpointing:
         """
         found: list[Found | None] = [None]
 
-        def read() -> tuple[int, Any, list[Like], list[bytes]] | None:
+        def read() -> tuple[Manifest, Any, list[Like], list[bytes]] | None:
             found[0] = newest = self._newest()
             if newest is None:
                 return None
             training, ranks = newest.training, range(newest.manifest.world_size)
             like = [(name, of.dtype, of.shape, name in training.elsewhere) for name, of in training.tensors.items()]
             own = [newest.states[of_rank(rank)].to_bytes() for rank in ranks]
-            return newest.manifest.step, training.plain, like, own
+            return newest.manifest, training.plain, like, own
 
         told = world.on_rank_zero(read)
         if told is None:
             return None
-        step, plain, like, ranks = told[0], told[1], told[2], [State.from_bytes(data) for data in told[3]]
+        manifest, plain, like, ranks = told[0], told[1], told[2], [State.from_bytes(data) for data in told[3]]
         tensors = self._spread(found[0], like, device)
-        self._begun_at = step
+        self._begun_at = manifest.step
         rank = ranks[min(world.rank(), len(ranks) - 1)].whole()
         if world.rank() >= len(ranks):
             rank["used"] = []
@@ -120,7 +125,8 @@ class Checkpointing:
         best = found[0].states[BEST].whole() if found[0] and BEST in found[0].states else None
         whole = State(tensors, plain).whole()
         reach("checkpoint restored")
-        return Restored(step, whole, rank, lost, (best["step"], best["weights"]) if best else None)
+        own_best, is_own = (best["step"], best["weights"]) if best else None, manifest.run == self._name
+        return Restored(manifest.step, whole, rank, lost, own_best, manifest.run, is_own)
 
     def _newest(self) -> Found | None:
         self._folder.mkdir(parents=True, exist_ok=True)

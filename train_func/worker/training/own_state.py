@@ -65,8 +65,7 @@ class OwnState:
         restored, self._restored = self._restored, None
         if restored is None:
             return 0, []
-        saved = restored.training.get("plan")
-        world.on_all_ranks(partial(check_same_plan, restored.step, saved, facts, STEPS))
+        world.on_all_ranks(partial(check_same_plan, restored, facts, STEPS))
         restore_random(restored.rank["random"])
         return restored.step, [row for of in (restored.rank, *restored.lost) for row in row_ids_in(of["used"])]
 

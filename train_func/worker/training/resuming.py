@@ -86,8 +86,7 @@ class ResumingTrainer(transformers.Trainer):
         with stop_flag.deferred():
             self._restored = restored = self._checkpointing.restore(self.args.device)
             if restored:
-                saved = restored.training.get("plan")
-                world.on_all_ranks(partial(check_same_plan, restored.step, saved, self._facts))
+                world.on_all_ranks(partial(check_same_plan, restored, self._facts))
                 del restored
             result = super().train(None, trial, ignore_keys_for_eval)
             self._restored = None
