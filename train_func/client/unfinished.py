@@ -1,6 +1,6 @@
 """The unfinished run that a new one resembles, or is told to go on from.
 
-A changed line of the source makes another run, which has no checkpoint.
+A changed line of the source makes another run, which has no checkpoint. Without a task, so do other workers.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ OF_PLAN = ("epochs", "batch_size", "seed")
 
 
 def unfinished_note(asked: RunRecord, backend: Backend, store: Store) -> str:
-    """Of the runs with a checkpoint that differ from ``asked`` in source or parameters alone, the newest; mostly "".
+    """Of the runs with a checkpoint that differ in source, parameters or workers alone, the newest; mostly "".
 
     Best effort: what cannot be read is left out.
     """
@@ -115,12 +115,12 @@ def _never_took(before: RunRecord, store: Store) -> bool:
 
 
 def _alike(store: Store, name: str, asked: RunRecord) -> RunRecord | None:
-    """The record of the run, if source and parameters are all that differs, and it has a checkpoint."""
+    """The record of the run, if source, parameters and workers are all that differs, and it has a checkpoint."""
     try:
         if not store.names(f"{name}/checkpoints") and not store.names(f"{name}/generations"):
             return None
         record = stored(store, name, newest_generation(store, name))
-        run = replace(record.run, parameters=asked.run.parameters)
+        run = replace(record.run, parameters=asked.run.parameters, workers=asked.run.workers)
     except TrainFuncError:
         return None
     is_alike = record.wheels == asked.wheels and _name(replace(record, run=run), asked) == _name(asked, asked)
@@ -137,4 +137,7 @@ def _differing(other: RunRecord, asked: RunRecord) -> str:
     was, now = other.run.parameters, asked.run.parameters
     names = [name for name in {**was, **now} if was.get(name) != now.get(name) or (name in was) != (name in now)]
     of_source = ["the lines of its source"] if other.source_sha256 != asked.source_sha256 else []
-    return " and ".join([*of_source, *([f"the parameters {listed(names)}"] if names else [])]) or "its packages"
+    of_parameters = [f"the parameters {listed(names)}"] if names else []
+    before, given = other.run.workers, asked.run.workers
+    of_workers = [f"its workers ({before} there, {given} here)"] if before != given and not asked.run.task else []
+    return " and ".join([*of_source, *of_parameters, *of_workers]) or "its packages"
