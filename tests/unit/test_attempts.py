@@ -440,7 +440,7 @@ def test_a_record_shows_the_root_and_hides_the_errors_that_it_caused(store, atte
     attempts.write_end(lease, verdict(70), [ended(1, 145, follows=True), ended(0, 70)])
     ranks = json.loads(store.get("a-run/attempts/1/worker-0.json").data)["ranks"]
     assert [(rank["rank"], rank["exit_code"]) for rank in ranks] == [(0, 70), (1, 145)]
-    assert set(ranks[0]["error"]) == {"type", "message", "traceback", "time", "missing_file"}
+    assert set(ranks[0]["error"]) == {"type", "message", "traceback", "time", "missing_file", "checkpoints_of"}
     assert ranks[1]["error"] is None
 
 
