@@ -66,6 +66,8 @@ def test_a_job_killed_when_epoch_two_is_saved_goes_on_with_the_first_step_of_epo
         text = output(tmp_path / "killed", 2, rank)
         assert first_step(text) == 15  # of 21
         assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
+    notes = [json.loads((tmp_path / name / "notes-0.json").read_text()) for name in ("whole", "killed")]
+    assert [["Tells.num" in note and "step 14" in note for note in of] for of in notes] == [[], [True]]
     assert first_line(output(tmp_path / "killed", 2), "audit epoch=").startswith("audit epoch=3 rows=101 used_once=101")
 
 

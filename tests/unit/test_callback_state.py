@@ -3,7 +3,9 @@
 from transformers import TrainerCallback
 from transformers.trainer_callback import EarlyStoppingCallback, ExportableState
 
-from train_func.worker.training.callback_state import UnsavedState
+from tests.messages import unnamed
+from train_func.worker.pod import sessions
+from train_func.worker.training.callback_state import UnsavedState, begun_anew
 
 
 class Patience(TrainerCallback):
@@ -33,3 +35,19 @@ def test_what_transformers_saves_and_its_own_callbacks_are_not_named():
     unsaved = UnsavedState([saved, early])
     saved.misses = early.early_stopping_patience_counter = 2
     assert unsaved.note() is None
+
+
+def test_what_a_checkpoint_does_not_keep_is_told_with_the_result_of_what_goes_on_from_it(monkeypatch):
+    monkeypatch.setattr(sessions, "here", sessions.Sessions())
+    callback = Patience()
+    unsaved = UnsavedState([callback])
+    assert unsaved.lost_behind(is_over=False) == []
+    callback.misses = 1
+    assert unsaved.lost_behind(is_over=True) == []
+    assert begun_anew(7, {"unsaved": unsaved.lost_behind(is_over=False)}) == ["Patience.misses"]
+    (note,) = sessions.here.notes
+    assert unnamed(note, "step 7", "Patience.misses") == []
+    again = UnsavedState([Patience()], ["Patience.misses"])  # the next attempt loses nothing more
+    assert again.lost_behind(is_over=True) == ["Patience.misses"]
+    assert begun_anew(7, {}) == []
+    assert len(sessions.here.notes) == 1

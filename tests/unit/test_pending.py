@@ -183,12 +183,16 @@ def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is
     pending = Pending(tmp_path)
     pending.add(writes(taken="published"), 1)
     pending.report(1, {"metrics": {"loss": 2.0, "rows": 7}})
-    pending.conclude(Run(), 1, output, ended({"loss": 1.0}, ["model (Linear)"]), ["the ranks differ"])
+    outcome = replace(ended({"loss": 1.0}, ["model (Linear)"]), notes=("begun anew",))
+    pending.conclude(Run(), 1, output, outcome, ["the ranks differ"])
     result, names = published(pending)
     assert names - OF_EVERY_RUN == {"taken", "plots/loss.png", "metrics.json"}
     assert result["files"]["taken"]["size"] == len("published")
     assert (result["returned"], result["metrics"]) == ({"loss": 1.0}, {"loss": 2.0, "rows": 7})
-    assert all(told in result["note"] for told in ("model (Linear)", "manifest.json", "taken", "loss", "ranks differ"))
+    assert all(
+        told in result["note"]
+        for told in ("model (Linear)", "manifest.json", "taken", "loss", "ranks differ", "begun anew")
+    )
     assert sorted(path.name for path in output.iterdir() if path.is_file()) == ["manifest.json", "taken"]
 
 

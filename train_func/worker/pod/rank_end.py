@@ -41,6 +41,8 @@ class Outcome:
     """What of that value is no JSON."""
     weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Sketches of the model that it has published, by parameter."""
+    notes: tuple[str, ...] = ()
+    """What is told with the result."""
 
     def write(self, path: Path) -> None:
         """Best effort: on a full disk the exit code has to say it alone, and that the rank came to its end."""
@@ -59,8 +61,8 @@ class Outcome:
         except FileNotFoundError:
             return None
         failure = plain.pop("failure")
-        left_out = tuple(plain.pop("left_out"))
-        return cls(**plain, failure=Failure(**failure) if failure else None, left_out=left_out)
+        left_out, notes = tuple(plain.pop("left_out")), tuple(plain.pop("notes"))
+        return cls(**plain, failure=Failure(**failure) if failure else None, left_out=left_out, notes=notes)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ class Sessions:
     """Whether another attempt can do with less memory, because it computes the batches of a plan in smaller parts."""
     weights: dict[str, list[float]] = field(default_factory=dict)
     """Sketches of the model that an own loop has published last, by parameter."""
+    notes: list[str] = field(default_factory=list)
+    """What is told with the result."""
 
     def may_leave(self) -> None:
         """From now on an exit with code 0 is the end of the function: some leave so behind their last step, because

@@ -19,7 +19,7 @@ from train_func.worker.pod import progress_mark, stop_flag
 from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import best, trainer_state, weights, world
 from train_func.worker.training.audit import Coverage, check_same_plan
-from train_func.worker.training.callback_state import UnsavedState
+from train_func.worker.training.callback_state import UnsavedState, begun_anew
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored
 from train_func.worker.training.control_flags import ACTIONS, STOPS, StopVotes, flags_of, leave_out, set_flags
 from train_func.worker.training.evaluation_break import EvaluationBreak
@@ -59,6 +59,7 @@ class ResumingTrainer(transformers.Trainer):
         """The epoch that is trained, from 0, and how many steps of it are done."""
         self._is_epoch_over = False
         self._unsaved: UnsavedState | None = None
+        self._lost: list[str] = []
         self._break: EvaluationBreak | None = None
         """Of the evaluation that is under way in the training."""
         self._random: dict[str, Any] | None = None
@@ -82,11 +83,12 @@ class ResumingTrainer(transformers.Trainer):
         if (begin := type(self).checkpoints) is None:
             return super().train(None, trial, ignore_keys_for_eval)
         self._checkpointing = begin(trainer_state.made_of(self))
-        self._unsaved = None
+        self._unsaved, self._lost = None, []
         with stop_flag.deferred():
             self._restored = restored = self._checkpointing.restore(self.args.device)
             if restored:
                 world.on_all_ranks(partial(check_same_plan, restored, self._facts))
+                self._lost = begun_anew(restored.step, restored.training)
                 del restored
             result = super().train(None, trial, ignore_keys_for_eval)
             self._restored = None
@@ -150,7 +152,7 @@ class ResumingTrainer(transformers.Trainer):
         epoch = kwargs["epoch"]
         kwargs["train_dataloader"].set_epoch(epoch)  # transformers leaves it out where it skips steps
         self._used.clear()
-        self._unsaved = self._unsaved or UnsavedState(self.callback_handler.callbacks)
+        self._unsaved = self._unsaved or UnsavedState(self.callback_handler.callbacks, self._lost)
         self._place, self._is_epoch_over, pending = (epoch, 0), False, None
         if restored := self._restored:
             self._used.extend(tuple(row_ids_in(of["used"])) for of in (restored.rank, *restored.lost))
@@ -219,6 +221,7 @@ class ResumingTrainer(transformers.Trainer):
             "epoch": epoch,
             "num_steps": num_steps,
             "pending": pending,
+            "unsaved": self._unsaved.lost_behind(is_over=epoch == self._facts.num_epochs) if self._unsaved else [],
             "coverage": [dataclasses.asdict(of) for of in self.coverage],
         }
         used = kept_row_ids([row for row_ids in self._used for row in row_ids] if num_steps else [])
