@@ -46,15 +46,15 @@ class AttemptStarts(Event):
     """Of each rank."""
 
     def __str__(self) -> str:
-        number = f"attempt {self.attempt} of at most {self.at_most}"
-        if self.attempt != self.position:
-            number = f"attempt {self.attempt} ({self.position} of at most {self.at_most} since it was submitted again)"
         how = "starts again" if self.attempt > 1 else "starts"
+        here = f", number {self.position} since the run was submitted again" if self.attempt != self.position else ""
         sizes = f"workers: {self.num_workers}, ranks: {self.num_ranks}, threads per rank: {self.num_threads}"
-        free = f"{counted(self.num_free, 'attempt')} before it"
-        why = f"; not counted, as they led to a checkpoint or were stopped: {free}" if self.num_free else ""
+        num_left = self.at_most - self.position
+        left = f"{f'at most {num_left} more may follow' if num_left else 'no other follows'} without a new checkpoint"
+        before = f"{counted(self.num_free, 'attempt')} before it"
+        free = f"; not counted, because each saved a checkpoint or was stopped: {before}" if self.num_free else ""
         wider = "; a rank may now take longer before it counts as hanging" if self.num_hangs else ""
-        return f"{number}: {how}; {sizes}{why}{wider}"
+        return f"attempt {self.attempt} {how}{here}; {sizes}; {left}{free}{wider}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +248,16 @@ class LostPeers(Event):
     error: str
     traceback: str
     """Where the rank was: not among the words, because it tells nothing of the cause."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStops(Event):
+    """A signal has ended the function; the end of its worker tells where that came from."""
+
+    WORDS = "stopped by {why}"
+
+    why: str
+    """The signal, and behind which step."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ TOLD = [
     events.WaitsForStore(seconds_left=59.5, fault="s3://b: gone", is_unknown_host=True, message="m", purpose="publish"),
     events.WaitsForPeers(endpoint="a-run-worker-0:23456", why="no route"),
     events.LostPeers(error="RuntimeError: closed", traceback="Traceback\n  a frame"),
+    events.RankStops(why="SIGTERM, after step 40"),
     events.WorkerEnds(worker=3, exit_code=145, cause="peer", message="worker 1 had ended", follows=1),
     events.LogGap(num_lines=101, num_bytes=4040),
 ]
@@ -48,7 +49,17 @@ def test_an_event_is_one_line_that_is_read_as_what_was_said(event):
 def test_that_progress_allows_further_attempts_is_said_where_one_starts_again():
     again = TOLD[1]
     further = events.AttemptStarts(**{**vars(again), "num_free": 1})
-    assert [("checkpoint" in str(event)) for event in (again, further)] == [False, True]
+    assert [("not counted" in str(event)) for event in (again, further)] == [False, True]
+
+
+@pytest.mark.parametrize(("position", "left"), [(1, "at most 2 more"), (3, "no other")])
+def test_how_many_attempts_may_follow_is_said_where_one_starts(position, left):
+    for number in (position, position + 3):
+        told = events.AttemptStarts(
+            attempt=number, position=position, at_most=3, num_workers=1, num_ranks=1, num_threads=1
+        )
+        assert left in str(told)
+        assert (f"number {position} since" in str(told)) is (number != position)
 
 
 def test_a_rank_is_named_in_words_and_as_a_field():

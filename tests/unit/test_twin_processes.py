@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.twin_jobs import first_end, until
+from train_func.client.diagnose.incidents import since
 
 MEBIBYTE = 2**20
 ROOT = Path(__file__).parents[2]
@@ -162,6 +163,10 @@ def test_an_interrupted_job_starts_anew_under_its_name_and_keeps_the_earlier_pod
         (1, "Succeeded", False),
     ]
     assert jobs.text() == ["ready", "ready", "second job", "second job"]
+    events = since(jobs.backend.job("job-a").status().created, jobs.backend.job("job-a").events())
+    assert [event.message for event in events if event.reason == "SuccessfulCreatePod"] == [
+        f"Created pod: job-a-worker-{worker}" for worker in range(2)
+    ]
 
 
 def test_a_killed_shim_takes_its_container_along_and_the_pod_is_replaced(jobs):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from train_func.client.diagnose import Diagnosis
 from train_func.client.logs import Attempt, AttemptLine
@@ -10,19 +11,27 @@ from train_func.counted import counted
 from train_func.events import (
     OF_RANK,
     AttemptStarts,
+    CheckpointSaved,
+    Evaluated,
     Event,
     LogGap,
     LostPeers,
+    Published,
     PublishesPending,
     RanksRestart,
+    RankStops,
     Reported,
+    Resumed,
     RowsAudited,
+    SessionOpened,
     StepProgress,
+    TrainingStarts,
     WaitsForPeers,
     WaitsForStore,
     WorkerEnds,
     WorkerStarts,
 )
+from train_func.exits import retryable
 from train_func.terminal import shown
 
 PROGRESS_SECONDS = 5.0  # between two progress lines
@@ -30,6 +39,11 @@ MOST_PRINTED = 50  # lines of rank 0 in that time
 LONG_SECONDS = 30.0  # of silence while the job runs, after which it is said how to look what its ranks do
 STARTING = "the workers start and meet"
 RANK_0 = OF_RANK.format(0)
+OF_THE_MOMENT = (  # tell nothing any more when a later attempt has begun
+    *(AttemptStarts, SessionOpened, TrainingStarts, StepProgress, Reported, Evaluated, RowsAudited),
+    *(CheckpointSaved, Resumed, WaitsForPeers, WaitsForStore),
+)
+LONGEST_REASON = 200  # characters of a worker's last words; the error of result() has all
 LOADING = "the group is complete; its ranks load their libraries"
 
 
@@ -49,6 +63,8 @@ class Display:
         self._passed: list[int] = []
         self._attempt: Attempt | None = None
         self._ends: set[object] = set()  # ends of workers of this attempt that were shown
+        self._final_ends: set[object] = set()  # final exit codes of this attempt, and their causes, that were shown
+        self._stopped: RankStops | None = None  # of rank 0; shown when it is known why
         self._lost: list[LostPeers] = []  # shown after the end that they followed from
         self._restarted: set[int] = set()  # attempts whose beginning in the pods of the one before was shown
         self._audits: set[str] = set()  # that were shown: of the same rows it is mostly the same
@@ -89,6 +105,7 @@ class Display:
         """Shows the last progress, the last state, and the warning about a job that has succeeded."""
         self._tell_earlier()
         self._tell_unprinted()
+        self._tell_stopped(None)
         self._tell_lost()
         self._tell_held()
         self.state(name, state)
@@ -104,6 +121,10 @@ class Display:
         """Shows a line if it belongs in the display."""
         if line.attempt is not self._attempt and not line.late:
             self._begin(line.attempt)
+        if line.late and isinstance(line.event, OF_THE_MOMENT):
+            return
+        if line.worker == 0 and isinstance(line.event, (WorkerEnds, RanksRestart)):
+            self._tell_stopped(line.event.follows)
         match line.event:
             case None if line.text.startswith(RANK_0):
                 self._tell_printed(line.text.removeprefix(RANK_0))
@@ -120,27 +141,34 @@ class Display:
                 return
             case RowsAudited() as audit if str(audit) in self._audits:
                 return
+            case RankStops() as stops:
+                self._stopped = stops if line.worker == 0 and stops.rank == 0 else self._stopped
+                return
             case LostPeers() as lost:
                 self._lost.append(lost)
                 if self._ends:
                     self._tell_lost()
                 return
             case StepProgress() | Reported() as progress:
-                if not line.late:
-                    self._tell_progress(progress)
+                self._tell_progress(progress)
                 return
         self._tell_event(line.event)
 
     def _tell_event(self, event: Event) -> None:
         self._next = LOADING if isinstance(event, (AttemptStarts, PublishesPending)) else ""
         match event:
-            case WorkerEnds():
+            case WorkerEnds() | RowsAudited() | Published() | PublishesPending():
                 self._tell_held()
+            case CheckpointSaved(step=step) | Evaluated(step=step) if self._held and self._held.step < step:
+                self._held = None  # it would come behind what is newer
+            case Evaluated():
+                self._tell_held()
+        match event:
             case RanksRestart(attempt=number):
                 self._restarted.add(number)
             case RowsAudited():
                 self._audits.add(str(event))
-        self._say(str(event))
+        self._say(_brief(event) if isinstance(event, WorkerEnds) else str(event))
         if isinstance(event, (WorkerEnds, RanksRestart)):
             self._tell_lost()
 
@@ -149,6 +177,13 @@ class Display:
             if f"rank {lost.rank} {lost}" not in self._ends:
                 self._say(f"rank {lost.rank} lost its peers")  # the words of its library tell nothing of the cause
         self._lost = []
+
+    def _tell_stopped(self, follows: int | None) -> None:
+        """That a signal has ended rank 0, and the end of which worker that followed from."""
+        if stopped := self._stopped:
+            why = "" if follows in (None, 0) else f", because worker {follows} had ended"
+            self._say(f"rank 0 {stopped}{why}")
+        self._stopped = None
 
     def _tell_held(self) -> None:
         held, self._held = self._held, None
@@ -189,7 +224,7 @@ class Display:
     def _begin(self, attempt: Attempt) -> None:
         self._tell_earlier()
         self._tell_held()
-        self._attempt, self._ends = attempt, set()
+        self._attempt, self._ends, self._final_ends = attempt, set(), set()
         self._next = "" if self._last == STARTING else STARTING
 
     def _tell_earlier(self) -> None:
@@ -199,7 +234,15 @@ class Display:
             self._passed = []
 
     def _was_shown(self, end: WorkerEnds) -> bool:
-        """Whether an end was shown that this one repeats, or that it, or both, followed from."""
+        """Whether an end was shown that this one repeats, or that it, or both, followed from.
+
+        Where a fault of the run comes to every rank, each worker ends with the same code and cause.
+        """
+        if not retryable(end.exit_code):
+            final = end.exit_code, end.cause
+            if final in self._final_ends:
+                return True
+            self._final_ends.add(final)
         return self._are_known({end.worker if end.follows is None else end.follows, end.message})
 
     def _are_known(self, end: set[object]) -> bool:
@@ -222,3 +265,10 @@ class Display:
         self._last, self._has_told_how = text, False
         self._notice.heard()
         print(f"{self._clock() - self._begun:6.1f} s  {shown(text)}", flush=True)
+
+
+def _brief(end: WorkerEnds) -> str:
+    """The end of a worker in a short line: the error that is raised for it has all."""
+    first, _, others = end.message.partition("\n")
+    cut = f"{first[:LONGEST_REASON]} ..." if others or len(first) > LONGEST_REASON else first
+    return str(replace(end, message=cut))

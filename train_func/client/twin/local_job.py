@@ -35,7 +35,9 @@ class LocalJob:
         if status is None or folder.expired():
             return None
         interrupted = not rules.finished(status) and not controlled and not folder.controlled()
-        return replace(PYTORCHJOB.status({"status": status}), interrupted=interrupted)
+        created = next(of["lastTransitionTime"] for of in status["conditions"] if of["type"] == "Created")
+        job = {"metadata": {"creationTimestamp": created}, "status": status}
+        return replace(PYTORCHJOB.status(job), interrupted=interrupted)
 
     def pods(self) -> list[Pod]:
         """Every incarnation of every worker, the deleted ones and those of earlier jobs too, oldest first."""

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from train_func.call import call_of
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.events import LostPeers
+from train_func.events import LostPeers, RankStops
 from train_func.records import RunRecord
 from train_func.storage import Store, open_store
 from train_func.worker.attempt_setup import write_setup
@@ -118,7 +118,7 @@ def _failed(error: BaseException) -> Outcome:
     outcome = of_error(error, session=here.opened, may_cut_finer=here.may_cut_finer, has_peers=has_peers)
     match error:
         case stop_flag.StopSignal():
-            print(f"stopped by {error}", file=sys.stderr)
+            reporting.say(RankStops(why=f"{error}"))
         case SystemExit():
             print(error.code if isinstance(error.code, str) else f"sys.exit({error.code})", file=sys.stderr)
         case _ if outcome.follows and (told := outcome.failure):
@@ -131,7 +131,7 @@ def _failed(error: BaseException) -> Outcome:
 
 def _leave(error: stop_flag.StopSignal) -> NoReturn:
     """While the main thread is in native code."""
-    print(f"stopped by {error}, in native code", file=sys.stderr, flush=True)
+    print(f"stopped by {error}, in native code", file=sys.stderr, flush=True)  # an event may wait for a lock
     outcome = of_error(error, session=sessions.here.opened)
     outcome.write(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"]))
     os._exit(outcome.exit_code)
