@@ -1,9 +1,13 @@
 """An end that the operator tells again and again is one end; only so many pods that end the same way are too many."""
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 
 from tests.recorded_jobs import Clock, RecordedJob, a_record, looked
-from train_func.client.diagnose import JobMonitor
+from train_func.client.diagnose import JobMonitor, explain
+from train_func.storage import open_store
 
 
 def ended_so_often(name, reason, pods, times=0):
@@ -73,3 +77,13 @@ def test_ends_that_quote_another_end_of_the_log_each_are_ends_of_the_same_way(po
     assert len({end["message"] for end in ends}) == pods
     job.recorded["events"] = [*(found for found in job.recorded["events"] if found is not event), *ends]
     assert (looked(job)[2] is not None) is given_up
+
+
+@pytest.mark.parametrize("is_earlier", [True, False])
+def test_a_pod_that_had_gone_before_the_job_was_created_says_nothing_of_it(tmp_path, is_earlier):
+    job = RecordedJob("exit_1")
+    created, (pod,) = job.status().created, job.pods()
+    gone = created + timedelta(hours=-1 if is_earlier else 1)
+    job.pods = lambda: [replace(pod, uid="earlier", reason="OOMKilled", deleted=True, ended=gone), pod]
+    store = open_store(f"file://{tmp_path / 'store'}")
+    assert explain(a_record(), job, store, "attach(...)").cause == ("unknown" if is_earlier else "memory")

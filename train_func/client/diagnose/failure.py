@@ -20,6 +20,7 @@ from train_func.client.diagnose.incidents import (
     eviction,
     incidents,
     missing_package,
+    not_before,
     since,
     termination,
 )
@@ -110,10 +111,11 @@ def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
     except StorageFailed as failure:
         away = failure
     status = job.status()
+    created = status.created if status else None
     return Evidence(
         status=status,
-        pods=job.pods(),
-        events=since(status.created if status else None, job.events()),
+        pods=not_before(created, job.pods()),
+        events=since(created, job.events()),
         attempts=attempts,
         cells=cells,
         num_workers=record.run.workers,

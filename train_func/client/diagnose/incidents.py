@@ -75,6 +75,11 @@ def since(created: datetime | None, events: Iterable[Event]) -> list[Event]:
     return [event for event in events if created is None or event.time >= created]
 
 
+def not_before(created: datetime | None, pods: Iterable[Pod]) -> list[Pod]:
+    """The pods without those that had gone before this creation of the job; a machine keeps them, for their logs."""
+    return [pod for pod in pods if not (created and pod.deleted and pod.ended and pod.ended < created)]
+
+
 def failed_before_first_attempt(pods: Sequence[Pod], events: Sequence[Event]) -> dict[int, int]:
     """By worker, how many pods ended before an attempt began because they did not reach the store."""
     starts, found = ContainerStarts(pods, events), defaultdict[int, set[str]](set)

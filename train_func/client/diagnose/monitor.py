@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from train_func.client.backend import BoundJob
 from train_func.client.diagnose.dead_nodes import DeadNodes
 from train_func.client.diagnose.diagnosis import Diagnosis
-from train_func.client.diagnose.incidents import CRASHES, failed_before_first_attempt, incidents, since
+from train_func.client.diagnose.incidents import CRASHES, failed_before_first_attempt, incidents, not_before, since
 from train_func.client.diagnose.starting import StoreWaits, refusals, waits
 from train_func.client.kinds.kind import Operator
 from train_func.client.status import Event, JobStatus, Pod, SchedulingReport
@@ -93,7 +93,7 @@ class JobMonitor:
             self._hindering = []
             self._dead_nodes.look([])
             return []
-        pods, events = self._job.pods(), since(status.created, self._job.events())
+        pods, events = not_before(status.created, self._job.pods()), since(status.created, self._job.events())
         new = self._new_incidents(pods, events)
         found = [*self._hindrances(status, pods, events, now), *self._repeated(new, now)]
         self._hindering = self._settled(found, now)

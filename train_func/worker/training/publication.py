@@ -79,7 +79,8 @@ def rehearse(
         raise InvalidInput(
             f"{type(trainer.model).__name__} cannot be published after training, because saving it fails already now: "
             f"{type(error).__name__}: {error}. session.publish needs a model with save_pretrained, such as those of "
-            "transformers, whose configuration is valid",
+            "transformers, whose configuration is valid. Train any other torch.nn.Module in a loop over session.steps, "
+            "and give session.publish the module",
             cause="code",
         ) from error
     finally:
