@@ -87,7 +87,7 @@ def test_a_new_submission_is_watched_by_itself_and_its_attempts_are_told_apart(h
     job = submit(functions.kills_itself, asked, on=Local())
     assert job.watch() == "Succeeded"
     shown = capsys.readouterr().out
-    assert unnamed(shown, "attempts 1: ", "attempt 2 (1 of") == []
+    assert unnamed(shown, "attempts 1: ", "attempt 2 starts again, number 1 since") == []
     assert "attempt 1 of" not in shown
     headings = [line for line in job.logs() if line.startswith("---")]
     assert [heading.rsplit(" ", 2)[0] for heading in headings] == [
