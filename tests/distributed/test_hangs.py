@@ -2,6 +2,7 @@
 
 import re
 import signal
+from datetime import datetime
 
 import pytest
 
@@ -24,6 +25,7 @@ def train_func(parameters):
             time.sleep(0.05)
             here = os.environ["TRAIN_FUNC_ATTEMPT"], os.environ["RANK"], state.global_step
             if here == ("1", "1", 12):
+                print(f"hangs from {time.time()}", flush=True)
                 if parameters["how"] == "sleeps":
                     time.sleep(1000)
                 if parameters["how"] == "is stopped":
@@ -105,6 +107,8 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_the_training_goes_on(job,
     assert (end["exit_code"], end["cause"], end["root_cause"], end["step"]) == (148, "hang", True, 12)
     said = re.match(r"rank 1 hangs: .* for ([0-9.]+) s", end["message"])
     assert float(said[1]) <= 10.5
+    begun = re.search(r"hangs from ([0-9.]+)", made.pods[workers - 1].output)
+    assert datetime.fromisoformat(end["ended"]).timestamp() - float(begun[1]) < 15  # with the stacks, by another clock
     logs = [made.log(1, worker) for worker in range(workers)]
     assert all("hread 0x" in log for log in logs)
     assert sorted(re.findall(r"^rank (\d) is in ", "\n".join(logs), re.MULTILINE)) == ["0", "1"]

@@ -199,6 +199,22 @@ def test_attempts_that_ran_out_of_memory_behind_the_same_step_have_each_cut_fine
     assert made.num_out_of_memory() == 3
 
 
+@pytest.mark.parametrize(("num_ended", "spent"), [(6, False), (7, True)])
+def test_the_attempts_that_need_too_much_memory_are_bounded_whatever_they_have_saved(store, num_ended, spent):
+    made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
+    ended_behind(made, *range(10, 10 * num_ended + 1, 10), code=137, cause="memory")
+    store.put(f"{made._keys.checkpoints_of(0)}/{num_ended}/41/manifest.json", b"{}")
+    assert made.account().is_next_last is spent
+    assert (made.account().num_charged, made.account().spent) == (0, False)
+    current, last = made.claim(), Verdict(137, "memory", "rank 0 was killed", 0)
+    account = made.account(current.attempt, 90, [last])
+    assert account.spent is spent
+    if spent:
+        final = account.verdict(0, last)
+        assert (final.exit_code, final.cause) == (71, "memory")
+        assert unnamed(final.message, "8 attempts", "memory", "rank 0 was killed") == []
+
+
 def test_a_new_submission_keeps_the_finer_cut_and_has_all_its_attempts(store):
     first, second = (Attempts(store, record(submitted=of), worker=0, pod="p") for of in ("t1", "t2"))
     ended_behind(first, 0, 0, code=137, cause="memory")

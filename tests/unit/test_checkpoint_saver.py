@@ -1,5 +1,6 @@
 """The saver copies a state before it changes, ends no training, and tries again soon after a failure."""
 
+import queue
 import threading
 import time
 
@@ -131,6 +132,43 @@ def test_a_save_that_is_under_way_is_given_up_for_a_newer_one(tmp_path, said):
     assert [of.step for of in said] == [8]
     assert checkpoints_of(record, 9).newest(tmp_path).manifest.step == 8
     assert not store.list(f"{record.keys.checkpoints_of(0)}/1/7")
+
+
+class TakesNothing:
+    """A store that has begun each of ``begun`` and completes none until ``is_away`` is over."""
+
+    def __init__(self, store):
+        self._store, self.begun, self.is_away = store, queue.Queue(), True
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def upload(self, key, path, *, sent):
+        self.begun.put(path)
+        while self.is_away:
+            sent(12)
+        return self._store.upload(key, path, sent=sent)
+
+
+def test_what_waits_for_a_store_that_takes_nothing_is_one_copy_however_often_a_save_is_due(tmp_path, said):
+    (tmp_path / "store").mkdir()
+    record = record_in(tmp_path / "store")
+    store = TakesNothing(open_store(record.store))
+    checkpoints = Checkpoints(store, record, 1, "a training")
+    checkpoints.take_over()
+    saver = Saver(checkpoints, tmp_path / "files", 0, said.append)
+    tensor = torch.zeros(1 << 20)
+    for step in range(1, 6):
+        saver.begin(taken(step, tensor))
+        store.begun.get(timeout=30)
+        copied = sum(of.numel() * of.element_size() for of in saver._buffers.values())
+        written = sum(path.stat().st_size for path in (tmp_path / "files").rglob("*") if path.is_file())
+        assert copied == tensor.numel() * tensor.element_size()
+        assert copied < written < 1.1 * copied
+    assert said == []
+    store.is_away = False
+    saver.wait()
+    assert [of.step for of in said] == [5]
 
 
 def test_saves_that_fail_leave_no_more_than_one_of_them(tmp_path):

@@ -163,6 +163,13 @@ def test_after_each_hang_of_a_submission_a_pause_may_be_longer(num_hangs, pause)
     assert seconds > pause
 
 
+@pytest.mark.parametrize(("num_hangs", "limit"), [(0, 600), (1, 1200), (2, 2400), (5, 3600)])
+def test_the_first_steps_of_an_attempt_may_take_ten_minutes_and_twice_as_long_after_each_hang(num_hangs, limit):
+    found, seconds = Watch(num_hangs=num_hangs).steps(1).until_hang()
+    assert found.mark.num_steps == 1
+    assert limit <= seconds < limit + 1
+
+
 def test_a_pause_that_a_training_came_back_from_may_come_again_a_bit_longer():
     watch = Watch().steps(STEADY)
     watch.step(8)

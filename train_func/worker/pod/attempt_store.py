@@ -21,6 +21,7 @@ from train_func.worker.pod.rank_end import RankEnd, records_of
 
 Record = TypeVar("Record", bound=Lease)
 AT_STEP = 3  # attempts that fail behind the same step: what ends them is there, whatever was saved before
+OUT_OF_MEMORY = 8  # attempts that need too much of it: a cut of 128 rows has been halved to one row by then
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,22 @@ class Account:
     """The last that was done in the newest attempts, where that is the same one."""
     num_at_step: int = 0
     """How many of those attempts, one after the other, a worker has ended that failed by itself."""
+    num_out_of_memory: int = 0
+    """Attempts of this submission that needed more memory than there is, whatever they have saved."""
 
     @property
     def spent(self) -> bool:
-        return self.num_charged >= self.max_attempts or self.num_at_step >= AT_STEP
+        return self._is_spent(0)
 
     @property
     def is_next_last(self) -> bool:
         """Whether there is no further attempt if the next one fails as the last has."""
-        return self.num_charged + 1 >= self.max_attempts or self.num_at_step + 1 >= AT_STEP
+        return self._is_spent(1)
+
+    def _is_spent(self, num_more: int) -> bool:
+        used_up = self.num_charged + num_more >= self.max_attempts
+        at_step = self.num_at_step + num_more >= AT_STEP
+        return used_up or at_step or self.num_out_of_memory + num_more >= OUT_OF_MEMORY
 
     @property
     def at_most(self) -> int:
@@ -58,7 +66,13 @@ class Account:
         """The final verdict of a run that is out of attempts."""
         last = own or self.last
         ended = f"The last one: {last.message}" if last else "The last one left no record, as after SIGKILL"
-        if self.num_charged < self.max_attempts:
+        if self.num_charged < self.max_attempts and self.num_out_of_memory >= OUT_OF_MEMORY:
+            message = (
+                f"{self.num_out_of_memory} attempts needed more memory than there is, although each computed fewer "
+                f"rows at once than the one before. {ended}. What grows with every step, such as a list of losses that "
+                "hold their graphs, needs more at any size of a batch: free it, and submit again"
+            )
+        elif self.num_charged < self.max_attempts:
             message = f"{self.num_at_step} attempts have failed behind step {self.step}. {ended}. Fix the cause"
             message = f"{message} and submit again"
         else:
@@ -153,7 +167,7 @@ class Attempts:
         submitted = self._record.submitted
         ended = self._ended()
         saved = self._last_that_saved()
-        num_started, num_charged, num_hangs, last = 0, 0, 0, None
+        num_started, num_charged, num_hangs, num_out_of_memory, last = 0, 0, 0, 0, None
         behind: list[tuple[int, bool]] = []  # steps, the newest attempt first, and whether a worker failed by itself
         for number in sorted(ended, reverse=True):
             lease = self._lease_of(number) if number != current else None
@@ -163,11 +177,12 @@ class Attempts:
             if number != current and not submitted and any(not exits.retryable(end.exit_code) for end in ends):
                 break
             num_started += 1
-            is_out_of_memory = any(map(_asks_for_finer_cut, ends))
+            known = [*ends, *(of for of in verdicts if of and number == current)]
+            is_out_of_memory = any(map(_asks_for_finer_cut, known))
+            num_out_of_memory += is_out_of_memory
             num_hangs += any(end.root_cause and end.cause == "hang" for end in ends)
             if not any(end.exit_code == exits.STOPPED for end in ends):
                 done = step if number == current else max((end.step for end in ends), default=0)
-                known = [*ends, *(of for of in verdicts if of and number == current)]
                 is_own = any(of.is_own_failure for of in known)
                 behind.append((0 if is_out_of_memory else done, is_own))  # without memory, the next one cuts finer
             if number > saved and not any(end.exit_code == exits.STOPPED for end in ends):
@@ -182,6 +197,7 @@ class Attempts:
             num_hangs,
             step=newest,
             num_at_step=sum(is_own for _, is_own in takewhile(lambda of: of[0] == newest > 0, behind)),
+            num_out_of_memory=num_out_of_memory,
         )
 
     def num_out_of_memory(self) -> int:
@@ -262,7 +278,8 @@ class Attempts:
             return None
 
 
-def _asks_for_finer_cut(end: EndRecord) -> bool:
+def _asks_for_finer_cut(end: Verdict) -> bool:
     """Whether a rank ran out of memory and may need less. A refused attempt, without ranks, repeats a verdict."""
-    is_retried = end.exit_code == exits.MEMORY or (end.exit_code == exits.SPENT and bool(end.ranks))
+    had_ranks = isinstance(end, EndRecord) and bool(end.ranks)
+    is_retried = end.exit_code == exits.MEMORY or (end.exit_code == exits.SPENT and had_ranks)
     return end.root_cause and end.cause == "memory" and is_retried

@@ -21,6 +21,7 @@ COMPUTING = 6.0  # times as long for a rank whose processes compute
 BUSY = 0.2  # processors, on average, from which on they do; a pod may have less than one
 STOPPED = 0.8  # of the shortest limit: a process that a signal has stopped is judged before those that wait for it
 WIDER = 12.0  # times as long after each hang of the same submission: after 9 s come 2 minutes, and then 20
+WIDER_FIRST = 2.0  # of what may take ten minutes already
 LONGEST = 3600.0  # seconds, so that a rank that really hangs is noticed after many hangs too
 LATE = 2.0  # seconds between two looks after which this machine, or all of the pod, stood still
 _NUM_KEPT = 25  # durations, for the median
@@ -63,7 +64,7 @@ class Judge:
     """Of the ranks of one worker in one attempt. ``num_hangs``: that the submission has had before."""
 
     def __init__(self, num_hangs: int = 0) -> None:
-        self._wider = WIDER**num_hangs
+        self._wider, self._wider_first = WIDER**num_hangs, WIDER_FIRST**num_hangs
         self._ranks: dict[int, _Watched] = {}
         self._looked: float | None = None
         self.waiting: Hang | None = None
@@ -74,7 +75,9 @@ class Judge:
         is_late = self._looked is not None and now - self._looked > LATE
         self._looked = now
         for of in seen:
-            self._ranks.setdefault(of.rank, _Watched(of.rank, self._wider)).see(of, now, is_late=is_late)
+            self._ranks.setdefault(of.rank, _Watched(of.rank, self._wider, self._wider_first)).see(
+                of, now, is_late=is_late
+            )
         ranks = [self._ranks[of.rank] for of in seen]
         if stopped := [hang for rank in ranks if (hang := rank.stopped(now))]:
             return stopped[0]
@@ -89,8 +92,8 @@ class Judge:
 class _Watched:
     """One rank: its last mark, and what its marks so far tell of how long it may take to the next."""
 
-    def __init__(self, rank: int, wider: float) -> None:
-        self._rank, self._wider = rank, wider
+    def __init__(self, rank: int, wider: float, wider_first: float) -> None:
+        self._rank, self._wider, self._wider_first = rank, wider, wider_first
         self._mark = Mark()
         self._since = 0.0
         self._stopped: float | None = None
@@ -133,7 +136,7 @@ class _Watched:
 
     def _limit(self) -> float:
         if self._is_first(self._mark):
-            return _wider(FIRST, self._wider)
+            return _wider(FIRST, self._wider_first)
         durations = self._batches if self._mark.phase is Phase.EVALUATION else self._steps
         pause = self._pauses.get(self._mark.phase, 0.0)
         return _wider(max(SHORTEST, MEDIANS * durations.median, AFTER_PAUSE * pause), self._wider)
