@@ -52,9 +52,9 @@ class AttemptStarts(Event):
         num_left = self.at_most - self.position
         left = f"{f'at most {num_left} more may follow' if num_left else 'no other follows'} without a new checkpoint"
         before = f"{counted(self.num_free, 'attempt')} before it"
-        free = f"; not counted, because each saved a checkpoint or was stopped: {before}" if self.num_free else ""
+        free = f"; not counted, as a checkpoint was saved in or after it, or it was stopped: {before}"
         wider = "; a rank may now take longer before it counts as hanging" if self.num_hangs else ""
-        return f"attempt {self.attempt} {how}{here}; {sizes}; {left}{free}{wider}"
+        return f"attempt {self.attempt} {how}{here}; {sizes}; {left}{free if self.num_free else ''}{wider}"
 
 
 @dataclass(frozen=True, kw_only=True)

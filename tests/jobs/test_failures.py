@@ -88,7 +88,7 @@ def test_a_new_submission_is_watched_by_itself_and_its_attempts_are_told_apart(h
     assert job.watch() == "Succeeded"
     shown = capsys.readouterr().out
     assert unnamed(shown, "attempts 1: ", "attempt 2 starts again, number 1 since") == []
-    assert "attempt 1 of" not in shown
+    assert "attempt 1 starts" not in shown
     headings = [line for line in job.logs() if line.startswith("---")]
     assert [heading.rsplit(" ", 2)[0] for heading in headings] == [
         "--- attempt 1, submitted",

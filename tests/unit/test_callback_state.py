@@ -41,13 +41,12 @@ def test_what_a_checkpoint_does_not_keep_is_told_with_the_result_of_what_goes_on
     monkeypatch.setattr(sessions, "here", sessions.Sessions())
     callback = Patience()
     unsaved = UnsavedState([callback])
-    assert unsaved.lost_behind(is_over=False) == []
+    assert unsaved.lost_behind() == []
     callback.misses = 1
-    assert unsaved.lost_behind(is_over=True) == []
-    assert begun_anew(7, {"unsaved": unsaved.lost_behind(is_over=False)}) == ["Patience.misses"]
+    assert begun_anew(7, {"unsaved": unsaved.lost_behind()}) == ["Patience.misses"]
     (note,) = sessions.here.notes
     assert unnamed(note, "step 7", "Patience.misses") == []
     again = UnsavedState([Patience()], ["Patience.misses"])  # the next attempt loses nothing more
-    assert again.lost_behind(is_over=True) == ["Patience.misses"]
+    assert again.lost_behind() == ["Patience.misses"]
     assert begun_anew(7, {}) == []
     assert len(sessions.here.notes) == 1

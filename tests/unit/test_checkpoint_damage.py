@@ -216,6 +216,18 @@ def test_a_manifest_that_says_what_is_not_so_is_named_and_the_checkpoint_before_
     assert known.get(named, named) in why
 
 
+@pytest.mark.parametrize(("former", "step"), [("a training", NEWER), ("", None)])
+def test_a_checkpoint_with_the_fingerprint_of_an_earlier_version_is_taken_and_no_other(kept, former, step):
+    made = Checkpoints(kept.store, kept.record, 2, "as it is written now", former=former)
+    made.take_over()
+    if step:
+        assert made.newest(kept.folder / "read").manifest.step == step
+        return
+    with pytest.raises(StorageFailed) as caught:
+        made.newest(kept.folder / "read")
+    assert caught.value.checkpoints_of == kept.record.name
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_pickle_whose_hashes_are_all_right_is_refused_and_not_executed(kept, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

@@ -222,6 +222,15 @@ def test_a_function_that_did_not_come_to_its_end_is_told_of(tmp_path, published,
     assert unnamed(result["note"], "train_func", "fresh=True") == []
 
 
+def test_what_is_to_be_told_with_the_result_is_told_of_an_interrupted_function_too(tmp_path, published):
+    seal(tmp_path)
+    pending = Pending(tmp_path)
+    interrupted = replace(ended(), exit_code=143, notes=("counts of a callback began anew",))
+    pending.conclude_as_far_as_it_came(Run(), tmp_path / "output", ends_of(interrupted))
+    result, _ = published(pending)
+    assert unnamed(result["note"], "began anew", "fresh=True") == []
+
+
 @pytest.mark.parametrize("is_sent", [True, False])
 def test_files_of_the_function_named_like_its_source_are_published_as_they_are_and_told_of(tmp_path, capsys, is_sent):
     record = write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())

@@ -110,12 +110,20 @@ def test_a_run_with_another_plan_is_refused_before_a_worker_starts(store, other,
     assert resumed(same, other.name, Local(), store, is_known=False, fresh=False).resumes == other.name
 
 
-@pytest.mark.parametrize("left", ["nothing", "a damaged pointer"])
+@pytest.mark.parametrize("left", ["nothing", "a damaged pointer", "manifests", "the word of an attempt"])
 def test_what_is_wrong_with_the_checkpoints_of_another_run_names_that_run(store, other, tmp_path, left):
-    if left == "nothing":
-        store.delete(other.keys.newest_checkpoint(0))
-    else:
-        store.put(other.keys.newest_checkpoint(0), b"")
+    pointer = other.keys.newest_checkpoint(0)
+    if left in ("nothing", "the word of an attempt"):
+        for entry in store.list(f"{other.keys.checkpoints}/"):
+            store.delete(entry.key)
+    if left == "the word of an attempt":
+        store.put(other.keys.attempt(1).saved(0), b"{}")
+        store.put(other.keys.newest_checkpoint(1), b"of another training")
+    if left == "manifests":
+        store.delete(pointer)
+        store.put(f"{other.keys.checkpoints_of(0)}/1/7/manifest.json", b"{}")
+    if left == "a damaged pointer":
+        store.put(pointer, b"")
     own = Checkpoints(store, replace(other, name="sums-0123456789ab"), 1, "fingerprint")
     with pytest.raises(StorageFailed) as caught:
         own.newest_of(other, tmp_path)

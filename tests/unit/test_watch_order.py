@@ -72,12 +72,12 @@ def test_progress_that_was_held_back_comes_behind_nothing_newer(display, shown, 
     assert state == "a-run: Succeeded"
 
 
-def test_of_an_earlier_attempt_nothing_but_its_end_is_told_when_a_later_one_has_begun(display, shown):
+def test_of_an_earlier_attempt_only_its_end_and_what_lasts_of_it_are_told_when_a_later_one_has_begun(display, shown):
     one, two, end = attempt(), attempt(2), ends(1, 147, "rank 1 was killed by SIGKILL", "killed")
     tell(display, two, evaluated(20))
     tell(display, one, progress(7), evaluated(7), saved(7), AUDIT, late=True)
     tell(display, one, end, late=True, worker=1)
-    assert shown() == [str(evaluated(20)), str(end)]
+    assert shown() == [str(of) for of in (evaluated(20), evaluated(7), saved(7), end)]
 
 
 def test_a_fault_that_came_to_every_rank_is_told_once_in_a_short_line(display, shown):
@@ -89,6 +89,29 @@ def test_a_fault_that_came_to_every_rank_is_told_once_in_a_short_line(display, s
     assert "worn" not in told
     tell(display, attempt(2), ends(0, 65, "x" * 5000))
     assert len(shown()[0]) < LONGEST_REASON + 100
+
+
+def test_faults_of_two_workers_that_differ_are_both_told(display, shown):
+    told = [ends(worker, 70, f"rank {worker}: ValueError: row {worker}", "code") for worker in (0, 1)]
+    for end in told:
+        tell(display, attempt(), end, worker=end.worker)
+    assert shown() == [str(end) for end in told]
+
+
+def test_what_the_function_reported_is_told_whatever_number_it_gave_it(display, shown):
+    reported = events.Reported(step=3, metrics={"accuracy": 0.5})
+    tell(display, attempt(), progress(1), reported, saved(1200))
+    display.finish("a-run", "Succeeded")
+    assert str(reported) in shown()
+
+
+def test_that_rank_0_was_stopped_is_told_before_the_next_attempt_begins(display, shown):
+    tell(display, attempt(), events.RankStops(why="SIGTERM", rank=0))
+    tell(display, attempt(2), saved(7), ends(0, 147, "worker 1 had ended", "peer", follows=1))
+    lines = shown()
+    assert lines[0].startswith("rank 0")
+    assert "worker 1" not in lines[0]
+    assert lines[1] == str(saved(7))
 
 
 def test_a_worker_that_was_lost_beside_another_is_told_too(display, shown):

@@ -1,5 +1,6 @@
 """What a display of a running job prints: of every line of its workers whether, when and in which words."""
 
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -39,9 +40,10 @@ MOST_PRINTED = 50  # lines of rank 0 in that time
 LONG_SECONDS = 30.0  # of silence while the job runs, after which it is said how to look what its ranks do
 STARTING = "the workers start and meet"
 RANK_0 = OF_RANK.format(0)
+OF_ONE_RANK = re.compile(r"^rank \d+: ")  # before what the rank said
 OF_THE_MOMENT = (  # tell nothing any more when a later attempt has begun
-    *(AttemptStarts, SessionOpened, TrainingStarts, StepProgress, Reported, Evaluated, RowsAudited),
-    *(CheckpointSaved, Resumed, WaitsForPeers, WaitsForStore),
+    *(AttemptStarts, SessionOpened, TrainingStarts, StepProgress, Reported, RowsAudited),
+    *(Resumed, WaitsForPeers, WaitsForStore),
 )
 LONGEST_REASON = 200  # characters of a worker's last words; the error of result() has all
 LOADING = "the group is complete; its ranks load their libraries"
@@ -63,7 +65,7 @@ class Display:
         self._passed: list[int] = []
         self._attempt: Attempt | None = None
         self._ends: set[object] = set()  # ends of workers of this attempt that were shown
-        self._final_ends: set[object] = set()  # final exit codes of this attempt, and their causes, that were shown
+        self._final_ends: set[object] = set()  # of this attempt, that were shown: code, cause, and what was said
         self._stopped: RankStops | None = None  # of rank 0; shown when it is known why
         self._lost: list[LostPeers] = []  # shown after the end that they followed from
         self._restarted: set[int] = set()  # attempts whose beginning in the pods of the one before was shown
@@ -159,7 +161,7 @@ class Display:
         match event:
             case WorkerEnds() | RowsAudited() | Published() | PublishesPending():
                 self._tell_held()
-            case CheckpointSaved(step=step) | Evaluated(step=step) if self._held and self._held.step < step:
+            case CheckpointSaved(step=step) | Evaluated(step=step) if self._is_held_of_step_before(step):
                 self._held = None  # it would come behind what is newer
             case Evaluated():
                 self._tell_held()
@@ -184,6 +186,10 @@ class Display:
             why = "" if follows in (None, 0) else f", because worker {follows} had ended"
             self._say(f"rank 0 {stopped}{why}")
         self._stopped = None
+
+    def _is_held_of_step_before(self, step: int) -> bool:
+        """Of the training's own steps: those of a report are numbered by the function."""
+        return isinstance(self._held, StepProgress) and self._held.step < step
 
     def _tell_held(self) -> None:
         held, self._held = self._held, None
@@ -223,6 +229,7 @@ class Display:
 
     def _begin(self, attempt: Attempt) -> None:
         self._tell_earlier()
+        self._tell_stopped(None)
         self._tell_held()
         self._attempt, self._ends, self._final_ends = attempt, set(), set()
         self._next = "" if self._last == STARTING else STARTING
@@ -236,10 +243,10 @@ class Display:
     def _was_shown(self, end: WorkerEnds) -> bool:
         """Whether an end was shown that this one repeats, or that it, or both, followed from.
 
-        Where a fault of the run comes to every rank, each worker ends with the same code and cause.
+        Where a fault of the run comes to every rank, each worker ends with the same code, cause and words.
         """
         if not retryable(end.exit_code):
-            final = end.exit_code, end.cause
+            final = end.exit_code, end.cause, OF_ONE_RANK.sub("", end.message)
             if final in self._final_ends:
                 return True
             self._final_ends.add(final)

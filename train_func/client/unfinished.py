@@ -63,8 +63,8 @@ def resumed(
         if before.resumes and _never_took(before, store):
             print(
                 shown(
-                    f"note: {asked.name} begins anew: the checkpoints of {before.resumes}, with resume= of which it "
-                    "was submitted before, could not be gone on from"
+                    f"note: {asked.name} was submitted with resume={before.resumes!r} before; the checkpoints of that "
+                    "run could not be gone on from, and are not used any more"
                 )
             )
             return asked

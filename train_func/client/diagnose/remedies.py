@@ -42,7 +42,7 @@ def of_checkpoints(of: str, name: str) -> str:
         return "train from the beginning: submit(..., fresh=True); or undo what the error names, and submit again"
     return (
         "submit again without resume=, which trains from the beginning; or with resume= of a run that, unlike "
-        f"{of}, has the same plan (rows, epochs, batch_size, seed) and the same model"
+        f"{of}, has the same plan (rows, epochs, batch_size, seed), model, precision and optimizer"
     )
 
 

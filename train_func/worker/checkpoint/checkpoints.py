@@ -58,9 +58,13 @@ class Found:
 class Checkpoints:
     """Those of one training of a generation, as attempt ``attempt`` sees them."""
 
-    def __init__(self, store: Store, record: RunRecord, attempt: int, fingerprint: str, number: int = 0) -> None:
-        """``fingerprint``: of what the training is made of; ``number``: of the training in the function, from 0."""
-        self._store, self._record, self._attempt, self._fingerprint = store, record, attempt, fingerprint
+    def __init__(
+        self, store: Store, record: RunRecord, attempt: int, fingerprint: str, number: int = 0, former: str = ""
+    ) -> None:
+        """``fingerprint``: of what the training is made of; ``former``: the same, as an earlier version of train_func
+        has written it; ``number``: of the training in the function, from 0."""
+        self._store, self._record, self._attempt = store, record, attempt
+        self._fingerprint, self._former = fingerprint, former
         self._number, self._resumed_by = number, ""  # another run, where these are gone on with in it
         self._folder, self._key = record.keys.checkpoints_of(number), record.keys.newest_checkpoint(number)
         self._lead = Lead(store, self._key, record.name, attempt)
@@ -91,23 +95,21 @@ class Checkpoints:
     def newest_of(self, record: RunRecord, folder: Path) -> Found | None:
         """That of the same training in another run, of which nothing is changed; ``folder`` takes its files.
 
+        None where that run has never saved one of this training.
+
         Raises:
             StorageFailed: as ``newest``; reason "absent" when the other run has none of any training.
         """
-        other = Checkpoints(self._store, record, self._attempt, self._fingerprint, self._number)
+        other = Checkpoints(self._store, record, self._attempt, self._fingerprint, self._number, self._former)
         other._resumed_by = self._record.name
         if not self._store.names(record.keys.checkpoints):
             gone = f"{record.name}, which was to be gone on with, has no checkpoints any more. Submit without resume"
             absent = StorageFailed(gone, reason="absent")
             absent.checkpoints_of = record.name
             raise absent
-        try:
-            has_any = other._lead.look()
-        except StorageFailed as failure:
-            if failure.reason != "damaged":
-                raise
-            raise all_useless(record.name, [str(failure)], other._resumed_by) from failure
-        return other.newest(folder) if has_any else None
+        own = self._record.name
+        other._lead.look(lambda why: rebuilt(self._store, record, self._number, self._attempt, why, resumed_by=own))
+        return other.newest(folder)
 
     def swaps(self) -> bool:
         """Whether the store replaces an object only where its version is the one that was named: it is tried out."""
@@ -236,8 +238,8 @@ class Checkpoints:
         place = place_of(kept.key, self._folder)
         if place is None or (manifest.attempt, manifest.step) != place[:2] or manifest.step != kept.step:
             raise _useless(kept.key, f"it is of attempt {manifest.attempt}, step {manifest.step}")
-        if manifest.fingerprint != self._fingerprint:
-            raise _useless(kept.key, "it was saved by a training of another model")
+        if manifest.fingerprint not in (self._fingerprint, self._former):
+            raise _useless(kept.key, "it was saved by a training of another model, precision or optimizer")
         expected = {TRAINING, *map(of_rank, range(manifest.world_size))}
         if set(manifest.files) - SELDOM != expected:
             raise _useless(kept.key, f"its files are {sorted(manifest.files)}, of {manifest.world_size} ranks")

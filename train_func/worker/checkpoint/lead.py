@@ -49,11 +49,9 @@ class Lead:
                     raise
         raise self._gave_up()
 
-    def look(self) -> bool:
-        """Reads the pointer and takes nothing over; False where there is none. Raises StorageFailed."""
-        if found := find(self._store, self._key):
-            self.pointer = Pointer.from_json(found.data, self._where)
-        return found is not None
+    def look(self, rebuilt: Callable[[str], Pointer]) -> None:
+        """Reads the pointer and takes nothing over; ``rebuilt`` as in ``take``. Raises StorageFailed."""
+        self.pointer = self._read(find(self._store, self._key), rebuilt)
 
     def swaps(self) -> bool:
         """Whether the store replaces an object only where its version is the one that was named: it is tried out."""

@@ -29,7 +29,7 @@ def manifests_in(store: Store, folder: str) -> tuple[Kept, ...]:
     return tuple(Kept(place[1], places[place], sha256_of(store.get(places[place]).data)) for place in newest)
 
 
-def rebuilt(store: Store, record: RunRecord, number: int, attempt: int, why: str) -> Pointer:
+def rebuilt(store: Store, record: RunRecord, number: int, attempt: int, why: str, *, resumed_by: str = "") -> Pointer:
     """The pointer to the checkpoints of training ``number``; that of ``attempt`` where nothing was ever saved.
 
     An attempt writes the pointer before its first file. What lies there without a pointer and without a manifest is
@@ -42,6 +42,7 @@ def rebuilt(store: Store, record: RunRecord, number: int, attempt: int, why: str
         number: of the training in the function, from 0.
         attempt: that is to lead.
         why: there is no pointer to read.
+        resumed_by: as in ``all_useless``.
 
     Raises:
         StorageFailed: reason "damaged" when there have been checkpoints, and no manifest of one is left.
@@ -56,7 +57,7 @@ def rebuilt(store: Store, record: RunRecord, number: int, attempt: int, why: str
             folders = listed(sorted({f"{of.rpartition('/')[0]}/" for of in beside})) or "none"
             left = f"no manifest is left, and {counted(len(beside), 'file')} of checkpoints: {folders}"
             by = [f"attempt {of} has saved checkpoints" for of in saved]
-            raise all_useless(record.name, [f"{key}: {why}", left, *by])
+            raise all_useless(record.name, [f"{key}: {why}", left, *by], resumed_by)
     place = place_of(newest[0].key, folder) if newest else None
     return Pointer(attempt=place[0] if place else attempt, kept=newest)
 
@@ -71,7 +72,7 @@ def all_useless(run: str, faults: list[str], resumed_by: str = "") -> StorageFai
     if resumed_by:
         way = (
             f"{resumed_by} was to go on from them: submit it without resume, which trains from the beginning, or name "
-            "a run with the same plan and the same model"
+            "a run with the same plan, model, precision and optimizer"
         )
     error = StorageFailed(f"none of the checkpoints of {run} can be used:\n{listed_faults}\n{way}", reason="damaged")
     error.checkpoints_of = run

@@ -160,7 +160,8 @@ class Pending:
         if first and first.is_whole:
             self.conclude(run, state.attempt, output, first.outcome, [])
         else:
-            note = "; ".join(filter(None, [state.report.get("note", ""), NOT_RETURNED]))
+            told = first.outcome.notes if first and first.outcome else ()
+            note = "; ".join(filter(None, [state.report.get("note", ""), *told, NOT_RETURNED]))
             self._write(replace(state, report={**state.report, "note": note, "returned": {}}))
 
     def send(self, store: Store, record: RunRecord) -> None:

@@ -116,6 +116,7 @@ def _failed(error: BaseException) -> Outcome:
     stop_flag.ignore()
     here, has_peers = sessions.here, os.environ.get("WORLD_SIZE", "1") != "1"
     outcome = of_error(error, session=here.opened, may_cut_finer=here.may_cut_finer, has_peers=has_peers)
+    outcome = replace(outcome, notes=tuple(here.notes))
     match error:
         case stop_flag.StopSignal():
             reporting.say(RankStops(why=f"{error}"))
@@ -132,7 +133,7 @@ def _failed(error: BaseException) -> Outcome:
 def _leave(error: stop_flag.StopSignal) -> NoReturn:
     """While the main thread is in native code."""
     print(f"stopped by {error}, in native code", file=sys.stderr, flush=True)  # an event may wait for a lock
-    outcome = of_error(error, session=sessions.here.opened)
+    outcome = replace(of_error(error, session=sessions.here.opened), notes=tuple(sessions.here.notes))
     outcome.write(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"]))
     os._exit(outcome.exit_code)
 

@@ -32,9 +32,9 @@ class UnsavedState:
             if name not in known or known[name] != value
         ]
 
-    def lost_behind(self, *, is_over: bool) -> list[str]:
-        """What has begun anew where a training goes on from here; ``is_over``: no step comes after this."""
-        return sorted({*self._lost, *(() if is_over else self._changed())})
+    def lost_behind(self) -> list[str]:
+        """What has begun anew where a training goes on from here."""
+        return sorted({*self._lost, *self._changed()})
 
     def note(self) -> str | None:
         """Names the attributes that have changed since; None where there are none, or they were named before."""

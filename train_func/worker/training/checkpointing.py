@@ -66,18 +66,26 @@ class Checkpointing:
     """Of one training of a function; every method is collective but ``votes`` and ``before_update``."""
 
     def __init__(
-        self, store: Store, record: RunRecord, attempt: int, *, number: int, made_of: Any, folder: Path
+        self,
+        store: Store,
+        record: RunRecord,
+        attempt: int,
+        *,
+        number: int,
+        made_of: Any,
+        folder: Path,
+        formerly: Any = None,
     ) -> None:
         """``number``: of the training in the function, from 0; ``made_of``: plain, what it has to have in common with
-        one that saved a checkpoint for it.
+        one that saved a checkpoint for it; ``formerly``: the same, as an earlier version of train_func has saved it.
 
         Raises:
             StorageFailed: reason "conflict" when a later attempt has taken over, or the store's own failure.
         """
         self._saver: Saver | None = None
         self._begun_at: int | None = None
-        fingerprint = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
-        self._checkpoints = Checkpoints(store, record, attempt, fingerprint, number)
+        former = _fingerprint(formerly) if formerly else ""
+        self._checkpoints = Checkpoints(store, record, attempt, _fingerprint(made_of), number, former)
         self._folder, self._name = folder, record.name
         self._other = (
             replace(record, name=record.resumes, generation=record.resumes_generation) if record.resumes else None
@@ -237,6 +245,10 @@ class Checkpointing:
             self._raise_fenced()
 
 
+def _fingerprint(made_of: Any) -> str:
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+
+
 class Trainings:
     """Those of a function, in their order over all of its sessions: each has checkpoints of its own."""
 
@@ -245,8 +257,16 @@ class Trainings:
         self._store, self._record, self._attempt, self._folder = store, record, attempt, folder
         self._precision = numerics.precision  # not the cut: a finer one goes on after the same step
 
-    def begin(self, made_of: Mapping[str, Any]) -> Checkpointing:
+    def begin(self, made_of: Mapping[str, Any], formerly: Mapping[str, Any] | None = None) -> Checkpointing:
         """Collective: those of the next training, which is made of that, plain."""
         number, sessions.here.num_trainings = sessions.here.num_trainings, sessions.here.num_trainings + 1
-        whole, folder = {**made_of, "precision": self._precision}, self._folder / str(number)
-        return Checkpointing(self._store, self._record, self._attempt, number=number, made_of=whole, folder=folder)
+        precision = {"precision": self._precision}
+        return Checkpointing(
+            self._store,
+            self._record,
+            self._attempt,
+            number=number,
+            made_of={**made_of, **precision},
+            folder=self._folder / str(number),
+            formerly={**formerly, **precision} if formerly else None,
+        )
