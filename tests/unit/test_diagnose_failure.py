@@ -144,12 +144,16 @@ def test_an_exception_on_record_comes_before_everything_else(store, ended):
     assert "KeyError: 'x'" in str(told)
 
 
-@pytest.mark.parametrize("is_published", [True, False])
-def test_a_failure_after_publishing_says_that_the_model_is_there(store, ended, is_published):
+@pytest.mark.parametrize("left", ["nothing", "a result", "a model"])
+def test_a_failure_after_publishing_says_that_the_model_is_there_and_whether_its_copy_is(store, ended, left):
     ended(cause="code", message="rank 1: ValueError: too late")
-    if is_published:
-        store.put(a_record().keys.result, b"{}")
-    assert ("job.fetch()" in str(explain(a_record(), RecordedJob("exit_1"), store, "attach(...)"))) is is_published
+    keys = a_record().keys
+    if left != "nothing":
+        store.put(keys.result, b"{}")
+    if left == "a model":
+        store.put(f"{keys.model}/manifest.json", b"{}")
+    told = str(explain(a_record(), RecordedJob("exit_1"), store, "attach(...)"))
+    assert ("job.fetch()" in told, "no step is done again" in told) == (left == "a model", left == "a result")
 
 
 def test_a_store_that_is_away_hides_neither_the_cause_nor_itself(tmp_path):

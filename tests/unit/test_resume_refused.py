@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob
 from tests.stored_runs import put_checkpoint, put_run
 from train_func import InvalidInput, Local, Run, StorageFailed
@@ -128,3 +129,26 @@ def test_what_is_wrong_with_the_checkpoints_of_another_run_names_that_run(store,
     with pytest.raises(StorageFailed) as caught:
         own.newest_of(other, tmp_path)
     assert caught.value.checkpoints_of == other.name
+
+
+def test_a_run_with_a_checkpoint_that_is_none_of_the_others_is_not_gone_on_with_from_the_other(store, other):
+    record = put_run(store, RUN, code=70)
+    put_checkpoint(store, record, step=3)
+    with pytest.raises(InvalidInput) as caught:
+        resumed(record, other.name, Local(), store, is_known=True, fresh=False)
+    assert unnamed(str(caught.value), other.name, record.name, "step 3", "remove(") == []
+    assert stored(store, record.name, 1).resumes == ""
+
+
+@pytest.mark.parametrize("named", ["the other", "a beginning of it", "the one that went on with it"])
+def test_a_run_that_went_on_with_the_other_goes_on_behind_its_own_step(store, other, named):
+    record = resuming(store, other)
+    put_checkpoint(store, record, step=9)
+    name = {"the other": other.name, "a beginning of it": other.name[:-2]}.get(named)
+    if name is None:
+        between = replace(put_run(store, Run(parameters={"lr": 0.3}), code=70), resumes=other.name)
+        store.put(between.keys.run, json.dumps(between.to_dict()).encode())
+        name = between.name
+    asked = replace(stored(store, record.name, 1), resumes="", resumes_generation=0)
+    found = resumed(asked, name, Local(), store, is_known=True, fresh=False)
+    assert (found.resumes, found.resumes_generation) == (other.name, 1)

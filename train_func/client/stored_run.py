@@ -91,7 +91,12 @@ def newest_checkpoint(store: Readable, record: RunRecord) -> str:
 
 
 def goes_on_in(store: Readable, record: RunRecord) -> str:
-    """The same; where the run has none, of the run with whose checkpoints it is to go on."""
+    """The same; where the run has none, of the run with whose checkpoints it is to go on.
+
+    Where it has a result, there is nothing left to train.
+    """
+    if store.list(record.keys.result):
+        return "with the publication of what is trained"
     if (own := newest_checkpoint(store, record)) or not record.resumes:
         return own
     other = replace(record, name=record.resumes, generation=record.resumes_generation)

@@ -60,7 +60,7 @@ def submit(
         on: the backend, ``Local()`` by default.
         fresh: train again from the beginning, as the next generation of the run.
         resume: the name of a run that has ended, as of the function before it was fixed: the first training goes on
-            from the newest checkpoint of that run, as long as this one has none of its own.
+            from the newest checkpoint of that run, and later attempts from those of this one.
 
     Raises:
         SourceRefused: the function cannot travel; every reason with its cell and line.

@@ -13,7 +13,7 @@ from train_func.client.job import Job
 from train_func.client.stored_run import FINISHED, all_ends, newest_checkpoint, refused_checkpoints
 from train_func.client.unknown_run import alike, whole_name
 from train_func.counted import listed
-from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.records import RunRecord
 from train_func.run import Run, name_of
 from train_func.storage import Store
@@ -56,7 +56,8 @@ def resumed(
 
     Raises:
         JobNotFound: the store has no such run.
-        InvalidInput: that has not ended, has no checkpoint, or another plan; or ``fresh`` was given too.
+        InvalidInput: that has not ended, has no checkpoint, or another plan; or ``asked`` has checkpoints that are
+            none of its; or ``fresh`` was given too.
     """
     if name is None:
         before = stored(store, asked.name, asked.generation) if is_known and not fresh else asked
@@ -71,8 +72,14 @@ def resumed(
         return replace(asked, resumes=before.resumes, resumes_generation=before.resumes_generation)
     if fresh:
         raise InvalidInput(f"fresh=True trains from the beginning, resume={name!r} does not; give one of them")
-    if newest_checkpoint(store, asked):
-        return asked
+    if own := newest_checkpoint(store, asked):
+        before = stored(store, asked.name, asked.generation)
+        if not (before.resumes and before.resumes.startswith(name)) and not _led_to(store, name, before):
+            raise InvalidInput(
+                f"resume={name!r}: {asked.name} has a checkpoint of its own, {own}, and goes on from that: submit "
+                f"without resume. To go on from the other run instead, remove({asked.name!r}) first"
+            )
+        return replace(asked, resumes=before.resumes, resumes_generation=before.resumes_generation)
     name = whole_name(store, name, "submit")
     other = stored(store, name, newest_generation(store, name))
     if other.name == asked.name:
@@ -90,6 +97,15 @@ def resumed(
         other = stored(store, before.name, before.generation)
     _check_plan(asked.run, other)
     return replace(asked, resumes=other.name, resumes_generation=other.generation)
+
+
+def _led_to(store: Store, name: str, before: RunRecord) -> bool:
+    """Whether a run was told to go on with ``name``, and goes on with the one which that was to go on with."""
+    try:
+        name = whole_name(store, name, "submit")
+        return bool(before.resumes) and stored(store, name, newest_generation(store, name)).resumes == before.resumes
+    except JobNotFound:
+        return False
 
 
 def _check_plan(run: Run, other: RunRecord) -> None:

@@ -29,7 +29,13 @@ def whole_name(store: Store, given: object, asked: str, *, in_part: bool = True)
     if NAME.fullmatch(given) and store.names(given):  # without a look at all the others
         return given
     found = [name for name in _names(store) if name.startswith(given)]
-    found = [name for name in found if in_part or len(given) > name.rindex("-") + 1]
+    of_part = [] if in_part else [name for name in found if len(given) <= name.rindex("-") + 1]
+    if of_part and of_part == found:
+        raise JobNotFound(
+            f"{asked}({given!r}): the first digits of the last part of a name are expected too; {store.address} holds "
+            f"{listed(found, MOST)}"
+        )
+    found = [name for name in found if name not in of_part]
     if len(found) > 1:
         one = "give one of these names, or more of it"
         raise InvalidInput(f"{asked}({given!r}): {len(found)} runs are named so: {listed(found, MOST)}; {one}")

@@ -24,12 +24,13 @@ from train_func.client.diagnose.incidents import (
     since,
     termination,
 )
-from train_func.client.diagnose.remedies import of_checkpoints, of_code, remedy
+from train_func.client.diagnose.remedies import AGAIN, of_checkpoints, of_code, remedy
 from train_func.client.diagnose.starting import refusals, waits
 from train_func.client.source import locate, locate_main
 from train_func.client.status import Event, JobStatus, Pod
 from train_func.client.stored_run import all_ends, goes_on_in, refused_checkpoints
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
+from train_func.layout import MODEL_MANIFEST
 from train_func.records import RunRecord
 from train_func.storage import Store, find
 from train_func.terminal import in_ipython
@@ -55,6 +56,8 @@ class Evidence:
     """Of the run."""
     is_published: bool
     """Whether the function had published a model before it failed."""
+    is_kept: bool
+    """Whether what was trained is the result of the run, and its copy to the model folder alone is not whole."""
     checkpoint: str
     """Behind which step the run's newest one is; empty where it has none, or could not go on from it."""
     away: StorageFailed | None
@@ -102,11 +105,12 @@ def _explained(record: RunRecord, job: BoundJob, store: Store) -> JobFailed:
 def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
     attempts: list[EndRecord] = []
     cells: dict[str, Any] = {"pieces": []}
-    is_published, checkpoint, away = False, "", None
+    has_result, is_published, checkpoint, away = False, False, "", None
     try:
         attempts = all_ends(store, record)
         cells = json.loads(found.data) if (found := find(store, record.keys.cells)) else cells
-        is_published = bool(store.list(record.keys.result))
+        has_result = bool(store.list(record.keys.result))
+        is_published = has_result and bool(store.list(f"{record.keys.model}/{MODEL_MANIFEST}"))
         checkpoint = "" if refused_checkpoints(attempts) else goes_on_in(store, record)
     except StorageFailed as failure:
         away = failure
@@ -121,6 +125,7 @@ def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
         num_workers=record.run.workers,
         name=record.name,
         is_published=is_published,
+        is_kept=has_result and not is_published,
         checkpoint=checkpoint,
         away=away,
     )
@@ -230,9 +235,15 @@ def _error(record: RunRecord, found: Diagnosis, evidence: Evidence) -> JobFailed
         lines.append(f"  the records of the workers are unknown, because the store could not be asked: {evidence.away}")
     if evidence.is_published:
         lines.append("  a model was published before that: job.fetch() brings it")
+    if evidence.is_kept:
+        lines.append(
+            "  what was trained is in the store, and only its copy to the model folder is missing: submitted again, "
+            "the run makes it, and no step is done again"
+        )
     if advice := found.remedy or remedy(found.cause, record.run):
         goes_on = f", with resume={record.name!r}: it goes on {evidence.checkpoint}" if evidence.checkpoint else ""
-        lines.append(f"  next: {advice}{goes_on if found.cause == 'code' else ''}")
+        again = f"submit again: it goes on {evidence.checkpoint}" if evidence.checkpoint else AGAIN
+        lines.append(f"  next: {advice.replace(AGAIN, again)}{goes_on if found.cause == 'code' else ''}")
     return JobFailed("\n".join(lines), cause=found.cause)
 
 

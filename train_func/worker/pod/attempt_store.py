@@ -68,9 +68,9 @@ class Account:
         ended = f"The last one: {last.message}" if last else "The last one left no record, as after SIGKILL"
         if self.num_charged < self.max_attempts and self.num_out_of_memory >= OUT_OF_MEMORY:
             message = (
-                f"{self.num_out_of_memory} attempts needed more memory than there is, although each computed fewer "
-                f"rows at once than the one before. {ended}. What grows with every step, such as a list of losses that "
-                "hold their graphs, needs more at any size of a batch: free it, and submit again"
+                f"{self.num_out_of_memory} attempts needed more memory than there is, down to the smallest "
+                f"micro_batch_size. {ended}. What grows with every step, such as a list of losses that hold their "
+                "graphs, needs more at any size of a batch: free it, and submit again"
             )
         elif self.num_charged < self.max_attempts:
             message = f"{self.num_at_step} attempts have failed behind step {self.step}. {ended}. Fix the cause"

@@ -44,9 +44,9 @@ def numerics_of(
     found = recorded(store, record.keys.numerics, partial(measure_numerics, num_cuts, run.micro_batch_size))
     if (finer := _finer(found, run.batch_size, num_out_of_memory)) != found:
         reporting.note(
-            f"micro_batch_size is {finer.micro_batch_size} instead of {found.micro_batch_size} from this attempt on, "
-            "because the memory did not suffice: the global batches are the same, and sums of floating-point numbers "
-            "are rounded otherwise"
+            f"micro_batch_size is {finer.micro_batch_size} instead of {found.micro_batch_size}, because the memory did "
+            "not suffice: the global batches are the same, and sums of floating-point numbers are rounded otherwise. "
+            "It does not help where memory grows with every step, as that of a list does which the function adds to"
         )
     write_setup(store, record, attempt, world_size, finer)
     return finer
