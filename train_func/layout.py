@@ -22,6 +22,8 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
                     trackers/   what MLflow, Weights & Biases and Trackio have written
                     metrics/    its history: metrics.csv, metrics-<part>.csv, and the same for TensorBoard
 <name>/model/                   the published files of the newest generation that succeeded; manifest.json last
+models/<name>/in-place.json     which run's model is in place under that name; moved by compare-and-swap
+              model/            its files; manifest.json last
 probes/                         objects that a check of the store has just put, and deletes
 """
 
@@ -31,6 +33,8 @@ from dataclasses import dataclass
 
 INPUTS = "inputs"
 PROBES = "probes"
+MODELS = "models"
+SHARED = (INPUTS, PROBES, MODELS)  # folders beside those of runs
 MODEL_MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
 CHECKPOINT_MANIFEST = "manifest.json"
 PIPELINE, CARD = "pipeline.json", "README.md"  # of a published model
@@ -55,7 +59,7 @@ class _Below:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, keys: "AttemptKeys | RunKeys", kind: type) -> str:
+    def __get__(self, keys: "AttemptKeys | ModelKeys | RunKeys", kind: type) -> str:
         return f"{keys.prefix}/{self._name}"
 
 
@@ -95,6 +99,21 @@ class AttemptKeys:
 
     def log(self, worker: int) -> str:
         return f"{self.prefix}/worker-{worker}.log"
+
+
+@dataclass(frozen=True)
+class ModelKeys:
+    """Keys of the model that is in place under a name."""
+
+    name: str
+
+    in_place = _Below("in-place.json")
+    model = _Below("model")
+    """Folder of its files."""
+
+    @property
+    def prefix(self) -> str:
+        return f"{MODELS}/{self.name}"
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,22 @@ def messages(report):
     return [(fault["cause"], fault["message"]) for fault in report["faults"]]
 
 
+def test_two_runs_are_measured_on_the_same_rows_whatever_they_are_trained_on(report, rows, tmp_path):
+    """The held-out rows of both are a file; what their labels mean counts too."""
+    held = tmp_path / "held.csv"
+    held.write_text("text,label\n" + "".join(f"held {i},{i % 5 + 1}\n" for i in range(40)))
+    more = tmp_path / "more.csv"
+    more.write_text(Path(rows).read_text() + "one more,3\n")
+    same = [report(held_out=str(held), dataset=of)["held_out_sha256"] for of in (rows, str(more))]
+    assert same[0] == same[1]
+    assert len(same[0]) == 64
+    others = [report(held_out=0.2), report(held_out=0.2, seed=7), report(held_out=str(more), dataset=str(held))]
+    held.write_text(held.read_text().replace("held 7,", "held  7,"))
+    others.append(report(held_out=str(held)))
+    assert len({same[0], *(of["held_out_sha256"] for of in others)}) == 5
+    assert [of["faults"] for of in others] == [[]] * 4
+
+
 def ask(request, home):
     environment = {**os.environ, "TRAIN_FUNC_HOME": str(home)}
     command = [sys.executable, "-X", "importtime", "-m", "train_func.worker", "check"]

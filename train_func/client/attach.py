@@ -5,6 +5,7 @@ import time
 from train_func.client import registry
 from train_func.client.backend import Backend
 from train_func.client.identity import differing, newest_generation, stored
+from train_func.client.in_place import in_place
 from train_func.client.job import Job
 from train_func.client.stored_run import FINISHED
 from train_func.client.submission import SubmissionRecord
@@ -22,7 +23,8 @@ def attach(name: str, *, on: Backend | None = None) -> Job:
     """The handle on a run that was submitted before, from any kernel.
 
     Args:
-        name: of the run, as ``job.name`` and ``runs()`` give it; a beginning that no other run has is enough.
+        name: of the run, as ``job.name`` and ``runs()`` give it; a beginning that no other run has is enough. Or the
+            name under which a model is in place: the run that has made it.
         on: the backend whose store has the run, ``Local()`` by default.
 
     Raises:
@@ -31,6 +33,8 @@ def attach(name: str, *, on: Backend | None = None) -> Job:
     """
     backend = registry.given(on)
     store = open_store(backend.store_address())
+    if isinstance(name, str) and (held := in_place(store, name)):
+        return Job(stored(store, held.run, held.generation), backend, store, held)
     name = whole_name(store, name, "attach")
     generation = newest_generation(store, name)
     if generation == 0:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.layout import MODEL_MANIFEST, SUMS
-from train_func.result import Result, read_sums
+from train_func.result import Result, read_sums, write_sums
 from train_func.storage import Store
 
 TRIES = 3  # a newer generation may be replacing the folder while it is read
@@ -18,15 +18,19 @@ STAGING = ".train_func-fetch-"  # begins the name of the folder that files arriv
 STALE_SECONDS = 24 * 3600  # what a fetch that was killed has left goes after so long
 
 
-def fetch(store: Store, prefix: str, to: Path) -> Path:
+def fetch(store: Store, prefix: str, to: Path, published: bytes | None = None) -> Path:
     """Downloads the model under ``prefix`` into the folder ``to`` and verifies every byte.
 
     A folder with an earlier fetched model gets the newer one file by file; files of other origin stay as they are.
+    ``published``: its manifest, where the files lie alone under ``prefix``, and no other takes their place.
 
     Raises:
         StorageFailed: no model is there (reason "absent"), or it is not what was published ("damaged").
         InvalidInput: ``to`` holds something else, or fetched files that were changed since; nothing was changed.
     """
+    if published is not None:
+        _fetch_once(store, prefix, to.resolve(), published, are_alone=True)
+        return to
     for attempt in range(1, TRIES + 1):
         manifest = store.get(f"{prefix}/{MODEL_MANIFEST}")
         try:
@@ -39,8 +43,11 @@ def fetch(store: Store, prefix: str, to: Path) -> Path:
     raise AssertionError("the loop returns or raises")
 
 
-def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes) -> None:
-    """A new folder appears in one step; in one that is there the manifest is exchanged last."""
+def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes, *, are_alone: bool = False) -> None:
+    """A new folder appears in one step; in one that is there the manifest is exchanged last.
+
+    ``are_alone``: without manifest and sums beside them.
+    """
     new = Result.read(manifest, f"{prefix}/{MODEL_MANIFEST} in {store.address}")
     if not new.files:
         raise StorageFailed(f"the run under {prefix} in {store.address} has published no files", reason="absent")
@@ -51,7 +58,7 @@ def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes) -> None:
     with _staging(to) as staging:
         for name in wanted:
             _download(store, f"{prefix}/{name}", staging / name, new.files[name])
-        sums = store.get(f"{prefix}/{SUMS}").data
+        sums = write_sums(new.sums) if are_alone else store.get(f"{prefix}/{SUMS}").data
         if read_sums(sums) != new.sums:
             raise _not_published(f"{prefix}/{SUMS} in {store.address}", "it does not belong to the manifest")
         (staging / SUMS).write_bytes(sums)

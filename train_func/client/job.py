@@ -6,20 +6,18 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_func.client import registry
 from train_func.client.backend import Backend, Note
 from train_func.client.diagnose import JobMonitor, explain, patiently, separate
 from train_func.client.diagnose.diagnosis import workers
-from train_func.client.fetch import fetch
-from train_func.client.load import check_loadable, ready
+from train_func.client.in_place import InPlace
+from train_func.client.job_model import JobModel
 from train_func.client.logs import AttemptLine, LogText, StoredLogs, headed, joined, of_attempt
 from train_func.client.status import Event
 from train_func.client.stored_run import (
     FINISHED,
-    NO_MODEL,
     history,
     mark_cancelled,
     newest_checkpoint,
@@ -29,7 +27,6 @@ from train_func.client.stored_run import (
     submitted,
     workers_of,
 )
-from train_func.client.submission import other_backend
 from train_func.client.waiting_notice import WaitingNotice, hinted
 from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
@@ -40,21 +37,18 @@ from train_func.terminal import shown
 from train_func.validity import whole_fault
 
 if TYPE_CHECKING:
-    from transformers import Pipeline
-
     from train_func.client.history import History
 
 REPR_SECONDS, LONGEST_WAIT = 3.0, 60.0  # for a job's repr; between two looks where the backend tells of every change
 
 
-class Job:
+class Job(JobModel):
     """Made by ``submit`` and ``attach``; holds nothing that another process could not find again by name."""
 
-    def __init__(self, record: RunRecord, backend: Backend, store: Store) -> None:
-        self.record = record
-        self._backend = backend
+    def __init__(self, record: RunRecord, backend: Backend, store: Store, in_place: InPlace | None = None) -> None:
+        """``in_place``: what is in place under the name that it was attached to."""
+        super().__init__(record, backend, store, in_place)
         self._job = backend.job(record.job_name)
-        self._store = store
 
     def __repr__(self) -> str:
         generation = "" if self.record.generation == 1 else f", generation {self.record.generation}"
@@ -63,11 +57,6 @@ class Job:
         except (TrainFuncError, TimeoutError):
             state = "state unknown"
         return f"Job({self.name!r}{generation}, {state})"
-
-    @property
-    def name(self) -> str:
-        """The run's name; ``attach(name)`` finds it again from any kernel."""
-        return self.record.name
 
     @property
     def attach_expression(self) -> str:
@@ -162,9 +151,6 @@ class Job:
         pods = self._job.pods() if there else []
         return joined(StoredLogs(self.record, self._store), pods, lines, worker=worker)
 
-    def _note(self, words: str) -> None:
-        print(shown(f"{self.name}: {words}"), flush=True)
-
     def events(self) -> list[Event]:
         """What happened to the job and its workers, oldest first."""
         return self._job.events()
@@ -208,43 +194,6 @@ class Job:
         for words in filter(None, (separate(self.record, self._store), published.note, others)):
             self._note(words)
         return found
-
-    def fetch(self, what: str = "model", *, to: str | Path | None = None) -> Path:
-        """Downloads the published model and verifies it; returns its folder.
-
-        Args:
-            what: ``"model"``.
-            to: the folder; by default one named after the run, where this machine keeps models.
-
-        Raises:
-            StorageFailed: no model is published yet, or a file is not what was published.
-            InvalidInput: the folder holds other files, or fetched ones that were changed since; nothing is changed.
-        """
-        if what != "model":
-            raise InvalidInput(f"fetch({what!r}): only 'model' is kept for fetching; a folder is given as to=...")
-        folder = Path(to) if to is not None else self._backend.models_folder() / self.name
-        try:
-            return fetch(self._store, self.record.keys.model, folder.expanduser().absolute())
-        except StorageFailed as failure:
-            if failure.reason != "absent":
-                raise
-            state = self.state
-            way = (self._other_backend() if state == "Absent" else "") or NO_MODEL[state]
-            raise StorageFailed(
-                f"{self.name} has published no model in {self._store.address}: it is {state}; {way}", reason="absent"
-            ) from None
-
-    def load(self) -> "Pipeline":
-        """A ready ``transformers`` pipeline of the fetched and verified model; runs no code out of its folder.
-
-        Verified means: as it was published. Every account that can write to the store can publish.
-
-        Raises:
-            InvalidInput: the run has no task, or the files are no model of it; with names and sizes of what there is.
-        """
-        if published := published_result(self._store, self.record):
-            check_loadable(self.record, published)
-        return ready(self.fetch())
 
     def cancel(self) -> None:
         """Stops the workers; submitting the same again goes on from the newest checkpoint, whose step is printed.
@@ -295,6 +244,3 @@ class Job:
 
     def _published(self) -> bool:
         return bool(self._store.list(self.record.keys.result))
-
-    def _other_backend(self) -> str:
-        return other_backend(self._store, self.record, self._backend)

@@ -36,6 +36,8 @@ class Facts:
     """Files of this machine that the run reads, by the field that names them."""
     commits: Mapping[str, Any] = field(default_factory=dict)
     """What branches and tags of the Hub are at this moment, by the field that names them."""
+    held_out_sha256: str = ""
+    """Of the held-out rows; empty where nothing tells which they are."""
 
 
 class Check:
@@ -88,6 +90,7 @@ class Check:
                 for name, found in report["inputs"].items()
             },
             commits=report["commits"],
+            held_out_sha256=report["held_out_sha256"],
         )
 
     def _report(self, process: "subprocess.Popen[str]") -> dict[str, Any]:

@@ -15,11 +15,12 @@ from train_func import kept_tables
 from train_func.client import registry
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.fetch import as_fetched, remove_fetched
+from train_func.client.in_place import names_of
 from train_func.client.submission import SubmissionRecord
 from train_func.client.unknown_run import whole_name
-from train_func.counted import counted, sized
+from train_func.counted import counted, listed, sized
 from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
-from train_func.layout import INPUTS, MODEL_MANIFEST, PROBES, RUN, SUMS, RunKeys, later_generations
+from train_func.layout import INPUTS, MODEL_MANIFEST, RUN, SHARED, SUMS, RunKeys, later_generations
 from train_func.storage import Entry, Store, find, open_store
 from train_func.terminal import shown
 
@@ -56,7 +57,7 @@ def remove(name: str, *, on: Backend | None = None) -> None:
 
     Raises:
         InvalidInput: a job of the run, or of one that goes on from its checkpoints, has not ended, or cannot be asked;
-            several runs are named so.
+            several runs are named so; or its model is in place under a name.
         JobNotFound: the store of that backend holds no such run; the most similar names are listed.
         StorageFailed: the store is away or denies; what is left can be removed by the same call.
     """
@@ -90,6 +91,11 @@ class Removal:
         """Raises what ``remove`` raises; nothing is changed."""
         store = open_store(backend.store_address())
         name = whole_name(store, name, "remove", in_part=False)  # a cell that runs again must not remove the next one
+        if names := names_of(store, name):
+            raise InvalidInput(
+                f"the model of {name} is in place as {listed(names, show=repr)}, and nothing was removed: promote "
+                "another run under that name first"
+            )
         files = tuple(store.list(f"{name}/"))
         numbers = _generations(name, files)
         if any(_CHECKPOINT.fullmatch(entry.key.removeprefix(f"{name}/")) for entry in files):
@@ -228,7 +234,7 @@ def _own_inputs(store: Store, name: str, files: Iterable[Entry]) -> list[Entry]:
 
 def _others(store: Store, name: str) -> list[str]:
     folders = (folder.removesuffix("/") for folder in store.names("") if folder.endswith("/"))
-    return [folder for folder in folders if folder not in (name, INPUTS, PROBES)]
+    return [folder for folder in folders if folder not in (name, *SHARED)]
 
 
 def _records(store: Store, name: str) -> list[str]:

@@ -13,7 +13,7 @@ from train_func.client.stored_run import state_in_store, state_of
 from train_func.client.submission import SubmissionRecord
 from train_func.counted import listed
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.layout import INPUTS, PROBES
+from train_func.layout import SHARED
 from train_func.records import RunRecord
 from train_func.result import Result
 from train_func.run import NAME
@@ -129,7 +129,7 @@ def stored_runs(begin: str, backend: Backend) -> tuple[list[StoredRun], list[str
             f"no run.json in {listed(called)}: these functions were called without submit, or a part of the run is "
             "lost; remove(name) frees what they keep"
         )
-    foreign = [name for name in folders if not NAME.fullmatch(name) and name not in (INPUTS, PROBES)]
+    foreign = [name for name in folders if not NAME.fullmatch(name) and name not in SHARED]
     if foreign and not begin:
         notes.append(f"{store.address} also holds folders that are no runs: {listed(foreign)}")
     return found, [shown(note) for note in notes]

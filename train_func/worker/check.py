@@ -2,8 +2,8 @@
 
 Reads the line ``{"run": {...}, "store": address or null, "path": [folders to import tasks from]}`` from stdin and
 prints one JSON line, the last on stdout: ``{"faults": [{"cause", "message"}], "notes": [...], "facts": {...},
-"summary": "...", "inputs": {...}, "commits": {...}}``. It judges with the code that the workers load with, imports no
-torch, and needs seconds; only a Hub data set is downloaded, with its own cache.
+"summary": "...", "inputs": {...}, "commits": {...}, "held_out_sha256": "..."}``. It judges with the code that the
+workers load with, imports no torch, and needs seconds; only a Hub data set is downloaded, with its own cache.
 """
 
 import json
@@ -56,6 +56,7 @@ def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[
         "summary": found.summary,
         "inputs": {field: files.to_dict() for field, files in found.inputs.items()},
         "commits": found.commits,
+        "held_out_sha256": found.held_out_sha256,
     }
 
 

@@ -20,6 +20,7 @@ COMMANDS = {
     "logs": "train_func.client.cli.job:LOGS",
     "result": "train_func.client.cli.job:RESULT",
     "fetch": "train_func.client.cli.job:FETCH",
+    "promote": "train_func.client.cli.job:PROMOTE",
     "cancel": "train_func.client.cli.job:CANCEL",
     "delete": "train_func.client.cli.job:DELETE",
     "runs": "train_func.client.cli.runs:RUNS",

@@ -36,6 +36,10 @@ def _fetch(given: argparse.Namespace) -> int:
     return os.EX_OK
 
 
+def _promote(given: argparse.Namespace) -> int:
+    return os.EX_OK if _job(given).promote(given.under, better_in=given.better_in) else FAILED
+
+
 def _cancel(given: argparse.Namespace) -> int:
     _job(given).cancel()
     return os.EX_OK
@@ -80,9 +84,16 @@ def _of_fetch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="FOLDER", help="where the model is put")
 
 
+def _of_promote(parser: argparse.ArgumentParser) -> None:
+    _of_a_run(parser)
+    parser.add_argument("under", metavar="UNDER", help="the name that the model is put in place under")
+    parser.add_argument("--better-in", metavar="METRIC", help="only where it is better in this than the one in place")
+
+
 WATCH = Command("show the progress of a run until it has finished", _watch, _of_a_run)
 LOGS = Command("print what the workers of a run wrote", _logs, _of_logs)
 RESULT = Command("wait for the end of a run and print its metrics as JSON", _result, _of_a_run)
 FETCH = Command("download and verify the model of a run, and print its folder", _fetch, _of_fetch)
+PROMOTE = Command("put the model of a run in place under a name", _promote, _of_promote)
 CANCEL = Command("stop the workers of a run", _cancel, _of_a_run)
 DELETE = Command("remove the job of a run from its backend; the run stays in its store", _delete, _of_a_run)

@@ -4,7 +4,6 @@ Files first under the attempt, then ``result.json``, which only one attempt can 
 folder, whose manifest comes last. A worker that finds the copy unfinished finishes it. Loads no torch.
 """
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any, NamedTuple
 
 from train_func.errors import StorageFailed
 from train_func.failpoint import reach
-from train_func.layout import CELLS, MODEL_MANIFEST, SUMS, RunKeys, later_generations
+from train_func.layout import CELLS, MODEL_MANIFEST, RunKeys, later_generations
+from train_func.model_copy import copy_model
 from train_func.records import RunRecord
-from train_func.result import Result, write_sums
+from train_func.result import Result
 from train_func.storage import Store, find
 from train_func.storage.retry import call_with_timeout
 from train_func.worker.pod import reporting
@@ -124,28 +124,9 @@ def _newer(store: Store, record: RunRecord) -> RunRecord | None:
 
 
 def _copy(store: Store, record: RunRecord, result: bytes, folder: Path | None) -> None:
-    manifest = Result.read(result, f"{store.address}/{record.keys.result}")
-    for name in (MODEL_MANIFEST, SUMS):  # without them the folder is no model
-        store.delete(f"{record.keys.model}/{name}")
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, sha256 in manifest.files.items():
-            path = folder / name if folder else Path(scratch, "file")
-            if not folder:
-                store.download(f"{record.keys.attempt(manifest.attempt).model}/{name}", path)
-            if store.upload(f"{record.keys.model}/{name}", path) != sha256:
-                raise StorageFailed(
-                    f"{name} of attempt {manifest.attempt} of {record.name} in {store.address} is not the file that "
-                    "was published: its SHA-256 differs from that in result.json. Train again with fresh=True",
-                    reason="damaged",
-                )
-            reach("file published")
-    for entry in store.list(f"{record.keys.model}/"):
-        if entry.key.removeprefix(f"{record.keys.model}/") not in manifest.files:
-            store.delete(entry.key)  # of an earlier generation
-    store.put(f"{record.keys.model}/{SUMS}", write_sums(manifest.sums))
-    reach("sums put")
-    store.put(f"{record.keys.model}/{MODEL_MANIFEST}", result)
-    reach("manifest put")
+    attempt = Result.read(result, f"{store.address}/{record.keys.result}").attempt
+    source, of = record.keys.attempt(attempt).model, f"attempt {attempt} of {record.name}"
+    copy_model(store, source, record.keys.model, result, of, folder)
 
 
 def delete_checkpoints(store: Store, record: RunRecord, seconds: float) -> None:

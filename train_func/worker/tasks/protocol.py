@@ -1,6 +1,8 @@
 """The protocol of a task's worker half: all that is done differently for each kind of training."""
 
+import hashlib
 import importlib
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.locate import LocalFiles
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from datasets import Dataset
 
     from train_func.worker.inputs.model import FoundModel
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from train_func.worker.tasks.train_eval_split import TrainEvalSplit
 
 Found = TypeVar("Found")
+ROWS_AT_ONCE = 1000  # that are hashed as one text
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Findings:
     """What branches and tags of the Hub are at this moment, by the field that names them; addresses by key."""
     num_model_bytes: int = 0
     """Of the weights that every worker loads."""
+    held_out_sha256: str = ""
+    """Of the content of the held-out rows, in their order: two runs with the same are measured on the same rows."""
 
     def tried(self, work: Callable[[], Found]) -> Found | None:
         """What ``work`` returns, or None with its faults noted."""
@@ -80,6 +86,7 @@ class Findings:
             self.add_input(name, source)
         self.facts = {"num_rows": data.sources.num_rows, "num_train": num_train, "num_held_out": num_held_out}
         self.facts["labels"] = list(data.labels)
+        self.held_out_sha256 = sha256_of_rows(data.held_out.drop_columns(["row_id"]), data.labels)
         self.summary = f"{num_train} rows to train, {num_held_out} held out; {target}"
 
     def add_input(self, field: str, found: "FoundModel | Source") -> None:
@@ -98,6 +105,14 @@ class Findings:
             self.inputs[key] = found.local
         if found.pinned:
             self.commits[key] = found.pinned
+
+
+def sha256_of_rows(table: "pa.Table", labels: Sequence[str]) -> str:
+    """Hex; of the rows as they are encoded, and of what their labels mean, however their bytes lie in memory."""
+    digest = hashlib.sha256(json.dumps([*labels]).encode())
+    for batch in table.combine_chunks().to_batches(max_chunksize=ROWS_AT_ONCE):
+        digest.update(json.dumps(batch.to_pydict(), sort_keys=True, default=str).encode())
+    return digest.hexdigest()
 
 
 class Metric(Protocol):

@@ -1,0 +1,212 @@
+"""A model is put in place under a name by one client at a time, is fetched whole meanwhile, and can be taken back."""
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.stored_runs import put_run
+from tests.turns import Scheduled, Turns
+from tests.unit.test_checkpoint_damage import MEMORY
+from train_func import InvalidInput, Local, Run, StorageFailed, attach, remove
+from train_func.client.cli import main
+from train_func.client.fetch import fetch
+from train_func.client.in_place import in_place, names_of, promote
+from train_func.layout import ModelKeys, RunKeys
+from train_func.result import Result, write_sums
+from train_func.storage import find, open_store
+
+MODEL = ModelKeys("reviews").model
+
+
+def put_model(store, lr, *, accuracy=0.5, held_out="h", generation=1):
+    """A run that has published two files, of which one names the learning rate."""
+    run = Run(parameters={"lr": lr})
+    record = replace(put_run(store, run, generation=generation), held_out_sha256=held_out)
+    store.put(record.keys.run, json.dumps(record.to_dict()).encode())
+    files = {"model.safetensors": f"weights {lr} {generation}".encode(), f"only-{lr}": b""}
+    folder, sums = record.keys.attempt(1).model, {}
+    with TemporaryDirectory() as scratch:
+        for name, data in files.items():
+            path = Path(scratch, "file")
+            path.write_bytes(data)
+            sums[name] = (len(data), store.upload(f"{folder}/{name}", path))
+            store.upload(f"{record.keys.model}/{name}", path)
+    result = Result.write(1, generation, {"metrics": {"accuracy": accuracy, "eval_loss": accuracy}}, sums)
+    store.put(record.keys.result, result)
+    store.put(f"{record.keys.model}/SHA256SUMS", write_sums(Result.read(result, "").sums))
+    store.put(f"{record.keys.model}/manifest.json", result)
+    return record
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TRAIN_FUNC_STORE", (tmp_path / "store").as_uri())
+    return open_store((tmp_path / "store").as_uri())
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_text()
+
+
+def test_a_promoted_model_is_fetched_by_its_name_and_lies_whole_under_it(store, tmp_path, capsys):
+    record = put_model(store, 0.1)
+    assert attach(record.name).promote("reviews") is True
+    assert "'reviews'" in capsys.readouterr().out
+    job = attach("reviews")
+    assert (job.name, weights(job.fetch())) == (record.name, "weights 0.1 1")
+    assert job.fetch().name == "reviews"
+    assert weights(fetch(store, MODEL, tmp_path / "by-mc")) == "weights 0.1 1"
+
+
+def test_an_earlier_run_that_is_promoted_again_takes_its_place_back(store, tmp_path):
+    first, second = put_model(store, 0.1), put_model(store, 0.2)
+    for record in (first, second, first):
+        assert promote(store, record, "reviews")[0]
+        assert weights(attach("reviews").fetch()) == weights(fetch(store, MODEL, tmp_path / "copy"))
+    held = in_place(store, "reviews")
+    assert (held.number, held.run) == (3, first.name)
+    assert [of["run"] for of in held.earlier] == [second.name, first.name]
+    assert not list((tmp_path / "copy").glob("only-0.2"))
+
+
+def test_what_is_in_place_already_is_not_counted_again_and_its_copy_is_made_whole(store, tmp_path):
+    record = put_model(store, 0.1)
+    promote(store, record, "reviews")
+    store.delete(f"{MODEL}/manifest.json")
+    assert promote(store, record, "reviews")[0]
+    assert in_place(store, "reviews").number == 1
+    assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.1 1"
+
+
+def test_a_new_generation_of_the_run_is_in_place_only_when_it_is_promoted(store):
+    first = put_model(store, 0.1)
+    promote(store, first, "reviews")
+    second = put_model(store, 0.1, generation=2)
+    assert weights(attach(first.name).fetch()) == "weights 0.1 2"
+    assert weights(attach("reviews").fetch()) == "weights 0.1 1"
+    promote(store, second, "reviews")
+    assert weights(attach("reviews").fetch()) == "weights 0.1 2"
+
+
+@pytest.mark.parametrize(
+    ("metric", "given", "now", "is_better"),
+    [
+        ("accuracy", None, 0.6, True),
+        ("accuracy", None, 0.5, False),
+        ("accuracy", None, 0.4, False),
+        ("eval_loss", None, 0.4, True),
+        ("eval_loss", None, 0.6, False),
+        ("accuracy", False, 0.4, True),
+    ],
+)
+def test_only_a_better_model_is_promoted_where_that_is_asked_for(store, metric, given, now, is_better):
+    before = put_model(store, 0.1)
+    asked = {"better_in": metric, "greater_is_better": given}
+    assert promote(store, before, "reviews", **asked)[0]  # none is in place
+    after = put_model(store, 0.2, accuracy=now)
+    assert promote(store, after, "reviews", **asked)[0] is is_better
+    assert in_place(store, "reviews").run == (after if is_better else before).name
+
+
+@pytest.mark.parametrize("held_out", ["other", ""])
+def test_models_that_were_measured_on_different_rows_are_not_compared(store, held_out):
+    before, after = put_model(store, 0.1), put_model(store, 0.2, accuracy=0.9, held_out=held_out)
+    promote(store, before, "reviews")
+    with pytest.raises(InvalidInput) as refused:
+        promote(store, after, "reviews", better_in="accuracy")
+    assert (refused.value.cause, before.name in str(refused.value)) == ("data", True)
+    assert in_place(store, "reviews").run == before.name
+    assert promote(store, after, "reviews")[0]
+
+
+@pytest.mark.parametrize("name", ["", "Reviews", "a/b", "-a", "a-", "x" * 64, "..", "sums-0123456789ab", 7])
+def test_what_can_be_no_name_is_refused(store, name):
+    with pytest.raises(InvalidInput):
+        promote(store, put_model(store, 0.1), name)
+    assert store.names("models") == []
+
+
+def test_a_metric_that_one_of_the_runs_has_not_is_refused_with_those_there_are(store):
+    promote(store, put_model(store, 0.1), "reviews")
+    with pytest.raises(InvalidInput) as refused:
+        promote(store, put_model(store, 0.2), "reviews", better_in="f1")
+    assert all(of in str(refused.value) for of in ("accuracy", "eval_loss", "f1"))
+
+
+def test_the_command_tells_by_its_exit_code_whether_the_model_is_in_place(store, capsys):
+    first, second = put_model(store, 0.1, accuracy=0.6), put_model(store, 0.2, accuracy=0.5)
+    assert main(["promote", first.name, "reviews", "--better-in", "accuracy"]) == 0
+    assert main(["promote", second.name, "reviews", "--better-in", "accuracy"]) == 1
+    assert main(["promote", second.name, "reviews"]) == 0
+    assert main(["fetch", "reviews"]) == 0
+    assert weights(Path(capsys.readouterr().out.splitlines()[-1])) == "weights 0.2 1"
+
+
+def test_a_run_without_a_model_is_refused(store):
+    with pytest.raises(InvalidInput):
+        promote(store, put_run(store, Run(), code=70), "reviews")
+    assert in_place(store, "reviews") is None
+
+
+def test_a_run_whose_model_is_in_place_is_not_removed(store):
+    first, second = put_model(store, 0.1), put_model(store, 0.2)
+    promote(store, first, "reviews")
+    with pytest.raises(InvalidInput) as refused:
+        remove(first.name, on=Local())
+    assert "reviews" in str(refused.value)
+    promote(store, second, "reviews")
+    assert (names_of(store, first.name), names_of(store, second.name)) == ([], ["reviews"])
+    remove(first.name, on=Local())
+    assert weights(attach("reviews").fetch()) == "weights 0.2 1"
+
+
+def test_a_record_of_another_format_is_refused_by_its_name(store):
+    store.put(ModelKeys("reviews").in_place, b'{"format": 2}')
+    with pytest.raises(StorageFailed) as refused:
+        in_place(store, "reviews")
+    assert (refused.value.reason, "in-place.json" in str(refused.value)) == ("damaged", True)
+
+
+@pytest.mark.parametrize("better_in", [None, "accuracy"])
+@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 500), marks=pytest.mark.slow)])
+def test_of_two_clients_one_wins_and_the_copy_is_whole(better_in, seeds):
+    for seed in seeds:
+        with TemporaryDirectory(dir=MEMORY) as folder:
+            _race(seed, Path(folder), better_in)
+
+
+def _race(seed, folder, better_in):
+    """Two clients promote two runs at once, their calls to the store in drawn order."""
+    plain = open_store((folder / "store").as_uri())
+    records = {1: put_model(plain, 0.1, accuracy=0.6), 2: put_model(plain, 0.2, accuracy=0.7)}
+    turns, ended = Turns(seed, records), {}
+
+    def client(number):
+        try:
+            store = Scheduled(open_store(plain.address), turns, number)
+            ended[number] = promote(store, records[number], "reviews", better_in=better_in)[0]
+        except StorageFailed as failure:
+            ended[number] = failure.reason
+        finally:
+            turns.leave(number)
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in records]
+    for of in clients:
+        of.start()
+    for of in clients:
+        of.join(60)
+    held = in_place(plain, "reviews")
+    if better_in:
+        assert held.run == records[2].name
+        assert ended[2] is True
+    else:
+        assert ended[1 if held.run == records[1].name else 2] is True
+        assert {*ended.values()} <= {True, "conflict"}
+        assert [*ended.values()].count(True) == held.number
+    assert find(plain, f"{MODEL}/manifest.json").data == plain.get(RunKeys(held.run).result).data
+    assert weights(fetch(plain, MODEL, folder / "copy")) == f"weights {0.1 if held.run == records[1].name else 0.2} 1"

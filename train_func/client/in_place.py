@@ -1,0 +1,215 @@
+"""The models in place: which run's model stands under a name, moved by compare-and-swap, and the copy of its files.
+
+The record of a name is swapped first, so that of two clients one wins; then the files are copied, the manifest last.
+A client that comes to an unfinished copy finishes it. What is fetched under a name is read where the run has it.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from train_func.client.stored_run import published_result
+from train_func.counted import listed
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.layout import MODEL_MANIFEST, MODELS, ModelKeys, RunKeys
+from train_func.model_copy import copy_model
+from train_func.records import RunRecord
+from train_func.result import Result
+from train_func.run import NAME
+from train_func.storage import Store, find
+from train_func.validity import brief
+
+FORMAT = 1
+MOST_EARLIER = 100  # that are remembered
+TRIES = 10  # to swap, while other clients do
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_LOWER = re.compile(r"loss|mse|mae|rmse|error|perplexity")  # in the name of a metric that is better where it is lower
+
+
+@dataclass(frozen=True, kw_only=True)
+class InPlace:
+    """Which model is in place under ``name``."""
+
+    name: str
+    number: int
+    """Of the promotion, from 1: no two records of a name are the same bytes."""
+    run: str
+    generation: int
+    attempt: int
+    metrics: Mapping[str, Any]
+    held_out_sha256: str
+    """Of the rows that the metrics are of; empty where that is not known."""
+    promoted: str
+    """When, ISO, UTC."""
+    earlier: Sequence[Mapping[str, Any]] = ()
+    """run, generation and promoted of those before, the newest first."""
+    format: int = FORMAT
+
+    @property
+    def keys(self) -> ModelKeys:
+        return ModelKeys(self.name)
+
+    def to_json(self) -> bytes:
+        """The content of the file."""
+        return json.dumps(asdict(self), indent=1).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Self:
+        """Raises StorageFailed (reason "damaged") when it is none, or of another format; ``where``: for messages."""
+        try:
+            plain = json.loads(data)
+            if plain["format"] != FORMAT:
+                raise StorageFailed(
+                    f"{where} is of format {plain['format']}, and this version of train_func reads format {FORMAT}: "
+                    "use the version that promoted it",
+                    reason="damaged",
+                )
+            return cls(**plain)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageFailed(
+                f"{where} does not say which model is in place: {error}; promote one again", reason="damaged"
+            ) from error
+
+
+def in_place(store: Store, name: str) -> InPlace | None:
+    """What is in place under ``name``; None where nothing is, or it can be no such name."""
+    if not _NAME.fullmatch(name):
+        return None
+    found = find(store, key := ModelKeys(name).in_place)
+    return InPlace.from_json(found.data, f"{store.address}/{key}") if found else None
+
+
+def names_of(store: Store, run: str) -> list[str]:
+    """The names under which a model of this run is in place."""
+    names = (folder.removesuffix("/") for folder in store.names(MODELS) if folder.endswith("/"))
+    return [name for name in names if (held := in_place(store, name)) and held.run == run]
+
+
+def promote(
+    store: Store, record: RunRecord, name: str, *, better_in: str | None = None, greater_is_better: bool | None = None
+) -> tuple[bool, str]:
+    """Puts the model of a run in place under ``name``; whether it is now, and why, in words.
+
+    Args:
+        store: of the run.
+        record: of the run, which has published a model.
+        name: small letters, digits and hyphens.
+        better_in: only where the run is better in this metric than the one in place, on the same held-out rows.
+        greater_is_better: of that metric; None: unless it is called a loss or an error.
+
+    Raises:
+        InvalidInput: no such name, metric or model, or the two were measured on different rows; nothing was changed.
+        StorageFailed: reason "conflict" when another client has put another model in place meanwhile; or the store's.
+    """
+    result = _published(store, record, name)
+    key = ModelKeys(name).in_place
+    for _ in range(TRIES):
+        found = find(store, key)
+        before = InPlace.from_json(found.data, f"{store.address}/{key}") if found else None
+        if before and (before.run, before.generation) == (record.name, record.generation):
+            complete(store, name)
+            return True, f"its model was in place as {name!r} already"
+        if (
+            before
+            and better_in is not None
+            and (why := _no_better(record, result, before, better_in, greater_is_better))
+        ):
+            return False, why
+        now = _following(before, record, result, name)
+        try:
+            store.put(key, now.to_json(), if_absent=found is None, if_version=found.version if found else None)
+        except StorageFailed as failure:
+            if failure.reason != "conflict":
+                raise
+            if better_in is None:
+                break
+            continue
+        complete(store, name)
+        return True, f"its model is in place as {name!r}" + (f", where that of {before.run} was" if before else "")
+    raise StorageFailed(
+        f"{store.address}/{key} was changed by another client meanwhile, and nothing by this one: look at what is in "
+        f"place, and promote {record.name} again",
+        reason="conflict",
+    )
+
+
+def complete(store: Store, name: str) -> None:
+    """Copies the files of what is in place under ``name``, where that is not done; raises StorageFailed."""
+    held, copied = in_place(store, name), None
+    while held and held != copied:
+        keys = RunKeys(held.run, held.generation)
+        result = store.get(keys.result).data
+        there = find(store, f"{held.keys.model}/{MODEL_MANIFEST}")
+        if copied or there is None or there.data != result:  # what was copied may lie over files of the newer one
+            of = f"attempt {held.attempt} of {held.run}"
+            copy_model(store, keys.attempt(held.attempt).model, held.keys.model, result, of)
+        held, copied = in_place(store, name), held
+
+
+def _published(store: Store, record: RunRecord, name: str) -> Result:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or NAME.fullmatch(name):
+        raise InvalidInput(
+            f"promote({brief(name)}): at most 63 small letters, digits and hyphens are expected, such as 'reviews', "
+            "and not the name of a run"
+        )
+    result = published_result(store, record)
+    if result is None or not result.files:
+        raise InvalidInput(
+            f"{record.name} has published no model that could be put in place: wait() until it has succeeded, or "
+            "publish one with session.publish(...)"
+        )
+    return result
+
+
+def _following(before: InPlace | None, record: RunRecord, result: Result, name: str) -> InPlace:
+    earlier: list[Mapping[str, Any]] = []
+    if before:
+        last = {"run": before.run, "generation": before.generation, "promoted": before.promoted}
+        earlier = [last, *before.earlier][:MOST_EARLIER]
+    return InPlace(
+        name=name,
+        number=before.number + 1 if before else 1,
+        run=record.name,
+        generation=record.generation,
+        attempt=result.attempt,
+        metrics=_numbers(result),
+        held_out_sha256=record.held_out_sha256,
+        promoted=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        earlier=earlier,
+    )
+
+
+def _numbers(result: Result) -> dict[str, float]:
+    """Its metrics and, over them, the numbers that the function returned."""
+    found = {**result.metrics, **result.returned}
+    return {name: of for name, of in found.items() if isinstance(of, (int, float)) and not isinstance(of, bool)}
+
+
+def _no_better(record: RunRecord, result: Result, before: InPlace, metric: str, greater_is_better: bool | None) -> str:
+    """Why the model of ``before`` stays; empty where the new one is better. Raises InvalidInput."""
+    now, was = _numbers(result), before.metrics
+    if missing := [
+        f"{run} has {listed(sorted(of)) or 'none'}"
+        for run, of in ((record.name, now), (before.run, was))
+        if metric not in of
+    ]:
+        raise InvalidInput(f"better_in={metric!r}: a metric of both runs is expected; {'; '.join(missing)}")
+    if not record.held_out_sha256 or record.held_out_sha256 != before.held_out_sha256:
+        known = (
+            "were measured on different held-out rows"
+            if record.held_out_sha256 and before.held_out_sha256
+            else ("cannot be compared: of one of them nothing tells which rows were held out")
+        )
+        raise InvalidInput(
+            f"better_in={metric!r}: {record.name} and {before.run}, which is in place as {before.name!r}, {known}. "
+            "Hold the same rows out in both, with held_out=... of a file, or promote without better_in",
+            cause="data",
+        )
+    greater = not _LOWER.search(metric) if greater_is_better is None else greater_is_better
+    new, old = now[metric], was[metric]
+    if new > old if greater else new < old:
+        return ""
+    return f"{metric} {new:.4g} is no better than {old:.4g} of {before.run}, which stays in place as {before.name!r}"

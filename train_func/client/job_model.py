@@ -1,0 +1,107 @@
+"""What a job has published, as a user takes it: fetched, loaded, put in place under a name."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from train_func.client.backend import Backend
+from train_func.client.fetch import fetch
+from train_func.client.in_place import InPlace, promote
+from train_func.client.load import check_loadable, ready
+from train_func.client.stored_run import NO_MODEL, published_result
+from train_func.client.submission import other_backend
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.records import RunRecord
+from train_func.storage import Store
+from train_func.terminal import shown
+
+if TYPE_CHECKING:
+    from transformers import Pipeline
+
+
+class JobModel:
+    """The part of a Job that concerns its model."""
+
+    def __init__(self, record: RunRecord, backend: Backend, store: Store, in_place: InPlace | None) -> None:
+        self.record = record
+        self._backend, self._store, self._in_place = backend, store, in_place
+
+    @property
+    def name(self) -> str:
+        """The run's name; ``attach(name)`` finds it again from any kernel."""
+        return self.record.name
+
+    @property
+    def state(self) -> str:
+        """One word; see Job."""
+        raise NotImplementedError
+
+    def fetch(self, what: str = "model", *, to: str | Path | None = None) -> Path:
+        """Downloads the published model and verifies it; returns its folder.
+
+        Args:
+            what: ``"model"``.
+            to: the folder; by default one named after the run, where this machine keeps models.
+
+        Raises:
+            StorageFailed: no model is published yet, or a file is not what was published.
+            InvalidInput: the folder holds other files, or fetched ones that were changed since; nothing is changed.
+        """
+        if what != "model":
+            raise InvalidInput(f"fetch({what!r}): only 'model' is kept for fetching; a folder is given as to=...")
+        held, keys = self._in_place, self.record.keys
+        folder = Path(to) if to is not None else self._backend.models_folder() / (held.name if held else self.name)
+        folder = folder.expanduser().absolute()
+        try:
+            if held:
+                published = self._store.get(keys.result).data
+                return fetch(self._store, keys.attempt(held.attempt).model, folder, published)
+            return fetch(self._store, keys.model, folder)
+        except StorageFailed as failure:
+            if failure.reason != "absent":
+                raise
+            state = self.state
+            way = (self._other_backend() if state == "Absent" else "") or NO_MODEL[state]
+            raise StorageFailed(
+                f"{self.name} has published no model in {self._store.address}: it is {state}; {way}", reason="absent"
+            ) from None
+
+    def promote(self, name: str, *, better_in: str | None = None, greater_is_better: bool | None = None) -> bool:
+        """Puts the published model in place under ``name``; returns whether it is in place now, and prints why.
+
+        ``attach(name)`` finds the run that is in place, so that its ``fetch()`` and ``load()`` give that model, also
+        while another one is put in place; its files lie under ``models/<name>/model`` in the store. To go back to an
+        earlier model is to promote its run again.
+
+        Args:
+            name: small letters, digits and hyphens, such as ``"reviews"``.
+            better_in: promote only where the run is better in this metric than the one in place, on the same held-out
+                rows.
+            greater_is_better: of that metric; by default unless it is called a loss or an error.
+
+        Raises:
+            InvalidInput: no model is published, or the two cannot be compared; nothing was changed.
+            StorageFailed: reason "conflict" when another client was quicker; or the store's own failure.
+        """
+        is_in_place, why = promote(
+            self._store, self.record, name, better_in=better_in, greater_is_better=greater_is_better
+        )
+        self._note(why)
+        return is_in_place
+
+    def load(self) -> "Pipeline":
+        """A ready ``transformers`` pipeline of the fetched and verified model; runs no code out of its folder.
+
+        Verified means: as it was published. Every account that can write to the store can publish.
+
+        Raises:
+            InvalidInput: the run has no task, or the files are no model of it; with names and sizes of what there is.
+        """
+        if published := published_result(self._store, self.record):
+            check_loadable(self.record, published)
+        return ready(self.fetch())
+
+    def _note(self, words: str) -> None:
+        print(shown(f"{self.name}: {words}"), flush=True)
+
+    def _other_backend(self) -> str:
+        return other_backend(self._store, self.record, self._backend)

@@ -1,0 +1,51 @@
+"""Copies a published model to the folder that its readers know, such that the folder is a model only when it is whole.
+
+Files first, then ``SHA256SUMS``, then the manifest, which is deleted before the first file is replaced.
+"""
+
+import tempfile
+from pathlib import Path
+
+from train_func.errors import StorageFailed
+from train_func.failpoint import reach
+from train_func.layout import MODEL_MANIFEST, SUMS
+from train_func.result import Result, write_sums
+from train_func.storage import Store
+
+
+def copy_model(store: Store, source: str, target: str, manifest: bytes, of: str, folder: Path | None = None) -> None:
+    """Makes ``target`` the model of this manifest; what else lies in it is deleted.
+
+    Args:
+        store: has both folders.
+        source: folder of its files.
+        target: folder to fill.
+        manifest: what was published.
+        of: whose it is, for messages.
+        folder: holds the files, where this machine has them.
+
+    Raises:
+        StorageFailed: reason "damaged" when what lies in ``source`` is not what was published; or the store's own.
+    """
+    published = Result.read(manifest, f"the manifest of {of} in {store.address}")
+    for name in (MODEL_MANIFEST, SUMS):  # without them the folder is no model
+        store.delete(f"{target}/{name}")
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, sha256 in published.files.items():
+            path = folder / name if folder else Path(scratch, "file")
+            if not folder:
+                store.download(f"{source}/{name}", path)
+            if store.upload(f"{target}/{name}", path) != sha256:
+                raise StorageFailed(
+                    f"{name} of {of} in {store.address} is not the file that was published: its SHA-256 differs from "
+                    "that in the manifest. Train again with fresh=True",
+                    reason="damaged",
+                )
+            reach("file published")
+    for entry in store.list(f"{target}/"):
+        if entry.key.removeprefix(f"{target}/") not in published.files:
+            store.delete(entry.key)  # of the model before
+    store.put(f"{target}/{SUMS}", write_sums(published.sums))
+    reach("sums put")
+    store.put(f"{target}/{MODEL_MANIFEST}", manifest)
+    reach("manifest put")
