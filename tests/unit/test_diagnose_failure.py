@@ -154,6 +154,7 @@ def test_a_failure_after_publishing_says_that_the_model_is_there_and_whether_its
         store.put(f"{keys.model}/manifest.json", b"{}")
     told = str(explain(a_record(), RecordedJob("exit_1"), store, "attach(...)"))
     assert ("job.fetch()" in told, "no step is done again" in told) == (left == "a model", left == "a result")
+    assert "resume=" not in told
 
 
 def test_a_store_that_is_away_hides_neither_the_cause_nor_itself(tmp_path):

@@ -241,7 +241,9 @@ def _error(record: RunRecord, found: Diagnosis, evidence: Evidence) -> JobFailed
             "the run makes it, and no step is done again"
         )
     if advice := found.remedy or remedy(found.cause, record.run):
-        goes_on = f", with resume={record.name!r}: it goes on {evidence.checkpoint}" if evidence.checkpoint else ""
+        is_trained = evidence.is_published or evidence.is_kept
+        goes_on = f", with resume={record.name!r}: it goes on {evidence.checkpoint}"
+        goes_on = goes_on if evidence.checkpoint and not is_trained else ""
         again = f"submit again: it goes on {evidence.checkpoint}" if evidence.checkpoint else AGAIN
         lines.append(f"  next: {advice.replace(AGAIN, again)}{goes_on if found.cause == 'code' else ''}")
     return JobFailed("\n".join(lines), cause=found.cause)
