@@ -216,7 +216,7 @@ def test_a_manifest_that_says_what_is_not_so_is_named_and_the_checkpoint_before_
     assert known.get(named, named) in why
 
 
-@pytest.mark.parametrize(("former", "step"), [("a training", NEWER), ("", None)])
+@pytest.mark.parametrize(("former", "step"), [("a training", NEWER), ("another", None), (None, None)])
 def test_a_checkpoint_with_the_fingerprint_of_an_earlier_version_is_taken_and_no_other(kept, former, step):
     made = Checkpoints(kept.store, kept.record, 2, "as it is written now", former=former)
     made.take_over()

@@ -73,7 +73,7 @@ def resumed(
     if fresh:
         raise InvalidInput(f"fresh=True trains from the beginning, resume={name!r} does not; give one of them")
     if own := newest_checkpoint(store, asked):
-        before = stored(store, asked.name, asked.generation)
+        before = stored(store, asked.name, asked.generation) if is_known else asked
         if not (before.resumes and before.resumes.startswith(name)) and not _led_to(store, name, before):
             raise InvalidInput(
                 f"resume={name!r}: {asked.name} has a checkpoint of its own, {own}, and goes on from that: submit "

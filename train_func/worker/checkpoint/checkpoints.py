@@ -59,7 +59,13 @@ class Checkpoints:
     """Those of one training of a generation, as attempt ``attempt`` sees them."""
 
     def __init__(
-        self, store: Store, record: RunRecord, attempt: int, fingerprint: str, number: int = 0, former: str = ""
+        self,
+        store: Store,
+        record: RunRecord,
+        attempt: int,
+        fingerprint: str,
+        number: int = 0,
+        former: str | None = None,
     ) -> None:
         """``fingerprint``: of what the training is made of; ``former``: the same, as an earlier version of train_func
         has written it; ``number``: of the training in the function, from 0."""

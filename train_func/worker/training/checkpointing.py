@@ -84,7 +84,7 @@ class Checkpointing:
         """
         self._saver: Saver | None = None
         self._begun_at: int | None = None
-        former = _fingerprint(formerly) if formerly else ""
+        former = _fingerprint(formerly) if formerly else None
         self._checkpoints = Checkpoints(store, record, attempt, _fingerprint(made_of), number, former)
         self._folder, self._name = folder, record.name
         self._other = (
