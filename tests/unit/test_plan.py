@@ -6,7 +6,7 @@ from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
 
 from train_func.errors import InvalidInput
-from train_func.worker.training.epoch_batches import PAD_TO, WINDOW, assign_to_ranks, costs_of, cut_epoch
+from train_func.worker.training.epoch_batches import PAD_TO, WINDOW, assign_to_ranks, costs_of, cut_epochs
 from train_func.worker.training.plan import (
     build_plan,
     facts_of,
@@ -22,6 +22,10 @@ UGLY = [(101, 16, 4, 4), (40, 16, 8, 2), (7, 16, 8, 3), (1, 16, 8, 2), (16, 16, 
 
 def lengths(num_rows, seed=0):
     return np.random.default_rng(seed).integers(3, 200, num_rows)
+
+
+def cut_epoch(seed, epoch, *rest):
+    return cut_epochs(seed, [epoch], *rest)[0]
 
 
 def micro_batches(cut):
@@ -59,6 +63,15 @@ def test_every_batch_is_cut_into_the_asked_number_of_micro_batches(num_rows, bat
     assert all(1 <= len(rows) <= micro_batch_size for rows in micro_batches(cut))
     counts = np.bincount(cut.step_of)
     assert counts.tolist() == [min(num_parts, len(batch)) for batch in batches(cut)]
+
+
+@pytest.mark.parametrize("num_rows, batch_size, micro_batch_size, num_parts", UGLY)
+def test_epochs_are_cut_together_as_each_of_them_alone(num_rows, batch_size, micro_batch_size, num_parts):
+    settings = lengths(num_rows), batch_size, micro_batch_size, num_parts
+    for epoch, cut in zip([0, 1, 5], cut_epochs(1, [0, 1, 5], *settings), strict=True):
+        alone = cut_epoch(1, epoch, *settings)
+        assert cut.rows.tolist() == alone.rows.tolist()
+        assert (cut.bounds.tolist(), cut.step_of.tolist()) == (alone.bounds.tolist(), alone.step_of.tolist())
 
 
 def test_the_order_depends_on_the_seed_and_the_epoch_only():

@@ -3,6 +3,7 @@
 Arithmetic on arrays only. Cost is counted in tokens after padding, the work of a matrix product.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,13 +31,35 @@ class EpochBatches:
         return int(self.step_of[-1]) + 1
 
 
-def cut_epoch(
-    seed: int, epoch: int, lengths: Ints, batch_size: int, micro_batch_size: int, num_micro_batches: int
-) -> EpochBatches:
-    """The epoch's global batches of ``batch_size`` rows, the last one smaller, each cut into micro-batches.
+def cut_epochs(
+    seed: int, epochs: Iterable[int], lengths: Ints, batch_size: int, micro_batch_size: int, num_micro_batches: int
+) -> list[EpochBatches]:
+    """Each epoch's global batches of ``batch_size`` rows, the last one smaller, each cut into micro-batches.
+
+    A batch of fewer rows than ``num_micro_batches`` gives one micro-batch per row.
+    """
+    batches = [_batches(seed, epoch, lengths, batch_size) for epoch in epochs]
+    # The batches of all epochs are cut at once: for one of a few rows the calls would take longer than the work.
+    starts = [
+        _starts(lengths[np.concatenate(of_epochs)], micro_batch_size, min(num_micro_batches, of_epochs[0].shape[1]))
+        for of_epochs in zip(*batches, strict=True)
+    ]
+    per_epoch = zip(*(np.split(start, len(batches)) for start in starts), strict=True)
+    num_full, num_left = divmod(len(lengths), batch_size)
+    step_of = np.concatenate([np.repeat(np.arange(num_full), batch_size), np.full(num_left, num_full)])
+    cuts = []
+    for blocks, of_epoch in zip(batches, per_epoch, strict=True):
+        first = np.concatenate([start.ravel() for start in of_epoch])
+        rows = np.concatenate([block.ravel() for block in blocks])
+        cuts.append(EpochBatches(rows, np.append(np.flatnonzero(first), len(rows)), step_of[first]))
+    return cuts
+
+
+def _batches(seed: int, epoch: int, lengths: Ints, batch_size: int) -> list[Ints]:
+    """The full batches of an epoch, shape (batches, batch_size), and the one of what is left, where there are such.
 
     Rows of similar length meet in a batch: a random order is sorted by length within windows, and the batches are
-    shuffled again. A batch of fewer rows than ``num_micro_batches`` gives one micro-batch per row.
+    shuffled again.
     """
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(lengths))
@@ -45,15 +68,8 @@ def cut_epoch(
     window = WINDOW * batch_size
     windows = [full[start : start + window] for start in range(0, len(full), window)]
     batches = np.concatenate([full[:0], *(rows[np.argsort(-lengths[rows], kind="stable")] for rows in windows)])
-    batches = batches.reshape(num_full, batch_size)[random.permutation(num_full)]
-    blocks = [batches] if num_full else []
-    if num_left:
-        blocks.append(left[np.argsort(-lengths[left], kind="stable")][None])
-    starts = [_starts(lengths[block], micro_batch_size, min(num_micro_batches, block.shape[1])) for block in blocks]
-    first = np.concatenate([start.ravel() for start in starts])
-    step_of = np.concatenate([np.repeat(np.arange(num_full), batch_size), np.full(num_left, num_full)])
-    rows = np.concatenate([block.ravel() for block in blocks])
-    return EpochBatches(rows, np.append(np.flatnonzero(first), len(rows)), step_of[first])
+    blocks = [batches.reshape(num_full, batch_size)[random.permutation(num_full)]] if num_full else []
+    return [*blocks, left[np.argsort(-lengths[left], kind="stable")][None]] if num_left else blocks
 
 
 def _starts(lengths: Ints, micro_batch_size: int, num_parts: int) -> npt.NDArray[np.bool_]:

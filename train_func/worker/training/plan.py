@@ -18,7 +18,7 @@ from datasets import Dataset, DatasetInfo
 from datasets.table import InMemoryTable
 
 from train_func.errors import InvalidInput
-from train_func.worker.training.epoch_batches import EMPTY, EpochBatches, assign_to_ranks, cut_epoch
+from train_func.worker.training.epoch_batches import EMPTY, EpochBatches, assign_to_ranks, cut_epochs
 
 Ints = npt.NDArray[np.int64]
 
@@ -102,9 +102,7 @@ def build_plan(
     row as filler, for a forward pass that counts nothing.
     """
     lengths = lengths_of(rows)
-    cuts = [
-        cut_epoch(seed, epoch, lengths, batch_size, micro_batch_size, num_micro_batches) for epoch in range(num_epochs)
-    ]
+    cuts = cut_epochs(seed, range(num_epochs), lengths, batch_size, micro_batch_size, num_micro_batches)
     accumulation = math.ceil(num_micro_batches / world_size)
     assigned = [assign_to_ranks(cut, lengths, world_size, accumulation) for cut in cuts]
     blocks = [_block(cut, epoch, assigned[epoch][rank]) for rank in range(world_size) for epoch, cut in enumerate(cuts)]
