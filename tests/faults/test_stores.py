@@ -78,7 +78,7 @@ def test_a_disk_that_cannot_be_written_for_a_while_costs_only_the_saves_meanwhil
 @pytest.mark.parametrize("how", ["full", pytest.param("read-only", marks=pytest.mark.slow)])
 def test_a_training_that_cannot_publish_is_gone_on_with_from_its_last_checkpoint(tmp_path, undisturbed, how):
     spoil, heal, code = (of if isinstance(of, int) else of.format(store=tmp_path / "store") for of in SPOILS[how])
-    codes = on_a_disk(tmp_path, {"spoils": {SPOILED: spoil}}, {"before": heal})
+    codes = on_a_disk(tmp_path, {"spoils": {SPOILED: spoil}, "waits": True}, {"before": heal})
     assert codes[0][0] == code
     assert codes[1] == [0, 0]
     assert first_step(output(tmp_path, 2)) == max(steps_saved(output(tmp_path, 1))) + 1
@@ -90,7 +90,7 @@ def test_a_training_that_cannot_publish_is_gone_on_with_from_its_last_checkpoint
 def test_a_training_that_is_stopped_with_a_full_disk_goes_on_from_its_last_checkpoint(tmp_path, undisturbed):
     spoil, heal, _ = (of if isinstance(of, int) else of.format(store=tmp_path / "store") for of in SPOILS["full"])
     stop = {"point": "update", "rank": 1, "nth": HEALED, "attempt": 1, "signal": 15}
-    codes = on_a_disk(tmp_path, {"spoils": {SPOILED: spoil}, "failpoint": stop}, {"before": heal})
+    codes = on_a_disk(tmp_path, {"spoils": {SPOILED: spoil}, "failpoint": stop, "waits": True}, {"before": heal})
     assert codes == [[STOPPED, STOPPED], [0, 0]]
     assert first_step(output(tmp_path, 2)) == max(steps_saved(output(tmp_path, 1))) + 1
     assert result(tmp_path) == undisturbed

@@ -27,8 +27,8 @@ class Watched:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-    def upload(self, key, path, *, sent):
-        found = self._store.upload(key, path, sent=sent)
+    def upload(self, key, path, *, sent, **options):
+        found = self._store.upload(key, path, sent=sent, **options)
         self.after(key)
         return found
 

@@ -106,13 +106,13 @@ class Endless:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-    def upload(self, key, path, *, sent):
+    def upload(self, key, path, *, sent, **options):
         until = time.monotonic() + 30
         while not self.begun.is_set() or time.monotonic() < until:
             self._store.put(key, b"a part of it")
             self.begun.set()
             sent(12)
-        return self._store.upload(key, path, sent=sent)
+        return self._store.upload(key, path, sent=sent, **options)
 
 
 def test_a_save_that_is_under_way_is_given_up_for_a_newer_one(tmp_path, said):
@@ -143,11 +143,11 @@ class TakesNothing:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-    def upload(self, key, path, *, sent):
+    def upload(self, key, path, *, sent, **options):
         self.begun.put(path)
         while self.is_away:
             sent(12)
-        return self._store.upload(key, path, sent=sent)
+        return self._store.upload(key, path, sent=sent, **options)
 
 
 def test_what_waits_for_a_store_that_takes_nothing_is_one_copy_however_often_a_save_is_due(tmp_path, said):

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import signal
@@ -65,6 +66,34 @@ def test_a_writer_killed_in_the_middle_leaves_nothing_to_be_seen(store, tmp_path
     assert len(list(unfinished.iterdir())) == 1
     assert [entry.key for entry in store.list("")] == ["run/model"]
     assert store.get("run/model").data == b"older"
+
+
+def test_a_file_that_is_given_away_is_taken_without_a_copy(store, tmp_path):
+    given = tmp_path / "file"
+    given.write_bytes(b"weights")
+    number = given.stat().st_ino
+    assert store.upload("run/model", given, is_given_away=True) == hashlib.sha256(b"weights").hexdigest()
+    assert (tmp_path / "store" / "run" / "model").stat().st_ino == number
+    given.unlink()
+    assert store.get("run/model").data == b"weights"
+    assert not list((tmp_path / "store" / ".train_func" / "unfinished").iterdir())
+
+
+def test_a_file_that_is_given_away_on_another_disk_is_copied(store):
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as given:  # in memory: links do not reach from there to a disk
+        given.write(b"weights")
+        given.flush()
+        assert Path(given.name).stat().st_dev != Path(store.address.removeprefix("file://")).parent.stat().st_dev
+        assert store.upload("run/model", Path(given.name), is_given_away=True) == hashlib.sha256(b"weights").hexdigest()
+    assert store.get("run/model").data == b"weights"
+
+
+def test_a_file_that_is_kept_is_copied(store, tmp_path):
+    kept = tmp_path / "file"
+    kept.write_bytes(b"weights")
+    store.upload("run/model", kept)
+    kept.write_bytes(b"changed")
+    assert store.get("run/model").data == b"weights"
 
 
 def test_what_crashed_writers_left_is_removed_after_a_day(store, tmp_path):

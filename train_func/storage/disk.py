@@ -32,14 +32,25 @@ _REASONS: dict[int, tuple[StorageReason, str]] = {
 
 
 @contextlib.contextmanager
-def temporary(folder: Path) -> Iterator[BinaryIO]:
-    """A new file in ``folder``, to be written, settled and placed; removed if it was not."""
+def temporary(folder: Path, taken: Path | None = None) -> Iterator[BinaryIO]:
+    """A new file in ``folder``, to be written, settled and placed; removed if it was not.
+
+    Instead of a new one a link to the file ``taken``, where the file system allows it.
+    """
     path = folder / f".{secrets.token_hex(8)}.part"
-    with path.open("xb+") as file:
+    with path.open("rb") if taken and _is_linked(taken, path) else path.open("xb+") as file:
         try:
             yield file
         finally:
             path.unlink(missing_ok=True)
+
+
+def _is_linked(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target)
+    except OSError:  # on another file system, or on one without links; a copy says what else is wrong
+        return False
+    return True
 
 
 def settle(file: BinaryIO) -> None:
@@ -92,10 +103,15 @@ def sync_folder(folder: Path) -> None:
 
 
 def copy(source: BinaryIO, target: BinaryIO, copied: Callable[[int], object] = ignore) -> str:
-    """Copies everything and returns its SHA-256 (hex); ``copied`` is told how many bytes each piece has."""
+    """Copies everything and returns its SHA-256 (hex); ``copied`` is told how many bytes each piece has.
+
+    Where ``target`` is a link to ``source``, it is read only.
+    """
     digest = hashlib.sha256()
+    is_there = os.path.sameopenfile(source.fileno(), target.fileno())
     while chunk := source.read(CHUNK):
-        target.write(chunk)
+        if not is_there:
+            target.write(chunk)
         reach("chunk written")
         digest.update(chunk)
         copied(len(chunk))

@@ -79,10 +79,13 @@ class FolderStore(Scheme):
 
         return self._write("put", key, write, if_absent=if_absent, if_version=if_version)
 
-    def upload(self, key: str, path: Path, *, sent: Callable[[int], object] = ignore) -> str:
+    def upload(
+        self, key: str, path: Path, *, sent: Callable[[int], object] = ignore, is_given_away: bool = False
+    ) -> str:
         with disk.open_source(path, f"upload of {path} to {key!r} in {self.address}") as source:
             self._sweep()
-            return self._write("upload", key, lambda file: disk.copy(source, file, sent))
+            taken = path if is_given_away else None
+            return self._write("upload", key, lambda file: disk.copy(source, file, sent), taken=taken)
 
     def get(self, key: str) -> Object:
         with self._reading("get", key) as path:
@@ -141,10 +144,11 @@ class FolderStore(Scheme):
         *,
         if_absent: bool = False,
         if_version: str | None = None,
+        taken: Path | None = None,
     ) -> str:
         with self._faults(operation, key):
             self._refuse_missing_parent(f"{operation} of {key!r} in {self.address}")
-            with disk.temporary(self._inner("unfinished")) as file:
+            with disk.temporary(self._inner("unfinished"), taken) as file:
                 result = write(file)
                 disk.settle(file)
                 with self._lock(key):

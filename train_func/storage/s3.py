@@ -96,7 +96,9 @@ class S3Store(Scheme):
                 raise StorageFailed(f"{failed}; version {if_version} was to be replaced", reason="conflict") from failed
             raise
 
-    def upload(self, key: str, path: Path, *, sent: Callable[[int], object] = ignore) -> str:
+    def upload(
+        self, key: str, path: Path, *, sent: Callable[[int], object] = ignore, is_given_away: bool = False
+    ) -> str:
         """See Store; above 8 MiB in parts."""
         check_key(key)
         return upload(self._server, key, path, sent)

@@ -70,9 +70,12 @@ class Store(Readable, Protocol):
         When the answer to a write was lost and the same bytes are found under the key, the write has succeeded.
         """
 
-    def upload(self, key: str, path: Path, *, sent: Callable[[int], object] = ignore) -> str:
+    def upload(
+        self, key: str, path: Path, *, sent: Callable[[int], object] = ignore, is_given_away: bool = False
+    ) -> str:
         """Stores the file at ``path``; returns the SHA-256 (hex) of its bytes.
 
+        ``is_given_away``: nobody changes its bytes any more; a store on the same disk then takes it without a copy.
         ``sent`` is told of every piece that has arrived how many bytes it has, from any thread. What it raises before
         the last piece ends the upload, and the object stays as it was.
         """

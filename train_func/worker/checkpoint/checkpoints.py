@@ -151,7 +151,7 @@ class Checkpoints:
         for name, path in paths.items():
             key, size = f"{folder}/{name}.safetensors", path.stat().st_size
             held = self._held(name, path) if name in SELDOM else None
-            files[name] = held or FileEntry(key, size, self._store.upload(key, path, sent=sent))
+            files[name] = held or FileEntry(key, size, self._store.upload(key, path, sent=sent, is_given_away=True))
             reach("checkpoint file uploaded")
         with self._lead.refusing():
             check_stored(self._store, folder, (file for file in files.values() if file.key.startswith(f"{folder}/")))

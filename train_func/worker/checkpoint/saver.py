@@ -135,13 +135,13 @@ class Saver:
         return not self.is_busy
 
     def _save(self, taken: Taken, copy: State, lasting: Mapping[str, tuple[torch.Tensor, int]], blocked: float) -> None:
-        with contextlib.suppress(OSError):  # where a profile of seccomp forbids it
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         begun = time.monotonic()
         try:
             if not self._copy_lasting(copy, lasting):
                 self.hasten()
                 return
+            with contextlib.suppress(OSError):  # where a profile of seccomp forbids it
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
             made = self._write(taken, copy)
         except _GivenUp:
             pass
