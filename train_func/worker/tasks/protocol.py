@@ -141,8 +141,11 @@ class WorkerTask(Protocol):
     def fetch(self) -> Mapping[str, str]:
         """Brings the model to this machine; its fingerprints, by field."""
 
-    def load(self, labels: tuple[str, ...]) -> tuple[Any, Any]:
-        """The model, with the same weights for the same seed, and its processor, after ``fetch``."""
+    def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
+        """The model, with the same weights for the same seed, and its processor, after ``fetch``.
+
+        ``precision``: "fp32" or "bf16", in which products are computed; weights that are trained are float32.
+        """
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
         """The rows as the model takes them, with their ``row_id``; their ``input_ids`` tell how long they are."""

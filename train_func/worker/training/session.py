@@ -146,7 +146,7 @@ class Session:
 
     def model(self) -> tuple[Any, Any]:
         """The model with a head for the labels of the data, the same on all ranks, and its tokenizer."""
-        return self._loading.model()
+        return self._loading.model(self.numerics.precision)
 
     def data(self, tokenizer: Any) -> tuple[Dataset, Dataset]:
         """All training and all held-out rows, tokenised, the same on all ranks; ``row_id`` tells them apart."""
