@@ -1,5 +1,6 @@
 """LoRA: small trained matrices beside the linear layers of a model, whose own weights stay as they are."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -27,7 +28,9 @@ def with_adapters(model: Any, task: CausalLM, found: FoundModel, seed: int) -> A
         bias="none",
     )
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            # peft asks for an attribute by the name that transformers gives up.
+            warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
             torch.manual_seed(seed)
             adapted = get_peft_model(model, config)
     except ValueError as error:

@@ -32,6 +32,7 @@ class CausalLMTuner:
     def __init__(self, task: CausalLM, seed: int, store: Store | None, cache: Path) -> None:
         self._task, self._seed, self._store, self._cache = task, seed, store, cache
         self._found: FoundModel | None = None
+        self._tokenizer: Any = None
 
     def check(self) -> Findings:
         found = Findings()
@@ -91,6 +92,7 @@ class CausalLMTuner:
         dtype = torch.bfloat16 if is_adapted and precision == "bf16" else torch.float32
         model = load_model(self._found, AutoModelForCausalLM, tokenizer, self._seed, dtype=dtype, may_head_be_new=False)
         in_chunks(model)
+        self._tokenizer = tokenizer
         return (with_adapters(model, self._task, self._found, self._seed) if is_adapted else model), tokenizer
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
@@ -101,7 +103,13 @@ class CausalLMTuner:
     def collator(self, processor: Any) -> Any:
         from transformers import DataCollatorForSeq2Seq
 
-        padding = copy(processor)
+        if (given := processor or self._tokenizer) is None:
+            raise InvalidInput(
+                "Trainer has no tokenizer to pad with: give it processing_class=tokenizer, the one of session.model(), "
+                "or a data_collator",
+                cause="code",
+            )
+        padding = copy(given)
         padding.padding_side = "right"  # what stands before a token would shift its position
         return DataCollatorForSeq2Seq(padding)
 

@@ -2,6 +2,7 @@
 
 import datetime
 import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ '\\n\\n### Answer:\\n' }}{% endif %}"
 )
 # Templates that write today's date would make other tokens on another day, in the middle of a training.
-DAY = datetime.datetime(2024, 7, 26, tzinfo=datetime.UTC)
+DAY = datetime.date(2024, 7, 26)
+TODAY = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<format>.*?)(?P=quote)\s*\)""")
 Turns = list[dict[str, str]]
 
 
@@ -70,15 +72,11 @@ def tokenise_chats(dataset: Dataset, tokenizer: Any, max_length: int, cache: Pat
 
 def template(tokenizer: Any, **options: Any) -> Callable[[Turns], str]:
     """What writes conversations as the tokenizer's template has it, as of one and the same day."""
+    of_day = TODAY.sub(lambda call: repr(DAY.strftime(call["format"])), tokenizer.chat_template)
 
-    def write(turns: Turns, **more: Any) -> str:
+    def write(turns: Turns) -> str:
         text: str = tokenizer.apply_chat_template(
-            turns,
-            tokenize=False,
-            date_string=DAY.strftime("%d %b %Y"),
-            strftime_now=DAY.strftime,
-            **options,
-            **more,
+            turns, chat_template=of_day, tokenize=False, date_string=f"{DAY:%d %b %Y}", **options
         )
         return text
 
