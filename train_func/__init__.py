@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from train_func.client.twin.local import Local
     from train_func.errors import InvalidInput, JobFailed, JobNotFound, SourceRefused, StorageFailed, TrainFuncError
     from train_func.run import Run
-    from train_func.tasks import ImageClassification, TextClassification, TokenClassification
+    from train_func.tasks import CausalLM, ImageClassification, TextClassification, TokenClassification
 
 
 _HOMES = {
@@ -27,6 +27,7 @@ _HOMES = {
     "TextClassification": "train_func.tasks",
     "TokenClassification": "train_func.tasks",
     "ImageClassification": "train_func.tasks",
+    "CausalLM": "train_func.tasks",
     "submit": "train_func.client.submit",
     "attach": "train_func.client.attach",
     "runs": "train_func.client.runs",
@@ -42,6 +43,7 @@ _HOMES = {
 }
 __version__ = version.VERSION
 __all__ = [
+    "CausalLM",
     "Cluster",
     "ImageClassification",
     "InvalidInput",

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from train_func.task import Task
-from train_func.validity import brief, column_names_fault, flag_fault, names_fault, text_fault, whole_fault
+from train_func.task_faults import row_faults, same_column_faults, shared_faults
+from train_func.validity import brief, column_names_fault, flag_fault, text_fault, whole_fault
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from pandas import DataFrame
 
-_DATASET = (
-    "a non-empty text or a Path is expected (a file, a folder, a Hub id, an address), a pandas DataFrame or a "
-    "datasets.Dataset"
-)
 SINGLE, SEVERAL, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 PROBLEM_TYPES = (SINGLE, SEVERAL, REGRESSION)
 
@@ -61,7 +58,7 @@ class TextClassification(Task):
 
     def faults(self, unsaved: frozenset[str]) -> list[str]:
         """What is wrong with the fields."""
-        found = [*_shared_faults(self, unsaved), text_fault("text", self.text), *_label_faults(self)]
+        found = [*shared_faults(self, unsaved), text_fault("text", self.text), *_label_faults(self)]
         if self.text_pair is not None:
             found.append(text_fault("text_pair", self.text_pair))
         if self.problem_type not in PROBLEM_TYPES:
@@ -131,10 +128,91 @@ class TokenClassification(Task):
 
     def faults(self, unsaved: frozenset[str]) -> list[str]:
         """What is wrong with the fields."""
-        found = [*_shared_faults(self, unsaved), text_fault("tokens", self.tokens), text_fault("tags", self.tags)]
+        found = [*shared_faults(self, unsaved), text_fault("tokens", self.tokens), text_fault("tags", self.tags)]
         if isinstance(self.tokens, str) and self.tokens == self.tags:
             found.append(f"tokens and tags are both {self.tokens!r}: two different columns are expected")
         return [fault for fault in found if fault]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalLM(Task):
+    """A language model is tuned on conversations, or on prompts and the answers to them; the loss is of answers only.
+
+    With ``lora_rank`` small adapters beside its linear layers are trained and published, and its own weights stay as
+    they are; without it all of its weights are trained. The fields are checked with those of the Run, all at once.
+    """
+
+    worker: ClassVar[str] = "train_func.worker.tasks.causal_lm:CausalLMTuner"
+    inputs: ClassVar[tuple[str, ...]] = ("model", "dataset", "held_out")
+    splits: ClassVar[tuple[str, ...]] = ("held_out",)
+    tables: ClassVar[tuple[str, ...]] = ("dataset", "held_out")
+
+    model: str
+    """Hub id, folder, store address, or ``package://NAME/FOLDER`` inside an installed package."""
+    dataset: str | DataFrame | Dataset
+    """Hub id, csv/tsv/json/jsonl/parquet file, saved ``datasets`` folder, store address, DataFrame or Dataset."""
+    model_revision: str = "main"
+    """Branch, tag or commit of a Hub model."""
+    dataset_revision: str = "main"
+    """Branch, tag or commit of a Hub dataset."""
+    subset: str | None = None
+    """Configuration of a Hub dataset that has several."""
+    prompt: str = "prompt"
+    """Column with what is asked."""
+    context: str | None = None
+    """Column with a text that the prompt is about, which may be empty; it is put behind the prompt."""
+    completion: str = "completion"
+    """Column with the answer."""
+    messages: str | None = None
+    """Column with conversations in place of the three: lists of {"role": "user", "content": "..."}."""
+    lora_rank: int | None = None
+    """Rank of the adapters; None trains all weights."""
+    lora_alpha: int | None = None
+    """Adapters count ``lora_alpha / lora_rank`` times; None for twice the rank."""
+    lora_dropout: float = 0.0
+    """Share of an adapter's inputs that a training step leaves out."""
+    lora_layers: tuple[str, ...] = ()
+    """Names of the layers that get adapters, such as ``("q_proj", "v_proj")``; empty: every linear one but the last."""
+    held_out: float | str | DataFrame | Dataset = 0.2
+    """Share of the rows kept for evaluation, the name of a split, or a file, DataFrame or Dataset."""
+    samples: int | None = None
+    """Use only so many rows, drawn with the seed."""
+    max_length: int = 1024
+    """Tokens after which a conversation is cut."""
+
+    def faults(self, unsaved: frozenset[str]) -> list[str]:
+        """What is wrong with the fields."""
+        found = [*shared_faults(self, unsaved), *_adapter_faults(self)]
+        default = {f.name: f.default for f in fields(self)}
+        if self.messages is None:
+            found += [text_fault("prompt", self.prompt), text_fault("completion", self.completion)]
+            found.append(text_fault("context", self.context) if self.context is not None else None)
+            columns = {"prompt": self.prompt, "context": self.context, "completion": self.completion}
+            found += same_column_faults(columns)
+        else:
+            found.append(text_fault("messages", self.messages))
+            given = [name for name in ("prompt", "context", "completion") if getattr(self, name) != default[name]]
+            found += [
+                f"{name}={brief(getattr(self, name))}: messages={brief(self.messages)} names the column with whole "
+                f"conversations; give one or the other"
+                for name in given
+            ]
+        return [fault for fault in found if fault]
+
+
+def _adapter_faults(task: CausalLM) -> list[str | None]:
+    dropout, layers = task.lora_dropout, task.lora_layers
+    if task.lora_rank is None:
+        default = {f.name: f.default for f in fields(task)}
+        given = [name for name in ("lora_alpha", "lora_dropout", "lora_layers") if getattr(task, name) != default[name]]
+        return [f"{name}={brief(getattr(task, name))}: without lora_rank there are no adapters" for name in given]
+    found = [whole_fault("lora_rank", task.lora_rank, 1, 1024)]
+    found.append(whole_fault("lora_alpha", task.lora_alpha, 1, 10_000) if task.lora_alpha is not None else None)
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+        found.append(f"lora_dropout={brief(dropout)}: a number of at least 0 and below 1 is expected")
+    if not isinstance(layers, tuple) or not all(isinstance(name, str) and name for name in layers):
+        found.append(f"lora_layers={brief(layers)}: a tuple of names is expected, such as ('q_proj', 'v_proj')")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +254,7 @@ class ImageClassification(Task):
 
     def faults(self, unsaved: frozenset[str]) -> list[str]:
         """What is wrong with the fields."""
-        found = [text_fault("image", self.image), text_fault("label", self.label), *_row_faults(self, unsaved)]
+        found = [text_fault("image", self.image), text_fault("label", self.label), *row_faults(self, unsaved)]
         if isinstance(self.image, str) and self.image == self.label:
             found.append(f"image and label are both {self.image!r}: two different columns are expected")
         if self.model is not None:
@@ -191,31 +269,4 @@ class ImageClassification(Task):
         return [fault for fault in found if fault]
 
 
-def _shared_faults(task: TextClassification | TokenClassification, unsaved: frozenset[str]) -> list[str | None]:
-    """Of the fields that every task with a model of texts has."""
-    found = [text_fault(name, getattr(task, name)) for name in ("model", "model_revision")]
-    return [*found, *_row_faults(task, unsaved), whole_fault("max_length", task.max_length, 4, 1_000_000)]
-
-
-def _row_faults(
-    task: TextClassification | TokenClassification | ImageClassification, unsaved: frozenset[str]
-) -> list[str | None]:
-    """Of the fields that every task with rows has."""
-    found = [text_fault("dataset_revision", task.dataset_revision)]
-    found += [text_fault("dataset", task.dataset, _DATASET)] if "dataset" not in unsaved else []
-    found.append(text_fault("subset", task.subset) if task.subset is not None else None)
-    found.append(names_fault("labels", task.labels, "('negative', 'positive')"))
-    found.append(_held_out(task.held_out) if "held_out" not in unsaved else None)
-    found.append(whole_fault("samples", task.samples, 2, 10**12) if task.samples is not None else None)
-    return found
-
-
-def _held_out(share: object) -> str | None:
-    if isinstance(share, str):
-        return text_fault("held_out", share)
-    if isinstance(share, (int, float)) and not isinstance(share, bool) and 0 < share < 1:
-        return None
-    return f"held_out={brief(share)}: a share between 0 and 1, the name of a split, a file or a table is expected"
-
-
-TASKS: tuple[type[Task], ...] = (TextClassification, TokenClassification, ImageClassification)
+TASKS: tuple[type[Task], ...] = (TextClassification, TokenClassification, CausalLM, ImageClassification)

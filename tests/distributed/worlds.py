@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tests.distributed import parity, splits, task_metrics, weighing
+from tests.distributed import lora, parity, splits, task_metrics, weighing
 
 WORLD_SIZES = (1, 2, 3, 4)
 
@@ -38,7 +38,13 @@ def main():
     for size in WORLD_SIZES:
         with world_of(size, rank, folder) as belongs:
             if belongs:
-                programs = {"parity": parity, "splits": splits, "weighing": weighing, "task_metrics": task_metrics}
+                programs = {
+                    "parity": parity,
+                    "splits": splits,
+                    "weighing": weighing,
+                    "task_metrics": task_metrics,
+                    "lora": lora,
+                }
                 found = {name: program.run(size, rank, folder) for name, program in programs.items()}
                 torch.save(found, folder / f"world-{size}-rank-{rank}.pt")
 

@@ -242,3 +242,29 @@ def test_a_training_that_goes_on_does_not_evaluate_its_start_again(tmp_path):
     codes = attempts(tmp_path / "killed", (2, {**killed_at(11), "attempt": 1}), (2, None), **own)
     assert codes[1] == [0, 0]
     assert result(tmp_path / "killed") == result(tmp_path / "whole")
+
+
+def names_in(store, key):
+    """Names of the tensors in a safetensors file."""
+    data = store.get(key).data
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return {name for name in header if name != "__metadata__"}
+
+
+@pytest.mark.parametrize("step", [3, pytest.param(12, marks=pytest.mark.slow)])
+def test_adapters_that_were_killed_and_gone_on_with_are_those_of_the_undisturbed_training(tmp_path, step):
+    assert attempts(tmp_path / "whole", (2, None), training="with_adapters")[0] == [0, 0]
+    assert attempts(tmp_path / "killed", (2, killed_at(step)), training="with_adapters")[0][1] == -9
+    store = open_store((tmp_path / "killed" / "store").as_uri())
+    saved = [item.key for item in store.list("a-run/checkpoints") if item.key.endswith(".safetensors")]
+    kept = {name for key in saved for name in names_in(store, key)}
+    assert attempts(tmp_path / "killed", (2, None), first=2, training="with_adapters") == [[0, 0]]
+    assert first_step(output(tmp_path / "killed", 2)) > 1
+    for rank in range(2):
+        assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
+    weights = {name for name in kept if ".model." in name}
+    assert weights
+    assert all("lora_" in name for name in weights)
+    published = names_in(store, "a-run/model/adapter_model.safetensors")
+    assert len(published) == len(weights)
+    assert "a-run/model/model.safetensors" not in [item.key for item in store.list("a-run/model")]

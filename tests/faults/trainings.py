@@ -17,10 +17,12 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArgumen
 from transformers.trainer_callback import ExportableState
 
 from tests.distributed import small
+from tests.tiny_llama import write_questions, write_tiny_llama
 from train_func import failpoint
 from train_func.failpoint import reach
 from train_func.records import RunRecord
 from train_func.run import Run
+from train_func.tasks import CausalLM
 from train_func.worker import Session, Trainer
 from train_func.worker.checkpoint.state import State
 from train_func.worker.pod import sessions
@@ -305,3 +307,38 @@ class Steps:
 
     def load_state_dict(self, state):
         self.rows, self.losses = list(state["rows"]), list(state["losses"])
+
+
+def with_adapters(folder, **fields):
+    """A Trainer of a task with adapters, which alone are saved."""
+    task = CausalLM(
+        model=write_tiny_llama(folder / "llama"),
+        dataset=write_questions(folder / "questions.jsonl", NUM_ROWS),
+        lora_rank=4,
+        lora_dropout=0.1,
+        max_length=256,
+    )
+    record = record_of(folder, task=task, **fields)
+    with Session({"train_func": record.to_dict()}) as session:
+        model, tokenizer = session.model()
+        train, held_out = session.data(tokenizer)
+        plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
+        arguments = session.arguments(eval_strategy="epoch", logging_strategy="steps", logging_steps=2)
+        trainer = Trainer(
+            model=model,
+            args=TrainingArguments(**{**arguments, "bf16": False}),
+            train_dataset=plan,
+            eval_dataset=held_out,
+            callbacks=[Tells()],
+        )
+        trainer.train()
+        adapters = {name: of for name, of in trainer.model.state_dict().items() if "lora_" in name}
+        found = {
+            "adapters": digest_of(adapters),
+            "base": digest_of({name: of for name, of in trainer.model.state_dict().items() if name not in adapters}),
+            "optimizer": digest_of(trainer.optimizer.state_dict()),
+            "step": trainer.state.global_step,
+            "log": logged(trainer),
+        }
+        leave(folder, session, found)
+        session.publish(trainer)

@@ -31,12 +31,12 @@ def shown(sentences, tmp_path_factory):
     """All that the cells of one execution showed, by workers and seed; each is executed once."""
     folder = tmp_path_factory.mktemp("executed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAIN_FUNC_HOME", str(tmp_path_factory.mktemp("home")))
         patch.delenv("TRAIN_FUNC_STORE", raising=False)
-        yield functools.cache(functools.partial(run_notebook, sentences, folder))
+        yield functools.cache(functools.partial(run_notebook, sentences, folder, patch))
 
 
-def run_notebook(sentences, folder, workers: int, seed: int, epochs: int = EPOCHS) -> str:
+def run_notebook(sentences, folder, patch, workers: int, seed: int, epochs: int = EPOCHS) -> str:
+    patch.setenv("TRAIN_FUNC_HOME", str(folder / f"home-{workers}"))  # else it is the same run
     parameters = {"dataset": str(sentences), "label": "label", "labels": "negative,positive", "learning_rate": 1e-4}
     target = folder / f"{workers}-{seed}-{epochs}.ipynb"
     given = {**parameters, "workers": workers, "seed": seed, "epochs": epochs}

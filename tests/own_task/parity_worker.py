@@ -35,7 +35,7 @@ class ParityWorker:
     def fetch(self):
         return {}
 
-    def load(self, labels):
+    def load(self, labels, precision):
         import torch
         from transformers import BertConfig, BertForSequenceClassification
 

@@ -132,7 +132,7 @@ def test_numbers_have_no_classes_and_one_output_that_is_called_as_their_column(h
     task = half([{**row, "stars": row["label"]} for row in rated(40)], problem_type=REGRESSION, label="stars")
     rows = task.rows()
     task.fetch()
-    model, _ = task.load(rows.labels)
+    model, _ = task.load(rows.labels, "fp32")
     assert (rows.labels, model.config.num_labels, model.config.id2label) == ((), 1, {0: "stars"})
     assert model.config.problem_type == REGRESSION
     assert sorted(rows.train["row_id"][:] + rows.held_out["row_id"][:]) == list(range(40))

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from train_func.client.adapters import are_adapters, base_of, write_merged
 from train_func.client.backend import Backend
 from train_func.client.fetch import fetch
 from train_func.client.in_place import InPlace, promote
@@ -39,15 +40,18 @@ class JobModel:
         """Downloads the published model and verifies it; returns its folder.
 
         Args:
-            what: ``"model"``.
+            what: ``"model"``; or ``"merged"``, where adapters are published: the whole model that they are adapters of,
+                with them in its weights.
             to: the folder; by default one named after the run, where this machine keeps models.
 
         Raises:
             StorageFailed: no model is published yet, or a file is not what was published.
             InvalidInput: the folder holds other files, or fetched ones that were changed since; nothing is changed.
         """
+        if what == "merged":
+            return self._fetch_merged(to)
         if what != "model":
-            raise InvalidInput(f"fetch({what!r}): only 'model' is kept for fetching; a folder is given as to=...")
+            raise InvalidInput(f"fetch({what!r}): 'model' or 'merged' is expected; a folder is given as to=...")
         held, keys = self._in_place, self.record.keys
         folder = Path(to) if to is not None else self._backend.models_folder() / (held.name if held else self.name)
         folder = folder.expanduser().absolute()
@@ -98,7 +102,15 @@ class JobModel:
         """
         if published := published_result(self._store, self.record):
             check_loadable(self.record, published)
-        return ready(self.fetch())
+        folder = self.fetch()
+        return ready(folder, base_of(self.record) if are_adapters(folder) else None)
+
+    def _fetch_merged(self, to: str | Path | None) -> Path:
+        adapters = self.fetch()
+        if not are_adapters(adapters):
+            raise InvalidInput(f"{self.name} has published a whole model and no adapters: fetch('model') brings it")
+        folder = Path(to) if to is not None else adapters.with_name(f"{adapters.name}-merged")
+        return write_merged(self.record, adapters, folder.expanduser().absolute())
 
     def _note(self, words: str) -> None:
         print(shown(f"{self.name}: {words}"), flush=True)

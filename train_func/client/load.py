@@ -10,6 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+from train_func.client.adapters import merged
 from train_func.counted import listed, sized
 from train_func.errors import InvalidInput
 from train_func.installing import pip_install
@@ -35,8 +36,10 @@ def check_loadable(record: RunRecord, published: Result) -> None:
     raise InvalidInput(f"{record.name} {why}, so load() does not know how its files are used; {has}", cause="model")
 
 
-def ready(folder: Path) -> "Pipeline":
+def ready(folder: Path, base: Path | None = None) -> "Pipeline":
     """The ``transformers`` pipeline of a fetched model, of the kind that its task says; nothing is shown meanwhile.
+
+    ``base``: the model that it is adapters of, if so.
 
     Raises:
         InvalidInput: it needs Python code of its own, has no safetensors, or is no whole model of that kind.
@@ -51,7 +54,7 @@ def ready(folder: Path) -> "Pipeline":
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model, parts, report = _loaded(folder, options["task"])
+        model, parts, report = _loaded(folder, base, options["task"])
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         text = str(error).strip().partition("\n")[0]
         raise _refused(folder, f"transformers cannot load it: {type(error).__name__}: {text[:300]}") from error
@@ -81,7 +84,7 @@ def _options(folder: Path) -> dict[str, Any]:
     raise _refused(folder, f"{PIPELINE} is no object of plain options with the task of a pipeline")
 
 
-def _loaded(folder: Path, task: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+def _loaded(folder: Path, base: Path | None, task: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """The model, what turns texts or images into what it takes, and what transformers reports of the weights."""
     from transformers import AutoImageProcessor, AutoTokenizer
     from transformers.pipelines import PIPELINE_REGISTRY
@@ -94,6 +97,8 @@ def _loaded(folder: Path, task: str) -> tuple[Any, dict[str, Any], dict[str, Any
     if of_task["impl"]._load_image_processor:  # by Pillow, as it was trained
         parts["image_processor"] = AutoImageProcessor.from_pretrained(folder, backend="pil", **rules)
     (kind, *_) = of_task["pt"]
+    if base is not None:
+        return merged(kind, base, folder), parts, {"missing_keys": []}
     model, report = kind.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **rules)
     return model, parts, report
 

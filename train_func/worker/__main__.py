@@ -1,4 +1,4 @@
-"""The worker's programs: ``run`` (the supervisor of a pod), ``template`` and ``rank`` (those it starts), ``check``."""
+"""The worker's programs: ``run`` (of a pod), ``template`` and ``rank`` (which it starts), ``check`` and ``base``."""
 
 import gc
 import os
@@ -11,6 +11,7 @@ USAGE = """usage: python -u -m train_func.worker run     supervise the ranks of 
        python -u -m train_func.worker template  import what ranks import, and fork them; the supervisor starts it
        python -u -m train_func.worker rank    be one rank; the supervisor starts it where the template cannot
        python -m train_func.worker check      read {"run": ..., "store": ...} from stdin, report what is wrong with it
+       python -m train_func.worker base       read {"model": ..., ...} from stdin, bring the model of adapters here
 """
 
 
@@ -40,6 +41,10 @@ def main(arguments: list[str]) -> int:
         from train_func.worker import check
 
         return check.main()
+    if arguments == ["base"]:
+        from train_func.worker import base_model
+
+        return base_model.main()
     sys.stderr.write(USAGE)
     return os.EX_USAGE
 

@@ -23,7 +23,7 @@ WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "bpe.codes")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _OTHER_WEIGHTS = ("tf_model.h5", "flax_model.msgpack", "model.onnx", "model.gguf", "adapter_model.safetensors")
-DESCRIBED = ("*.json", "*.txt", "*.model", "*.codes")
+DESCRIBED = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja")
 LOADED = (*DESCRIBED, "*.safetensors")
 NOT_LOADED = ("*/*", ".*")  # subfolders hold other formats, or checkpoints
 # These count positions from behind the padding's own; those have no table of positions that could end.

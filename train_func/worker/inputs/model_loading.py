@@ -67,14 +67,24 @@ def _byte_levels(tokenizer: Any) -> list[Any]:
     return [step for step in steps if isinstance(step, pre_tokenizers.ByteLevel) and not step.add_prefix_space]
 
 
-def load_model(found: FoundModel, auto_class: Any, tokenizer: Any, seed: int, **settings: Any) -> Any:
-    """The model in float32: the same weights for the same seed, on every rank.
+def load_model(
+    found: FoundModel,
+    auto_class: Any,
+    tokenizer: Any,
+    seed: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    may_head_be_new: bool = True,
+    **settings: Any,
+) -> Any:
+    """The model: the same weights for the same seed, on every rank.
 
     A head that came with the weights stays when its size is the expected one; otherwise, or when none came, it is new.
 
     Args:
         auto_class: of transformers, such as AutoModelForSequenceClassification.
         tokenizer: its padding token becomes that of the model; None for a model without one.
+        dtype: of the weights; those that are trained are float32, an exact copy also of ones saved in another type.
         settings: fields of the model's configuration.
 
     Raises:
@@ -89,7 +99,7 @@ def load_model(found: FoundModel, auto_class: Any, tokenizer: Any, seed: int, **
             model, report = auto_class.from_pretrained(
                 found.folder,
                 config=config,
-                dtype=torch.float32,  # training keeps an exact copy, also of weights saved in another type
+                dtype=dtype,
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,  # a head of another size; all else is refused below
                 output_loading_info=True,
@@ -98,7 +108,7 @@ def load_model(found: FoundModel, auto_class: Any, tokenizer: Any, seed: int, **
             )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise _unloadable(found, error) from error
-    _refuse_random_parts(found, model, report)
+    _refuse_random_parts(found, model, report, may_head_be_new=may_head_be_new)
     return model
 
 
@@ -126,9 +136,9 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
 
 
-def _refuse_random_parts(found: FoundModel, model: Any, report: dict[str, Any]) -> None:
-    """Only the head, and a pooler before it, may be new: the other weights must be pretrained."""
-    encoder = f"{model.base_model_prefix}."
+def _refuse_random_parts(found: FoundModel, model: Any, report: dict[str, Any], *, may_head_be_new: bool) -> None:
+    """Only the head, and a pooler before it, may be new, if at all: the other weights must be pretrained."""
+    encoder = f"{model.base_model_prefix}." if may_head_be_new else ""
     changed = [entry[0] for entry in report["mismatched_keys"]]
     new = sorted(
         name

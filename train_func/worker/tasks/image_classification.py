@@ -63,7 +63,7 @@ class ImageClassifier:
         self._found = self._find()
         return {"model": self._found.fingerprint} if self._found else {}
 
-    def load(self, labels: tuple[str, ...]) -> tuple[Any, Any]:
+    def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
         from train_func.worker.inputs.model_loading import load_image_processor, load_model
 
         if self._found is None:

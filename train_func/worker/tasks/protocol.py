@@ -141,10 +141,11 @@ class WorkerTask(Protocol):
     def fetch(self) -> Mapping[str, str]:
         """Brings the model to this machine; its fingerprints, by field."""
 
-    def load(self, labels: tuple[str, ...]) -> tuple[Any, Any]:
+    def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
         """The model, with the same weights for the same seed, and its processor, after ``fetch``.
 
-        None for the model where the function makes its own.
+        ``precision``: "fp32" or "bf16", in which products are computed; weights that are trained are float32. None for
+        the model where the function makes its own.
         """
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":

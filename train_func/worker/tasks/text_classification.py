@@ -57,7 +57,7 @@ class TextClassifier:
         self._found = find_text_model(self._task, self._store, self._cache)
         return {"model": self._found.fingerprint}
 
-    def load(self, labels: tuple[str, ...]) -> tuple[Any, Any]:
+    def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
         assert self._found is not None
         names = labels or label_columns(self._task)  # a number is called as its column
         return load_classifier(self._found, names, self._seed, self._task.problem_type)

@@ -65,7 +65,7 @@ class TokenClassifier:
         self._model = self._find()
         return {"model": self._model.fingerprint}
 
-    def load(self, labels: tuple[str, ...]) -> tuple[Any, Any]:
+    def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
         from transformers import AutoModelForTokenClassification
 
         from train_func.worker.inputs.model_loading import load_model, load_tokenizer
@@ -78,7 +78,10 @@ class TokenClassifier:
                 "comes from; take a model with a tokenizer.json",
                 cause="model",
             )
-        names = {"id2label": dict(enumerate(labels)), "label2id": {name: code for code, name in enumerate(labels)}}
+        names: dict[str, Any] = {
+            "id2label": dict(enumerate(labels)),
+            "label2id": {name: code for code, name in enumerate(labels)},
+        }
         model = load_model(
             self._model, AutoModelForTokenClassification, tokenizer, self._seed, num_labels=len(labels), **names
         )

@@ -48,11 +48,11 @@ class Loading:
         _check_unchanged(self._record, found.fingerprints, "data")
         return found
 
-    def model(self) -> tuple[Any, Any]:
-        """The model and its processor."""
+    def model(self, precision: str) -> tuple[Any, Any]:
+        """The model and its processor; ``precision``: as the run's Numerics have it."""
         labels = self.rows.labels
         world.on_all_ranks(self._fetch)
-        model, self.processor = world.on_all_ranks(lambda: self.task.load(labels))
+        model, self.processor = world.on_all_ranks(lambda: self.task.load(labels, precision))
         return model, self.processor
 
     def _fetch(self) -> None:

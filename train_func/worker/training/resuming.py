@@ -18,6 +18,7 @@ from train_func.failpoint import reach
 from train_func.worker.pod import progress_mark, stop_flag
 from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import best, trainer_state, weights, world
+from train_func.worker.training.adapted import load_own_weights, own_weights
 from train_func.worker.training.audit import Coverage, check_same_plan
 from train_func.worker.training.callback_state import UnsavedState, begun_anew
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored
@@ -239,7 +240,7 @@ class ResumingTrainer(transformers.Trainer):
             return
         self.state.best_model_checkpoint = best.checkpoint_of(self)
         if world.rank() == 0:
-            held = self.accelerator.unwrap_model(self.model).state_dict()
+            held = own_weights(self.accelerator.unwrap_model(self.model))
             self._best = (self.state.global_step, {name: of.detach().cpu().clone() for name, of in held.items()})
 
     def _load_best_model(self) -> None:
@@ -247,7 +248,7 @@ class ResumingTrainer(transformers.Trainer):
             self._checkpointing.before_update()
         model = self.accelerator.unwrap_model(self.model)
         if self._best:
-            model.load_state_dict(self._best[1])
+            load_own_weights(model, self._best[1])
         weights.take_rank_zeros(model)
         self._loaded_step = best.loaded_step(self)
 

@@ -149,7 +149,7 @@ class Session:
 
         None for the model where the task names none, and the function makes its own.
         """
-        return self._loading.model()
+        return self._loading.model(self.numerics.precision)
 
     def data(self, tokenizer: Any) -> tuple[Dataset, Dataset]:
         """All training and all held-out rows, tokenised, the same on all ranks; ``row_id`` tells them apart."""

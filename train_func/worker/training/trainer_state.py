@@ -10,6 +10,7 @@ import torch
 from transformers.trainer_callback import ExportableState, TrainerCallback, TrainerState
 
 from train_func.worker.checkpoint.state import State
+from train_func.worker.training.adapted import base_sha256, has_adapters, load_own_weights, own_weights
 from train_func.worker.training.control_flags import is_of_libraries
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ _SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_
 
 def made_of(trainer: "Trainer") -> dict[str, Any]:
     """What two trainings have in common of which one can go on from the other's checkpoint, beside their plan."""
-    model = trainer.model
+    model = trainer.accelerator.unwrap_model(trainer.model)
     weights = [[name, str(of.dtype), list(of.shape), of.requires_grad] for name, of in model.named_parameters()]
-    return {"weights": weights}
+    return {"weights": weights, **({"base": base_sha256(model)} if has_adapters(model) else {})}
 
 
 def formerly_made_of(trainer: "Trainer", facts: "PlanFacts") -> dict[str, Any]:
@@ -41,7 +42,7 @@ def of_training(trainer: "Trainer") -> dict[str, Any]:
     for name in ("stateful_callbacks", "is_local_process_zero", "is_world_process_zero"):
         del kept[name]  # of each rank
     return {
-        "model": trainer.accelerator.unwrap_model(trainer.model).state_dict(),
+        "model": own_weights(trainer.accelerator.unwrap_model(trainer.model)),
         "optimizer": trainer.optimizer.state_dict(),
         "scheduler": trainer.lr_scheduler.state_dict(),
         "scaler": scaler.state_dict() if scaler else None,
@@ -97,7 +98,7 @@ def of_rank(trainer: "Trainer", used: Any, votes: list[str]) -> dict[str, Any]:
 
 def restore(trainer: "Trainer", training: dict[str, Any]) -> None:
     """Puts back weights, optimizer and schedule, when transformers has made and prepared them."""
-    trainer.accelerator.unwrap_model(trainer.model).load_state_dict(training["model"])
+    load_own_weights(trainer.accelerator.unwrap_model(trainer.model), training["model"])
     load_optimizer(trainer.optimizer, training["optimizer"])
     trainer.lr_scheduler.load_state_dict(training["scheduler"])
     if scaler := getattr(trainer.accelerator, "scaler", None):

@@ -1,0 +1,90 @@
+"""Chat tokens: only tokens of answers have labels, by any template, and the same ones on any day."""
+
+import pyarrow as pa
+import pytest
+from datasets import Dataset
+from transformers import AutoTokenizer
+
+from tests.tiny_llama import write_tiny_llama
+from train_func.errors import InvalidInput
+from train_func.worker.tasks.chat_tokens import NO_LABEL, TEMPLATE, template, tokenise_chats
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+DATED = "{{ strftime_now('%d %b %Y') }} {{ date_string }}" + CHATML
+FORGETFUL = (  # an answer is written in another way once the conversation goes on
+    "{% for m in messages %}{% if m['role'] == 'assistant' and not loop.last %}{{ 'answer: -\\n' }}{% else %}"
+    "{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tiny_llama(tmp_path_factory.mktemp("made") / "llama")
+
+
+@pytest.fixture
+def tokenizer(folder):
+    found = AutoTokenizer.from_pretrained(folder)
+    found.chat_template = TEMPLATE
+    return found
+
+
+def rows_of(*conversations):
+    roles = [["user", "assistant"] * (len(of) // 2) for of in conversations]
+    return Dataset.from_dict({"roles": roles, "contents": [*conversations], "row_id": [*range(len(conversations))]})
+
+
+def labelled(row, tokenizer):
+    return tokenizer.decode([label for label in row["labels"] if label != NO_LABEL])
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [(TEMPLATE, "a node<|end|>two pods<|end|>"), (CHATML, "a node<|im_end|>\ntwo pods<|im_end|>\n")],
+)
+def test_labels_are_the_tokens_of_all_answers_with_what_ends_them(tokenizer, tmp_path, written, expected):
+    tokenizer.chat_template = written
+    rows = rows_of(["what is it?", "a node", "how many?", "two pods"])
+    (row,) = tokenise_chats(rows, tokenizer, 256, tmp_path)
+    assert labelled(row, tokenizer) == expected
+    assert len(row["labels"]) == len(row["input_ids"]) == len(row["attention_mask"])
+    asked = template(tokenizer, add_generation_prompt=True)([{"role": "user", "content": "what is it?"}])
+    assert tokenizer.decode(row["input_ids"]).startswith(asked)
+
+
+def test_the_day_changes_nothing(tokenizer, tmp_path):
+    tokenizer.chat_template = DATED
+    (row,) = tokenise_chats(rows_of(["what?", "a node"]), tokenizer, 256, tmp_path)
+    text = tokenizer.decode(row["input_ids"])
+    assert text.startswith("26 Jul 2024 26 Jul 2024")
+
+
+def test_a_template_that_rewrites_earlier_answers_is_refused(tokenizer, tmp_path):
+    tokenizer.chat_template = FORGETFUL
+    (row,) = tokenise_chats(rows_of(["what?", "a node"]), tokenizer, 256, tmp_path)
+    assert labelled(row, tokenizer) == "a node\n"
+    with pytest.raises(InvalidInput) as refused:
+        tokenise_chats(rows_of(["what?", "a node", "which?", "that one"]), tokenizer, 256, tmp_path)
+    assert refused.value.cause == "model"
+
+
+def test_a_conversation_without_an_answer_within_the_length_is_refused_with_its_row(tokenizer, tmp_path):
+    rows = rows_of(["short?", "yes"], ["very long " * 40, "no"], ["short?", "also a node " * 40])
+    with pytest.raises(InvalidInput) as refused:
+        tokenise_chats(rows, tokenizer, 60, tmp_path)
+    assert refused.value.cause == "data"
+    assert "row 2" in str(refused.value)
+    cut = tokenise_chats(rows_of(["short?", "yes"], ["short?", "also a node " * 40]), tokenizer, 60, tmp_path)
+    assert [len(row["input_ids"]) <= 60 for row in cut] == [True, True]
+
+
+def test_another_template_gives_other_tokens_than_those_in_the_cache(tokenizer, tmp_path):
+    rows = rows_of(["what?", "a node"])
+    first = tokenise_chats(rows, tokenizer, 256, tmp_path)
+    tokenizer.chat_template = CHATML
+    assert first[0]["input_ids"] != tokenise_chats(rows, tokenizer, 256, tmp_path)[0]["input_ids"]
+    assert pa.types.is_list(first.data.table.schema.field("labels").type)

@@ -1,0 +1,101 @@
+"""Conversations: what is refused before a worker starts, and what becomes of prompts, contexts and answers."""
+
+import json
+
+import pytest
+
+from tests.tiny_llama import questions
+from train_func.errors import InvalidInput
+from train_func.tasks import CausalLM
+from train_func.worker.tasks.conversations import answers_of, split_conversations
+
+
+def written(tmp_path, rows):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def split(tmp_path, rows, **fields):
+    task = CausalLM(model="m", dataset=written(tmp_path, rows), **fields)
+    assert not task.all_faults()
+    return split_conversations(task, 0, None, tmp_path / "cache")
+
+
+def faults(tmp_path, rows, **fields):
+    with pytest.raises(InvalidInput) as refused:
+        split(tmp_path, rows, **fields)
+    assert refused.value.cause == "data"
+    return refused.value.faults
+
+
+def said(user, assistant):
+    return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
+
+
+@pytest.mark.parametrize("num_rows", [101, 40, 7])
+def test_a_prompt_and_its_answer_are_a_conversation_of_two(tmp_path, num_rows):
+    rows = questions(num_rows)
+    found = split(tmp_path, rows)
+    assert found.train.num_rows + found.held_out.num_rows == num_rows
+    for side in (found.train, found.held_out):
+        for row in side.to_pylist():
+            assert row["roles"] == ["user", "assistant"]
+            assert row["contents"] == [rows[row["row_id"]]["prompt"], rows[row["row_id"]]["completion"]]
+
+
+def test_a_context_stands_behind_the_prompt_where_there_is_one(tmp_path):
+    rows = [{"prompt": f"ask {n}", "input": f"about {n}" if n % 2 else None, "completion": str(n)} for n in range(40)]
+    found = split(tmp_path, rows, context="input")
+    for row in found.train.to_pylist():
+        number = row["row_id"]
+        assert row["contents"][0] == (f"ask {number}\n\nabout {number}" if number % 2 else f"ask {number}")
+
+
+def test_whole_conversations_are_read_from_one_column(tmp_path):
+    system = {"role": "system", "content": "be brief"}
+    rows = [{"chat": [system, *said(f"a {n}", f"b {n}"), *said(f"c {n}", f"d {n}")]} for n in range(40)]
+    found = split(tmp_path, rows, messages="chat")
+    row = found.train.to_pylist()[0]
+    assert row["roles"] == ["system", "user", "assistant", "user", "assistant"]
+    assert set(answers_of(found.train).to_pylist()) == {
+        f"{letter} {n}" for letter in "bd" for n in found.train["row_id"].to_pylist()
+    }
+
+
+def test_every_fault_of_messages_is_told_with_its_rows(tmp_path):
+    rows = [{"chat": said(f"a {n}", f"b {n}")} for n in range(40)]
+    rows[3]["chat"][0]["role"] = "human"
+    rows[5]["chat"][1]["content"] = "  "
+    rows[7]["chat"] = rows[7]["chat"][:1]
+    rows[9]["chat"][0]["content"] = None
+    found = "\n".join(faults(tmp_path, rows, messages="chat"))
+    for row in (4, 6, 8, 10):
+        assert f"row {row}" in found
+    assert "'human'" in found
+
+
+@pytest.mark.parametrize(
+    ("rows", "fields"),
+    [
+        ([{"chat": f"text {n}"} for n in range(20)], {"messages": "chat"}),
+        ([{"chat": [{"from": "user", "value": f"{n}"}]} for n in range(20)], {"messages": "chat"}),
+        ([{"question": f"a {n}", "completion": "b"} for n in range(20)], {}),
+        ([{"prompt": f"a {n}", "completion": n} for n in range(20)], {}),
+        ([{"prompt": f"a {n}", "completion": "" if n == 4 else f"b {n}"} for n in range(30)], {}),
+        ([{"prompt": "the same", "completion": "answer"} for _ in range(20)], {}),
+    ],
+    ids=["texts", "other fields", "no such column", "numbers", "an empty answer", "rows on both sides"],
+)
+def test_what_cannot_be_trained_on_is_refused(tmp_path, rows, fields):
+    assert faults(tmp_path, rows, **fields)
+
+
+def test_fields_that_exclude_each_other_are_refused():
+    task = CausalLM(model="m", dataset="d", messages="chat", completion="x", lora_alpha=3, lora_layers=("q",))
+    found = "\n".join(task.all_faults())
+    for name in ("completion=", "lora_alpha=", "lora_layers="):
+        assert name in found
+    assert CausalLM(model="m", dataset="d", prompt="a", completion="a").all_faults()
+    assert CausalLM(model="m", dataset="d", lora_rank=0).all_faults()
+    assert CausalLM(model="m", dataset="d", lora_rank=4, lora_dropout=1.0).all_faults()

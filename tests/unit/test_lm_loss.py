@@ -1,0 +1,152 @@
+"""The loss in chunks is the model's own, its gradients too; and no evaluation holds the logits of all tokens."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from tests.mounts import ROOT
+from train_func.worker.tasks import lm_loss
+from train_func.worker.tasks.chat_tokens import NO_LABEL
+from train_func.worker.tasks.token_scores import TokenScores
+
+WORDS = 97
+SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+PLAIN = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
+MODELS = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **SHAPE, **PLAIN)),
+    "tied": lambda: LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, tie_word_embeddings=True, **SHAPE, **PLAIN)),
+    "gpt2": lambda: GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=WORDS,
+            n_positions=64,
+            n_embd=32,
+            n_layer=2,
+            n_head=2,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            **PLAIN,
+        )
+    ),
+}
+
+
+def batch(num_rows=5, num_tokens=23):
+    draw = torch.Generator().manual_seed(1)
+    ids = torch.randint(2, WORDS, (num_rows, num_tokens), generator=draw)
+    labels = ids.masked_fill(torch.rand(ids.shape, generator=draw) < 0.6, NO_LABEL)
+    attention = torch.ones_like(ids)
+    attention[1, 15:] = 0
+    labels[1, 15:] = NO_LABEL
+    labels[2] = NO_LABEL  # a row without any
+    return {"input_ids": ids, "attention_mask": attention, "labels": labels}
+
+
+def pair(name):
+    made = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        made.append(MODELS[name]())
+    assert lm_loss.in_chunks(made[1])
+    return made
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("num_items", [None, 31])
+@pytest.mark.parametrize("tokens_at_once", [3, 10_000])
+def test_loss_and_gradients_are_those_of_the_whole_model(monkeypatch, name, num_items, tokens_at_once):
+    monkeypatch.setattr(lm_loss, "MOST_LOGITS", tokens_at_once * WORDS)
+    whole, chunked = pair(name)
+    given = {} if num_items is None else {"num_items_in_batch": torch.tensor(num_items)}
+    losses = []
+    for model in (whole, chunked):
+        model.train()
+        loss = model(**batch(), **given).loss
+        loss.backward()
+        losses.append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    for (_, one), (_, other) in zip(whole.named_parameters(), chunked.named_parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_evaluation_counts_tokens_and_those_that_are_right(monkeypatch, name):
+    monkeypatch.setattr(lm_loss, "MOST_LOGITS", 4 * WORDS)
+    whole, chunked = (model.eval() for model in pair(name))
+    given = batch()
+    with torch.no_grad():
+        expected, found = whole(**given), chunked(**given)
+    labels = given["labels"][:, 1:]
+    counts = labels != NO_LABEL
+    right = (expected.logits[:, :-1].argmax(-1) == labels) & counts
+    assert found.logits.shape == (3, 5)
+    assert found.logits[1].tolist() == counts.sum(1).tolist()
+    assert found.logits[2].tolist() == right.sum(1).tolist()
+    assert found.loss.item() == pytest.approx(expected.loss.item(), rel=1e-5)
+    scores = TokenScores()
+    values = scores.values(scores.count(found.logits, labels), 5)
+    assert values["perplexity"] == pytest.approx(torch.exp(expected.loss).item(), rel=1e-5)
+    assert values["token_accuracy"] == pytest.approx((right.sum() / counts.sum()).item())
+
+
+def test_without_labels_the_model_is_as_it_was():
+    whole, chunked = (model.eval() for model in pair("llama"))
+    ids = batch()["input_ids"]
+    with torch.no_grad():
+        torch.testing.assert_close(whole(input_ids=ids).logits, chunked(input_ids=ids).logits)
+    said = [model.generate(ids[:1], max_new_tokens=4, do_sample=False).tolist() for model in (whole, chunked)]
+    assert said[0] == said[1]
+
+
+def test_a_model_that_does_more_to_its_logits_keeps_its_own_loss():
+    torch.manual_seed(0)
+    shape = {**SHAPE, "num_key_value_heads": 1, "head_dim": 16}
+    model = Gemma2ForCausalLM(Gemma2Config(vocab_size=WORDS, final_logit_softcapping=0.05, **shape, **PLAIN))
+    own = model.forward
+    assert not lm_loss.in_chunks(model)
+    assert model.forward == own
+    assert TokenScores().count(torch.zeros(5, 22, WORDS), batch()["labels"]) is None
+
+
+MEASURED = """
+import sys
+from pathlib import Path
+import numpy as np, torch
+from datasets import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
+from train_func.worker import Trainer
+from train_func.worker.tasks.lm_loss import in_chunks
+from train_func.worker.tasks.token_scores import TokenScores
+folder, num_rows, WORDS, TOKENS = sys.argv[1], int(sys.argv[2]), 50_000, 512
+shape = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1)
+model = LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **shape))
+assert in_chunks(model)
+ids = np.random.default_rng(0).integers(0, WORDS, (num_rows, TOKENS))
+rows = Dataset.from_dict({"input_ids": list(ids), "labels": list(ids), "row_id": range(num_rows)})
+def collate(features):
+    return {name: torch.tensor([of[name] for of in features]) for name in ("input_ids", "labels")}
+arguments = TrainingArguments(output_dir=folder, report_to="none", use_cpu=True, per_device_eval_batch_size=8)
+trainer = Trainer(model=model, args=arguments, eval_dataset=rows, data_collator=collate)
+trainer.metric = TokenScores()
+def peak(name):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) / 1024
+trainer.evaluate(rows.select(range(8)))
+open("/proc/self/clear_refs", "w").write("5")
+held = peak("VmRSS:")
+metrics = trainer.evaluate()
+assert metrics["eval_rows"] == num_rows
+print("MB above the model:", peak("VmHWM:") - held)
+"""
+
+
+@pytest.mark.parametrize("num_rows", [24, pytest.param(1000, marks=pytest.mark.slow)])
+def test_an_evaluation_of_fifty_thousand_words_needs_less_than_300_mb_above_the_model(tmp_path, num_rows):
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(tmp_path), str(num_rows)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    print(done.stdout.splitlines()[-1])
+    assert float(done.stdout.splitlines()[-1].split()[-1]) < 300

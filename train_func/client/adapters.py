@@ -1,0 +1,106 @@
+"""Published adapters: the base model that they belong to, brought and verified, and both as one model."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from train_func.errors import InvalidInput
+from train_func.layout import CARD, MODEL_MANIFEST, PIPELINE
+from train_func.records import RunRecord
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+MERGED = "merged.json"  # beside a merged model: of which adapters it is made
+LIMIT_SECONDS = 3600  # a large base model may have to be downloaded
+
+
+def are_adapters(folder: Path) -> bool:
+    """Whether a fetched model is adapters of another one."""
+    return (folder / CONFIG).exists()
+
+
+def base_of(record: RunRecord) -> Path:
+    """The folder of the model that the run's adapters were trained on, brought to this machine where it is not here.
+
+    Raises:
+        InvalidInput: (cause "model") it cannot be found or has changed since.
+    """
+    task = record.run.task.to_dict() if record.run.task else {}
+    request = {"model": task["model"], "revision": task["model_revision"], "store": record.store}
+    done = subprocess.run(
+        [sys.executable, "-m", "train_func.worker", "base"],
+        input=json.dumps(request) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        evidence = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-15:])
+        raise InvalidInput(f"the search for {task['model']} failed (exit code {done.returncode}):\n{evidence}")
+    answer = json.loads(lines[-1])
+    if faults := answer.get("faults"):
+        raise InvalidInput([fault["message"] for fault in faults], cause=faults[0]["cause"])
+    expected = record.fingerprints.get("model", answer["fingerprint"])
+    if answer["fingerprint"] != expected:
+        raise InvalidInput(
+            f"{task['model']}, on which the adapters of {record.name} were trained, has changed since: its fingerprint "
+            f"was {expected} and is {answer['fingerprint']}; put back the model that was trained on",
+            cause="model",
+        )
+    return Path(answer["folder"])
+
+
+def merged(kind: Any, base: Path, adapters: Path) -> Any:
+    """The base model, of an auto class of transformers, with the adapters in its weights.
+
+    Raises:
+        InvalidInput: (cause "model") these are no adapters of LoRA in safetensors, or not those of this model.
+    """
+    from peft import PeftModel, get_peft_model_state_dict
+
+    try:
+        config = json.loads((adapters / CONFIG).read_text())
+        with safe_open(adapters / WEIGHTS, framework="numpy") as file:
+            names = set(file.keys())
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{adapters}: its adapters cannot be read: {error}", cause="model") from error
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        raise InvalidInput(f"{adapters}: {CONFIG} has no adapters of LoRA, the only kind that is loaded", cause="model")
+    model = kind.from_pretrained(base, use_safetensors=True, local_files_only=True, trust_remote_code=False)
+    adapted = PeftModel.from_pretrained(model, str(adapters), local_files_only=True)
+    if names != set(get_peft_model_state_dict(adapted)):
+        raise InvalidInput(f"{adapters}: {WEIGHTS} has other tensors than adapters of {base} have", cause="model")
+    return adapted.merge_and_unload()
+
+
+def write_merged(record: RunRecord, adapters: Path, to: Path) -> Path:
+    """Writes the base model with the adapters in its weights to ``to``, whole or not at all; needs torch.
+
+    Raises:
+        InvalidInput: as ``base_of`` and ``merged``; or ``to`` holds something else, which stays as it is.
+    """
+    made_of = {"run": record.name, "adapters": json.loads((adapters / MODEL_MANIFEST).read_text())["files"]}
+    if to.exists():
+        if (to / MERGED).exists() and json.loads((to / MERGED).read_text()) == made_of:
+            return to
+        raise InvalidInput(f"{to} holds something else: name a folder that is not there yet, as to=...")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = merged(AutoModelForCausalLM, base_of(record), adapters)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=to.parent, prefix=".train_func-merge-") as staging:
+        folder = Path(staging) / "model"
+        model.save_pretrained(folder)
+        AutoTokenizer.from_pretrained(adapters, local_files_only=True, trust_remote_code=False).save_pretrained(folder)
+        for name in (CARD, PIPELINE):
+            if (adapters / name).exists():
+                shutil.copyfile(adapters / name, folder / name)
+        (folder / MERGED).write_text(json.dumps(made_of))
+        folder.rename(to)
+    return to

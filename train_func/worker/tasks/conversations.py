@@ -1,0 +1,158 @@
+"""Reads, checks and divides conversations, whole ones or prompts with their answers."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from train_func.counted import counted, listed
+from train_func.errors import InvalidInput
+from train_func.storage import Store
+from train_func.tasks import CausalLM
+from train_func.worker.inputs.row_numbers import are, in_rows
+from train_func.worker.tasks.columns import is_text, missing_columns, plain
+from train_func.worker.tasks.sources import find_sources, where
+from train_func.worker.tasks.texts import overlap, text_faults
+from train_func.worker.tasks.train_eval_split import TrainEvalSplit, divide
+
+USER, ASSISTANT = "user", "assistant"
+ROLES = ("system", USER, ASSISTANT)
+BETWEEN = "\n\n"  # a prompt and its context
+
+
+def split_conversations(task: CausalLM, seed: int, store: Store | None, cache: Path) -> TrainEvalSplit:
+    """Tables with the columns ``roles`` and ``contents``, lists of texts with one for each message, and ``row_id``.
+
+    Raises:
+        InvalidInput: with every fault of the data at once.
+        StorageFailed: the store is away or denies.
+    """
+    sources = find_sources(task, tuple(_columns(task).values()), store, cache)
+    faults: list[str] = []
+    notes: list[str] = []
+    tables: dict[str, pa.Table] = {}
+    for part, table in sources.tables.items():
+        here = where(task, part)
+        wrong = missing_columns(table, here, _columns(task).items())
+        if not table.num_rows:
+            wrong.append(f"{here}: 0 rows; the {part} rows are expected there")
+        if not wrong:
+            read = _conversations if task.messages is not None else _prompted
+            tables[part], wrong, said = read(task, table, part)
+            notes += said
+        faults += wrong
+    if faults:
+        raise InvalidInput(faults, cause="data")
+    strata = {part: np.zeros(table.num_rows, dtype=np.int64) for part, table in tables.items()}
+    divided = divide(task, seed, tables, strata, num_rows=sources.num_rows, each_stratum=False)
+    wrong, said = overlap(texts_of(divided.train), texts_of(divided.held_out), divided.held_rows)
+    if wrong:
+        raise InvalidInput(wrong, cause="data")
+    return TrainEvalSplit(divided.train, divided.held_out, (), [*sources.notes, *notes, *said, *divided.notes], sources)
+
+
+def texts_of(rows: pa.Table) -> pa.ChunkedArray:
+    """The messages of each conversation as one text."""
+    return pc.binary_join(rows["contents"], pa.scalar("\n", pa.large_string()))
+
+
+def answers_of(rows: pa.Table) -> pa.Array:
+    """The answers of all conversations."""
+    roles, contents = (pc.list_flatten(rows[name].combine_chunks()) for name in ("roles", "contents"))
+    return contents.filter(pc.equal(roles, ASSISTANT))
+
+
+def _columns(task: CausalLM) -> dict[str, str]:
+    """Names of the columns that are read, by the field that names them."""
+    if task.messages is not None:
+        return {"messages": task.messages}
+    named = {"prompt": task.prompt, "context": task.context, "completion": task.completion}
+    return {field: name for field, name in named.items() if name is not None}
+
+
+def _prompted(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, list[str], list[str]]:
+    """The conversations of one prompt and one answer; faults; notes."""
+    faults: list[str] = []
+    notes: list[str] = []
+    for name in (task.prompt, task.completion):
+        wrong, said = text_faults(table, name, part)
+        faults += wrong
+        notes += said
+    if task.context is not None and not is_text(table[task.context].type):
+        faults.append(f"column {task.context!r}: {part} rows hold {table[task.context].type}, not texts")
+    if faults:
+        return table, faults, notes
+    answers = plain(table[task.completion]).combine_chunks()
+    empty = np.flatnonzero(pc.equal(pc.utf8_trim_whitespace(answers), "").to_numpy(zero_copy_only=False))
+    if len(empty):
+        faults.append(
+            f"column {task.completion!r}: {counted(len(empty), 'answer')} of the {part} rows {are(len(empty))} empty, "
+            f"{in_rows(empty)}; there is nothing to learn from them: remove these rows"
+        )
+    asked = plain(table[task.prompt]).combine_chunks()
+    if task.context is not None:
+        context = pc.fill_null(plain(table[task.context]).combine_chunks(), "")
+        is_empty = pc.equal(pc.utf8_trim_whitespace(context), "")
+        both = pc.binary_join_element_wise(asked, context, pa.scalar(BETWEEN, pa.large_string()))
+        asked = pc.if_else(is_empty, asked, both)
+    texts = pa.array(np.arange(2 * len(answers)).reshape(2, -1).T.ravel())  # question, answer, question, answer
+    contents = pa.concat_arrays([asked, answers]).take(texts)
+    roles = pa.array([USER, ASSISTANT] * len(answers), pa.large_string())
+    return _table(roles, contents, np.arange(len(answers) + 1) * 2), faults, []
+
+
+def _conversations(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, list[str], list[str]]:
+    """The conversations of a column of lists; faults; no notes."""
+    name, values = task.messages, table[task.messages].combine_chunks()
+    kind = values.type
+    expected = 'a list of {"role": "user", "content": "..."} is expected in each row'
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not is_list or not pa.types.is_struct(kind.value_type):
+        return table, [f"column {name!r}: {part} rows hold {kind}; {expected}"], []
+    fields = [kind.value_type.field(at) for at in range(kind.value_type.num_fields)]
+    lacking = [of for of in ("role", "content") if not any(f.name == of and is_text(f.type) for f in fields)]
+    if lacking:
+        has = listed([f"{f.name} ({f.type})" for f in fields])
+        fault = f"column {name!r}: messages of the {part} rows have no text {listed(lacking)}, but {has}; {expected}"
+        return table, [fault], []
+    lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+    messages = values.flatten()
+    roles, contents = (plain(pa.chunked_array([messages.field(of)])).combine_chunks() for of in ("role", "content"))
+    bounds = np.append(0, np.cumsum(lengths))
+    made = _table(pc.fill_null(roles, ""), pc.fill_null(contents, ""), bounds)
+    return made, _message_faults(name or "", part, roles, contents, bounds), []
+
+
+def _message_faults(name: str, part: str, roles: pa.Array, contents: pa.Array, bounds: np.ndarray) -> list[str]:
+    row_of = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+
+    def rows(mask: pa.Array) -> np.ndarray:
+        return np.unique(row_of[pc.fill_null(mask, False).to_numpy(zero_copy_only=False)])
+
+    is_answer = pc.equal(roles, ASSISTANT)
+    known = pc.is_in(roles, value_set=pa.array(ROLES, pa.large_string()))
+    unknown = rows(pc.invert(known))
+    blank = rows(pc.and_(is_answer, pc.fill_null(pc.equal(pc.utf8_trim_whitespace(contents), ""), True)))
+    null = rows(pc.and_(pc.invert(is_answer), pc.is_null(contents)))
+    without = np.setdiff1d(np.arange(len(bounds) - 1), rows(is_answer))
+    others = listed(sorted({str(of) for of in pc.unique(roles).to_pylist()} - set(ROLES)), show=repr)
+    found = {
+        f"a role other than {', '.join(ROLES)} ({others}); rename it, or remove these rows": unknown,
+        "an answer that is empty or null; there is nothing to learn from it: remove it": blank,
+        "a message whose content is null; write a text": null,
+        f"no message of the role {ASSISTANT!r}; there is nothing to learn from them: remove them": without,
+    }
+    return [
+        f"column {name!r}: {counted(len(where_found), 'row')} of the {part} rows with {what.partition(';')[0]}, "
+        f"{in_rows(where_found)};{what.partition(';')[2]}"
+        for what, where_found in found.items()
+        if len(where_found)
+    ]
+
+
+def _table(roles: pa.Array, contents: pa.Array, bounds: np.ndarray) -> pa.Table:
+    """``bounds``: where in the messages each conversation begins, and the last ends."""
+    offsets = pa.array(bounds, pa.int64())
+    lists = {"roles": roles, "contents": contents}
+    return pa.table({name: pa.LargeListArray.from_arrays(offsets, of) for name, of in lists.items()})

@@ -1,0 +1,113 @@
+"""The loss of a causal language model, computed of its labelled tokens alone and a chunk at a time.
+
+transformers' own computes the logits of every token at once: of 8 rows of 512 tokens and 128,000 words 2 GB, and as
+much again for each of its steps.
+"""
+
+from collections.abc import Iterator
+from functools import partial, wraps
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from train_func.worker.tasks.chat_tokens import NO_LABEL
+
+MOST_LOGITS = 2**23  # of a chunk: 32 MB in float32
+CLOSE = {torch.float32: 1e-4, torch.float64: 1e-6}  # relative; of other types 2e-2
+TRIED = (2, 8)  # rows and tokens of the trial
+
+
+def in_chunks(model: Any) -> bool:
+    """Makes the model compute its loss in chunks; False where that is not the loss it has, and it stays as it was.
+
+    In a training forward it returns the loss alone. Without gradients, where labels are given, ``logits`` are of shape
+    (3, rows): the sum of the losses, the number of labelled tokens, and how many of those are the most likely ones.
+    Without labels it is as before.
+    """
+    decoder, head = _decoder(model), model.get_output_embeddings()
+    if decoder is None or head is None:
+        return False
+    whole = model.forward
+
+    @wraps(whole)
+    def forward(input_ids: Any = None, *args: Any, labels: Any = None, **others: Any) -> Any:
+        if labels is None or args:
+            return whole(input_ids, *args, labels=labels, **others)
+        num_items = others.pop("num_items_in_batch", None)
+        for name in ("logits_to_keep", "use_cache", "return_dict"):
+            others.pop(name, None)
+        found = decoder(input_ids=input_ids, use_cache=False, **others)
+        return _measured(found[0], labels, model.get_output_embeddings(), num_items)
+
+    if not _is_close(model, whole, forward):
+        return False
+    model.forward = forward
+    return True
+
+
+def _decoder(model: Any) -> Any:
+    """The model without its head."""
+    found = getattr(model, model.base_model_prefix, None)
+    return found if isinstance(found, nn.Module) and found is not model else None
+
+
+def _measured(hidden: torch.Tensor, labels: torch.Tensor, head: nn.Module, num_items: Any) -> CausalLMOutputWithPast:
+    wanted = labels[:, 1:].to(hidden.device)
+    rows, places = wanted.ne(NO_LABEL).nonzero(as_tuple=True)
+    hidden, wanted = hidden[rows, places], wanted[rows, places]
+    num_tokens = max(len(wanted), 1)
+    divisor = num_tokens if num_items is None else num_items
+    if torch.is_grad_enabled():
+        chunks = list(_chunks(hidden, wanted, head))
+        if len(chunks) == 1:
+            return CausalLMOutputWithPast(loss=_loss(head, *chunks[0]) / divisor)
+        # The logits of each chunk are computed again for its gradients, and never held for all of them.
+        again = partial(checkpoint, _loss, head, use_reentrant=False, preserve_rng_state=False)
+        parts = [again(*chunk) for chunk in chunks]
+        return CausalLMOutputWithPast(loss=torch.stack(parts).sum() / divisor)
+    scores = hidden.new_zeros((3, len(labels)), dtype=torch.float32)
+    begin = 0
+    for part, of in _chunks(hidden, wanted, head):
+        logits = head(part).float()
+        each = torch.stack(
+            [
+                cross_entropy(logits, of, reduction="none"),
+                torch.ones_like(of, dtype=torch.float32),
+                (logits.argmax(-1) == of).float(),
+            ]
+        )
+        scores.index_add_(1, rows[begin : begin + len(of)], each)
+        begin += len(of)
+    return CausalLMOutputWithPast(loss=scores[0].sum() / divisor, logits=scores)
+
+
+def _chunks(hidden: torch.Tensor, wanted: torch.Tensor, head: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    num_words = len(cast(torch.Tensor, head.weight))
+    size = max(1, MOST_LOGITS // num_words)
+    return zip(torch.split(hidden, size), torch.split(wanted, size), strict=True)
+
+
+def _loss(head: nn.Module, hidden: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(head(hidden).float(), wanted, reduction="sum")
+
+
+def _is_close(model: Any, whole: Any, forward: Any) -> bool:
+    """Whether both give the same loss: some models scale their logits, or add to the loss."""
+    generator = torch.Generator().manual_seed(0)
+    device = next(model.parameters()).device
+    ids = torch.randint(0, int(model.config.get_text_config().vocab_size), TRIED, generator=generator).to(device)
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            expected, found = (call(input_ids=ids, labels=ids).loss for call in (whole, forward))
+    except (TypeError, AttributeError, RuntimeError):
+        return False
+    finally:
+        model.train(was_training)
+    relative = CLOSE.get(next(model.parameters()).dtype, 2e-2)
+    return expected is not None and bool((found - expected).abs() <= relative * expected.abs())
