@@ -91,11 +91,10 @@ def _loaded(folder: Path, base: Path | None, task: str) -> tuple[Any, dict[str, 
 
     of_task = PIPELINE_REGISTRY.check_task(task)[1]
     rules = {"local_files_only": True, "trust_remote_code": False}
-    parts = {}
-    if of_task["impl"]._load_tokenizer:
-        parts["tokenizer"] = AutoTokenizer.from_pretrained(folder, **rules)
-    if of_task["impl"]._load_image_processor:  # by Pillow, as it was trained
-        parts["image_processor"] = AutoImageProcessor.from_pretrained(folder, backend="pil", **rules)
+    if of_task["type"] == "image":  # by Pillow, as it was trained
+        parts = {"image_processor": AutoImageProcessor.from_pretrained(folder, backend="pil", **rules)}
+    else:
+        parts = {"tokenizer": AutoTokenizer.from_pretrained(folder, **rules)}
     (kind, *_) = of_task["pt"]
     if base is not None:
         return merged(kind, base, folder), parts, {"missing_keys": []}

@@ -24,6 +24,7 @@ from train_func.worker.tasks.image_decoding import checked
 
 VERSION = 1  # of what is stored; to be raised when the same input gives something else
 BATCH = 256  # images read at once
+LOSSLESS = ("RGB", "P", "L", "1")  # modes of Pillow that are the same in RGB
 SCHEMA = pa.schema([("image", STORED), ("sha256", pa.string())])
 
 
@@ -143,7 +144,7 @@ def check_each(kept: KeptImages, part: str, cache: Path) -> list[str]:
         target.write_text(json.dumps(modes))
 
     modes = json.loads(entry(cache, f"images/{kept.key}.json", write).read_text())
-    others = {mode: number for mode, number in modes.items() if mode != "RGB"}
+    others = {mode: number for mode, number in modes.items() if mode not in LOSSLESS}
     if not others:
         return []
     shown = ", ".join(f"{number} of mode {mode}" for mode, number in sorted(others.items()))

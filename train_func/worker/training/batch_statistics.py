@@ -126,13 +126,17 @@ class _Layer:
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self.buffers: tuple[torch.Tensor, torch.Tensor] = (module.running_mean, module.running_var)
         self.momentum: float | None = module.momentum
         """None: the buffers are the mean of all that there were."""
         self._counts: bool | None = None
         """Of the micro-batch that is worked on; None between two."""
         self._restore: Any = None
         self._is_aside = False
+
+    @property
+    def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Read anew each time: what prepares a model for several ranks may put others in their place."""
+        return self.module.running_mean, self.module.running_var
 
     def begin(self, *, counts: bool) -> None:
         self._counts, self.num_calls = counts, 0
