@@ -50,3 +50,26 @@ def small_causal_lm(folder: str | Path, texts: list[str], seed: int = 0) -> str:
     with contextlib.suppress(OSError):  # another process was quicker, and has made the same
         part.rename(folder)
     return str(folder)
+
+
+def small_resnet(folder: str | Path, size: int = 48, seed: int = 0) -> str:
+    """A ResNet of 80 thousand weights that knows nothing, and an image processor for ``size`` by ``size`` pixels.
+
+    Returns ``folder``, which is left as it is where it has a model already.
+    """
+    import torch
+    from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessorPil
+
+    folder = Path(folder)
+    if folder.exists():
+        return str(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=folder.parent))
+    shape = {"embedding_size": 16, "hidden_sizes": [16, 32, 64], "depths": [1, 1, 1], "layer_type": "basic"}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        ResNetForImageClassification(ResNetConfig(**shape)).save_pretrained(part)
+    ViTImageProcessorPil(size={"height": size, "width": size}).save_pretrained(part)
+    with contextlib.suppress(OSError):  # another process was quicker, and has made the same
+        part.rename(folder)
+    return str(folder)

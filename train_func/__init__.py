@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from train_func.client.twin.local import Local
     from train_func.errors import InvalidInput, JobFailed, JobNotFound, SourceRefused, StorageFailed, TrainFuncError
     from train_func.run import Run
-    from train_func.tasks import CausalLM, TextClassification, TokenClassification
+    from train_func.tasks import CausalLM, ImageClassification, TextClassification, TokenClassification
 
 
 _HOMES = {
     "Run": "train_func.run",
     "TextClassification": "train_func.tasks",
     "TokenClassification": "train_func.tasks",
+    "ImageClassification": "train_func.tasks",
     "CausalLM": "train_func.tasks",
     "submit": "train_func.client.submit",
     "attach": "train_func.client.attach",
@@ -44,6 +45,7 @@ __version__ = version.VERSION
 __all__ = [
     "CausalLM",
     "Cluster",
+    "ImageClassification",
     "InvalidInput",
     "Job",
     "JobFailed",

@@ -219,8 +219,10 @@ def name_of(
         "workers": None if run.task else run.workers,
         **({"packages": dict(packages)} if packages else {}),
     }
-    inputs = [str(getattr(run.task, name)) for name in run.task.inputs[:2]] if run.task else []
-    named = inputs or [type(run.task).__name__ if run.task else function]
+    inputs = [getattr(run.task, name) for name in run.task.inputs[:2]] if run.task else []
+    named = [str(address) for address in inputs if address is not None] or [
+        type(run.task).__name__ if run.task else function
+    ]
     readable = run.name or "-".join(map(_slug, named))[:DERIVED_LENGTH].strip("-")
     return f"{readable}-{hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]}"
 

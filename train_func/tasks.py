@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from train_func.task import Task
-from train_func.validity import brief, column_names_fault, names_fault, text_fault, whole_fault
+from train_func.task_faults import row_faults, same_column_faults, shared_faults
+from train_func.validity import brief, column_names_fault, flag_fault, text_fault, whole_fault
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from pandas import DataFrame
 
-_DATASET = (
-    "a non-empty text or a Path is expected (a file, a folder, a Hub id, an address), a pandas DataFrame or a "
-    "datasets.Dataset"
-)
 SINGLE, SEVERAL, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 PROBLEM_TYPES = (SINGLE, SEVERAL, REGRESSION)
 
@@ -62,7 +58,7 @@ class TextClassification(Task):
 
     def faults(self, unsaved: frozenset[str]) -> list[str]:
         """What is wrong with the fields."""
-        found = [*_shared_faults(self, unsaved), text_fault("text", self.text), *_label_faults(self)]
+        found = [*shared_faults(self, unsaved), text_fault("text", self.text), *_label_faults(self)]
         if self.text_pair is not None:
             found.append(text_fault("text_pair", self.text_pair))
         if self.problem_type not in PROBLEM_TYPES:
@@ -132,7 +128,7 @@ class TokenClassification(Task):
 
     def faults(self, unsaved: frozenset[str]) -> list[str]:
         """What is wrong with the fields."""
-        found = [*_shared_faults(self, unsaved), text_fault("tokens", self.tokens), text_fault("tags", self.tags)]
+        found = [*shared_faults(self, unsaved), text_fault("tokens", self.tokens), text_fault("tags", self.tags)]
         if isinstance(self.tokens, str) and self.tokens == self.tags:
             found.append(f"tokens and tags are both {self.tokens!r}: two different columns are expected")
         return [fault for fault in found if fault]
@@ -186,7 +182,7 @@ class CausalLM(Task):
 
     def faults(self, unsaved: frozenset[str]) -> list[str]:
         """What is wrong with the fields."""
-        found = [*_shared_faults(self, unsaved), *_adapter_faults(self)]
+        found = [*shared_faults(self, unsaved), *_adapter_faults(self)]
         default = {f.name: f.default for f in fields(self)}
         if self.messages is None:
             found += [text_fault("prompt", self.prompt), text_fault("completion", self.completion)]
@@ -219,38 +215,58 @@ def _adapter_faults(task: CausalLM) -> list[str | None]:
     return found
 
 
-def same_column_faults(columns: Mapping[str, str | None]) -> list[str]:
-    """Every two fields of ``columns``, by name, that name the same column."""
-    named = [(field, name) for field, name in columns.items() if isinstance(name, str)]
-    return [
-        f"{other} and {field} are both {name!r}: two different columns are expected"
-        for number, (field, name) in enumerate(named)
-        for other, same in named[:number]
-        if name == same
-    ]
+@dataclass(frozen=True, kw_only=True)
+class ImageClassification(Task):
+    """Every image has one class.
+
+    The fields are checked with those of the Run, all at once.
+    """
+
+    worker: ClassVar[str] = "train_func.worker.tasks.image_classification:ImageClassifier"
+    inputs: ClassVar[tuple[str, ...]] = ("model", "dataset", "held_out")
+    splits: ClassVar[tuple[str, ...]] = ("held_out",)
+    tables: ClassVar[tuple[str, ...]] = ("dataset", "held_out")
+
+    model: str | None
+    """Hub id, folder, store or package address; None: the function makes a module of its own."""
+    dataset: str | DataFrame | Dataset
+    """Folder with a folder per class, parquet file, Hub id, saved ``datasets`` folder, store address or Dataset."""
+    model_revision: str = "main"
+    """Branch, tag or commit of a Hub model."""
+    dataset_revision: str = "main"
+    """Branch, tag or commit of a Hub dataset."""
+    subset: str | None = None
+    """Configuration of a Hub dataset that has several."""
+    image: str = "image"
+    """Column with the images as they are in their files: bytes, or what ``datasets`` calls Image."""
+    label: str = "label"
+    """Column with the class; in a folder with a folder per class it is called label."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes, in the order of the integer labels 0, 1, ...; empty: the values themselves."""
+    held_out: float | str | DataFrame | Dataset = 0.2
+    """Share of the rows kept for evaluation, the name of a split, or a file, folder, DataFrame or Dataset."""
+    samples: int | None = None
+    """Use only so many rows, drawn with the seed."""
+    size: int | None = None
+    """Height and width of what a module of the function's own is given; those of a ``model`` are its own."""
+    augment: bool = True
+    """Train on random parts of the images, half of them mirrored; False: on what held-out images are measured by."""
+
+    def faults(self, unsaved: frozenset[str]) -> list[str]:
+        """What is wrong with the fields."""
+        found = [text_fault("image", self.image), text_fault("label", self.label), *row_faults(self, unsaved)]
+        if isinstance(self.image, str) and self.image == self.label:
+            found.append(f"image and label are both {self.image!r}: two different columns are expected")
+        if self.model is not None:
+            found += [text_fault(name, getattr(self, name)) for name in ("model", "model_revision")]
+            if self.size is not None:
+                found.append(f"size={brief(self.size)}: model={brief(self.model)} has its own; leave size out")
+        else:
+            found.append(whole_fault("size", self.size, 8, 4096))
+            if self.model_revision != "main":
+                found.append(f"model_revision={brief(self.model_revision)}: there is no model; leave it out")
+        found.append(flag_fault("augment", self.augment))
+        return [fault for fault in found if fault]
 
 
-def _shared_faults(
-    task: TextClassification | TokenClassification | CausalLM, unsaved: frozenset[str]
-) -> list[str | None]:
-    """Of the fields that every task with a model and rows has."""
-    found = [text_fault(name, getattr(task, name)) for name in ("model", "model_revision", "dataset_revision")]
-    found += [text_fault("dataset", task.dataset, _DATASET)] if "dataset" not in unsaved else []
-    found.append(text_fault("subset", task.subset) if task.subset is not None else None)
-    if not isinstance(task, CausalLM):
-        found.append(names_fault("labels", task.labels, "('negative', 'positive')"))
-    found.append(_held_out(task.held_out) if "held_out" not in unsaved else None)
-    found.append(whole_fault("samples", task.samples, 2, 10**12) if task.samples is not None else None)
-    found.append(whole_fault("max_length", task.max_length, 4, 1_000_000))
-    return found
-
-
-def _held_out(share: object) -> str | None:
-    if isinstance(share, str):
-        return text_fault("held_out", share)
-    if isinstance(share, (int, float)) and not isinstance(share, bool) and 0 < share < 1:
-        return None
-    return f"held_out={brief(share)}: a share between 0 and 1, the name of a split, a file or a table is expected"
-
-
-TASKS: tuple[type[Task], ...] = (TextClassification, TokenClassification, CausalLM)
+TASKS: tuple[type[Task], ...] = (TextClassification, TokenClassification, CausalLM, ImageClassification)

@@ -19,6 +19,11 @@ def whole_fault(name: str, value: object, low: int, high: int | None = None) -> 
     return f"{name}={brief(value)}: a whole number {limits} is expected"
 
 
+def flag_fault(name: str, value: object) -> str | None:
+    """True or False is expected."""
+    return None if isinstance(value, bool) else f"{name}={brief(value)}: True or False is expected"
+
+
 def text_fault(name: str, value: object, expected: str = "a non-empty text is expected") -> str | None:
     """A text that is not empty, holds no secret, and is no address that lost a slash in a Path."""
     if not (isinstance(value, str) and value.strip()):

@@ -124,7 +124,7 @@ def train_stock(tuner, tokenizer, encoded, plan, folder):
         small.arguments_of(folder, num_train_epochs=1, **CONSTANT),
         batches=[batches[step] for step in sorted(batches)],
         train_dataset=encoded.remove_columns("row_id"),
-        data_collator=tuner.collator(tokenizer),
+        data_collator=tuner.collator(tokenizer, training=True),
     )
     trainer.train()
     return {"losses": trainer.losses, "adapters": {name: of.numpy() for name, of in adapters_of(model).items()}}

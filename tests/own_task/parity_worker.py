@@ -57,7 +57,7 @@ class ParityWorker:
 
         return rows.map(bits, remove_columns=["number"])
 
-    def collator(self, processor):
+    def collator(self, processor, *, training):
         return stack
 
     def num_items(self, inputs, num_rows):

@@ -97,7 +97,9 @@ def test_batches_are_padded_with_what_no_loss_counts(half, model):
     task = half(sentences(40))
     tokenizer = AutoTokenizer.from_pretrained(model)
     encoded = task.encode(task.rows().train, tokenizer)
-    batch = task.collator(tokenizer)([{name: row[name] for name in row if name != "row_id"} for row in encoded])
+    batch = task.collator(tokenizer, training=True)(
+        [{name: row[name] for name in row if name != "row_id"} for row in encoded]
+    )
     assert batch["labels"].shape == batch["input_ids"].shape
     assert batch["labels"].dtype == torch.int64
     assert set(batch["labels"][batch["attention_mask"] == 0].tolist()) == {-100}

@@ -54,7 +54,7 @@ def ready(folder: Path, base: Path | None = None) -> "Pipeline":
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model, tokenizer, report = _loaded(folder, base, options["task"])
+        model, parts, report = _loaded(folder, base, options["task"])
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         text = str(error).strip().partition("\n")[0]
         raise _refused(folder, f"transformers cannot load it: {type(error).__name__}: {text[:300]}") from error
@@ -63,7 +63,7 @@ def ready(folder: Path, base: Path | None = None) -> "Pipeline":
             logging.enable_progress_bar()
     if missing := sorted(report["missing_keys"]):  # transformers would make them up
         raise _refused(folder, f"{len(missing)} tensors of it are not in it, such as {missing[0]}")
-    return pipeline(**{**options, "model": model, "tokenizer": tokenizer, "trust_remote_code": False})
+    return pipeline(**{**options, **parts, "model": model, "trust_remote_code": False})
 
 
 def _options(folder: Path) -> dict[str, Any]:
@@ -79,20 +79,27 @@ def _options(folder: Path) -> dict[str, Any]:
         found = {}
     if isinstance(found.get("task"), str):
         return found
+    if path.exists() and path.read_text().strip() == "{}":
+        raise _refused(folder, "the function has made a module of its own, and there is no pipeline for it")
     raise _refused(folder, f"{PIPELINE} is no object of plain options with the task of a pipeline")
 
 
-def _loaded(folder: Path, base: Path | None, task: str) -> tuple[Any, Any, dict[str, Any]]:
-    from transformers import AutoTokenizer
+def _loaded(folder: Path, base: Path | None, task: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """The model, what turns texts or images into what it takes, and what transformers reports of the weights."""
+    from transformers import AutoImageProcessor, AutoTokenizer
     from transformers.pipelines import PIPELINE_REGISTRY
 
-    (kind, *_) = PIPELINE_REGISTRY.check_task(task)[1]["pt"]
+    of_task = PIPELINE_REGISTRY.check_task(task)[1]
     rules = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = AutoTokenizer.from_pretrained(folder, **rules)
+    if of_task["type"] == "image":  # by Pillow, as it was trained
+        parts = {"image_processor": AutoImageProcessor.from_pretrained(folder, backend="pil", **rules)}
+    else:
+        parts = {"tokenizer": AutoTokenizer.from_pretrained(folder, **rules)}
+    (kind, *_) = of_task["pt"]
     if base is not None:
-        return merged(kind, base, folder), tokenizer, {"missing_keys": []}
+        return merged(kind, base, folder), parts, {"missing_keys": []}
     model, report = kind.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **rules)
-    return model, tokenizer, report
+    return model, parts, report
 
 
 def _refused(folder: Path, why: str) -> InvalidInput:

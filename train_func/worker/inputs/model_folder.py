@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "bpe.codes")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -43,6 +44,7 @@ class ModelUse:
     """Which model to take instead of one of another type, for messages."""
     max_length: int | None
     """Tokens of the longest text that the model is given; None where it is given none, and needs no tokenizer."""
+    needs_image_processor: bool = False
 
 
 def is_loaded(name: str) -> bool:
@@ -62,6 +64,11 @@ def judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> 
         sizes: bytes of all its files by name, also of weights that are not in ``folder`` yet.
     """
     faults = _missing(where, sizes, needs_tokenizer=use.max_length is not None)
+    if use.needs_image_processor and sizes and not set(IMAGE_PROCESSORS) & set(sizes):
+        faults.append(
+            f"{where}: no {IMAGE_PROCESSORS[0]}: it says how images become numbers; save the model's image processor "
+            "beside it with processor.save_pretrained"
+        )
     config, wrong = _config(folder, where, use) if CONFIG in sizes else ({}, [])
     faults += wrong
     faults += _wrong_shards(folder, where, sizes) if INDEX in sizes else []

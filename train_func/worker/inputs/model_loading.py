@@ -42,6 +42,23 @@ def load_tokenizer(found: FoundModel, *, of_words: bool = False) -> Any:
     return tokenizer
 
 
+def load_image_processor(found: FoundModel) -> Any:
+    """The image processor, which works with Pillow wherever it runs, so that images become the same numbers.
+
+    Raises:
+        InvalidInput: it cannot be loaded.
+    """
+    from transformers import AutoImageProcessor
+
+    try:
+        with _quiet():
+            return AutoImageProcessor.from_pretrained(
+                found.folder, backend="pil", local_files_only=True, trust_remote_code=False
+            )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _unloadable(found, error) from error
+
+
 def _byte_levels(tokenizer: Any) -> list[Any]:
     """The steps of a tokenizer that turn texts into bytes and put no space before the first word."""
     whole: Any = tokenizer.backend_tokenizer.pre_tokenizer if tokenizer.is_fast else None
@@ -124,7 +141,9 @@ def _refuse_random_parts(found: FoundModel, model: Any, report: dict[str, Any], 
     encoder = f"{model.base_model_prefix}." if may_head_be_new else ""
     changed = [entry[0] for entry in report["mismatched_keys"]]
     new = sorted(
-        name for name in (*report["missing_keys"], *changed) if name.startswith(encoder) and "pooler" not in name
+        name
+        for name in (*report["missing_keys"], *changed)
+        if name.startswith(encoder) and "pooler" not in name and not name.endswith("num_batches_tracked")
     )
     if new:
         raise InvalidInput(

@@ -18,6 +18,7 @@ from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.conll import read_conll
 from train_func.worker.inputs.delimited import read_csv, read_tsv
 from train_func.worker.inputs.encoding import EXCEL, encoding_fault
+from train_func.worker.inputs.image_folder import images_in, read_image_folder
 from train_func.worker.inputs.jsonrows import read_json
 from train_func.worker.inputs.locate import DATA_SUFFIXES, LocalFiles, Wanted, locate
 
@@ -64,8 +65,8 @@ def read(
     """The rows of a data set, to look at: those to train on, or those of ``split``.
 
     Args:
-        dataset: as a Run takes it: Hub id, csv/tsv/json/jsonl/parquet/conll file, saved ``datasets`` folder, store or
-            package address, DataFrame or ``datasets.Dataset``.
+        dataset: as a Run takes it: Hub id, csv/tsv/json/jsonl/parquet/conll file, saved ``datasets`` folder, folder
+            with a folder of images per class, store or package address, DataFrame or ``datasets.Dataset``.
 
     Raises:
         InvalidInput: what cannot be found or read, with file, row and remedy.
@@ -103,7 +104,7 @@ def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: 
     if faults:
         raise InvalidInput(faults, cause="data")
     if place.is_dir():
-        return _saved_folder(wanted, place, cache)
+        return _folder(wanted, place, cache)
     tables, sha256 = {"all": _read_file(wanted, place)}, fingerprint.of_file(place, cache)
     return Source(str(place), tables, sha256, local=LocalFiles.found(wanted, place, {"": sha256}, sha256))
 
@@ -146,15 +147,24 @@ def _read_parquet(path: Path) -> pa.Table:
         raise InvalidInput(f"{path}: not a whole Parquet file: {error}; write or copy it again", cause="data") from None
 
 
-def _saved_folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
+def _folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
     names = sorted(path.name for path in folder.iterdir())
-    if not {"dataset_info.json", "dataset_dict.json"} & set(names):
-        files = [name for name in names if name.lower().endswith(DATA_SUFFIXES)]
-        hint = f"; name one of its files: {', '.join(files[:5])}" if files else ""
-        raise wanted.fault(
-            f"the folder was not saved by datasets' save_to_disk: it has neither dataset_info.json nor "
-            f"dataset_dict.json{hint}"
-        )
+    if {"dataset_info.json", "dataset_dict.json"} & set(names):
+        return _saved_folder(wanted, folder, cache)
+    if images := images_in(folder):
+        read = read_image_folder(wanted, folder, images)
+        parts = fingerprint.of_each(folder, read.files, cache)
+        sha256 = fingerprint.of_parts(parts)
+        return Source(str(folder), read.splits, sha256, read.notes, LocalFiles.found(wanted, folder, parts, sha256))
+    files = [name for name in names if name.lower().endswith(DATA_SUFFIXES)]
+    hint = f"; name one of its files: {', '.join(files[:5])}" if files else ""
+    raise wanted.fault(
+        "the folder was not saved by datasets' save_to_disk: it has neither dataset_info.json nor "
+        f"dataset_dict.json; and it holds no images, in a folder per class{hint}"
+    )
+
+
+def _saved_folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
     from train_func.worker.inputs.hub_dataset import read_saved
 
     files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]

@@ -100,7 +100,7 @@ class CausalLMTuner:
 
         return tokenise_chats(rows, processor, self._task.max_length, self._cache)
 
-    def collator(self, processor: Any) -> Any:
+    def collator(self, processor: Any, *, training: bool) -> Any:
         from transformers import DataCollatorForSeq2Seq
 
         if (given := processor or self._tokenizer) is None:

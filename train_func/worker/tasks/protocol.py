@@ -144,14 +144,19 @@ class WorkerTask(Protocol):
     def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
         """The model, with the same weights for the same seed, and its processor, after ``fetch``.
 
-        ``precision``: "fp32" or "bf16", in which products are computed; weights that are trained are float32.
+        ``precision``: "fp32" or "bf16", in which products are computed; weights that are trained are float32. None for
+        the model where the function makes its own.
         """
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
         """The rows as the model takes them, with their ``row_id``; their ``input_ids`` tell how long they are."""
 
-    def collator(self, processor: Any) -> Any:
-        """Makes one batch of encoded rows, unless the function gives Trainer another; None: that of transformers."""
+    def collator(self, processor: Any, *, training: bool) -> Any:
+        """Makes one batch of encoded rows, unless the function gives another; None: that of transformers.
+
+        ``training``: whether of rows to train on, which it may change at random; held-out rows stay as they are. What
+        it draws from the generators of random, numpy and torch depends on the place in the plan alone.
+        """
 
     def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
         """The weight of a batch in its step, the sum of those of its rows; None: its labels, or its rows."""
@@ -163,7 +168,10 @@ class WorkerTask(Protocol):
         """
 
     def pipeline(self) -> Mapping[str, Any]:
-        """``task`` and other options of transformers.pipeline by which the published model is used, plain JSON."""
+        """``task`` and other options of transformers.pipeline by which the published model is used, plain JSON.
+
+        Empty where there is none for it.
+        """
 
     def card(self, labels: tuple[str, ...]) -> str:
         """The text of README.md beside the model."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from train_func.counted import listed
 from train_func.tasks import REGRESSION, SEVERAL, TextClassification
 from train_func.worker.inputs.reader import class_names
 from train_func.worker.tasks import labels
@@ -67,6 +68,28 @@ def classes_in(column: pa.ChunkedArray) -> set[int]:
     if pa.types.is_list(column.type):
         return set(np.flatnonzero(_matrix(column).any(axis=0)).tolist())
     return set() if pa.types.is_floating(column.type) else set(np.unique(column.to_numpy()).tolist())
+
+
+def missing_classes(
+    train: pa.ChunkedArray, held_out: pa.ChunkedArray, names: tuple[str, ...], *, each_is_learnt: bool
+) -> tuple[list[str], list[str]]:
+    """Faults and notes of classes that only one side has; ``each_is_learnt``: whether a fault where none is trained."""
+    trained, measured = classes_in(train), classes_in(held_out)
+    faults, notes = [], []
+    if missing := listed([names[code] for code in sorted(measured - trained)], show=repr):
+        said = f"no training row for classes of the held-out rows: {missing}"
+        if each_is_learnt:
+            faults.append(f"{said}: use more samples, or hold out other rows")
+        else:
+            notes.append(f"{said}: the model cannot learn them")
+    if missing := listed([names[code] for code in sorted(trained - measured)], show=repr):
+        notes.append(f"no held-out row for classes that are trained: {missing}: they are not measured")
+    return faults, notes
+
+
+def majority_baseline(train: np.ndarray, held_out: np.ndarray) -> float:
+    """The share of the held-out rows that have the most frequent class of those to train on."""
+    return float(np.mean(held_out == np.bincount(train).argmax()))
 
 
 def combinations_in(column: pa.ChunkedArray, names: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:

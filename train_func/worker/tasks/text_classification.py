@@ -15,6 +15,7 @@ from train_func.worker.tasks.accuracy import Accuracy
 from train_func.worker.tasks.label_scores import LabelScores
 from train_func.worker.tasks.number_errors import NumberErrors
 from train_func.worker.tasks.protocol import Findings, Metric, Rows
+from train_func.worker.tasks.targets import majority_baseline
 from train_func.worker.tasks.text_rows import label_columns, split_rows
 from train_func.worker.tasks.texts import length_notes
 from train_func.worker.tasks.train_eval_split import TrainEvalSplit
@@ -66,7 +67,7 @@ class TextClassifier:
 
         return tokenise(rows, processor, self._task.max_length, self._cache)
 
-    def collator(self, processor: Any) -> Any:
+    def collator(self, processor: Any, *, training: bool) -> Any:
         return None
 
     def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
@@ -128,8 +129,7 @@ def _target_summary(problem_type: str, data: TrainEvalSplit) -> str:
     train, held_out = data.train["label"], data.held_out["label"]
     classes = listed(data.labels, MOST_CLASSES)
     if problem_type == SINGLE:
-        most = np.bincount(train.to_numpy()).argmax()
-        right = float(np.mean(held_out.to_numpy() == most))
+        right = majority_baseline(train.to_numpy(), held_out.to_numpy())
         return f"{len(data.labels)} classes: {classes} (majority-class baseline: {right:.0%} right)"
     if problem_type == SEVERAL:
         per_row = float(np.sum(train.combine_chunks().flatten().to_numpy()) / len(train))

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.tasks import SEVERAL, SINGLE, TextClassification
 from train_func.worker.tasks.columns import missing_columns, plain
 from train_func.worker.tasks.sources import find_sources, where
-from train_func.worker.tasks.targets import Targets, classes_in, combinations_in, targets_of
+from train_func.worker.tasks.targets import Targets, combinations_in, missing_classes, targets_of
 from train_func.worker.tasks.texts import contradictions, joined, overlap, text_faults
 from train_func.worker.tasks.train_eval_split import Divided, TrainEvalSplit, divide
 
@@ -84,17 +83,12 @@ def _compared(task: TextClassification, divided: Divided, names: tuple[str, ...]
     """Notes on the two sides beside each other; raises InvalidInput where training or metric would mean nothing."""
     train, held_out = divided.train, divided.held_out
     faults, notes = overlap(joined(train), joined(held_out), divided.held_rows)
-    trained, measured = classes_in(train["label"]), classes_in(held_out["label"])
-    if missing := listed([names[code] for code in sorted(measured - trained)], show=repr):
-        said = f"no training row for classes of the held-out rows: {missing}"
-        if task.problem_type == SINGLE:
-            faults.append(f"{said}: use more samples, or hold out other rows")
-        else:
-            notes.append(f"{said}: the model cannot learn them")
-    if faults:
+    missing, said = missing_classes(
+        train["label"], held_out["label"], names, each_is_learnt=task.problem_type == SINGLE
+    )
+    if faults := faults + missing:
         raise InvalidInput(faults, cause="data")
-    if missing := listed([names[code] for code in sorted(trained - measured)], show=repr):
-        notes.append(f"no held-out row for classes that are trained: {missing}: they are not measured")
+    notes += said
     if task.problem_type in (SINGLE, SEVERAL):  # ratings of equal texts may differ
         notes += contradictions(joined(train), *combinations_in(train["label"], names))
     return notes

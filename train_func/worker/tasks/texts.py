@@ -52,7 +52,9 @@ def joined(rows: pa.Table) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(rows["text"], rows["text_pair"], pa.scalar(BETWEEN, pa.large_string()))
 
 
-def overlap(training: pa.ChunkedArray, held_out: pa.ChunkedArray, rows: np.ndarray) -> tuple[list[str], list[str]]:
+def overlap(
+    training: pa.ChunkedArray, held_out: pa.ChunkedArray, rows: np.ndarray, noun: str = "text"
+) -> tuple[list[str], list[str]]:
     """Faults and notes of held-out texts that are trained on too; ``rows``: where the held-out ones stand."""
     same = pc.is_in(held_out, value_set=pc.unique(training)).to_numpy()
     num = int(same.sum())
@@ -60,12 +62,12 @@ def overlap(training: pa.ChunkedArray, held_out: pa.ChunkedArray, rows: np.ndarr
         return [], []
     share = num / len(held_out)
     said = (
-        f"{num} of {len(held_out)} held-out texts ({share:.1%}) {are(num)} in the training rows too, "
+        f"{num} of {len(held_out)} held-out {noun}s ({share:.1%}) {are(num)} in the training rows too, "
         f"{in_rows(rows[same])}"
     )
     if share > MOST_SHARED:
         return [
-            f"{said}; above {MOST_SHARED:.0%} the metric says little: remove repeated texts, or hold out others"
+            f"{said}; above {MOST_SHARED:.0%} the metric says little: remove repeated {noun}s, or hold out others"
         ], []
     return [], [f"{said}: the metric flatters a little"]
 

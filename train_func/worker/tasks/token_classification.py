@@ -92,7 +92,7 @@ class TokenClassifier:
 
         return tokenise_words(rows, processor, self._task.max_length, self._cache)
 
-    def collator(self, processor: Any) -> Any:
+    def collator(self, processor: Any, *, training: bool) -> Any:
         from transformers import DataCollatorForTokenClassification
 
         return DataCollatorForTokenClassification(processor)

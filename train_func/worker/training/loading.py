@@ -26,6 +26,8 @@ class Loading:
         self._record, self._store, self._cache = record, store, cache
         self.processor: Any = None
         """That of the model that was loaded last."""
+        self._encoded: tuple[str, Any] = ("", None)
+        """Fingerprint of the training rows that ``data`` gave, and the processor that it was given."""
 
     @cached_property
     def task(self) -> WorkerTask:
@@ -61,7 +63,16 @@ class Loading:
     def data(self, processor: Any) -> tuple[Dataset, Dataset]:
         """The rows to train on and those held out, as the model takes them."""
         train, held_out = self.rows.train, self.rows.held_out
-        return world.on_all_ranks(lambda: (self.task.encode(train, processor), self.task.encode(held_out, processor)))
+        found: tuple[Dataset, Dataset] = world.on_all_ranks(
+            lambda: (self.task.encode(train, processor), self.task.encode(held_out, processor))
+        )
+        self._encoded = found[0]._fingerprint, processor
+        return found
+
+    def collator(self, rows: Dataset) -> Any:
+        """What makes batches of ``rows``, where they are those that ``data`` gave to train on, and the task says."""
+        fingerprint, processor = self._encoded
+        return self.task.collator(processor, training=True) if rows._fingerprint == fingerprint else None
 
     def input(self, name: str, environment: Mapping[str, str], folder: Path) -> Path:
         """Where an input of the run is: brought by the supervisor, or else now, and linked in ``folder``."""

@@ -16,9 +16,10 @@ from train_func.errors import InvalidInput
 from train_func.worker.pod import progress_mark, stop_flag
 from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import audit, world
+from train_func.worker.training.batch_statistics import BatchStatistics
 from train_func.worker.training.own_state import OwnState
 from train_func.worker.training.plan import STEPS, as_tensors, facts_of, row_ids_of, rows_of
-from train_func.worker.training.plan_loader import PlanLoader
+from train_func.worker.training.plan_loader import Collator, PlanLoader
 from train_func.worker.training.randomness import seed_for
 from train_func.worker.training.weighing import LABELS, Items, Step
 
@@ -43,6 +44,7 @@ class OwnStep:
     _step: Step
     _seed: int
     _used: list[Any] = field(repr=False)
+    _statistics: BatchStatistics = field(repr=False)
 
     def __iter__(self) -> Iterator[tuple[Any, float]]:
         for inputs in self._step:
@@ -50,13 +52,15 @@ class OwnStep:
             self._used.extend(part.place.row_ids)
             progress_mark.mark(Phase.OWN if self._step.is_at_last else Phase.STEP)
             seed_for("forward", self._seed, part.place.step, part.place.micro)
-            yield inputs[BATCH], part.weight / self._step.weight * world.size()
+            with self._statistics.micro_batch(part.place.micro, counts=bool(part.weight)):
+                yield inputs[BATCH], part.weight / self._step.weight * world.size()
+        self._statistics.merge()
 
 
 class _Wrapping:
     """Holds a batch of any class, with its labels, by which it is weighed, beside it."""
 
-    def __init__(self, collate: Callable[[list[dict[str, Any]]], Any]) -> None:
+    def __init__(self, collate: Collator) -> None:
         self._collate = collate
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
@@ -90,20 +94,27 @@ def _column(name: str, values: list[Any]) -> Any:
 def steps(
     part: Dataset,
     device: torch.device,
-    collate: Callable[[list[dict[str, Any]]], Any] | None,
+    collate: Collator | None,
     state: OwnState | None = None,
+    of_task: Callable[[Dataset], Collator | None] = lambda rows: None,
 ) -> Iterator[OwnStep]:
-    """Collective: what ``Session.steps`` gives; ``state``: what is saved between two steps, and gone on from."""
+    """Collective: what ``Session.steps`` gives.
+
+    ``state``: what is saved between two steps, and gone on from; ``of_task``: makes batches of such rows.
+    """
     facts = world.on_all_ranks(lambda: facts_of(part, STEPS))
+    collate = collate or world.on_all_ranks(lambda: of_task(rows_of(part, STEPS)))
     part = part if collate else world.on_all_ranks(lambda: as_tensors(part))
     expected = row_ids_of(rows_of(part, STEPS))
     audit.check_plan_part(part, facts, STEPS)
     loader = PlanLoader(part, facts, _Wrapping(collate or _stacked), num_workers=0, pin_memory=False)
     done, used = state.begin(facts) if state else (0, [])
     begun = done
+    statistics = BatchStatistics(state.models if state else [], facts.accumulation)
     progress_mark.begin(done)
     stop_flag.trains()
     with contextlib.ExitStack() as left:
+        left.enter_context(statistics.watched())
         if state:
             left.enter_context(stop_flag.deferred())
             left.callback(state.close)
@@ -117,7 +128,7 @@ def steps(
                     state.decide(step.votes, done, used)
                 done += 1
                 progress_mark.mark(Phase.STEP)
-                yield OwnStep(done, epoch + 1, step.now.place.batch_rows, step, facts.seed, used)
+                yield OwnStep(done, epoch + 1, step.now.place.batch_rows, step, facts.seed, used, statistics)
                 progress_mark.step_done(done)
             progress_mark.mark(Phase.OUTSIDE)  # until the first step of the next epoch
             audit.check_epoch(epoch + 1, expected, np.asarray(used, dtype=expected.dtype))

@@ -44,6 +44,11 @@ class OwnState:
                 load = partial(load_optimizer, of) if isinstance(of, torch.optim.Optimizer) else of.load_state_dict
                 load(self._restored.training["objects"][name])
 
+    @property
+    def models(self) -> list[nn.Module]:
+        """Those among its objects."""
+        return [of for of in self._objects.values() if isinstance(of, nn.Module)]
+
     def _check(self) -> None:
         wrong = {name: of for name, of in self._objects.items() if not _has_state(of)}
         faults = [f"session.checkpoint: {name} is a {type(of).__name__}" for name, of in wrong.items()]
@@ -79,10 +84,9 @@ class OwnState:
         def parts() -> Parts:
             objects = {name: of.state_dict() for name, of in self._objects.items()}
             training = {"objects": objects, "plan": self._plan}
-            models = [of for of in self._objects.values() if isinstance(of, nn.Module)]
             rank = {"used": kept_row_ids([*used]), "random": random_state()}
             # Nothing counts as lasting: a loop may change its weights at any moment, also by their .data.
-            return Parts(training, rank, frozen=frozenset().union(*map(frozen, models)))
+            return Parts(training, rank, frozen=frozenset().union(*map(frozen, self.models)))
 
         self._checkpointing.decide(counts, step, parts, is_over=is_over)
 

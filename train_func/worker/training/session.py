@@ -145,7 +145,10 @@ class Session:
         return self._loading.rows.labels
 
     def model(self) -> tuple[Any, Any]:
-        """The model with a head for the labels of the data, the same on all ranks, and its tokenizer."""
+        """The model with a head for the labels of the data, the same on all ranks, and its tokenizer or processor.
+
+        None for the model where the task names none, and the function makes its own.
+        """
         return self._loading.model(self.numerics.precision)
 
     def data(self, tokenizer: Any) -> tuple[Dataset, Dataset]:
@@ -192,14 +195,16 @@ class Session:
                 optimizer.step(), optimizer.zero_grad()
 
         After every epoch each row has been given once. A batch is a dict of columns, of which those of
-        numbers, and of lists of one length, are tensors. ``collate`` makes another batch of rows, which are dicts.
+        numbers, and of lists of one length, are tensors; of the rows of ``session.data`` it may be what the task makes.
+        ``collate`` makes another batch of rows, which are dicts. BatchNorm layers of models that ``session.checkpoint``
+        was given keep the running statistics of all ranks, the same at any number of them.
 
         Raises:
             InvalidInput: (cause "code", on every rank) when ``plan`` was not split once, is not the one that the
                 checkpoint was saved with, or rows were left out; on one rank, when rows cannot be made a batch.
         """
         state, self._own_state = self._own_state, None
-        return own_loop.steps(plan, self.device, collate, state)
+        return own_loop.steps(plan, self.device, collate, state, self._loading.collator)
 
     def checkpoint(self, *objects: Any, **named: Any) -> None:
         """What the next ``session.steps`` saves between its steps, and goes on from after a restart.

@@ -30,6 +30,7 @@ from train_func.worker.tasks.accuracy import Accuracy
 from train_func.worker.tasks.protocol import Metric, WorkerTask
 from train_func.worker.training import audit, best, evaluation, weights, world
 from train_func.worker.training.arguments import argument_faults, fitted, logging_steps_of
+from train_func.worker.training.batch_statistics import BatchStatistics, check_layers
 from train_func.worker.training.control_flags import Actions
 from train_func.worker.training.plan import PlanFacts, facts_of, row_ids_of, rows_of
 from train_func.worker.training.plan_loader import Collator, Place, PlanLoader, padded
@@ -51,9 +52,11 @@ class Trainer(ResumingTrainer):
 
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
         super().__init__(model, fitted(args), **others)
+        self._of_task: tuple[Any, Any] = (None, None)
         if others.get("data_collator") is None:
-            collator = self.task.collator(self.processing_class) if self.task else None
-            self.data_collator = padded(collator or self.data_collator)
+            made = [self.task and self.task.collator(self.processing_class, training=is_on) for is_on in (True, False)]
+            training, held_out = (padded(of or self.data_collator) for of in made)
+            self.data_collator, self._of_task = training, (training, held_out)
         for printing in (PrinterCallback, ProgressCallback):
             self.remove_callback(printing)
         self.add_callback(_AfterEpoch(self._audit_epoch))
@@ -84,12 +87,15 @@ class Trainer(ResumingTrainer):
         self._losses = []
         self._ignore_keys = ignore_keys_for_eval
         precision = next((of for of in ("bf16", "fp16") if getattr(self.args, of)), "fp32")
+        self._statistics = BatchStatistics([self.model], self._facts.accumulation)
         world.log_rank0(TrainingStarts(num_steps=num_steps, precision=precision))
-        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        with self._statistics.watched():
+            return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def _checked_facts(self) -> PlanFacts:
         facts = facts_of(self.train_dataset)
         rows_of(self.train_dataset)
+        check_layers(self.model)
         if faults := argument_faults(self.args, facts) + best.loading_faults(self.args):
             raise InvalidInput(faults, cause="code")
         return facts
@@ -105,8 +111,10 @@ class Trainer(ResumingTrainer):
         )
 
     def collator(self, description: str) -> Collator:
-        """Makes tensors of the columns that the model takes."""
-        return self._get_collator_with_removed_columns(self.data_collator, description)  # type: ignore[no-any-return]
+        """Makes tensors of the columns that the model takes; "training": as rows to train on may be changed."""
+        training, held_out = self._of_task
+        of = held_out if description != "training" and self.data_collator is training else self.data_collator
+        return self._get_collator_with_removed_columns(of, description)  # type: ignore[no-any-return]
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
         """Rows of all ranks in an epoch."""
@@ -189,7 +197,8 @@ class Trainer(ResumingTrainer):
         self.current_gradient_accumulation_steps = 1  # what transformers divides some losses by, and the weights do
         inputs = inputs if part.num_items else self.items.with_labels(inputs)
         reach("forward")
-        loss = super().training_step(model, inputs, divisor(part.num_items, self.args.device))
+        with self._statistics.micro_batch(part.place.micro, counts=bool(part.weight)):
+            loss = super().training_step(model, inputs, divisor(part.num_items, self.args.device))
         if part.weight:
             self._losses.append((part, loss))
         if not is_last:
@@ -201,6 +210,7 @@ class Trainer(ResumingTrainer):
     def _finish_step(self, place: Place) -> torch.Tensor:
         own = sum((loss * part.weight for part, loss in self._losses), torch.zeros((), device=self.args.device))
         total = world.total(own) / self._step.weight
+        self._statistics.merge()
         loss = total.item()
         if not math.isfinite(loss):
             raise self._not_finite(place.step, loss)

@@ -110,6 +110,16 @@ def total(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
+def gather_tensors(value: torch.Tensor) -> list[torch.Tensor]:
+    """A tensor, of one shape and type on every rank, of all ranks in their order."""
+    if size() == 1:
+        return [value]
+    found = [torch.empty_like(value) for _ in range(size())]
+    with progress_mark.exchange():
+        dist.all_gather(found, value)
+    return found
+
+
 def spread(value: torch.Tensor) -> None:
     """Overwrites a tensor with what rank 0 has in it, bit for bit."""
     if size() > 1:

@@ -1,0 +1,166 @@
+"""Kept images: those of a data set as they are in their files, once per machine, memory-mapped by every process.
+
+Each is decoded once, when a run is checked; what was found is kept beside them.
+"""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from train_func.counted import counted, listed
+from train_func.errors import InvalidInput
+from train_func.worker.inputs.cache import entry, remove
+from train_func.worker.inputs.image_folder import IS_FOLDER, STORED
+from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN
+from train_func.worker.tasks.image_decoding import checked
+
+VERSION = 1  # of what is stored; to be raised when the same input gives something else
+BATCH = 256  # images read at once
+LOSSLESS = ("RGB", "P", "L", "1")  # modes of Pillow that are the same in RGB
+SCHEMA = pa.schema([("image", STORED), ("sha256", pa.string())])
+
+
+@dataclass(frozen=True)
+class KeptImages:
+    """``table``: columns image (bytes and name) and sha256 of its bytes, a row for each of the data set."""
+
+    table: pa.Table
+    key: str
+    """Of the content."""
+
+
+def keep(
+    table: pa.Table, column: str, *, root: str, known_by: list[str | None], has_commit: bool, cache: Path
+) -> KeptImages:
+    """The images of a column.
+
+    Args:
+        root: what the data set was read from; images of a folder are called by their paths from it.
+        known_by: what tells its content from any other's.
+        has_commit: whether it is the Hub's, whose files never change.
+
+    Raises:
+        InvalidInput: the column holds none, or no file where a row names one.
+    """
+    if fault := _type_fault(table, column):
+        raise InvalidInput(fault, cause="data")
+    may_read = has_commit or IS_FOLDER in (table.schema.metadata or {})
+    key = hashlib.sha256(json.dumps([VERSION, column, *known_by]).encode()).hexdigest()
+    name = f"images/{key}.arrow"
+
+    def write(part: Path) -> None:
+        with pa.ipc.new_stream(str(part), SCHEMA) as writer:
+            for batch in _batches(table[column], column, root, may_read=may_read):
+                writer.write_batch(batch)
+
+    path = entry(cache, name, write)
+    try:
+        return KeptImages(_mapped(path), key)
+    except (pa.ArrowInvalid, OSError) as error:  # cut short by something outside this program
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        remove(path)
+        return KeptImages(_mapped(entry(cache, name, write)), key)
+
+
+def _mapped(path: Path) -> pa.Table:
+    return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+
+
+def _type_fault(table: pa.Table, column: str) -> str | None:
+    kind = table.schema.field(column).type
+    if _is_bytes(kind):
+        return None
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and _is_bytes(kind.field("bytes").type):
+        return None
+    others = [field.name for field in table.schema if _is_bytes(field.type) or pa.types.is_struct(field.type)]
+    return (
+        f"column {column!r} holds {kind}, not images: bytes of image files are expected, or what datasets calls Image "
+        f"(paths become it by rows.cast_column({column!r}, datasets.Image())); columns with such: "
+        f"{', '.join(others) or 'none'}"
+    )
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _batches(values: pa.ChunkedArray, column: str, root: str, *, may_read: bool) -> Iterator[pa.RecordBatch]:
+    missing: list[str] = []
+    at = 0
+    for start in range(0, len(values), BATCH):
+        rows = []
+        for value in values.slice(start, BATCH).to_pylist():
+            at += 1
+            data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
+            if data is None and path and may_read and Path(path).is_file():
+                data = Path(path).read_bytes()
+            if data is None:
+                missing.append(f"row {at}" + (f" ({path})" if path else ""))
+                data = b""
+            rows.append(
+                {"image": {"bytes": data, "path": _name(path, root)}, "sha256": hashlib.sha256(data).hexdigest()}
+            )
+        yield pa.RecordBatch.from_pylist(rows, SCHEMA)
+    if missing:
+        raise InvalidInput(
+            f"column {column!r}: {len(missing)} of {counted(len(values), 'image')} with no bytes: "
+            f"{listed(missing, MAX_SHOWN)} {COUNTED}; remove these rows, or save the data set with its images in it",
+            cause="data",
+        )
+
+
+def _name(path: str | None, root: str) -> str:
+    is_inside = path is not None and path.startswith(f"{root}{os.sep}")
+    return "" if path is None else path.removeprefix(f"{root}{os.sep}") if is_inside else Path(path).name
+
+
+def name_of(stored: dict[str, Any], row: int | None = None) -> str:
+    """How messages call an image; ``row``: of its data set, from 0."""
+    where = "" if row is None else f"row {row + 1}"
+    return f"{stored['path']}{f' ({where})' if where else ''}" if stored["path"] else where or "an image"
+
+
+def check_each(kept: KeptImages, part: str, cache: Path) -> list[str]:
+    """Notes on the images of the rows called ``part``.
+
+    Raises:
+        InvalidInput: naming those that cannot be decoded.
+    """
+
+    def write(target: Path) -> None:
+        modes, faults = _tried(kept.table)
+        if faults:
+            more = f"{part} rows: {len(faults)} of {counted(kept.table.num_rows, 'image')} cannot be used: "
+            raise InvalidInput(f"{more}{listed(faults, MAX_SHOWN, separator='; ')} {COUNTED}", cause="data")
+        target.write_text(json.dumps(modes))
+
+    modes = json.loads(entry(cache, f"images/{kept.key}.json", write).read_text())
+    others = {mode: number for mode, number in modes.items() if mode not in LOSSLESS}
+    if not others:
+        return []
+    shown = ", ".join(f"{number} of mode {mode}" for mode, number in sorted(others.items()))
+    return [f"{part} rows: {sum(others.values())} of {counted(kept.table.num_rows, 'image')} become RGB: {shown}"]
+
+
+def _tried(table: pa.Table) -> tuple[dict[str, int], list[str]]:
+    """How many there are of each mode, and what is wrong with the others."""
+
+    def tried(row: int) -> tuple[str, str | None]:
+        stored = table["image"][row].as_py()
+        try:
+            return checked(stored["bytes"], name_of(stored, row)), None
+        except InvalidInput as refused:
+            return "", refused.faults[0]
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # Pillow decodes without the lock of the interpreter
+        found = list(threads.map(tried, range(table.num_rows), chunksize=BATCH))
+    return dict(Counter(mode for mode, fault in found if fault is None)), [fault for _, fault in found if fault]

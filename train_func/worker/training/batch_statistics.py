@@ -1,0 +1,203 @@
+"""Batch statistics: the running means and variances of BatchNorm, the same after every step at any number of ranks.
+
+A forward pass over a micro-batch leaves the buffers as they are and its own statistics aside. After the step those of
+all ranks change the buffers in the order of the plan, as if one process had gone through the micro-batches.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from train_func.counted import counted, listed
+from train_func.errors import InvalidInput
+from train_func.worker.training import world
+
+ABSENT = -1.0  # the number of a micro-batch that a rank has not
+MOST_SHOWN = 5  # layers
+
+
+def check_layers(model: nn.Module) -> None:
+    """Raises InvalidInput (cause "code") naming layers whose statistics are those of the ranks that compute at once."""
+    names = [name for name, layer in model.named_modules() if isinstance(layer, nn.SyncBatchNorm)]
+    if names:
+        raise InvalidInput(
+            f"{type(model).__name__} has {counted(len(names), 'layer')} of SyncBatchNorm: {listed(names, MOST_SHOWN)}. "
+            "It normalises by the rows that all ranks have at the same moment, so a step would depend on the number "
+            "of ranks. Take BatchNorm1d, BatchNorm2d or BatchNorm3d, whose running statistics Trainer merges over the "
+            "ranks, or GroupNorm, which needs none",
+            cause="code",
+        )
+
+
+class BatchStatistics:
+    """Those of the layers of some models; without such layers every call returns at once, and nothing is exchanged."""
+
+    def __init__(self, models: Sequence[nn.Module], num_slots: int) -> None:
+        """``num_slots``: micro-batches that a rank has in a step, at most."""
+        layers = {id(of): of for model in models for of in model.modules() if _has_statistics(of)}
+        self._layers = [_Layer(layer) for layer in layers.values()]
+        self._num_slots = num_slots
+        self._rows: list[torch.Tensor] = []
+        """Of this rank's micro-batches of the step; see ``_row``."""
+        if self._layers:
+            buffers = [buffer for layer in self._layers for buffer in layer.buffers]
+            self._widths = torch.tensor([2 * len(layer.buffers[0]) for layer in self._layers])
+            kind = torch.float32  # at least
+            for buffer in buffers:
+                kind = torch.promote_types(kind, buffer.dtype)
+            self._kind = kind
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Within, forward passes of ``micro_batch`` leave their statistics aside; all others are left alone."""
+        with ExitStack() as hooks:
+            for layer in self._layers:
+                hooks.callback(layer.module.register_forward_pre_hook(layer.before).remove)
+                hooks.callback(layer.module.register_forward_hook(layer.after, always_call=True).remove)
+            yield
+
+    @contextmanager
+    def micro_batch(self, number: int, *, counts: bool) -> Iterator[None]:
+        """Around forward and backward of one; where it does not count, it is normalised by the running statistics.
+
+        ``number``: in its global batch.
+        """
+        for layer in self._layers:
+            layer.begin(counts=counts)
+        try:
+            yield
+        finally:
+            for layer in self._layers:
+                layer.end()
+        if self._layers and counts:
+            self._rows.append(self._row(number))
+
+    def _row(self, number: int) -> torch.Tensor:
+        """The number, how often each layer was called, and what the calls of each add up to."""
+        device = self._layers[0].buffers[0].device
+        head = torch.tensor([number, *(layer.num_calls for layer in self._layers)], dtype=self._kind, device=device)
+        return torch.cat([head, *(part.to(self._kind) for layer in self._layers for part in layer.sums)])
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Collective, after the micro-batches of a step: changes the buffers, on every rank alike."""
+        if not self._layers:
+            return
+        buffers = [buffer for layer in self._layers for buffer in layer.buffers]
+        running = torch.cat([buffer.to(self._kind) for buffer in buffers])
+        num_layers = len(self._layers)
+        own = running.new_full((self._num_slots, 1 + num_layers + len(running)), ABSENT)
+        for slot, row in zip(own, self._rows, strict=False):
+            slot.copy_(row)
+        self._rows.clear()
+        found = torch.cat(world.gather_tensors(own))
+        numbers = found[:, 0].tolist()
+        order = sorted((number, at) for at, number in enumerate(numbers) if number != ABSENT)
+        calls = found[:, 1 : 1 + num_layers].tolist()
+        tracked = [layer.num_tracked for layer in self._layers]
+        for _, at in order:
+            kept, scale = self._shares(calls[at], tracked)
+            running = running * kept.to(running) + found[at, 1 + num_layers :] * scale.to(running)
+            tracked = [before + now for before, now in zip(tracked, calls[at], strict=True)]
+        for buffer, merged in zip(buffers, torch.split(running, [len(of) for of in buffers]), strict=True):
+            buffer.copy_(merged)
+        for layer, total in zip(self._layers, tracked, strict=True):
+            layer.set_num_tracked(total)
+
+    def _shares(self, calls: list[float], before: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+        """By which the running statistics, and the sums of a micro-batch, are multiplied: a number for each value."""
+        pairs = [layer.shares(*of) for layer, *of in zip(self._layers, calls, before, strict=True)]
+        kept, scale = torch.tensor(pairs, dtype=torch.float64).T.repeat_interleave(self._widths, dim=1)
+        return kept, scale
+
+
+def _has_statistics(layer: nn.Module) -> bool:
+    """Whether its forward pass changes buffers by what it is given."""
+    is_plain = isinstance(layer, _BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)
+    return is_plain and bool(layer.track_running_stats) and layer.running_mean is not None
+
+
+class _Layer:
+    """One layer, whose buffers give way to others while it is called."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.momentum: float | None = module.momentum
+        """None: the buffers are the mean of all that there were."""
+        self._counts: bool | None = None
+        """Of the micro-batch that is worked on; None between two."""
+        self._restore: Any = None
+        self._is_aside = False
+
+    @property
+    def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Read anew each time: what prepares a model for several ranks may put others in their place."""
+        return self.module.running_mean, self.module.running_var
+
+    def begin(self, *, counts: bool) -> None:
+        self._counts, self.num_calls = counts, 0
+        self.sums = [torch.zeros_like(buffer) for buffer in self.buffers] if counts else []
+
+    def end(self) -> None:
+        self._counts = None
+
+    @property
+    def num_tracked(self) -> float:
+        """Forward passes that the buffers tell of."""
+        return float(self.module.num_batches_tracked or 0)
+
+    def set_num_tracked(self, number: float) -> None:
+        if self.module.num_batches_tracked is not None:
+            self.module.num_batches_tracked.fill_(int(number))
+
+    def shares(self, num_calls: float, num_before: float) -> tuple[float, float]:
+        """What ``num_calls`` passes leave of the buffers, and what each of their sums counts."""
+        if self.momentum is not None:
+            return (1 - self.momentum) ** num_calls, 1.0
+        total = num_before + num_calls
+        return (num_before / total, 1 / total) if num_calls else (1.0, 0.0)
+
+    def before(self, module: Any, given: tuple[Any, ...]) -> None:
+        """The pass before it begins."""
+        if self._counts is None or not module.training:
+            return
+        if not self._counts or _num_values(given) < 2:  # one value has no variance
+            module.training, self._restore = False, lambda: setattr(module, "training", True)
+            return
+        held, momentum = dict(module._buffers), module.momentum
+        module._buffers["running_mean"], module._buffers["running_var"] = map(torch.zeros_like, self.buffers)
+        module._buffers["num_batches_tracked"] = None
+        module.momentum = 1.0  # so that nothing is left but what this pass finds
+        self._is_aside = True
+
+        def restore() -> None:
+            module._buffers.update(held)
+            module.momentum = momentum
+
+        self._restore = restore
+
+    def after(self, module: Any, given: tuple[Any, ...], output: Any) -> None:
+        """The pass, or an error in it."""
+        restore, self._restore = self._restore, None
+        is_aside, self._is_aside = self._is_aside, False
+        if restore is None:
+            return
+        found = (module.running_mean, module.running_var)
+        restore()
+        if is_aside and torch._C._current_graph_task_id() < 0:  # else computed again for gradients: counted already
+            self.num_calls += 1
+            for own, now in zip(self.sums, found, strict=True):
+                if self.momentum is None:
+                    own.add_(now)
+                else:
+                    own.mul_(1 - self.momentum).add_(now, alpha=self.momentum)
+
+
+def _num_values(given: tuple[Any, ...]) -> int:
+    """Of each channel, in what a layer is given: (rows, channels, ...)."""
+    values = given[0] if given and isinstance(given[0], torch.Tensor) else None
+    return 2 if values is None or values.ndim < 2 else values.numel() // max(1, values.shape[1])
