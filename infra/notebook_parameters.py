@@ -65,7 +65,8 @@ def from_here(value, is_place):
     if "://" in value:
         return value
     is_file = value.startswith(("./", "../")) or value.lower().endswith(FILES)
-    return os.path.abspath(value) if is_file or (is_place and os.path.exists(value)) else value
+    is_file = is_file or (is_place and Path(value).exists())
+    return os.path.abspath(value) if is_file else value  # noqa: PTH100, as resolve() would follow links
 
 
 main()

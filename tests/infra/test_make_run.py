@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs make run in a folder whose set-up and whose notebook only leave a file: (what they left, exit code, said)."""
+    """Runs make run in a folder where set-up and notebook only leave a file: (what they left, exit code, said)."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     (tmp_path / "infra").mkdir()
