@@ -40,6 +40,11 @@ def _promote(given: argparse.Namespace) -> int:
     return os.EX_OK if _job(given).promote(given.under, better_in=given.better_in) else FAILED
 
 
+def _push(given: argparse.Namespace) -> int:
+    _job(given).push_to_hub(given.repo, private=given.private or None)
+    return os.EX_OK
+
+
 def _cancel(given: argparse.Namespace) -> int:
     _job(given).cancel()
     return os.EX_OK
@@ -90,10 +95,19 @@ def _of_promote(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--better-in", metavar="METRIC", help="only where it is better in this than the one in place")
 
 
+def _of_push(parser: argparse.ArgumentParser) -> None:
+    _of_a_run(parser)
+    parser.add_argument(
+        "repo", metavar="REPO", help="the repository, such as owner/name; it is made where there is none"
+    )
+    parser.add_argument("--private", action="store_true", help="make it private, and push to no public one")
+
+
 WATCH = Command("show the progress of a run until it has finished", _watch, _of_a_run)
 LOGS = Command("print what the workers of a run wrote", _logs, _of_logs)
 RESULT = Command("wait for the end of a run and print its metrics as JSON", _result, _of_a_run)
 FETCH = Command("download and verify the model of a run, and print its folder", _fetch, _of_fetch)
 PROMOTE = Command("put the model of a run in place under a name", _promote, _of_promote)
+PUSH = Command("push the model of a run to the Hugging Face Hub; the token is that of HF_TOKEN", _push, _of_push)
 CANCEL = Command("stop the workers of a run", _cancel, _of_a_run)
 DELETE = Command("remove the job of a run from its backend; the run stays in its store", _delete, _of_a_run)

@@ -174,7 +174,10 @@ class WorkerTask(Protocol):
         """
 
     def card(self, labels: tuple[str, ...]) -> str:
-        """The text of README.md beside the model."""
+        """What the model is, as Markdown, for the card that is published with it.
+
+        Front matter before it is added to that of every card, such as ``library_name: peft``.
+        """
 
 
 def worker_half(run: Run, store: Store | None, cache: Path) -> WorkerTask:

@@ -88,7 +88,7 @@ class TextClassifier:
             SEVERAL: f"A classifier of {of}, each with any number of the labels\n\n{names}\n",
             REGRESSION: f"A model that predicts the number {self._task.label!r} of {of}.\n",
         }
-        return f"---\npipeline_tag: text-classification\n---\n\n{what[self._task.problem_type]}"
+        return what[self._task.problem_type]
 
 
 def find_text_model(task: TextClassification, store: Store | None, cache: Path, *, weights: bool = True) -> FoundModel:
