@@ -7,6 +7,7 @@ from typing import Any
 
 from train_func.client import registry
 from train_func.client.backend import Backend, provisional
+from train_func.client.identity import placed
 from train_func.client.placement import SecretKey
 from train_func.client.preflight import Facts
 from train_func.client.submit import checked
@@ -68,6 +69,7 @@ def carried(run: Run, backend: Backend) -> tuple[Run, Facts]:
     """
     run = backend.adapted(run)
     store, facts = checked(backend, run)
+    run = placed(run, facts.fingerprints)
     record = provisional(run, store.address)
     try:
         run = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
