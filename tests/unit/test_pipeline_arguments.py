@@ -8,12 +8,16 @@ from tests.jobs.functions import fine_tunes, only_meets
 from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
 from train_func import Cluster, InvalidInput, Local, Run, SecretKey, SourceRefused
+from train_func.client.cluster.uploads import upload_inputs
+from train_func.client.identity import record_of
 from train_func.client.source import Source, pack
+from train_func.client.submit import checked
 from train_func.client.twin.local import Local as Twin
 from train_func.pipeline import arguments
 from train_func.pipeline.arguments import MAX_BYTES
-from train_func.pipeline.carrying import backend_of, options_of, run_of
+from train_func.pipeline.carrying import backend_of, carried, options_of, run_of
 from train_func.pipeline.steps import train
+from train_func.storage import open_store
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +45,33 @@ def test_files_of_this_machine_are_named_from_the_root_and_faults_are_told_befor
     with pytest.raises(InvalidInput) as refused:
         arguments(fine_tunes, a_run(model="./tiny", dataset="rows.csv", label="stars"), on=Local())
     assert refused.value.cause == "data"
+
+
+class Carrying(Local):
+    """Brings files to the store, as a cluster does, from where this machine reads them too."""
+
+    def prepare(self, record, inputs, num_model_bytes, store):
+        return upload_inputs(record.run, inputs, store, Cluster().timings)
+
+
+def test_a_run_whose_files_were_carried_to_the_store_is_the_same_run(tmp_path):
+    write_tiny_model(tmp_path / "tiny")
+    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"food {i},{i % 2}\n" for i in range(40)))
+    (tmp_path / "more.txt").write_text("more")
+    asked = a_run(
+        model=str(tmp_path / "tiny"), dataset=str(tmp_path / "rows.csv"), inputs={"more": str(tmp_path / "more.txt")}
+    )
+    source, backend = pack(fine_tunes), Carrying()
+    prepared, facts = carried(asked, backend)
+    store = open_store(backend.store_address())
+    addresses = [prepared.task.model, prepared.task.dataset, prepared.inputs["more"]]
+    assert [of for of in addresses if not of.startswith(f"{store.address}/inputs/")] == []
+    _, again = checked(backend, prepared)
+    assert again.held_out_sha256 == facts.held_out_sha256
+    names = {
+        record_of(run, source, found, store, fresh=False).name for run, found in ((asked, facts), (prepared, again))
+    }
+    assert len(names) == 1
 
 
 @pytest.mark.parametrize("damaged", ["", "{}", "[]", '{"text": "x"}'])

@@ -47,9 +47,8 @@ class Source:
             found = cls(**json.loads(data))
             is_whole = hashlib.sha256(found.text.encode()).hexdigest() == found.sha256 == found.cells["sha256"]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise SourceRefused(
-                f"the source is no packed function: {type(error).__name__}: {error}; {PACKED}"
-            ) from None
+            why = f"{type(error).__name__}: {error}"
+            raise SourceRefused(f"the source is no packed function ({why}): {PACKED}") from None
         if not is_whole:
             raise SourceRefused(f"the source was changed, its SHA-256 is another one: {PACKED}")
         return found
