@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 MOST_CLASSES = 8  # shown by name
+ROWS_AT_ONCE = 32  # that a published model is asked for
 METRICS: dict[str, type[Metric]] = {SINGLE: Accuracy, SEVERAL: LabelScores, REGRESSION: NumberErrors}
 
 
@@ -79,6 +80,15 @@ class TextClassifier:
     def pipeline(self) -> Mapping[str, Any]:
         every = {"top_k": None} if self._task.problem_type == SEVERAL else {}  # a score for each of the labels
         return {"task": "text-classification", "truncation": True, **every}
+
+    @property
+    def has_one_class(self) -> bool:
+        return self._task.problem_type == SINGLE
+
+    def classes(self, use: Any, rows: "Dataset") -> list[str]:
+        pairs = "text_pair" in rows.column_names
+        asked = [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows] if pairs else list(rows["text"])
+        return [answer["label"] for answer in use(asked, batch_size=ROWS_AT_ONCE)]
 
     def card(self, labels: tuple[str, ...]) -> str:
         of = "pairs of texts" if self._task.text_pair else "texts"
