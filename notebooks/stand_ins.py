@@ -58,6 +58,7 @@ def small_resnet(folder: str | Path, size: int = 48, seed: int = 0) -> str:
     Returns ``folder``, which is left as it is where it has a model already.
     """
     import torch
+    from safetensors.torch import save_file
     from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessorPil
 
     folder = Path(folder)
@@ -68,7 +69,9 @@ def small_resnet(folder: str | Path, size: int = 48, seed: int = 0) -> str:
     shape = {"embedding_size": 16, "hidden_sizes": [16, 32, 64], "depths": [1, 1, 1], "layer_type": "basic"}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        ResNetForImageClassification(ResNetConfig(**shape)).save_pretrained(part)
+        model = ResNetForImageClassification(ResNetConfig(**shape))
+    model.config.save_pretrained(part)
+    save_file(model.state_dict(), part / "model.safetensors", {"format": "pt"})  # save_pretrained shows a bar
     ViTImageProcessorPil(size={"height": size, "width": size}).save_pretrained(part)
     with contextlib.suppress(OSError):  # another process was quicker, and has made the same
         part.rename(folder)

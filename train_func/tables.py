@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = 50_000  # written at once; also after how many rows the file begins a new group, whatever the table's own pieces
+FILES = 500  # rows of images, which are larger, in place of ROWS
 NAME = "table.parquet"
 
 
@@ -109,8 +110,22 @@ def _of_dataset(dataset: Any, field: str) -> "Iterator[pa.Table]":
             cause="data",
         )
     rows, metadata = dataset.with_format("arrow"), dataset.features.arrow_schema.metadata
-    starts = range(0, max(1, dataset.num_rows), ROWS)
-    return (rows[start : start + ROWS].replace_schema_metadata(metadata) for start in starts)
+    at_once = FILES if _has_files(dataset) else ROWS
+    starts = range(0, max(1, dataset.num_rows), at_once)
+    pieces = (rows[start : start + at_once].replace_schema_metadata(metadata) for start in starts)
+    return map(_with_files, pieces) if at_once == FILES else pieces
+
+
+def _has_files(dataset: Any) -> bool:
+    """Whether a column is of images or sounds, which may stand there as paths of this machine."""
+    kinds = {getattr(feature, "_type", None) for feature in dataset.features.values()}
+    return bool(kinds & {"Image", "Audio"})
+
+
+def _with_files(piece: "pa.Table") -> "pa.Table":
+    from datasets.table import embed_table_storage
+
+    return embed_table_storage(piece)
 
 
 def _write(path: Path, pieces: "Iterator[pa.Table]") -> None:

@@ -268,3 +268,15 @@ def test_adapters_that_were_killed_and_gone_on_with_are_those_of_the_undisturbed
     published = names_in(store, "a-run/model/adapter_model.safetensors")
     assert len(published) == len(weights)
     assert "a-run/model/model.safetensors" not in [item.key for item in store.list("a-run/model")]
+
+
+@pytest.mark.parametrize("step", [3, pytest.param(11, marks=pytest.mark.slow)])
+def test_images_with_augmentation_go_on_as_in_the_undisturbed_training_with_the_same_buffers(tmp_path, step):
+    assert attempts(tmp_path / "whole", (2, None), training="with_images")[0] == [0, 0]
+    codes = attempts(tmp_path / "killed", (2, {**killed_at(step), "attempt": 1}), (2, None), training="with_images")
+    assert codes[0][1] == -9
+    assert codes[1] == [0, 0]
+    assert first_step(output(tmp_path / "killed", 2)) > 1
+    for rank in range(2):
+        assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
+    assert result(tmp_path / "whole", 0) == result(tmp_path / "whole", 1)

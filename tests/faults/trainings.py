@@ -17,12 +17,13 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArgumen
 from transformers.trainer_callback import ExportableState
 
 from tests.distributed import small
+from tests.tiny_images import write_image_folder, write_tiny_resnet
 from tests.tiny_llama import write_questions, write_tiny_llama
 from train_func import failpoint
 from train_func.failpoint import reach
 from train_func.records import RunRecord
 from train_func.run import Run
-from train_func.tasks import CausalLM
+from train_func.tasks import CausalLM, ImageClassification
 from train_func.worker import Session, Trainer
 from train_func.worker.checkpoint.state import State
 from train_func.worker.pod import sessions
@@ -336,6 +337,36 @@ def with_adapters(folder, **fields):
         found = {
             "adapters": digest_of(adapters),
             "base": digest_of({name: of for name, of in trainer.model.state_dict().items() if name not in adapters}),
+            "optimizer": digest_of(trainer.optimizer.state_dict()),
+            "step": trainer.state.global_step,
+            "log": logged(trainer),
+        }
+        leave(folder, session, found)
+        session.publish(trainer)
+
+
+def with_images(folder, **fields):
+    """A Trainer of a task with augmentation and BatchNorm."""
+    images = write_image_folder(folder / "images", NUM_ROWS)
+    task = ImageClassification(model=str(write_tiny_resnet(folder / "resnet")), dataset=str(images))
+    record = record_of(folder, task=task, **fields)
+    with Session({"train_func": record.to_dict()}) as session:
+        model, processor = session.model()
+        train, held_out = session.data(processor)
+        plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
+        arguments = session.arguments(eval_strategy="epoch", logging_strategy="steps", logging_steps=2)
+        trainer = Trainer(
+            model=model,
+            args=TrainingArguments(**{**arguments, "bf16": False}),
+            train_dataset=plan,
+            eval_dataset=held_out,
+            callbacks=[Tells()],
+        )
+        trainer.train()
+        buffers = dict(model.named_buffers())
+        found = {
+            "weights": digest_of({name: of for name, of in model.state_dict().items() if name not in buffers}),
+            "buffers": digest_of(buffers),
             "optimizer": digest_of(trainer.optimizer.state_dict()),
             "step": trainer.state.global_step,
             "log": logged(trainer),

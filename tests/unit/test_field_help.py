@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 import pytest
 
-from train_func import Cluster, Local, Run, TextClassification, TokenClassification
+from train_func import Cluster, ImageClassification, Local, Run, TextClassification, TokenClassification
 from train_func.fields import NamedFields
 
 
@@ -36,7 +36,7 @@ def test_a_class_without_its_source_has_its_docstring_alone():
     assert made["Made"].__doc__ == "Made."
 
 
-@pytest.mark.parametrize("kind", [Run, TextClassification, TokenClassification, Local, Cluster])
+@pytest.mark.parametrize("kind", [Run, TextClassification, TokenClassification, ImageClassification, Local, Cluster])
 def test_every_field_that_a_user_gives_is_explained(kind):
     told = [line.split(":")[0].strip() for line in kind.__doc__.splitlines()]
     assert {own.name for own in fields(kind)} - {*told} - {"timings"} == set()

@@ -20,7 +20,7 @@ from train_func.fields import field_names
 from train_func.records import RUN_FORMAT, RunRecord
 from train_func.run import NAME, RECORD_KEY, Run, name_of
 from train_func.task import Task
-from train_func.tasks import TextClassification, TokenClassification
+from train_func.tasks import ImageClassification, TextClassification, TokenClassification
 from train_func.version import VERSION
 
 VALID = {"model": "bert-base-cased", "dataset": "reviews.csv"}
@@ -140,7 +140,7 @@ def test_a_run_cannot_be_changed():
         a_run().task.model = "other"
 
 
-@pytest.mark.parametrize("kind", [Run, TextClassification, TokenClassification])
+@pytest.mark.parametrize("kind", [Run, TextClassification, TokenClassification, ImageClassification])
 def test_there_are_at_most_thirteen_fields_each_with_a_line_of_meaning(kind):
     source = inspect.getsource(kind)
     assert len(field_names(kind)) <= 13
@@ -216,7 +216,7 @@ def test_what_is_not_given_or_not_named_is_refused_with_everything_else(kind, un
     assert all(part in fault for part, fault in zip(faults, caught.value.faults, strict=True))
 
 
-@pytest.mark.parametrize("kind", [Run, TextClassification, TokenClassification])
+@pytest.mark.parametrize("kind", [Run, TextClassification, TokenClassification, ImageClassification])
 def test_help_shows_the_fields(kind):
     assert tuple(inspect.signature(kind).parameters) == field_names(kind)
 

@@ -28,6 +28,8 @@ class ImageClassifier:
     def __init__(self, task: ImageClassification, seed: int, store: Store | None, cache: Path) -> None:
         self._task, self._seed, self._store, self._cache = task, seed, store, cache
         self._found: FoundModel | None = None
+        self._processor: Any = None
+        """That of the model that was loaded last, where the function names no other."""
 
     def check(self) -> Findings:
         found = Findings()
@@ -64,6 +66,10 @@ class ImageClassifier:
         return {"model": self._found.fingerprint} if self._found else {}
 
     def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
+        model, self._processor = self._loaded(labels)
+        return model, self._processor
+
+    def _loaded(self, labels: tuple[str, ...]) -> tuple[Any, Any]:
         from train_func.worker.inputs.model_loading import load_image_processor, load_model
 
         if self._found is None:
@@ -104,7 +110,13 @@ class ImageClassifier:
     def collator(self, processor: Any, *, training: bool) -> Any:
         from train_func.worker.tasks.image_batches import ImageCollator
 
-        return ImageCollator(processor, augment=training and self._task.augment)
+        if (made_by := processor or self._processor) is None:
+            raise InvalidInput(
+                "there is no image processor to make batches with: give Trainer processing_class=processor, the second "
+                "of what session.model() returns",
+                cause="code",
+            )
+        return ImageCollator(made_by, augment=training and self._task.augment)
 
     def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
         return None

@@ -77,9 +77,8 @@ def _mapped(path: Path) -> pa.Table:
 
 def _type_fault(table: pa.Table, column: str) -> str | None:
     kind = table.schema.field(column).type
-    if _is_bytes(kind):
-        return None
-    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and _is_bytes(kind.field("bytes").type):
+    stored = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
+    if _is_bytes(stored) or (stored is not kind and pa.types.is_null(stored)):  # null: paths alone, told by row
         return None
     others = [field.name for field in table.schema if _is_bytes(field.type) or pa.types.is_struct(field.type)]
     return (

@@ -1,0 +1,55 @@
+"""Images are trained on, measured, published, loaded and classified: by a model of transformers, and by one's own."""
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.jobs import functions, image_functions
+from tests.tiny_images import CLASSES, image_of, write_image_folder, write_tiny_resnet
+from train_func import ImageClassification, InvalidInput, Local, Run, submit
+
+LIMIT = 300.0
+RUN = {"epochs": 10, "learning_rate": 1e-2, "workers": 2}
+
+
+@pytest.fixture
+def images(tmp_path):
+    return str(write_image_folder(tmp_path / "images", 101))
+
+
+def test_two_workers_learn_the_classes_and_the_pipeline_names_them(home, images, tmp_path):
+    task = ImageClassification(model=str(write_tiny_resnet(tmp_path / "resnet")), dataset=images)
+    job = submit(functions.fine_tunes_anything, Run(task=task, **RUN), on=Local())
+    assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
+    metrics = job.result()
+    assert set(metrics) == {"accuracy", "loss", "rows"}
+    assert metrics["rows"] == 20
+    assert metrics["accuracy"] > 0.6
+    answers = job.load()(image_of(500)[0])
+    assert {answer["label"] for answer in answers} == set(CLASSES)
+    assert sum(answer["score"] for answer in answers) == pytest.approx(1, abs=1e-3)
+    card = (job.fetch("model") / "README.md").read_text()
+    assert "pipeline_tag: image-classification" in card
+    assert all(f"- {name}" in card for name in CLASSES)
+
+
+def test_a_module_of_the_functions_own_is_trained_measured_and_loaded_by_its_class(home, images):
+    task = ImageClassification(model=None, dataset=images, size=24)
+    job = submit(image_functions.trains_a_module, Run(task=task, **RUN), on=Local())
+    assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
+    assert job.result()["accuracy"] > 0.6
+    folder = job.fetch("model")
+    model = image_functions.Net.from_pretrained(folder)
+    assert model.body[-1].out_features == len(CLASSES)
+    assert (folder / "preprocessor_config.json").is_file()
+    with pytest.raises(InvalidInput) as caught:
+        job.load()
+    assert caught.value.cause == "model"
+
+
+@pytest.mark.slow
+def test_a_module_in_a_loop_of_ones_own_is_published_with_its_running_statistics(home, images):
+    task = ImageClassification(model=None, dataset=images, size=24)
+    job = submit(image_functions.trains_a_module_in_a_loop, Run(task=task, **RUN), on=Local())
+    assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
+    weights = load_file(next(job.fetch("model").glob("*.safetensors")))
+    assert int(weights["body.1.num_batches_tracked"]) == 10 * (5 * 2 + 1)  # 81 rows: 5 batches of two parts, and one row

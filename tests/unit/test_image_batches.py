@@ -1,0 +1,107 @@
+"""Batches of images: to train on, cut out and mirrored by the place in the plan; else as in a pipeline."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import ViTImageProcessorPil
+
+from tests.tiny_images import encoded, image_of
+from train_func.errors import InvalidInput
+from train_func.worker.tasks.image_batches import LEAST_AREA, ImageCollator, cut_out, shape_of
+from train_func.worker.training.randomness import seed_for
+
+SIZE = 24
+
+
+@pytest.fixture(scope="module")
+def processor():
+    return ViTImageProcessorPil(size={"height": SIZE, "width": SIZE})
+
+
+def stored(num_rows):
+    images = [encoded(image_of(number)[0]) for number in range(num_rows)]
+    return [{"pixel_values": {"bytes": data, "path": None}, "label": at % 3} for at, data in enumerate(images)]
+
+
+def batch_at(collator, step, micro, num_rows=7):
+    seed_for("collate", 5, step, micro)
+    return collator(stored(num_rows))["pixel_values"]
+
+
+def test_what_is_drawn_depends_on_the_place_in_the_plan_alone(processor):
+    collator = ImageCollator(processor, augment=True)
+    first = batch_at(collator, 3, 1)
+    batch_at(collator, 4, 0)
+    np.random.random_sample(17)
+    assert torch.equal(batch_at(ImageCollator(processor, augment=True), 3, 1), first)
+    assert not torch.equal(batch_at(collator, 3, 2), first)
+    assert not torch.equal(batch_at(collator, 4, 1), first)
+
+
+def test_held_out_images_are_as_the_processor_makes_them_at_every_place(processor):
+    collator = ImageCollator(processor, augment=False)
+    expected = processor(images=[image_of(number)[0] for number in range(7)], return_tensors="pt")["pixel_values"]
+    for place in ((0, 0), (3, 1)):
+        assert torch.equal(batch_at(collator, *place), expected)
+
+
+def test_a_batch_has_classes_where_its_rows_have(processor):
+    collator = ImageCollator(processor, augment=True)
+    batch = collator(stored(5))
+    assert batch["labels"].tolist() == [0, 1, 2, 0, 1]
+    assert batch["labels"].dtype == torch.int64
+    assert batch["pixel_values"].dtype == torch.float32
+    assert "labels" not in collator([{"pixel_values": row["pixel_values"]} for row in stored(5)])
+
+
+@pytest.mark.parametrize("size", [(40, 40), (101, 7), (1, 300), (1, 1), (640, 480)])
+def test_a_part_of_any_image_has_the_shape_of_the_model_and_shows_enough_of_it(size):
+    column = np.arange(size[0], dtype=np.uint8) % 250
+    image = Image.fromarray(np.broadcast_to(column[None, :, None], (size[1], size[0], 3)).copy())
+    for step in range(20):
+        seed_for("collate", 0, step, 0)
+        part = cut_out(image, (SIZE, 2 * SIZE))
+        assert part.size == (2 * SIZE, SIZE)
+
+
+def test_parts_are_large_enough_and_half_of_them_are_mirrored():
+    ramp = np.linspace(0, 250, 100).astype(np.uint8)
+    image = Image.fromarray(np.broadcast_to(ramp[None, :, None], (100, 100, 3)).copy())
+    mirrored, widths = 0, []
+    for step in range(200):
+        seed_for("collate", 0, step, 0)
+        row = np.asarray(cut_out(image, (SIZE, SIZE)))[0, :, 0].astype(int)
+        mirrored += row[0] > row[-1]
+        widths.append(abs(row[0] - row[-1]) / 250)
+    assert 70 < mirrored < 130
+    assert min(widths) > LEAST_AREA**0.5 / (4 / 3) ** 0.5 - 0.1
+    assert max(widths) > 0.9
+
+
+def test_a_processor_that_keeps_the_proportions_of_images_is_refused():
+    with pytest.raises(InvalidInput, match="ViTImageProcessor") as caught:
+        shape_of(ViTImageProcessorPil(size={"shortest_edge": SIZE}))
+    assert caught.value.cause == "model"
+
+
+def test_an_image_that_is_bad_all_the_same_is_named_in_the_batch(processor):
+    rows = [{"pixel_values": {"bytes": b"none", "path": "bars/003.png"}, "label": 0}]
+    with pytest.raises(InvalidInput, match=r"bars/003\.png"):
+        ImageCollator(processor, augment=True)(rows)
+
+
+def test_an_image_that_its_camera_held_sideways_is_turned(processor):
+    image = image_of(0)[0].resize((40, 20))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = encoded(image.transpose(Image.Transpose.ROTATE_270))
+    import io
+
+    file = io.BytesIO()
+    image.save(file, "PNG", exif=exif)
+    made = [
+        ImageCollator(processor, augment=False)([{"pixel_values": {"bytes": data, "path": None}}])["pixel_values"]
+        for data in (file.getvalue(), turned)
+    ]
+    assert torch.equal(*made)

@@ -1,0 +1,292 @@
+"""Images with classes: found, read, checked, divided, kept as they are in their files, and named where they are bad."""
+
+import io
+import json
+
+import datasets
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from PIL import Image
+
+from tests.messages import unnamed
+from tests.tiny_images import CLASSES, encoded, image_of, rows_of, write_image_folder, write_tiny_resnet
+from train_func import ImageClassification, Run
+from train_func.errors import InvalidInput
+from train_func.worker import read
+from train_func.worker.check import report_of
+from train_func.worker.tasks.image_classification import ImageClassifier
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(write_tiny_resnet(tmp_path_factory.mktemp("model") / "tiny"))
+
+
+@pytest.fixture
+def half(tmp_path, model):
+    def make(dataset, **fields):
+        task = ImageClassification(**{"model": model, "dataset": dataset, **fields})
+        return ImageClassifier(task, 42, None, tmp_path / "cache")
+
+    return make
+
+
+def folder_of(path, num_rows):
+    return str(write_image_folder(path / "images", num_rows))
+
+
+def table_of(rows, path):
+    parquet.write_table(pa.Table.from_pylist(rows), path / "rows.parquet")
+    return str(path / "rows.parquet")
+
+
+def bytes_of(rows):
+    """By row_id."""
+    sides = [side.cast_column("image", datasets.Image(decode=False)) for side in (rows.train, rows.held_out)]
+    return {row["row_id"]: row["image"]["bytes"] for side in sides for row in side}
+
+
+@pytest.mark.parametrize("num_rows", [101, 40, 7])
+def test_every_image_of_a_folder_is_on_one_side_with_its_class_and_the_bytes_of_its_file(half, tmp_path, num_rows):
+    rows = half(folder_of(tmp_path, num_rows), held_out=0.45).rows()
+    assert rows.labels == CLASSES
+    both = datasets.concatenate_datasets([rows.train, rows.held_out])
+    assert sorted(both["row_id"]) == list(range(num_rows))
+    assert rows.held_out.num_rows == round(num_rows * 0.45)
+    files = {path.read_bytes(): path.parent.name for path in (tmp_path / "images").rglob("*.png")}
+    for side in (rows.train, rows.held_out):
+        for row in side.cast_column("image", datasets.Image(decode=False)):
+            assert files.pop(row["image"]["bytes"]) == rows.labels[row["label"]]
+    assert files == {}
+
+
+def test_the_classes_keep_their_shares_and_the_seed_decides_the_rows(half, tmp_path):
+    folder = folder_of(tmp_path, 60)
+    first, again = half(folder).rows(), half(folder).rows()
+    assert sorted(first.held_out["label"]) == [0] * 4 + [1] * 4 + [2] * 4
+    assert first.held_out["row_id"][:] == again.held_out["row_id"][:]
+    assert first.train._fingerprint == again.train._fingerprint
+
+
+def test_splits_are_folders_of_which_held_out_may_name_one(half, tmp_path):
+    for split, num_rows, seed in (("train", 40, 0), ("val", 9, 1)):
+        write_image_folder(tmp_path / "data" / split, num_rows, seed=seed)
+    rows = half(str(tmp_path / "data"), held_out="val").rows()
+    assert (rows.train.num_rows, rows.held_out.num_rows) == (40, 9)
+    assert rows.held_out["row_id"][:] == list(range(40, 49))
+    by_share = half(str(tmp_path / "data")).check()
+    assert by_share.facts["num_rows"] == 40
+    assert any("'val' (9 rows)" in note for note in by_share.notes)
+
+
+def test_held_out_may_be_a_folder_of_its_own(half, tmp_path):
+    other = write_image_folder(tmp_path / "other", 9, seed=1)
+    found = half(folder_of(tmp_path, 40), held_out=str(other))
+    rows = found.rows()
+    assert (rows.train.num_rows, rows.held_out.num_rows) == (40, 9)
+    assert set(found.check().fingerprints) == {"dataset", "held_out", "model"}
+
+
+def test_folder_bytes_and_image_features_give_the_same_rows_and_held_out_content(half, tmp_path):
+    folder = folder_of(tmp_path, 40)
+    paths = sorted((tmp_path / "images").rglob("*.png"))
+    stored = [{"image": path.read_bytes(), "label": path.parent.name} for path in paths]
+    table = datasets.Dataset.from_list([{"image": str(path), "label": path.parent.name} for path in paths]).cast_column(
+        "image", datasets.Image()
+    )
+    table.save_to_disk(tmp_path / "paths")
+    named = datasets.ClassLabel(names=list(CLASSES))
+    given = {
+        "folder": folder,
+        "parquet": table_of(stored, tmp_path),
+        "DataFrame": pd.DataFrame(stored),
+        "Dataset": table,
+        "names": table.cast_column("label", named),
+    }
+    found = {name: half(dataset) for name, dataset in given.items()}
+    expected = bytes_of(found["folder"].rows())
+    for of in found.values():
+        assert of.check().faults == []
+        assert bytes_of(of.rows()) == expected
+        assert of.rows().labels == CLASSES
+    assert len({of.check().held_out_sha256 for of in found.values()}) == 1
+
+
+def test_a_file_of_paths_is_refused_because_they_are_those_of_one_machine(half, tmp_path):
+    paths = sorted(str(path) for path in write_image_folder(tmp_path / "images", 12).rglob("*.png"))
+    rows = [{"image": {"bytes": None, "path": path}, "label": "ab"[at % 2]} for at, path in enumerate(paths)]
+    (fault,) = half(table_of(rows, tmp_path)).check().faults
+    assert unnamed(fault[1], "'image'", "12 of 12", "row 1") == []
+
+
+def test_names_order_the_classes_of_a_folder_and_rename_none(half, tmp_path):
+    folder = folder_of(tmp_path, 40)
+    assert half(folder, labels=("plain", "dots", "bars")).rows().labels == ("plain", "dots", "bars")
+    (fault,) = half(folder, labels=("cats", "dots", "bars")).check().faults
+    assert unnamed(fault[1], "'plain'", "cats") == []
+
+
+def test_what_stands_beside_the_images_is_told_and_left_out(half, tmp_path):
+    folder = folder_of(tmp_path, 40)
+    (tmp_path / "images/notes.txt").write_text("of mine")
+    (tmp_path / "images/.DS_Store").write_bytes(b"\0")
+    (tmp_path / "images/empty").mkdir()
+    notes = "\n".join(half(folder).check().notes)
+    assert unnamed(notes, "notes.txt", "empty") == []
+    assert ".DS_Store" not in notes
+
+
+def test_only_images_count_in_the_fingerprint_and_are_carried(half, tmp_path):
+    folder = folder_of(tmp_path, 40)
+    before = half(folder).check()
+    (tmp_path / "images/notes.txt").write_text("of mine")
+    after = half(folder).check()
+    assert after.fingerprints == before.fingerprints
+    assert len(after.inputs["dataset"].files) == 40
+    assert "images/bars/000.png" in after.inputs["dataset"].files
+    (tmp_path / "images/bars/000.png").rename(tmp_path / "images/dots/000.png")
+    assert half(folder).check().fingerprints["dataset"] != before.fingerprints["dataset"]
+
+
+def test_a_folder_in_a_store_is_the_same_as_here(half, tmp_path):
+    folder = folder_of(tmp_path, 40)
+    found, here = half((tmp_path / "images").as_uri()).check(), half(folder).check()
+    assert found.fingerprints["dataset"] == here.fingerprints["dataset"]
+    assert found.held_out_sha256 == here.held_out_sha256
+
+
+def test_images_of_other_modes_become_rgb_and_that_is_told_where_something_is_lost(half, tmp_path):
+    rows = rows_of(40)
+    for at, mode in ((1, "RGBA"), (2, "L"), (3, "P"), (4, "CMYK"), (5, "LA"), (6, "1")):
+        image = image_of(at)[0].convert(mode)
+        rows[at]["image"] = encoded(image, "JPEG" if mode == "CMYK" else "PNG")
+    found = half(table_of(rows, tmp_path))
+    assert found.check().faults == []
+    (note,) = [note for note in found.check().notes if "RGB" in note]
+    assert unnamed(note, "3 of 40", "CMYK", "LA", "RGBA") == []
+    processor = found.fetch() and found.load(CLASSES, "fp32")[1]
+    batch = found.collator(processor, training=False)(list(found.encode(found.rows().train, processor)))
+    assert tuple(batch["pixel_values"].shape) == (32, 3, 24, 24)
+
+
+def damaged(number, kind):
+    image = image_of(number)[0]
+    if kind == "cut":
+        return encoded(image)[:200]
+    if kind == "cut jpeg":
+        return encoded(image.resize((400, 400)), "JPEG")[:-2000]
+    if kind == "no image":
+        return b"<html>not found</html>"
+    if kind == "empty":
+        return b""
+    if kind == "deep":
+        return encoded(Image.fromarray(np.full((30, 30), 40_000, np.uint16)))
+    file = io.BytesIO()
+    Image.new("1", (10_000, 6_000)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["cut", "cut jpeg", "no image", "empty", "deep", "huge"])
+def test_an_image_that_cannot_be_used_is_named_before_any_worker_starts(half, tmp_path, kind):
+    folder = folder_of(tmp_path, 40)
+    for name in ("bars/003.png", "dots/001.png"):
+        (tmp_path / "images" / name).write_bytes(damaged(1, kind))
+    (fault,) = half(folder).check().faults
+    assert fault[0] == "data"
+    assert unnamed(fault[1], "training", "2 of 40", "bars/003.png", "dots/001.png", "row 2") == []
+
+
+def test_all_faults_are_told_at_once(half, tmp_path):
+    rows = rows_of(40)
+    rows[3]["image"] = b"none"
+    rows[5]["label"] = None
+    other = tmp_path / "other"
+    other.mkdir()
+    bad = table_of([{"image": "a.png", "label": "bars"}] * 9, other)
+    (tmp_path / "model").mkdir()
+    found = half(table_of(rows, tmp_path), held_out=bad, model=str(tmp_path / "model")).check()
+    told = "\n".join(message for _, message in found.faults)
+    assert unnamed(told, "row 4", "'label'", "string", "config.json") == []
+
+
+@pytest.mark.parametrize(
+    ("make", "facts"),
+    [
+        (lambda path: (path / "empty").mkdir() or path / "empty", ["images", "folder per class"]),
+        (lambda path: (path / "a.png").write_bytes(damaged(0, "cut")) and path, ["1 image", "a.png", "class"]),
+        (lambda path: write_image_folder(path / "t", 7).rename(path / "one") / "bars", ["class"]),
+    ],
+)
+def test_a_folder_without_classes_is_refused(half, tmp_path, make, facts):
+    (fault,) = half(str(make(tmp_path))).check().faults
+    assert unnamed(fault[1], "dataset=", *facts) == []
+
+
+def test_one_class_or_one_without_training_rows_is_refused(half, tmp_path):
+    rows = rows_of(40)
+    (fault,) = half(table_of([{**row, "label": "a"} for row in rows], tmp_path)).check().faults
+    assert unnamed(fault[1], "'label'", "'a'", "one class") == []
+    other = write_image_folder(tmp_path / "other", 9, seed=1)
+    two = [row for row in rows if row["label"] != "dots"]
+    (fault,) = half(table_of(two, tmp_path), held_out=str(other)).check().faults
+    assert unnamed(fault[1], "'dots'", "no training row") == []
+
+
+def test_images_on_both_sides_are_found_by_their_content(half, tmp_path):
+    folder, other = folder_of(tmp_path, 40), write_image_folder(tmp_path / "other", 9)
+    (fault,) = half(folder, held_out=str(other)).check().faults
+    assert unnamed(fault[1], "9 of 9", "images") == []
+
+
+def test_equal_images_of_two_classes_are_told(half, tmp_path):
+    rows = rows_of(40)
+    twin = {"image": rows[0]["image"], "label": "dots"}
+    notes = half(table_of([*rows, twin, *[twin] * 3], tmp_path), held_out=0.1).check().notes
+    assert any("different classes" in note for note in notes)
+
+
+def test_a_model_without_its_image_processor_is_refused(half, tmp_path):
+    folder = write_tiny_resnet(tmp_path / "bare")
+    (folder / "preprocessor_config.json").unlink()
+    (fault,) = half(folder_of(tmp_path, 40), model=str(folder)).check().faults
+    assert fault[0] == "model"
+    assert unnamed(fault[1], "preprocessor_config.json", str(folder)) == []
+
+
+def test_the_check_says_what_there_is(half, tmp_path):
+    found = half(folder_of(tmp_path, 41)).check()
+    assert found.faults == []
+    assert unnamed(found.summary, "33 rows", "8 held out", "3 classes", "bars", "majority") == []
+    run = Run(task=ImageClassification(model=None, dataset=folder_of(tmp_path, 41), size=24))
+    report = report_of(json.loads(json.dumps(run.to_dict())), None, tmp_path / "cache")
+    assert report["faults"] == []
+    assert report["facts"]["labels"] == list(CLASSES)
+    assert set(report["inputs"]) == {"dataset"}
+
+
+def test_rows_of_a_folder_can_be_looked_at(tmp_path):
+    rows = read(folder_of(tmp_path, 7))
+    assert rows.num_rows == 7
+    assert {(row["image"].mode, row["label"]) for row in rows} == {("RGB", name) for name in CLASSES}
+
+
+@pytest.mark.parametrize(
+    ("fields", "facts"),
+    [
+        ({"image": "label"}, ["image and label are both 'label'"]),
+        ({"model": None}, ["size=None"]),
+        ({"size": 32}, ["size=32", "'m'"]),
+        ({"model": None, "size": 2}, ["size=2"]),
+        ({"model": None, "size": 32, "model_revision": "v1"}, ["model_revision='v1'"]),
+        ({"augment": "no"}, ["augment='no'"]),
+        ({"labels": ("O",)}, ["labels=('O',)"]),
+        ({"held_out": 2}, ["held_out=2"]),
+    ],
+)
+def test_fields_that_cannot_work_make_no_task(fields, facts):
+    with pytest.raises(InvalidInput) as caught:
+        Run(task=ImageClassification(**{"model": "m", "dataset": "d", **fields}))
+    assert unnamed(caught.value, *facts) == []
