@@ -58,7 +58,7 @@ def test_each_executed_notebook_keeps_its_pictures(run, twice):
         assert [out for out in outputs if "image/png" in out.get("data", {})], name
 
 
-@pytest.mark.parametrize("notebook", ["01_finetune", "02_any_function"])
+@pytest.mark.parametrize("notebook", ["01_finetune", "02_any_function", "04_imdb"])
 def test_what_a_cell_raises_is_told_as_the_typed_error_it_is(run, notebook):
     done, _ = run(notebook, WORKERS="0", EPOCHS="-1")
     assert done.returncode == 1
