@@ -15,7 +15,8 @@ from tests.twin_jobs import processes, until
 from tests.unit.test_in_place import put_model
 from train_func import Local, Run, attach, submit
 from train_func.client.in_place import in_place
-from train_func.pipeline import arguments, promote, train, train_and_promote
+from train_func.pipeline import arguments, prepare, promote, train, train_and_promote
+from train_func.pipeline.arguments import MAX_BYTES
 from train_func.storage import open_store
 
 NUM_HELD_OUT = 8  # of 40 rows
@@ -68,6 +69,14 @@ def test_a_better_model_takes_the_place_and_a_worse_one_does_not(steps, store, a
     assert [spec["displayName"] for spec in matrix["annotationSpecs"]] == ["1", "2", "3", "4", "5"]
     assert sum(sum(row["row"]) for row in matrix["rows"]) == NUM_HELD_OUT
     assert metadata(steps, "evaluate", "metrics")["accuracy"] == pytest.approx(job.result()["accuracy"])
+
+
+def test_a_run_of_the_largest_size_reaches_its_step(steps, home):
+    small = arguments(trains_until_told, Run(), on=Local())
+    room = MAX_BYTES - len(json.dumps(small)) - 100
+    given = arguments(trains_until_told, Run(parameters={"started": "ü" * (room // 7)}), on=Local())
+    assert len(json.dumps(given)) > 0.9 * MAX_BYTES
+    assert prepare(run=given["run"], where="Local").outputs["run"] == given["run"]
 
 
 @dsl.pipeline

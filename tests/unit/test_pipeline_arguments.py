@@ -89,7 +89,7 @@ def test_a_source_that_was_changed_on_its_way_is_refused():
 def test_what_is_too_large_for_a_parameter_is_refused_with_its_size():
     with pytest.raises(SourceRefused) as refused:
         arguments(only_meets, Run(workers=2, parameters={"large": "x" * MAX_BYTES}), on=Local())
-    assert "96" in str(refused.value)
+    assert "112" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from train_func.errors import SourceRefused
 from train_func.pipeline.carrying import carried, options_of
 from train_func.run import Run
 
-MAX_BYTES = 96_000  # a step gets all its parameters as one argument of a program, of which Linux takes 128 KiB
+MAX_BYTES = 112_000  # a step gets all it is given as one JSON argument of a program, of which Linux takes 131,072 bytes
 
 
 def arguments(function: Callable[..., object], run: Run | None = None, *, on: Backend | None = None) -> dict[str, str]:
@@ -35,7 +35,7 @@ def arguments(function: Callable[..., object], run: Run | None = None, *, on: Ba
     source, _ = packed(function, asked, backend)
     prepared, _ = carried(asked, backend)
     made = {"run": json.dumps(prepared.to_dict()), "source": source.to_json()}
-    num_bytes = sum(len(value.encode()) for value in made.values())
+    num_bytes = len(json.dumps(made))
     if num_bytes > MAX_BYTES:
         raise SourceRefused(
             f"{source.function} and its Run are {sized(num_bytes)} as parameters of a pipeline, and at most "

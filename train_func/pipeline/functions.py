@@ -8,7 +8,9 @@ from typing import NamedTuple
 from kfp import dsl
 
 
-def prepare(run: str, dataset: dsl.Output[dsl.Dataset], where: str = "Cluster", options: str = "{}") -> str:
+def prepare(
+    run: str, dataset: dsl.Output[dsl.Dataset], where: str = "Cluster", options: str = "{}"
+) -> NamedTuple("Prepared", [("run", str)]):  # type: ignore[valid-type]
     """Checks data, model, store and backend, and brings what lies on this machine to where the workers read it.
 
     Args:
@@ -18,11 +20,11 @@ def prepare(run: str, dataset: dsl.Output[dsl.Dataset], where: str = "Cluster", 
         options: of that backend, as JSON.
 
     Returns:
-        The Run, whose inputs are named by their addresses and commits.
+        run: the Run, whose inputs are named by their addresses and commits.
     """
     from train_func.pipeline import steps
 
-    return steps.prepare(run, where, options, dataset)
+    return (steps.prepare(run, where, options, dataset),)
 
 
 def train(

@@ -52,7 +52,7 @@ def joined(dress: Dress = _as_it_is) -> Any:
         """
         on = {"where": where, "options": options}
         prepared = dress(components.prepare(run=run, **on))
-        trained = dress(components.train(run=prepared.outputs["Output"], source=source, **on))
+        trained = dress(components.train(run=prepared.outputs["run"], source=source, **on))
         trained.set_retry(num_retries=RETRIES)
         name = trained.outputs["name"]
         evaluated = dress(components.evaluate(name=name, **on))

@@ -5,6 +5,7 @@ import hashlib
 import html
 import io
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,9 +84,9 @@ def promote(name: str, promote_as: str, better_in: str, where: str, options: str
 
 
 def log_numbers(metrics: "dsl.Metrics", found: dict[str, Any]) -> None:
-    """Logs what of it is a number."""
+    """Logs what of it is a number that JSON can hold."""
     for name, value in found.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
             metrics.log_metric(name, value)
 
 
