@@ -52,4 +52,4 @@ def test_a_module_in_a_loop_of_ones_own_is_published_with_its_running_statistics
     job = submit(image_functions.trains_a_module_in_a_loop, Run(task=task, **RUN), on=Local())
     assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
     weights = load_file(next(job.fetch("model").glob("*.safetensors")))
-    assert int(weights["body.1.num_batches_tracked"]) == 10 * (5 * 2 + 1)  # 81 rows: 5 batches of two parts, and one row
+    assert int(weights["body.1.num_batches_tracked"]) == 10 * (5 * 2 + 1)  # of 81 rows in batches of 16
