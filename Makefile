@@ -1,5 +1,5 @@
 # make help           lists these
-# make run            sets up and does the main job: notebook 01, headless
+# make run            sets up and does the main job: notebook 01, headless, or NOTEBOOK=02_any_function and the like
 # make cancel         stops a job: JOB=its name, and WHERE and STORE as it was run with
 # make clean          removes the executed notebooks and logs in build/
 # make test           sets up and passes the tests that need no cluster, less the long proofs
@@ -35,19 +35,34 @@ ifdef IMAGE
 export TRAIN_FUNC_IMAGE := $(IMAGE)
 endif
 
-KNOWN := WHERE MODEL DATASET TEXT LABEL LABELS HELD_OUT SAMPLES WORKERS EPOCHS BATCH_SIZE LEARNING_RATE SEED STORE \
-	FRESH JOB PYTHON TESTS TIMES TRAIN_FUNC_HOME IMAGE REQUIREMENTS BUILDER KUBECONFIG \
+KNOWN := NOTEBOOK WHERE STORE JOB PYTHON TESTS TIMES TRAIN_FUNC_HOME IMAGE REQUIREMENTS BUILDER KUBECONFIG \
 	TRAIN_FUNC_TEST_MINIO_IMAGE TRAIN_FUNC_TEST_CHARTS TRAIN_FUNC_TESTBED
+NOTEBOOK := $(or $(NOTEBOOK),01_finetune)
+FOUND_PYTHON = $(firstword $(foreach name,$(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11),\
+	$(shell command -v $(name))))
+# Beside them, the parameters of the notebook, in capitals; make cancel takes what make run was given.
+ifneq ($(filter run cancel,$(MAKECMDGOALS)),)
+ifeq ($(FOUND_PYTHON),)
+$(error no Python found: install 3.11 or newer, or name it, as in make run PYTHON=/path/to/python3.12)
+endif
+PARAMETERS := $(shell $(FOUND_PYTHON) infra/notebook_parameters.py '$(NOTEBOOK)' 2>&1)
+ifneq ($(.SHELLSTATUS),0)
+$(error $(PARAMETERS))
+endif
+endif
+ALLOWED = $(KNOWN) $(filter-out $(KNOWN),$(PARAMETERS))
+UNKNOWN = $(filter-out $(ALLOWED),$(GIVEN))
+THERE_ARE = $(if $(PARAMETERS),$(NOTEBOOK) has $(PARAMETERS); make has,There are) $(KNOWN)
 # The known parameter that a misspelt one is nearest to, as a question; nothing where none is near.
-NEAREST = $(shell $(or $(PYTHON),python3) -c 'import difflib, sys; near = difflib.get_close_matches(sys.argv[1].upper(), \
-	sys.argv[2:], 1); print(f": did you mean {near[0]}?" if near else ".")' '$(1)' $(KNOWN) 2>/dev/null)
+NEAREST = $(shell $(FOUND_PYTHON) -c 'import difflib, sys; near = difflib.get_close_matches(sys.argv[1].upper(), \
+	sys.argv[2:], 1); print(f": did you mean {near[0]}?" if near else ".")' '$(1)' $(ALLOWED) 2>/dev/null)
 GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 
 help:
 	sed -n 's/^# make /make /p' $(firstword $(MAKEFILE_LIST))
 
 run: known setup
-	infra/notebook.sh
+	infra/notebook.sh "$(NOTEBOOK)"
 
 cancel: known setup
 	$(BIN)/python -m train_func cancel --on "$(or $(WHERE),Local)" -- "$$JOB"
@@ -57,8 +72,7 @@ clean:
 
 # A misspelt parameter would otherwise train something else without a word.
 known:
-	$(foreach name,$(GIVEN),$(if $(filter $(name),$(KNOWN)),,$(error $(name) is no parameter$(call NEAREST,$(name)) There \
-		are $(KNOWN))))
+	$(if $(UNKNOWN),$(error $(foreach name,$(UNKNOWN),$(name) is no parameter$(call NEAREST,$(name))) $(THERE_ARE)))
 	$(if $(filter cancel,$(MAKECMDGOALS)),$(if $(JOB),,$(error JOB is missing: make cancel JOB=its-name; the names are \
 		listed by $(BIN)/python -m train_func runs)))
 	$(if $(filter-out Local Cluster,$(WHERE)),$(error WHERE=$(WHERE): Local or Cluster is expected))

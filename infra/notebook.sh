@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Runs notebook 01 headless, with parameters from the environment: infra/notebook.sh   (make run)
-#   WHERE MODEL DATASET TEXT LABEL LABELS HELD_OUT SAMPLES WORKERS EPOCHS BATCH_SIZE LEARNING_RATE SEED
-#             as the notebook's first cell has them; what is not given stays as it is there
-#   FRESH=1   train again although it was done before
+# Runs a notebook headless, with parameters from the environment: infra/notebook.sh [NOTEBOOK]   (make run)
+#   NOTEBOOK  of notebooks/, 01_finetune without it
+#   WORKERS=3 and the like: whatever the notebook's first cell sets, in capitals; what is not given stays as it is there
 # What the cells print goes to the screen; what papermill says, to a file, whose end explains a failure. Each execution
-# has a notebook of its own, with the time in its name; build/01_finetune.ipynb is a link to the last that succeeded.
+# has a notebook of its own, with the time in its name; build/NOTEBOOK.ipynb is a link to the last that succeeded.
 # What is refused before a job is submitted keeps neither.
 set -Eeuo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-NAME=01_finetune
-SUCCEEDED=build/$NAME.ipynb
-EXECUTED=build/$NAME-$(date +%Y%m%d-%H%M%S-%3N).ipynb
+NOTEBOOK=${1:-01_finetune}
+SUCCEEDED=build/$NOTEBOOK.ipynb
+EXECUTED=build/$NOTEBOOK-$(date +%Y%m%d-%H%M%S-%3N).ipynb
 LOG=${EXECUTED%.ipynb}.log
 OURS='^(InvalidInput|SourceRefused|StorageFailed|JobFailed|JobNotFound): '
 GIVEN=()
@@ -19,37 +18,10 @@ trap 'rm -f "$SAID"' EXIT
 
 say() { printf '%s\n' "$*" >&2; }
 
-die() {
-    say "$*"
-    exit 1
-}
-
-# A file named from here is found by the notebook too, whose folder is another one, and missed by its full name.
-from_here() {
-    case $1 in
-        *://*) printf '%s\n' "$1" ;;
-        *.csv | *.tsv | *.json | *.jsonl | *.parquet | ./* | ../*) realpath -ms -- "$1" ;;
-        *) if [[ -e $1 ]]; then realpath -s -- "$1"; else printf '%s\n' "$1"; fi ;;
-    esac
-}
-
-fresh() {
-    case ${FRESH:-} in
-        1 | yes | true | True) GIVEN+=(-p fresh True) ;;
-        '' | 0 | no | false | False) ;;
-        *) die "FRESH=$FRESH: 1 or 0 is expected" ;;
-    esac
-}
-
+# Through a file, because a variable holds no NUL.
 parameters() {
-    local name value
-    for name in WHERE MODEL DATASET TEXT LABEL LABELS HELD_OUT SAMPLES WORKERS EPOCHS BATCH_SIZE LEARNING_RATE SEED; do
-        value=${!name:-}
-        [[ -n $value ]] || continue
-        [[ $name != MODEL && $name != DATASET ]] || value=$(from_here "$value")
-        GIVEN+=(-p "${name,,}" "$value")
-    done
-    fresh
+    .venv/bin/python infra/notebook_parameters.py "$NOTEBOOK" --given >"$SAID" || exit 1
+    mapfile -d '' -t GIVEN <"$SAID"
 }
 
 # The job that the notebook has submitted or found; empty before that.
@@ -88,9 +60,9 @@ main() {
     mkdir -p build
     parameters
     trap interrupted INT
-    echo "notebook $NAME runs"
+    echo "notebook $NOTEBOOK runs"
     # Through a pipe: papermill would truncate the file that a user redirects this script's output to.
-    if ! .venv/bin/papermill "notebooks/$NAME.ipynb" "$EXECUTED" --cwd notebooks --kernel python3 --no-progress-bar \
+    if ! .venv/bin/papermill "notebooks/$NOTEBOOK.ipynb" "$EXECUTED" --cwd notebooks --kernel python3 --no-progress-bar \
         --stdout-file /dev/stdout "${GIVEN[@]}" 2>"$LOG" | tee -i "$SAID"; then
         explain
         exit 1

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +18,7 @@ class Repository:
     gated: bool = False
     earlier: "tuple[Repository, ...]" = ()
     """Commits that its branch was at before."""
+    private: bool = False
 
     @property
     def commit(self) -> str:
@@ -43,16 +44,35 @@ def refusal(status: int, code: str) -> Answer:
     return Answer(status, b"{}", {"X-Error-Code": code})
 
 
+@dataclass(frozen=True)
+class Request:
+    """What a client has sent; ``hub`` is the address it was sent to."""
+
+    hub: str
+    method: str
+    path: str
+    token: str
+    body: bytes
+
+
 @contextmanager
-def tiny_hub(repositories: Mapping[str, Repository]) -> Iterator[str]:
-    """The address of a Hub with ``repositories`` under names such as "datasets/owner/name" and "models/owner/name"."""
+def tiny_hub(
+    repositories: Mapping[str, Repository], writes: Callable[[Request], Answer | None] = lambda request: None
+) -> Iterator[str]:
+    """The address of a Hub with ``repositories`` under names such as "datasets/owner/name" and "models/owner/name".
+
+    ``writes`` answers requests first, those that it has an answer for.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def answer(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            found = reply(repositories, unquote(urlsplit(self.path).path), body)
+            chunked = self.headers.get("Transfer-Encoding") == "chunked"
+            body = b"".join(self.chunks()) if chunked else self.rfile.read(int(self.headers["Content-Length"] or 0))
+            token, path = (self.headers["Authorization"] or "").removeprefix("Bearer "), urlsplit(self.path).path
+            request = Request(f"http://{self.headers['Host']}", self.command, unquote(path), token, body)
+            found = writes(request) or reply(repositories, request.path, body)
             self.send_response(found.status)
             for name, value in {"Content-Length": str(len(found.data)), **found.headers}.items():
                 self.send_header(name, value)
@@ -60,7 +80,13 @@ def tiny_hub(repositories: Mapping[str, Repository]) -> Iterator[str]:
             if self.command != "HEAD":
                 self.wfile.write(found.data)
 
-        do_GET = do_HEAD = do_POST = answer  # noqa: N815
+        def chunks(self) -> Iterator[bytes]:
+            while size := int(self.rfile.readline(), 16):
+                yield self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+
+        do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815
 
         def log_message(self, *_: object) -> None:
             """Nothing is said."""
@@ -106,7 +132,13 @@ def listing(repository: Repository, repo_id: str, action: str, folder: str, body
         return [repository.entry(name) for name in repository.files if name in wanted]
     siblings = [{"rfilename": name, "size": len(data)} for name, data in repository.files.items()]
     gated = "manual" if repository.gated else False
-    return {"id": repo_id, "sha": repository.commit, "siblings": siblings, "private": False, "gated": gated}
+    return {
+        "id": repo_id,
+        "sha": repository.commit,
+        "siblings": siblings,
+        "private": repository.private,
+        "gated": gated,
+    }
 
 
 def as_json(value: object) -> Answer:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from train_func.client.runs import runs
     from train_func.client.submit import submit
     from train_func.client.twin.local import Local
+    from train_func.client.withdraw import withdraw
     from train_func.errors import InvalidInput, JobFailed, JobNotFound, SourceRefused, StorageFailed, TrainFuncError
     from train_func.run import Run
     from train_func.tasks import CausalLM, ImageClassification, TextClassification, TokenClassification
@@ -32,6 +33,7 @@ _HOMES = {
     "attach": "train_func.client.attach",
     "runs": "train_func.client.runs",
     "remove": "train_func.client.remove",
+    "withdraw": "train_func.client.withdraw",
     "Job": "train_func.client.job",
     "SecretKey": "train_func.client.placement",
     "TrainFuncError": "train_func.errors",
@@ -62,6 +64,7 @@ __all__ = [
     "remove",
     "runs",
     "submit",
+    "withdraw",
 ]
 
 

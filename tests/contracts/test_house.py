@@ -21,6 +21,8 @@ ENVIRONMENT_READERS = {
     "client/twin": "hands a copy of its environment to the workers",
     "failpoint.py": "which point a test has armed",
     "storage/s3.py": "endpoint and credentials",
+    "pipeline/components.py": "the image of the steps",
+    "pipeline/confusion.py": "the cache of this person",
     "kept_tables.py": "where the tables of a notebook are saved",
     "worker": "the process edge of the pod",
 }

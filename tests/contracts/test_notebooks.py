@@ -3,6 +3,9 @@
 import ast
 import importlib
 import json
+import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,18 @@ def cells(path: Path) -> list[dict]:
 
 def sources(path: Path) -> list[str]:
     return ["".join(cell["source"]) for cell in cells(path) if cell["cell_type"] == "code"]
+
+
+def parameters(path: Path) -> dict[str, object]:
+    """The values in its parameters cell, by name."""
+    assignments = ast.parse(sources(path)[0]).body
+    return {target.id: ast.literal_eval(of.value) for of in assignments for target in of.targets}
+
+
+def known_to_make() -> set[str]:
+    """The variables of the Makefile itself; the notebook that it runs adds its parameters."""
+    lines = re.search(r"^KNOWN := ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text(), re.M)[1]
+    return set(lines.replace("\\", "").split())
 
 
 def test_there_are_notebooks():
@@ -48,20 +63,30 @@ def test_the_first_code_cell_holds_the_parameters_and_only_plain_scalars(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_every_parameter_is_used(path):
-    parameters, *rest = sources(path)
-    used = {node.id for source in rest for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
-    names = {target.id for statement in ast.parse(parameters).body for target in statement.targets}
-    assert names <= used, names - used
+def test_a_parameter_in_capitals_is_no_variable_of_make_and_its_script(path):
+    """make run takes it so; WHERE is the notebook's and make's, and means the same."""
+    clean = {"PATH": os.environ["PATH"], "HOME": "", "USER": "", "LANG": "", "SHELL": ""}
+    shell = subprocess.run(["bash", "-c", "compgen -v"], env=clean, capture_output=True, text=True, check=True)
+    taken = set(shell.stdout.split()) | (known_to_make() - {"WHERE"})
+    for script in ("Makefile", "infra/notebook.sh", "infra/environment.sh"):
+        taken |= set(re.findall(r"^([A-Z_]+) *[:?]?=", (ROOT / script).read_text(), re.M))
+    assert {name.upper() for name in parameters(path)} & taken == set()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_imports_the_front_door_and_the_worker_alone(path):
+def test_every_parameter_is_used(path):
+    _, *rest = sources(path)
+    used = {node.id for source in rest for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    assert set(parameters(path)) <= used, set(parameters(path)) - used
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_imports_the_front_door_the_worker_and_the_pipeline_alone(path):
     """Everything behind them may be named otherwise tomorrow; what they list is kept."""
     for source in sources(path):
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "train_func":
-                assert node.module in ("train_func", "train_func.worker"), ast.unparse(node)
+                assert node.module in ("train_func", "train_func.worker", "train_func.pipeline"), ast.unparse(node)
                 offered = importlib.import_module(node.module).__all__
                 assert {alias.name for alias in node.names} <= set(offered), ast.unparse(node)
 

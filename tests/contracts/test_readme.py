@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import train_func
+from tests.contracts.test_notebooks import NOTEBOOKS, known_to_make, parameters
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -47,7 +48,7 @@ def test_every_make_target_it_names_exists():
 
 
 def test_every_variable_it_gives_to_make_is_known_there():
-    known = set(re.search(r"^KNOWN := ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split())
+    known = known_to_make() | {name.upper() for path in NOTEBOOKS for name in parameters(path)}
     given = {name for line in re.findall(r"make [a-z][^`#\n]*", MANUALS) for name in re.findall(r"\b([A-Z_]+)=", line)}
     about = [text for text in README.split("\n\n") if "`make test-cluster`" in text]
     named = {name for text in about for name in re.findall(r"`([A-Z_]+)=[^`]*`", text)}

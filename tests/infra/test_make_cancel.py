@@ -23,6 +23,8 @@ def cancel(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!/usr/bin/env bash\n{text}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    shutil.copy(ROOT / "infra/notebook_parameters.py", tmp_path / "infra")
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     (tmp_path / ".train_func" / "store").mkdir(parents=True)
 
     def cancel(*given, **variables):
@@ -50,6 +52,11 @@ def test_a_misspelt_parameter_is_told_with_the_one_that_is_meant(cancel):
     assert unnamed(said, "STORR", "did you mean STORE?") == []
     _, said = cancel("JOB=a-run", "QQQQQQ=1")
     assert "QQQQQQ" in said and "did you mean" not in said
+
+
+def test_what_make_run_was_given_may_stay_on_the_line(cancel):
+    _, said = cancel("JOB=no-such-run", "WORKERS=2")
+    assert said.startswith("JobNotFound: ")
 
 
 def test_a_job_that_is_not_there_is_one_message(cancel):

@@ -1,10 +1,12 @@
 """make run: what is given reaches the notebook as it was written, and a failure is told in its own words."""
 
+import json
 import os
 import re
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,20 +30,28 @@ def run(tmp_path):
     """Runs a copy of infra/notebook.sh beside a papermill that only keeps its arguments: (arguments, process)."""
     checkout = tmp_path / "checkout"
     (checkout / ".venv/bin").mkdir(parents=True)
+    (checkout / ".venv/bin/python").symlink_to(sys.executable)
     (checkout / "infra").mkdir()
-    shutil.copy(ROOT / "infra/notebook.sh", checkout / "infra")
+    for script in ("notebook.sh", "notebook_parameters.py"):
+        shutil.copy(ROOT / "infra" / script, checkout / "infra")
+    shutil.copytree(ROOT / "notebooks", checkout / "notebooks")
     stub = checkout / ".venv/bin/papermill"
     stub.write_text(STUB)
     stub.chmod(stub.stat().st_mode | stat.S_IXUSR)
 
-    def run(*, says="", code=0, **given):
+    def run(*notebook, says="", code=0, **given):
         told = tmp_path / "told"
         environment = {"PATH": os.environ["PATH"], "TOLD": str(told), "SAYS": says, "CODE": str(code), **given}
         done = subprocess.run(
-            [checkout / "infra/notebook.sh"], env=environment, capture_output=True, text=True, timeout=300, check=False
+            [checkout / "infra/notebook.sh", *notebook],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         arguments = told.read_text().split("\0") if told.exists() else []
-        pairs = {arguments[i + 1]: arguments[i + 2] for i, word in enumerate(arguments) if word == "-p"}
+        pairs = {arguments[i + 1]: arguments[i + 2] for i, word in enumerate(arguments) if word in ("-p", "-r")}
         return pairs, done
 
     run.checkout = checkout
@@ -78,12 +88,39 @@ def test_files_are_named_from_where_make_runs_and_ids_stay(run, given, arrives):
     assert pairs == {"dataset": arrives.format(root=run.checkout)}
 
 
+def test_a_text_stays_a_text_whatever_it_looks_like(run):
+    """papermill makes numbers of what looks like one, unless it is told not to; a column may be called 1."""
+    run(TEXT="1", WORKERS="1")
+    arguments = (run.checkout.parent / "told").read_text().split("\0")
+    assert arguments[arguments.index("text") - 1] == "-r"
+    assert arguments[arguments.index("workers") - 1] == "-p"
+
+
+def test_any_notebook_takes_the_parameters_of_its_own_first_cell(run):
+    own = {"where": "Local", "photos": "data/photos", "rate": 0.5, "colour": False}
+    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": ""}
+    cell["source"] = "\n".join(f"{name} = {value!r}  # what it is" for name, value in own.items())
+    (run.checkout / "notebooks/09_own.ipynb").write_text(json.dumps({"cells": [{**cell, "metadata": {}}, cell]}))
+    (run.checkout / "mine").mkdir()
+    given = {"PHOTOS": "mine", "RATE": "1e-3", "COLOUR": "yes", "MODEL": "of another notebook"}
+    pairs, done = run("09_own", **given)
+    assert pairs == {"photos": str(run.checkout / "mine"), "rate": "1e-3", "colour": "True"}
+    assert (run.checkout / "build/09_own.ipynb").exists()
+    assert "09_own" in done.stdout.splitlines()[0]
+
+
+def test_a_notebook_that_is_not_there_is_told_with_those_that_are(run):
+    pairs, done = run("09_own")
+    assert (pairs, done.returncode) == ({}, 1)
+    assert unnamed(done.stderr, "NOTEBOOK=09_own", "01_finetune") == []
+
+
 @pytest.mark.parametrize(
-    ("given", "arrives"), [("1", {"fresh": "True"}), ("yes", {"fresh": "True"}), ("0", {}), ("no", {})]
+    ("given", "arrives"), [("1", "True"), ("yes", "True"), ("True", "True"), ("0", "False"), ("no", "False")]
 )
 def test_fresh_is_a_yes_or_a_no(run, given, arrives):
     pairs, done = run(FRESH=given)
-    assert (pairs, done.returncode) == (arrives, 0)
+    assert (pairs, done.returncode) == ({"fresh": arrives}, 0)
 
 
 def test_fresh_that_is_neither_is_refused(run):

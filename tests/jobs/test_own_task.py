@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 
 from tests.jobs import functions
 from train_func import Local, Run, submit
@@ -39,7 +40,10 @@ def test_it_is_checked_trained_measured_and_published_like_any_other(home, parit
     assert set(metrics) == {"mean_error", "loss", "rows"}
     assert metrics["rows"] == 8
     folder = job.fetch(to=tmp_path / "model")
-    assert (folder / "README.md").read_text() == "Whether a number is even.\n"
+    card = ModelCard.load(folder / "README.md")
+    assert "Whether a number is even.\n" in card.text
+    assert "from parity import Parity" in card.text
+    assert [result.metric_type for result in card.data.eval_results] == ["mean_error", "loss"]
     assert any("numbers cost nothing" in line for line in job.logs())
     # A colleague who lacks the module finds the run all the same.
     command = [sys.executable, "-c", ELSEWHERE, job.name]

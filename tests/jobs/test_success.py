@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 
 from tests.jobs.conftest import processes_of, until
 from tests.jobs.functions import fine_tunes, only_meets
@@ -39,6 +40,10 @@ def test_a_function_becomes_a_verified_model_that_is_found_again(home, a_run, tm
     names = {path.name for path in folder.iterdir()}
     assert {"model.safetensors", "config.json", "tokenizer.json", "metrics.json", "manifest.json"} <= names
     assert json.loads((folder / "metrics.json").read_text())["accuracy"] == metrics["accuracy"]
+    card = ModelCard.load(folder / "README.md")
+    assert (card.data.pipeline_tag, card.data.model_name) == ("text-classification", job.name)
+    assert {of.metric_type: of.metric_value for of in card.data.eval_results}["accuracy"] == metrics["accuracy"]
+    assert job.record.held_out_sha256 in card.text
     assert job.load()("good good food")[0]["label"] in set("12345")
 
     found = attach(job.name)

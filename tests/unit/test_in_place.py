@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pandas as pd
 import pytest
 
 from tests.stored_runs import put_run
 from tests.turns import Scheduled, Turns
 from tests.unit.test_checkpoint_damage import MEMORY
-from train_func import InvalidInput, Local, Run, StorageFailed, attach, remove
+from train_func import InvalidInput, JobNotFound, Local, Run, StorageFailed, attach, remove, runs, withdraw
+from train_func.client import in_place as places
 from train_func.client.cli import main
 from train_func.client.fetch import fetch
 from train_func.client.in_place import in_place, names_of, promote
@@ -165,6 +167,81 @@ def test_a_run_whose_model_is_in_place_is_not_removed(store):
     assert weights(attach("reviews").fetch()) == "weights 0.2 1"
 
 
+def test_a_name_that_is_withdrawn_leads_to_no_run_and_leaves_no_file_and_the_run_can_be_removed(store, capsys):
+    first, second = put_model(store, 0.1), put_model(store, 0.2)
+    for record in (first, second):
+        promote(store, record, "reviews")
+    withdraw("reviews")
+    assert second.name in capsys.readouterr().out
+    assert (in_place(store, "reviews"), names_of(store, second.name)) == (None, [])
+    assert store.names("models/reviews") == ["in-place.json"]
+    with pytest.raises(JobNotFound):
+        attach("reviews")
+    assert weights(attach(second.name).fetch()) == "weights 0.2 1"
+    withdraw("reviews")  # as one that was interrupted is made again
+    remove(second.name)
+
+
+def test_a_withdrawn_name_goes_on_counting_and_remembers_what_was_in_place(store, tmp_path):
+    first, second = put_model(store, 0.1, accuracy=0.9), put_model(store, 0.2, accuracy=0.1)
+    promote(store, first, "reviews")
+    withdraw("reviews")
+    assert promote(store, second, "reviews", better_in="accuracy")[0]  # nothing is there to be better than
+    held = in_place(store, "reviews")
+    assert (held.number, held.run, [of["run"] for of in held.earlier]) == (3, second.name, [first.name])
+    assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.2 1"
+
+
+@pytest.mark.parametrize("name", ["review", "Reviews", "", 7])
+def test_a_name_under_which_nothing_is_in_place_is_refused_with_those_there_are(store, name):
+    promote(store, put_model(store, 0.1), "reviews")
+    with pytest.raises(InvalidInput) as refused:
+        withdraw(name)
+    assert "'reviews'" in str(refused.value)
+    assert weights(attach("reviews").fetch()) == "weights 0.1 1"
+
+
+def test_a_model_that_another_client_puts_in_place_meanwhile_is_not_withdrawn(store):
+    first, second = put_model(store, 0.1), put_model(store, 0.2)
+    promote(store, first, "reviews")
+
+    class Overtaken(type(store)):
+        def put(self, key, data, **condition):
+            promote(open_store(self.address), second, "reviews")
+            return super().put(key, data, **condition)
+
+    store.__class__ = Overtaken
+    with pytest.raises(StorageFailed) as refused:
+        places.withdraw(store, "reviews")
+    assert refused.value.reason == "conflict"
+    assert in_place(open_store(store.address), "reviews").run == second.name
+
+
+def test_the_table_of_runs_shows_what_is_in_place_under_which_name(store, capsys):
+    first, second = put_model(store, 0.1), put_model(store, 0.2)
+    assert "in_place" not in runs()
+    for name in ("reviews", "newest"):
+        promote(store, first, name)
+    put_model(store, 0.1, generation=2)
+    promote(store, attach(first.name).record, "newest")
+    found = runs().set_index("name")["in_place"]
+    assert set(found[first.name].split(", ")) == {"newest", "reviews (generation 1)"}
+    assert pd.isna(found[second.name])
+    assert main(["withdraw", "newest"]) == 0
+    capsys.readouterr()
+    assert main(["runs"]) == 0
+    shown = capsys.readouterr().out
+    assert "reviews (generation 1)" in shown
+    assert "newest" not in shown
+
+
+def test_a_name_that_cannot_be_read_hides_no_run(store, capsys):
+    record = put_model(store, 0.1)
+    store.put(ModelKeys("reviews").in_place, b"{")
+    assert record.name in set(runs()["name"])
+    assert "in-place.json" in capsys.readouterr().out
+
+
 def test_a_record_of_another_format_is_refused_by_its_name(store):
     store.put(ModelKeys("reviews").in_place, b'{"format": 2}')
     with pytest.raises(StorageFailed) as refused:
@@ -180,26 +257,58 @@ def test_of_two_clients_one_wins_and_the_copy_is_whole(better_in, seeds):
             _race(seed, Path(folder), better_in)
 
 
-def _race(seed, folder, better_in):
-    """Two clients promote two runs at once, their calls to the store in drawn order."""
-    plain = open_store((folder / "store").as_uri())
-    records = {1: put_model(plain, 0.1, accuracy=0.6), 2: put_model(plain, 0.2, accuracy=0.7)}
-    turns, ended = Turns(seed, records), {}
+@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 500), marks=pytest.mark.slow)])
+def test_a_promotion_and_a_withdrawal_at_once_leave_what_the_record_says(seeds):
+    for seed in seeds:
+        with TemporaryDirectory(dir=MEMORY) as folder:
+            _race_with_withdrawal(seed, Path(folder))
+
+
+def _at_once(seed, address, acts):
+    """What each act came to, or why it failed; their calls to the store in drawn order."""
+    turns, ended = Turns(seed, acts), {}
 
     def client(number):
         try:
-            store = Scheduled(open_store(plain.address), turns, number)
-            ended[number] = promote(store, records[number], "reviews", better_in=better_in)[0]
+            ended[number] = acts[number](Scheduled(open_store(address), turns, number))
         except StorageFailed as failure:
             ended[number] = failure.reason
         finally:
             turns.leave(number)
 
-    clients = [threading.Thread(target=client, args=(number,)) for number in records]
+    clients = [threading.Thread(target=client, args=(number,)) for number in acts]
     for of in clients:
         of.start()
     for of in clients:
         of.join(60)
+    return ended
+
+
+def _race_with_withdrawal(seed, folder):
+    plain = open_store((folder / "store").as_uri())
+    first, second = put_model(plain, 0.1), put_model(plain, 0.2)
+    promote(plain, first, "reviews")
+    acts = {1: lambda store: promote(store, second, "reviews")[0], 2: lambda store: places.withdraw(store, "reviews")}
+    ended = _at_once(seed, plain.address, acts)
+    held = in_place(plain, "reviews")
+    assert [*ended.values()].count("conflict") <= 1
+    if held:
+        assert (held.run, ended[1]) == (second.name, True)
+        assert weights(fetch(plain, MODEL, folder / "copy")) == "weights 0.2 1"
+    else:
+        assert ended[2] in (first.name, second.name)
+        assert plain.list(f"{MODEL}/") == []
+
+
+def _race(seed, folder, better_in):
+    """Two clients promote two runs at once."""
+    plain = open_store((folder / "store").as_uri())
+    records = {1: put_model(plain, 0.1, accuracy=0.6), 2: put_model(plain, 0.2, accuracy=0.7)}
+
+    def promoting(record):
+        return lambda store: promote(store, record, "reviews", better_in=better_in)[0]
+
+    ended = _at_once(seed, plain.address, {number: promoting(record) for number, record in records.items()})
     held = in_place(plain, "reviews")
     if better_in:
         assert held.run == records[2].name

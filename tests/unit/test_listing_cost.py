@@ -123,8 +123,8 @@ def test_the_table_of_runs_asks_the_store_a_few_times_for_each(server, monkeypat
         count = Count(proxy)
         found, _ = stored_runs("", Local(store=store.address))
     assert [run.state for run in found] == ["Succeeded"] * NUM_RUNS
-    # The names of all; of each its listing, its record, its result, a lease, and the ends of two workers.
-    assert count.requests == 1 + NUM_RUNS * (4 + 2)
+    # The names of all, and of models in place; of each its listing, its record, its result, a lease, and two ends.
+    assert count.requests == 2 + NUM_RUNS * (4 + 2)
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

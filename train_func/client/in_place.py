@@ -1,7 +1,8 @@
 """The models in place: which run's model stands under a name, moved by compare-and-swap, and the copy of its files.
 
 The record of a name is swapped first, so that of two clients one wins; then the files are copied, the manifest last.
-A client that comes to an unfinished copy finishes it. What is fetched under a name is read where the run has it.
+A client that comes to an unfinished copy finishes it. What is fetched under a name is read where the run has it. A name
+that is withdrawn keeps its record, so that it goes on counting: no client that has read an earlier one can swap it.
 """
 
 import json
@@ -14,7 +15,7 @@ from typing import Any, Self
 from train_func.client.stored_run import published_result
 from train_func.counted import listed
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.layout import MODEL_MANIFEST, MODELS, ModelKeys, RunKeys
+from train_func.layout import MODEL_MANIFEST, MODELS, SUMS, ModelKeys, RunKeys
 from train_func.model_copy import copy_model
 from train_func.records import RunRecord
 from train_func.result import Result
@@ -37,13 +38,14 @@ class InPlace:
     number: int
     """Of the promotion, from 1: no two records of a name are the same bytes."""
     run: str
+    """Empty where the name was withdrawn, and until another model is put in place."""
     generation: int
     attempt: int
     metrics: Mapping[str, Any]
     held_out_sha256: str
     """Of the rows that the metrics are of; empty where that is not known."""
     promoted: str
-    """When, ISO, UTC."""
+    """When, ISO, UTC; or when it was withdrawn."""
     earlier: Sequence[Mapping[str, Any]] = ()
     """run, generation and promoted of those before, the newest first."""
     format: int = FORMAT
@@ -76,16 +78,18 @@ class InPlace:
 
 def in_place(store: Store, name: str) -> InPlace | None:
     """What is in place under ``name``; None where nothing is, or it can be no such name."""
-    if not _NAME.fullmatch(name):
-        return None
-    found = find(store, key := ModelKeys(name).in_place)
-    return InPlace.from_json(found.data, f"{store.address}/{key}") if found else None
+    held, _ = _newest(store, name) if _NAME.fullmatch(name) else (None, None)
+    return held if held and held.run else None
+
+
+def names_in(store: Store) -> list[str]:
+    """The names under which a model is, or was, in place."""
+    return [folder.removesuffix("/") for folder in store.names(MODELS) if folder.endswith("/")]
 
 
 def names_of(store: Store, run: str) -> list[str]:
     """The names under which a model of this run is in place."""
-    names = (folder.removesuffix("/") for folder in store.names(MODELS) if folder.endswith("/"))
-    return [name for name in names if (held := in_place(store, name)) and held.run == run]
+    return [name for name in names_in(store) if (held := in_place(store, name)) and held.run == run]
 
 
 def promote(
@@ -107,8 +111,8 @@ def promote(
     result = _published(store, record, name)
     key = ModelKeys(name).in_place
     for _ in range(TRIES):
-        found = find(store, key)
-        before = InPlace.from_json(found.data, f"{store.address}/{key}") if found else None
+        newest, version = _newest(store, name)
+        before = newest if newest and newest.run else None
         if before and (before.run, before.generation) == (record.name, record.generation):
             complete(store, name)
             return True, f"its model was in place as {name!r} already"
@@ -118,9 +122,9 @@ def promote(
             and (why := _no_better(record, result, before, better_in, greater_is_better))
         ):
             return False, why
-        now = _following(before, record, result, name)
+        now = _following(newest, record, result, name)
         try:
-            store.put(key, now.to_json(), if_absent=found is None, if_version=found.version if found else None)
+            store.put(key, now.to_json(), if_absent=version is None, if_version=version)
         except StorageFailed as failure:
             if failure.reason != "conflict":
                 raise
@@ -129,24 +133,90 @@ def promote(
             continue
         complete(store, name)
         return True, f"its model is in place as {name!r}" + (f", where that of {before.run} was" if before else "")
-    raise StorageFailed(
-        f"{store.address}/{key} was changed by another client meanwhile, and nothing by this one: look at what is in "
-        f"place, and promote {record.name} again",
-        reason="conflict",
-    )
+    raise _overtaken(f"{store.address}/{key}", f"promote {record.name} again")
+
+
+def withdraw(store: Store, name: str) -> str:
+    """Takes away what is in place under ``name``, with the files under it; the run keeps its model.
+
+    Returns:
+        The run whose model it was; empty where it was withdrawn before.
+
+    Raises:
+        InvalidInput: nothing was ever in place under that name.
+        StorageFailed: reason "conflict" when another client has put a model in place meanwhile; or the store's.
+    """
+    newest, version = _newest(store, name) if isinstance(name, str) and _NAME.fullmatch(name) else (None, None)
+    if newest is None:
+        there = listed([other for other in names_in(store) if in_place(store, other)], show=repr)
+        raise InvalidInput(f"withdraw({brief(name)}): nothing is in place under that name; {there or 'no model'} is")
+    if newest.run:
+        key = newest.keys.in_place
+        none = InPlace(
+            name=name,
+            number=newest.number + 1,
+            run="",
+            generation=0,
+            attempt=0,
+            metrics={},
+            held_out_sha256="",
+            promoted=_now(),
+            earlier=_earlier(newest),
+        )
+        try:
+            store.put(key, none.to_json(), if_version=version)
+        except StorageFailed as failure:
+            if failure.reason != "conflict":
+                raise
+            raise _overtaken(f"{store.address}/{key}", f"withdraw {name} again") from None
+    complete(store, name)
+    return newest.run
 
 
 def complete(store: Store, name: str) -> None:
-    """Copies the files of what is in place under ``name``, where that is not done; raises StorageFailed."""
-    held, copied = in_place(store, name), None
-    while held and held != copied:
-        keys = RunKeys(held.run, held.generation)
-        result = store.get(keys.result).data
-        there = find(store, f"{held.keys.model}/{MODEL_MANIFEST}")
-        if copied or there is None or there.data != result:  # what was copied may lie over files of the newer one
-            of = f"attempt {held.attempt} of {held.run}"
-            copy_model(store, keys.attempt(held.attempt).model, held.keys.model, result, of)
-        held, copied = in_place(store, name), held
+    """Makes the files under ``name`` those of what is in place, and none of a name that was withdrawn.
+
+    Raises StorageFailed.
+    """
+    held, done = _newest(store, name)[0], None
+    while held and held != done:
+        if held.run:
+            _copy(store, held, is_certain=done is not None)
+        else:
+            _clear(store, held.keys.model)
+        held, done = _newest(store, name)[0], held
+
+
+def _newest(store: Store, name: str) -> tuple[InPlace | None, str | None]:
+    """The record of a name, and its version."""
+    found = find(store, key := ModelKeys(name).in_place)
+    return (InPlace.from_json(found.data, f"{store.address}/{key}"), found.version) if found else (None, None)
+
+
+def _copy(store: Store, held: InPlace, *, is_certain: bool) -> None:
+    """``is_certain``: also where it seems done: what was copied before may lie over files of this one."""
+    keys = RunKeys(held.run, held.generation)
+    result = store.get(keys.result).data
+    there = find(store, f"{held.keys.model}/{MODEL_MANIFEST}")
+    if is_certain or there is None or there.data != result:
+        of = f"attempt {held.attempt} of {held.run}"
+        copy_model(store, keys.attempt(held.attempt).model, held.keys.model, result, of)
+
+
+def _clear(store: Store, folder: str) -> None:
+    """The manifest and the sums first: without them the folder is no model."""
+    for name in (MODEL_MANIFEST, SUMS):
+        store.delete(f"{folder}/{name}")
+    for entry in store.list(f"{folder}/"):
+        store.delete(entry.key)
+
+
+def _overtaken(record: str, again: str) -> StorageFailed:
+    return StorageFailed(
+        f"{record} was changed by another client meanwhile, and nothing by this one: look at what is in place, and "
+        f"{again}",
+        reason="conflict",
+    )
 
 
 def _published(store: Store, record: RunRecord, name: str) -> Result:
@@ -165,10 +235,6 @@ def _published(store: Store, record: RunRecord, name: str) -> Result:
 
 
 def _following(before: InPlace | None, record: RunRecord, result: Result, name: str) -> InPlace:
-    earlier: list[Mapping[str, Any]] = []
-    if before:
-        last = {"run": before.run, "generation": before.generation, "promoted": before.promoted}
-        earlier = [last, *before.earlier][:MOST_EARLIER]
     return InPlace(
         name=name,
         number=before.number + 1 if before else 1,
@@ -177,9 +243,18 @@ def _following(before: InPlace | None, record: RunRecord, result: Result, name: 
         attempt=result.attempt,
         metrics=_numbers(result),
         held_out_sha256=record.held_out_sha256,
-        promoted=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        earlier=earlier,
+        promoted=_now(),
+        earlier=_earlier(before) if before else (),
     )
+
+
+def _earlier(before: InPlace) -> list[Mapping[str, Any]]:
+    last = [{"run": before.run, "generation": before.generation, "promoted": before.promoted}] if before.run else []
+    return [*last, *before.earlier][:MOST_EARLIER]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _numbers(result: Result) -> dict[str, float]:

@@ -8,6 +8,7 @@ from train_func.client.backend import Backend
 from train_func.client.fetch import fetch
 from train_func.client.in_place import InPlace, promote
 from train_func.client.load import check_loadable, ready
+from train_func.client.push import check_target, push
 from train_func.client.stored_run import NO_MODEL, published_result
 from train_func.client.submission import other_backend
 from train_func.errors import InvalidInput, StorageFailed
@@ -91,6 +92,25 @@ class JobModel:
         )
         self._note(why)
         return is_in_place
+
+    def push_to_hub(self, repo: str, *, private: bool | None = None) -> str:
+        """Pushes the fetched and verified model, with its card, to a repository of the Hugging Face Hub; its address.
+
+        All published files go there as one commit, the function's source and ``run.json`` among them. The same model
+        again makes no commit. The token, with write access, is that of HF_TOKEN or of ``hf auth login``.
+
+        Args:
+            repo: ``"owner/name"``, or ``"name"`` of the token's own account; it is made where there is none.
+            private: of a repository that is made; None: as the account has it, which is public unless changed.
+
+        Raises:
+            InvalidInput: there is no token, or no such repository can be.
+            StorageFailed: no model is published, or the Hub refuses or is away; the repository is as it was.
+        """
+        check_target(repo, private)
+        address, is_new = push(self.fetch(), repo, self.name, private=private)
+        self._note(f"its model is in {address}" if is_new else f"its model was in {address} already")
+        return address
 
     def load(self) -> "Pipeline":
         """A ready ``transformers`` pipeline of the fetched and verified model; runs no code out of its folder.

@@ -10,7 +10,7 @@ from train_func.client import quantity
 from train_func.errors import InvalidInput
 from train_func.fields import NamedFields, field_names
 from train_func.secret import secret_under
-from train_func.storage import schemes
+from train_func.storage import scheme_of, schemes
 from train_func.validity import whole_fault
 
 LEAST_CPU, MOST_CPU = Decimal("0.01"), 1024
@@ -96,6 +96,19 @@ class Placement:
         given = self.environment.items()
         shown = {name: value if isinstance(value, str) else f"of Secret {value.secret}" for name, value in given}
         return {**options, **{f"environment[{name!r}]": value for name, value in shown.items()}}
+
+    def client_environment(self, store: str, kind: str) -> dict[str, str | SecretKey]:
+        """Variables by which a pod that submits runs finds these again."""
+        named = {"IMAGE": self.image, "NAMESPACE": self.namespace, "STORE_SECRET": self.store_secret}
+        plain = {
+            f"TRAIN_FUNC_{name}": value for name, value in {**named, "STORE": store, "KIND": kind}.items() if value
+        }
+        keys = {
+            name: SecretKey(secret=self.store_secret, key=found.key, optional=found.optional)
+            for name, found in scheme_of(store).secret_variables.items()
+        }
+        token = SecretKey(secret=self.hub_secret, key="HF_TOKEN", optional=True)
+        return {**plain, **self.store_settings, **keys, "HF_TOKEN": token}
 
 
 def cpu_fault(value: object) -> str | None:

@@ -36,6 +36,8 @@ class Facts:
     """Files of this machine that the run reads, by the field that names them."""
     commits: Mapping[str, Any] = field(default_factory=dict)
     """What branches and tags of the Hub are at this moment, by the field that names them."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What else is known of the rows, by name, plain JSON."""
     held_out_sha256: str = ""
     """Of the held-out rows; empty where nothing tells which they are."""
 
@@ -90,6 +92,7 @@ class Check:
                 for name, found in report["inputs"].items()
             },
             commits=report["commits"],
+            about={name: of for name, of in facts.items() if name not in ("fingerprints", "num_model_bytes")},
             held_out_sha256=report["held_out_sha256"],
         )
 

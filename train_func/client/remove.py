@@ -94,7 +94,7 @@ class Removal:
         if names := names_of(store, name):
             raise InvalidInput(
                 f"the model of {name} is in place as {listed(names, show=repr)}, and nothing was removed: promote "
-                "another run under that name first"
+                f"another run under that name first, or withdraw({names[0]!r})"
             )
         files = tuple(store.list(f"{name}/"))
         numbers = _generations(name, files)

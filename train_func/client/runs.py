@@ -1,14 +1,15 @@
 """The runs that a store holds, as a table: what each asked for, how it ended, its metrics, the size of its files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from train_func.client import registry
 from train_func.client.asked import differences
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.identity import newest_generation, stored
+from train_func.client.in_place import InPlace, in_place, names_in
 from train_func.client.stored_run import state_in_store, state_of
 from train_func.client.submission import SubmissionRecord
 from train_func.counted import listed
@@ -41,6 +42,8 @@ class StoredRun:
     """As ``Job.state``."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """What was published and returned, as far as it is a number, a truth or a text."""
+    in_place: Sequence[str] = ()
+    """The names under which its model is in place, of an earlier generation with its number."""
     note: str = ""
     """Why something is not known."""
 
@@ -62,10 +65,11 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
     """The runs in the store of a backend, newest first, as a DataFrame with one row for each.
 
     Columns: ``name``; ``task`` (or function); ``submitted`` (UTC); ``state``, as ``Job.state``, and Unknown where that
-    cannot be told; ``workers``; what the runs shown were asked differently, such as ``epochs``, ``task.dataset``,
-    ``parameters.lr``, ``packages`` or ``source``, of which the first letters of its hash are shown; their results, such
-    as ``metrics.accuracy``; ``size_mb``, that of the run's folder in the store. Of the differences and results, what is
-    empty for all runs has no column. What cannot be read is printed, and hides no other run.
+    cannot be told; ``workers``; ``in_place``, the names under which its model is in place; what the runs shown were
+    asked differently, such as ``epochs``, ``task.dataset``, ``parameters.lr``, ``packages`` or ``source``, of which the
+    first letters of its hash are shown; their results, such as ``metrics.accuracy``; ``size_mb``, that of the run's
+    folder in the store. Of names, differences and results, what is empty for all runs has no column. What cannot be
+    read is printed, and hides no other run.
 
     Args:
         name: only runs whose name begins so.
@@ -88,6 +92,7 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
             "submitted": run.submitted or None,
             "state": run.state,
             "workers": run.record and run.record.run.workers,
+            "in_place": ", ".join(run.in_place) or None,
             **(next(asked) if run.record else {}),
             **{f"metrics.{metric}": value for metric, value in run.metrics.items()},
         }
@@ -111,19 +116,21 @@ def _is_empty(value: Any) -> bool:
 def stored_runs(begin: str, backend: Backend) -> tuple[list[StoredRun], list[str]]:
     """The runs whose names begin so, newest first, and what is to be said of what cannot be read.
 
-    The requests to the store are one, and for each run its listing, its record, its result, and of its newest attempt
-    the lease and the end of each worker.
+    The requests to the store are two, one for each name of a model in place, and for each run its listing, its record,
+    its result, and of its newest attempt the lease and the end of each worker.
     """
     if not isinstance(begin, str):
         raise InvalidInput(f"name={begin!r}: how the names of the runs begin is expected, such as 'reviews'")
     store = open_store(backend.store_address())
     folders = [name.removesuffix("/") for name in store.names("") if name.endswith("/")]
     jobs = {job.name: job for job in backend.jobs()}
+    held, notes = _held(store)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         names = [name for name in folders if NAME.fullmatch(name) and name.startswith(begin)]
         found = [run for run in pool.map(lambda name: _stored_run(store, name, backend, jobs), names) if run]
+    found = [replace(run, in_place=_names(held, run)) for run in found]
     found.sort(key=lambda run: (run.submitted, run.name), reverse=True)
-    notes = [f"{run.name}: {run.note}" for run in found if run.note]
+    notes += [f"{run.name}: {run.note}" for run in found if run.note]
     if called := [run.name for run in found if not run.record and not run.note]:
         notes.append(
             f"no run.json in {listed(called)}: these functions were called without submit, or a part of the run is "
@@ -133,6 +140,25 @@ def stored_runs(begin: str, backend: Backend) -> tuple[list[StoredRun], list[str
     if foreign and not begin:
         notes.append(f"{store.address} also holds folders that are no runs: {listed(foreign)}")
     return found, [shown(note) for note in notes]
+
+
+def _held(store: Store) -> tuple[list[InPlace], list[str]]:
+    """What is in place, and what is to be said of names that cannot be read."""
+    found, notes = [], []
+    for name in names_in(store):
+        try:
+            found += [held] if (held := in_place(store, name)) else []
+        except StorageFailed as failure:
+            if failure.reason != "damaged":
+                raise
+            notes.append(str(failure))
+    return found, notes
+
+
+def _names(held: Sequence[InPlace], run: StoredRun) -> list[str]:
+    newest = run.record.generation if run.record else 0
+    own = (of for of in held if of.run == run.name)
+    return [of.name if of.generation == newest else f"{of.name} (generation {of.generation})" for of in own]
 
 
 class _Listing:

@@ -43,7 +43,7 @@ LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything a
 
 
 def submit(
-    function: Callable[..., object],
+    function: Callable[..., object] | Source,
     run: Run | None = None,
     *,
     on: Backend | None = None,
@@ -55,7 +55,7 @@ def submit(
     Running or succeeded: attaches. Failed, cancelled or interrupted: a new job of the same run.
 
     Args:
-        function: takes the dict of parameters, each of them by its name, or nothing.
+        function: takes the dict of parameters, each of them by its name, or nothing; or one that is packed already.
         run: what is asked for; by default one worker, without parameters.
         on: the backend, ``Local()`` by default.
         fresh: train again from the beginning, as the next generation of the run.
@@ -68,10 +68,10 @@ def submit(
         StorageFailed: the store is away, denies, or is not there.
     """
     backend = registry.given(on)
-    asked = _checked_run(Run() if run is None else run)
+    asked = checked_run(run)
     run = backend.adapted(asked)
-    source, packages = _packed(function, run, backend)
-    store, facts = _checked(backend, run)
+    source, packages = packed(function, run, backend)
+    store, facts = checked(backend, run)
     record = record_of(run, source, facts, store, fresh=fresh, packages=packages)
     claim = Claim(store, record.keys)
     job = Job(record, backend, store)
@@ -103,11 +103,12 @@ def submit(
     return Job(record, backend, store)
 
 
-def _packed(function: Callable[..., object], run: Run, backend: Backend) -> tuple[Source, Resolved]:
-    """The function, and the packages that travel with it."""
+def packed(function: Callable[..., object] | Source, run: Run, backend: Backend) -> tuple[Source, Resolved]:
+    """The function, and the packages that travel with it; raises SourceRefused and InvalidInput as ``submit`` does."""
     modules, values = (run.task.modules, None) if run.task else ((), run.parameters)
     inventory = begin(backend.inventory)  # a registry may be silent for seconds, which no fault of the source waits for
-    source = pack(function, modules, values, is_there=carry.presence(backend.packages, inventory.result))
+    is_there = carry.presence(backend.packages, inventory.result)
+    source = function if isinstance(function, Source) else pack(function, modules, values, is_there=is_there)
     return source, carry.check(backend.packages, inventory.result(), source.imports)
 
 
@@ -117,7 +118,10 @@ def _state_of(job: Job, backend: Backend, *, is_known: bool) -> str:
     return "Absent" if state in FINISHED and not is_known else state
 
 
-def _checked_run(run: object) -> Run:
+def checked_run(run: object) -> Run:
+    """What a caller has given as the run; by default one worker. Raises InvalidInput for all else."""
+    if run is None:
+        return Run()
     if isinstance(run, Run):
         return run
     raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(task=...) is expected")
@@ -170,8 +174,11 @@ def _refuse_beside(earlier: Job, backend: Backend) -> None:
         )
 
 
-def _checked(backend: Backend, run: Run) -> tuple[Store, Facts]:
-    """The store, and what is known of data and model, which takes a process of its own seconds to find out."""
+def checked(backend: Backend, run: Run) -> tuple[Store, Facts]:
+    """The store, and what is known of data and model, which takes a process of its own seconds to find out.
+
+    Raises what ``submit`` raises; nothing is created.
+    """
     fault = None
     try:
         address = backend.store_address()

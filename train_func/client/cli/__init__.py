@@ -21,6 +21,8 @@ COMMANDS = {
     "result": "train_func.client.cli.job:RESULT",
     "fetch": "train_func.client.cli.job:FETCH",
     "promote": "train_func.client.cli.job:PROMOTE",
+    "push": "train_func.client.cli.job:PUSH",
+    "withdraw": "train_func.client.cli.job:WITHDRAW",
     "cancel": "train_func.client.cli.job:CANCEL",
     "delete": "train_func.client.cli.job:DELETE",
     "runs": "train_func.client.cli.runs:RUNS",

@@ -11,6 +11,7 @@ from train_func.client.attach import attach
 from train_func.client.backend import Backend
 from train_func.client.cli import FAILED, Command
 from train_func.client.job import Job
+from train_func.client.withdraw import withdraw
 from train_func.terminal import shown
 
 
@@ -38,6 +39,16 @@ def _fetch(given: argparse.Namespace) -> int:
 
 def _promote(given: argparse.Namespace) -> int:
     return os.EX_OK if _job(given).promote(given.under, better_in=given.better_in) else FAILED
+
+
+def _push(given: argparse.Namespace) -> int:
+    _job(given).push_to_hub(given.repo, private=given.private or None)
+    return os.EX_OK
+
+
+def _withdraw(given: argparse.Namespace) -> int:
+    withdraw(given.name, on=backend_of(given))
+    return os.EX_OK
 
 
 def _cancel(given: argparse.Namespace) -> int:
@@ -90,10 +101,25 @@ def _of_promote(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--better-in", metavar="METRIC", help="only where it is better in this than the one in place")
 
 
+def _of_push(parser: argparse.ArgumentParser) -> None:
+    _of_a_run(parser)
+    parser.add_argument(
+        "repo", metavar="REPO", help="the repository, such as owner/name; it is made where there is none"
+    )
+    parser.add_argument("--private", action="store_true", help="make it private, and push to no public one")
+
+
+def _of_withdraw(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the name that a model is in place under")
+    add_backend(parser)
+
+
 WATCH = Command("show the progress of a run until it has finished", _watch, _of_a_run)
 LOGS = Command("print what the workers of a run wrote", _logs, _of_logs)
 RESULT = Command("wait for the end of a run and print its metrics as JSON", _result, _of_a_run)
 FETCH = Command("download and verify the model of a run, and print its folder", _fetch, _of_fetch)
 PROMOTE = Command("put the model of a run in place under a name", _promote, _of_promote)
+PUSH = Command("push the model of a run to the Hugging Face Hub; the token is that of HF_TOKEN", _push, _of_push)
+WITHDRAW = Command("take away what is in place under a name; the run keeps its model", _withdraw, _of_withdraw)
 CANCEL = Command("stop the workers of a run", _cancel, _of_a_run)
 DELETE = Command("remove the job of a run from its backend; the run stays in its store", _delete, _of_a_run)

@@ -12,12 +12,16 @@ from train_func.client.runs import StoredRun, stored_runs
 from train_func.counted import listed, sized
 from train_func.terminal import shown
 
-HEADINGS = ("NAME", "TASK", "SUBMITTED", "STATE", "SIZE", "METRICS")
+HEADINGS = ("NAME", "TASK", "SUBMITTED", "STATE", "IN PLACE", "SIZE", "METRICS")
+IN_PLACE = HEADINGS.index("IN PLACE")  # a column that is there only where one of the models is
 
 
 def _runs(given: argparse.Namespace) -> int:
     found, notes = stored_runs(given.name, backend_of(given))
-    for line in _lines([HEADINGS, *map(_cells, found)]):
+    rows = [HEADINGS, *map(_cells, found)]
+    if not any(run.in_place for run in found):
+        rows = [(*row[:IN_PLACE], *row[IN_PLACE + 1 :]) for row in rows]
+    for line in _lines(rows):
         print(shown(line))
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
@@ -33,6 +37,7 @@ def _cells(run: StoredRun) -> Sequence[str]:
         run.task,
         run.submitted[:16].replace("T", " "),
         run.state,
+        listed(run.in_place),
         sized(run.num_bytes),
         listed(metrics, 4),
     )

@@ -161,6 +161,17 @@ class Cluster(NamedFields):
         except InvalidInput as found:
             raise InvalidInput([self._by_setting(fault) for fault in found.faults], cause=found.cause) from None
 
+    def client_environment(self) -> dict[str, str | SecretKey]:
+        """Variables by which a pod that submits runs finds image, store and namespace; keys by reference.
+
+        Raises:
+            InvalidInput: no image or no store is named, or an option cannot work.
+        """
+        if faults := self._faults():
+            raise InvalidInput(faults)
+        placement = self._placement(self._image_or_unnamed(), self._given("namespace"))
+        return placement.client_environment(self._store_or_unnamed(), self._kind.name)
+
     def adapted(self, run: Run) -> Run:
         """The run with as many attempts as a job of the kind can have."""
         most = self._kind.most_attempts

@@ -2,9 +2,10 @@
 
 import ast
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 from train_func.client.source.embedded import faults_of_module
 from train_func.client.source.function import Root, find
@@ -16,6 +17,7 @@ from train_func.client.source.statements import Definition, parsed
 from train_func.errors import SourceRefused
 from train_func.packed import NUM_HEADER_LINES, fold, split_lines, unfold
 
+PACKED = "what train_func.pipeline.arguments(function, run) returns is expected, unchanged"
 _INDENTED = "if True:\n"  # holds an indented function without touching a character of it
 
 
@@ -33,6 +35,23 @@ class Source:
     """Top-level names of the installed modules it cannot do without, sorted, and where each is imported first."""
     saves_state: bool = False
     """Whether it goes on where it was when it is started again."""
+
+    def to_json(self) -> str:
+        """As one text, with which another process submits the same function; ``from_json`` is its inverse."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, data: str) -> Self:
+        """Raises SourceRefused unless it is what ``to_json`` has given, unchanged."""
+        try:
+            found = cls(**json.loads(data))
+            is_whole = hashlib.sha256(found.text.encode()).hexdigest() == found.sha256 == found.cells["sha256"]
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise SourceRefused(f"the source is no packed function ({why}): {PACKED}") from None
+        if not is_whole:
+            raise SourceRefused(f"the source was changed, its SHA-256 is another one: {PACKED}")
+        return found
 
 
 def pack(

@@ -16,11 +16,13 @@ from typing import Any
 
 from train_func.events import Published
 from train_func.failpoint import reach
+from train_func.layout import CARD
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store
 from train_func.worker.attempt_setup import versions
 from train_func.worker.pod import reporting
+from train_func.worker.pod.card import TaskPart, render
 from train_func.worker.pod.output import link_or_copy, links_to_no_file, take
 from train_func.worker.pod.publish import File, delete_checkpoints, files_of, publish, send, take_source
 from train_func.worker.pod.rank_end import Outcome, RankEnd
@@ -49,6 +51,8 @@ class _State:
     """Name of the folder with the files."""
     of_model: tuple[str, ...] = ()
     """Files of the model that was added last; another model replaces them."""
+    card: TaskPart | None = None
+    """What the task says of that model; None where it is none of a task."""
     report: Mapping[str, Any] = field(default_factory=dict)
     sent: Mapping[str, File] = field(default_factory=dict)
     """Of the files that the store has under the attempt: size and SHA-256 by name."""
@@ -80,11 +84,18 @@ class Pending:
         state = self._read()
         return state.attempt if state else None
 
-    def add(self, write: Callable[[Path], object], attempt: int, *, is_model: bool = False) -> None:
+    def add(
+        self,
+        write: Callable[[Path], object],
+        attempt: int,
+        *,
+        is_model: bool = False,
+        card: TaskPart | None = None,
+    ) -> None:
         """Adds the files that ``write`` makes in an empty folder; a file of the same name as before replaces it.
 
         ``is_model``: they are a whole model, and replace the one that was added before with all of its files.
-        What ``write`` raises leaves everything as it was.
+        ``card``: what the task says of that model. What ``write`` raises leaves everything as it was.
         """
         before = self._read()
         before = before if before and before.attempt == attempt else _State(attempt=attempt, folder="0")
@@ -100,8 +111,8 @@ class Pending:
             with contextlib.suppress(OSError):  # a file where the other has a folder
                 link_or_copy(old / name, new / name)
         sent = {name: file for name, file in before.sent.items() if name in kept}
-        of_model = tuple(made) if is_model else before.of_model
-        self._write(replace(before, folder=new.name, of_model=of_model, sent=sent))
+        after = replace(before, of_model=tuple(made), card=card) if is_model else before
+        self._write(replace(after, folder=new.name, sent=sent))
         shutil.rmtree(old, ignore_errors=True)
 
     def report(self, attempt: int, report: Mapping[str, Any], *, seconds: float | None = None) -> None:
@@ -183,12 +194,7 @@ class Pending:
         if note := state.report.get("note"):
             reporting.note(note)
         if names := files_of(folder):
-            added = {"run.json": record.to_dict(), "versions.json": versions()}
-            if (metrics := state.report.get("metrics", {})) or state.of_model:
-                added["metrics.json"] = metrics
-            for name in added:
-                if not (folder / name).exists():
-                    (folder / name).write_text(json.dumps(added[name], indent=1) + "\n")
+            self._describe(state, record, folder)
             take_source(waiting, record, folder)
         publish(waiting, record, state.attempt, folder, state.report, state.sent)
         if names:
@@ -196,6 +202,22 @@ class Pending:
         shutil.rmtree(self._root, ignore_errors=True)
         if not stop.requested:  # the rest of a grace period belongs to the records
             delete_checkpoints(store, record, Timings().record)
+
+    def _describe(self, state: _State, record: RunRecord, folder: Path) -> None:
+        """Adds what is told of the files; a file of the function's own stays."""
+        plain = {"run.json": record.to_dict(), "versions.json": (made_with := versions())}
+        if (metrics := state.report.get("metrics", {})) or state.of_model:
+            plain["metrics.json"] = metrics
+        added = {name: json.dumps(of, indent=1) + "\n" for name, of in plain.items()}
+        if state.card and not (folder / CARD).exists():
+            try:
+                added[CARD] = render(record, state.card, state.report, state.attempt, made_with)
+            except Exception as error:  # the model is worth more than its card
+                reporting.note(f"{CARD}, the card of the model, is not published: {type(error).__name__}: {error}")
+        for name, text in added.items():
+            if not (folder / name).exists():
+                (unfinished := self._root / "unfinished").write_text(text)
+                unfinished.replace(folder / name)  # in one step: another process may have to publish it
 
     def _write(self, state: _State) -> None:
         unfinished = self._file.with_suffix(".unfinished")
@@ -213,4 +235,5 @@ class Pending:
             return None
         plain = json.loads(self._file.read_text())
         sent = {name: File(*file) for name, file in plain["sent"].items()}
-        return _State(**{**plain, "of_model": tuple(plain["of_model"]), "sent": sent})
+        card = plain["card"] and TaskPart(**plain["card"])
+        return _State(**{**plain, "of_model": tuple(plain["of_model"]), "card": card, "sent": sent})

@@ -123,5 +123,7 @@ class CausalLMTuner:
         return {"task": "text-generation", "return_full_text": False, "max_new_tokens": ANSWER}
 
     def card(self, labels: tuple[str, ...]) -> str:
-        how = f"adapters of rank {self._task.lora_rank} (LoRA)" if self._task.lora_rank else "all of its weights"
-        return f"---\npipeline_tag: text-generation\n---\n\nA language model tuned on conversations: {how}.\n"
+        if (rank := self._task.lora_rank) is None:
+            return "A language model tuned on conversations.\n"
+        what = f"Adapters of rank {rank} (LoRA) for a language model, tuned on conversations.\n"
+        return f"---\nlibrary_name: peft\n---\n\n{what}"

@@ -129,5 +129,4 @@ class ImageClassifier:
 
     def card(self, labels: tuple[str, ...]) -> str:
         names = "\n".join(f"- {name}" for name in labels)
-        what = f"A classifier of images, with the classes\n\n{names}\n"
-        return f"---\npipeline_tag: image-classification\n---\n\n{what}"
+        return f"A classifier of images, with the classes\n\n{names}\n"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from train_func.errors import Cause, InvalidInput, StorageFailed
 from train_func.run import Run
@@ -174,7 +174,25 @@ class WorkerTask(Protocol):
         """
 
     def card(self, labels: tuple[str, ...]) -> str:
-        """The text of README.md beside the model."""
+        """What the model is, as Markdown, for the card that is published with it.
+
+        Front matter before it is added to that of every card, such as ``library_name: peft``.
+        """
+
+
+@runtime_checkable
+class Classifies(Protocol):
+    """A worker half that tells also how its published model is asked for the classes of rows."""
+
+    @property
+    def has_one_class(self) -> bool:
+        """Whether each row has one class out of ``Rows.labels``, its number in the column ``label``."""
+
+    def rows(self) -> Rows:
+        """As of WorkerTask."""
+
+    def classes(self, use: Any, rows: "Dataset") -> list[str]:
+        """The name of the class that the pipeline of the published model gives to each row."""
 
 
 def worker_half(run: Run, store: Store | None, cache: Path) -> WorkerTask:

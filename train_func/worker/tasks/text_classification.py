@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 MOST_CLASSES = 8  # shown by name
+ROWS_AT_ONCE = 32  # that a published model is asked for
 METRICS: dict[str, type[Metric]] = {SINGLE: Accuracy, SEVERAL: LabelScores, REGRESSION: NumberErrors}
 
 
@@ -80,6 +81,15 @@ class TextClassifier:
         every = {"top_k": None} if self._task.problem_type == SEVERAL else {}  # a score for each of the labels
         return {"task": "text-classification", "truncation": True, **every}
 
+    @property
+    def has_one_class(self) -> bool:
+        return self._task.problem_type == SINGLE
+
+    def classes(self, use: Any, rows: "Dataset") -> list[str]:
+        pairs = "text_pair" in rows.column_names
+        asked = [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows] if pairs else list(rows["text"])
+        return [answer["label"] for answer in use(asked, batch_size=ROWS_AT_ONCE)]
+
     def card(self, labels: tuple[str, ...]) -> str:
         of = "pairs of texts" if self._task.text_pair else "texts"
         names = "\n".join(f"- {name}" for name in labels)
@@ -88,7 +98,7 @@ class TextClassifier:
             SEVERAL: f"A classifier of {of}, each with any number of the labels\n\n{names}\n",
             REGRESSION: f"A model that predicts the number {self._task.label!r} of {of}.\n",
         }
-        return f"---\npipeline_tag: text-classification\n---\n\n{what[self._task.problem_type]}"
+        return what[self._task.problem_type]
 
 
 def find_text_model(task: TextClassification, store: Store | None, cache: Path, *, weights: bool = True) -> FoundModel:

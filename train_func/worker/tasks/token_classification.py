@@ -108,5 +108,4 @@ class TokenClassifier:
 
     def card(self, labels: tuple[str, ...]) -> str:
         names = "\n".join(f"- {name}" for name in labels)
-        what = f"A classifier of words in sentences, with the tags\n\n{names}\n"
-        return f"---\npipeline_tag: token-classification\n---\n\n{what}"
+        return f"A classifier of words in sentences, with the tags\n\n{names}\n"

@@ -10,11 +10,12 @@ from datasets import Dataset
 
 from train_func.errors import Cause, InvalidInput
 from train_func.inputs import key_of, variable_of
-from train_func.layout import CARD, PIPELINE
+from train_func.layout import PIPELINE
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.inputs.hub_outage import is_retried
 from train_func.worker.inputs.named import bring, find, link
+from train_func.worker.pod.card import TaskPart
 from train_func.worker.tasks.protocol import Rows, WorkerTask, worker_half
 from train_func.worker.training import world
 
@@ -91,9 +92,24 @@ class Loading:
 
     def use(self) -> dict[str, str]:
         """Files that say how the model is used, by name; none where the function has not loaded the task's rows."""
-        if "rows" not in self.__dict__:
-            return {}
-        return {CARD: self.task.card(self.rows.labels), PIPELINE: json.dumps(dict(self.task.pipeline()))}
+        return {PIPELINE: json.dumps(dict(self.task.pipeline()))} if self._has_rows else {}
+
+    def card_part(self) -> TaskPart | None:
+        """What the task says in the card of its model; None where the function has not loaded its rows."""
+        if not self._has_rows:
+            return None
+        rows = self.rows
+        return TaskPart(
+            text=self.task.card(rows.labels),
+            pipeline=dict(self.task.pipeline()),
+            num_train=len(rows.train),
+            num_held_out=len(rows.held_out),
+            fingerprints=dict(rows.fingerprints),
+        )
+
+    @property
+    def _has_rows(self) -> bool:
+        return "rows" in self.__dict__
 
 
 def _check_unchanged(record: RunRecord, found: Mapping[str, str], cause: Cause) -> None:

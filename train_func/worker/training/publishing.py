@@ -8,6 +8,7 @@ from train_func.errors import InvalidInput
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.pod import reporting
+from train_func.worker.pod.card import TaskPart
 from train_func.worker.pod.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.pod.returned import plain_result
 from train_func.worker.pod.stop import Stop
@@ -27,10 +28,10 @@ class Publishing:
         self._attempt = attempt
         self._seconds = min(PUBLISH_SECONDS, record.run.deadline)
 
-    def add(self, write: Callable[[Path], object], is_model: bool) -> None:
+    def add(self, write: Callable[[Path], object], is_model: bool, card: TaskPart | None = None) -> None:
         """Files that ``write`` makes in a folder. Raises StorageFailed, or InvalidInput when the result is there."""
         self._check_open()
-        self._pending.add(write, self._attempt, is_model=is_model)
+        self._pending.add(write, self._attempt, is_model=is_model, card=card)
         self._send()
 
     def report(self, metrics: Mapping[str, Any]) -> None:
@@ -41,10 +42,12 @@ class Publishing:
         if left_out:
             reporting.note(f"not JSON, and therefore not among the metrics as it was given: {', '.join(left_out)}")
 
-    def keep(self, write: Callable[[Path], object], report: Mapping[str, Any], *, is_final: bool) -> None:
+    def keep(
+        self, write: Callable[[Path], object], report: Mapping[str, Any], card: TaskPart | None, *, is_final: bool
+    ) -> None:
         """A model that has been trained to its end; ``is_final``: it is published however the function ends."""
         self._check_open()
-        self._pending.add(write, self._attempt, is_model=True)
+        self._pending.add(write, self._attempt, is_model=True, card=card)
         self._pending.report(self._attempt, report, seconds=self._seconds if is_final else None)
 
     def measured(self, report: Mapping[str, Any]) -> None:

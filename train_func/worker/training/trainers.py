@@ -11,7 +11,9 @@ from datasets import Dataset
 
 from train_func.records import RunRecord
 from train_func.storage import Store
+from train_func.worker.attempt_setup import versions
 from train_func.worker.pod import sessions, stop_flag
+from train_func.worker.pod.card import render
 from train_func.worker.pod.publish import check_unpublished
 from train_func.worker.training import (
     hf_trainer_checks,
@@ -65,6 +67,8 @@ class Trainers:
         def rehearse() -> list[str]:
             check_unpublished(self._store, self._record, self._attempt)
             tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
+            if card := self._loading.card_part():
+                render(self._record, card, {}, self._attempt, versions())
             return publication.rehearse(self._work / "rehearsal", trainer, tokenizer, self._record, use, self._store)
 
         for note in world.on_rank_zero(rehearse):
@@ -92,7 +96,8 @@ class Trainers:
             tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
             write = partial(publication.write_publication, trainer=trainer, tokenizer=tokenizer, use=use)
             can_go_on = isinstance(trainer, Trainer) and trainer.is_end_saved and not self._is_last
-            self._publishing.keep(write, {**begun, "note": publication.INTERRUPTED}, is_final=not can_go_on)
+            told, card = {**begun, "note": publication.INTERRUPTED}, self._loading.card_part()
+            self._publishing.keep(write, told, card, is_final=not can_go_on)
 
         # First, so that an end while the model is measured does not lose it; another attempt measures it where one can.
         world.on_rank_zero(keep)

@@ -1,0 +1,109 @@
+"""The pipeline's train step on the operator: from this machine, and from a pod as a server of kfp starts it."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.accounts import ACCOUNT
+from tests.cluster.kubectl import Kubectl, until
+from tests.cluster.restricted_pod import pod, said_by
+from tests.jobs.pipeline_functions import fine_tunes_and_scores
+from tests.kfp_local import steps_in
+from tests.tiny_model import write_tiny_model
+from train_func import Cluster, Run, TextClassification, attach, submit, withdraw
+from train_func.client.in_place import in_place
+from train_func.client.job import Job
+from train_func.client.placement import SecretKey
+from train_func.pipeline import arguments, train_and_promote
+from train_func.pipeline.carrying import run_of
+from train_func.storage import open_store
+
+SMALL = {"cpu": "500m", "memory": "1Gi"}
+LIMIT_SECONDS = 400
+STEP = """
+import json, sys
+from kfp import local
+from train_func.pipeline import train
+
+local.init(local.SubprocessRunner(use_venv=False), pipeline_root="/workspace/kfp")
+done = train(**json.loads(sys.argv[1]))
+print("ended " + json.dumps({name: value for name, value in done.outputs.items() if isinstance(value, str)}))
+"""
+
+
+def trains_for_a_while(parameters):
+    import time
+
+    time.sleep(parameters["seconds"])
+    return {"loss": 0.25}
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[Job]]:
+    made: list[Job] = []
+    yield made
+    for job in made:
+        job.delete()
+
+
+def test_the_pipeline_trains_on_the_operator_and_promotes(namespace, jobs, tmp_path):
+    rows = "".join(f"a sentence with the number {number},{number % 2}\n" for number in range(40))
+    (tmp_path / "rows.csv").write_text("text,label\n" + rows)
+    task = TextClassification(model=str(write_tiny_model(tmp_path / "tiny")), dataset=str(tmp_path / "rows.csv"))
+    run = Run(task=task, workers=1, epochs=1, parameters={"score": 0.5})
+    backend = Cluster(**SMALL)
+    given = arguments(fine_tunes_and_scores, run, on=backend)
+    assert run_of(given["run"]).task.dataset.startswith(f"{backend.store_address()}/")
+    with steps_in(tmp_path / "kfp"):
+        done = train_and_promote(**given, promote_as="of-a-pipeline", better_in="score").outputs
+    job = submit(fine_tunes_and_scores, run, on=backend)
+    jobs.append(job)
+    assert done == {"name": job.name, "in_place": True}
+    assert attach("of-a-pipeline", on=backend).name == job.name
+    withdraw("of-a-pipeline", on=backend)
+    assert in_place(open_store(backend.store_address()), "of-a-pipeline") is None
+
+
+def as_a_server_starts_it(image: str, name: str, given: dict[str, str]) -> dict:
+    """A pod of the step with what ``compile_pipeline`` gives it: variables, and keys by reference."""
+    wanted = pod(image, name, "python", "-c", STEP, json.dumps(given))
+    spec = wanted["spec"]
+    spec |= {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
+    variables = {**Cluster().client_environment(), "TMPDIR": "/workspace"}
+    spec["containers"][0]["env"] += [_variable(name, value) for name, value in variables.items()]
+    return wanted
+
+
+def _variable(name: str, value: str | SecretKey) -> dict:
+    if isinstance(value, str):
+        return {"name": name, "value": value}
+    reference = {"name": value.secret, "key": value.key, "optional": value.optional}
+    return {"name": name, "valueFrom": {"secretKeyRef": reference}}
+
+
+def test_a_step_whose_pod_is_deleted_in_mid_train_attaches_to_its_job_in_another_one(
+    admin, namespace, image, notebook, jobs
+):
+    here = Kubectl(admin.kubeconfig, namespace)
+    run = Run(workers=1, name="of-a-step", parameters={"seconds": 40})
+    named = arguments(trains_for_a_while, run, on=Cluster(**SMALL))
+    given = {name: named[name] for name in ("run", "source", "where", "options")}
+    here.apply(as_a_server_starts_it(image, "step-1", given))
+
+    def running() -> list[dict]:
+        found = notebook.json("get", "pytorchjobs", "--selector=train-func/run")["items"]
+        return [job for job in found if job["metadata"]["name"].startswith("of-a-step-")]
+
+    (first,) = until(running, "the step submits its job", LIMIT_SECONDS, lambda: here("logs", "step-1"))
+    here("delete", "pod", "step-1", "--grace-period=0", "--force")
+    said = said_by(here, as_a_server_starts_it(image, "step-2", given))
+    assert "; attached to it" in said
+    ended = json.loads(said.partition("ended ")[2].splitlines()[0])
+    job = attach(ended["name"], on=Cluster())
+    jobs.append(job)
+    assert job.result(LIMIT_SECONDS) == {"loss": 0.25}
+    (only,) = running()
+    assert only["metadata"]["uid"] == first["metadata"]["uid"]
+    assert ended["address"] == f"{Cluster().store_address()}/{job.name}/model"
+    assert len(open_store(Cluster().store_address()).names(job.record.keys.attempts)) == 1

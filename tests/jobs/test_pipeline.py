@@ -1,0 +1,138 @@
+"""The pipeline on the twin: trains, evaluates, promotes what is better; a step that died attaches to its job."""
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from kfp import dsl
+
+from tests.jobs.pipeline_functions import fine_tunes_and_scores, trains_until_told
+from tests.kfp_local import folder_of, steps_in
+from tests.twin_jobs import processes, until
+from tests.unit.test_in_place import put_model
+from train_func import Local, Run, attach, submit
+from train_func.client.in_place import in_place
+from train_func.pipeline import arguments, prepare, promote, train, train_and_promote
+from train_func.pipeline.arguments import MAX_BYTES
+from train_func.storage import open_store
+
+NUM_HELD_OUT = 8  # of 40 rows
+
+
+@pytest.fixture
+def steps(tmp_path, home):
+    with steps_in(tmp_path / "kfp"):
+        yield tmp_path / "kfp"
+
+
+@pytest.fixture
+def store(home):
+    home.mkdir(parents=True)
+    return open_store(Local().store_address())
+
+
+def output(root, step):
+    return json.loads((folder_of(root, step) / "executor_output.json").read_text())
+
+
+def metadata(root, step, artefact):
+    return output(root, step)["artifacts"][artefact]["artifacts"][0]["metadata"]
+
+
+def test_a_better_model_takes_the_place_and_a_worse_one_does_not(steps, store, a_run):
+    first = submit(fine_tunes_and_scores, a_run(workers=1, parameters={"score": 0.5}))
+    first.wait()
+    first.promote("reviews")
+    ended = []
+    for score in (0.4, 0.6):
+        run = a_run(workers=1, parameters={"score": score})
+        given = arguments(fine_tunes_and_scores, run, on=Local())
+        done = train_and_promote(**given, promote_as="reviews", better_in="score")
+        ended.append((done.outputs["in_place"], in_place(store, "reviews").metrics["score"]))
+        assert submit(fine_tunes_and_scores, run, on=Local()).name == done.outputs["name"]
+    assert ended == [(False, 0.5), (True, 0.6)]
+    job = attach("reviews")
+    assert job.load()("good food")[0]["label"] in {"1", "2", "3", "4", "5"}
+
+    held_out = metadata(steps, "prepare", "dataset")
+    assert (held_out["num_held_out"], held_out["held_out_sha256"]) == (NUM_HELD_OUT, job.record.held_out_sha256)
+    assert metadata(steps, "train", "metrics")["score"] == 0.6
+    model = metadata(steps, "train", "model")
+    manifest = store.get(job.record.keys.result).data
+    assert (folder_of(steps, "train") / "model").read_bytes() == manifest
+    assert model["address"] == f"{store.address}/{job.name}/model"
+    assert "data:image/png" in (folder_of(steps, "train") / "history").read_text()
+    matrix = metadata(steps, "evaluate", "confusion")["confusionMatrix"]
+    assert [spec["displayName"] for spec in matrix["annotationSpecs"]] == ["1", "2", "3", "4", "5"]
+    assert sum(sum(row["row"]) for row in matrix["rows"]) == NUM_HELD_OUT
+    assert metadata(steps, "evaluate", "metrics")["accuracy"] == pytest.approx(job.result()["accuracy"])
+
+
+def test_a_run_of_the_largest_size_reaches_its_step(steps, home):
+    small = arguments(trains_until_told, Run(), on=Local())
+    room = MAX_BYTES - len(json.dumps(small)) - 100
+    given = arguments(trains_until_told, Run(parameters={"started": "ü" * (room // 7)}), on=Local())
+    assert len(json.dumps(given)) > 0.9 * MAX_BYTES
+    assert prepare(run=given["run"], where="Local").outputs["run"] == given["run"]
+
+
+@dsl.pipeline
+def of_another_team(run: str, source: str) -> str:
+    trained = train(run=run, source=source, where="Local")
+    trained.set_retry(num_retries=1)
+    trained.set_caching_options(False)
+    return trained.outputs["name"]
+
+
+def test_a_step_that_is_killed_in_mid_train_attaches_to_its_job_when_it_is_tried_again(steps, store, tmp_path, capfd):
+    files = {"started": str(tmp_path / "started"), "go_on": str(tmp_path / "go_on")}
+    given = arguments(trains_until_told, Run(parameters=files), on=Local())
+    ended = {}
+
+    def whole():
+        ended["name"] = of_another_team(run=given["run"], source=given["source"]).output
+
+    thread = threading.Thread(target=whole)
+    thread.start()
+    try:
+        until(Path(files["started"]).exists, "the function runs")
+        (first,) = until(lambda: steps_of_train(), "the step's process")
+        os.kill(first, signal.SIGKILL)
+        until(lambda: [pid for pid in steps_of_train() if pid != first], "the step is tried again")
+        until(lambda: "attached to it" in capfd.readouterr().out, "it has attached to the job")
+    finally:
+        Path(files["go_on"]).touch()
+        thread.join(120)
+    job = attach(ended["name"])
+    assert job.result() == {"loss": 0.25}
+    assert len(Path(files["started"]).read_text().splitlines()) == 1
+    assert store.names(job.record.keys.attempts) == ["1/"]
+
+
+def steps_of_train():
+    """Processes that kfp has started for the step; those of the job have inherited its environment, too."""
+    marked = processes(_KFP_RUNTIME="true", TRAIN_FUNC_HOME=os.environ["TRAIN_FUNC_HOME"])
+    found = []
+    for pid in marked:
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"kfp.dsl.executor_main" in command and b"ephemeral_component" in command:
+            found.append(pid)
+    return found
+
+
+def test_a_model_that_was_measured_on_other_rows_fails_the_step_and_changes_nothing(steps, store, capfd):
+    before, other = put_model(store, 0.1), put_model(store, 0.2, accuracy=0.9, held_out="other")
+    alike = put_model(store, 0.3, accuracy=0.9)
+    put = promote(name=before.name, promote_as="reviews", where="Local")
+    assert put.output is True
+    with pytest.raises(RuntimeError):
+        promote(name=other.name, promote_as="reviews", where="Local")
+    assert "train_func.errors.InvalidInput" in capfd.readouterr().out
+    assert in_place(store, "reviews").run == before.name
+    assert promote(name=alike.name, promote_as="reviews", where="Local").output is True

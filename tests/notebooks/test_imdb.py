@@ -1,0 +1,101 @@
+"""Notebook 04 runs headless: stopped after epoch 2, it goes on from there, and its published model is tested."""
+
+import csv
+import importlib.util
+import re
+from collections import Counter
+
+import nbformat
+import papermill
+import pytest
+
+from tests.contracts.test_notebooks import ROOT
+from tests.notebooks.test_finetune import texts
+from tests.tiny_hub import Repository, tiny_hub
+from tests.tiny_model import write_tiny_model
+
+NOTEBOOK = ROOT / "notebooks/04_imdb.ipynb"
+REVIEWS = ROOT / "notebooks/data/film_reviews.csv"
+STEPS, EPOCHS = 27, 6  # steps of an epoch over the 432 of 480 reviews that are not measured
+
+
+def execute(folder, name, **given):
+    """What the notebook shows; its images and what is red in it."""
+    papermill.execute_notebook(NOTEBOOK, folder / name, given, cwd=NOTEBOOK.parent, progress_bar=False)
+    outputs = [out for cell in nbformat.read(folder / name, 4).cells for out in cell.get("outputs", [])]
+    assert [out["text"] for out in outputs if out.get("name") == "stderr"] == []
+    return texts(folder / name), [out for out in outputs if "image/png" in out.get("data", {})]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("notebook")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAIN_FUNC_HOME", str(folder / "home"))
+        patch.delenv("TRAIN_FUNC_STORE", raising=False)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    """Large enough that an epoch takes longer than a look at the job."""
+    return str(write_tiny_model(folder / "model", hidden_size=128, num_hidden_layers=4, intermediate_size=512))
+
+
+@pytest.fixture(scope="module")
+def executed(folder, model):
+    """What was shown the first time, and the second."""
+    return [execute(folder, f"{number}.ipynb", model=model, epochs=EPOCHS) for number in range(2)]
+
+
+def test_it_is_stopped_after_epoch_2_and_goes_on_from_there(executed):
+    (shown, _), _ = executed
+    assert re.search(r"^Cancelled after epoch [2-5]$", shown, re.M)
+    (step,) = re.findall(r"submitted, 2 workers, .* goes on behind step (\d+)$", shown, re.M)
+    assert 2 * STEPS <= int(step) < EPOCHS * STEPS
+    attempts = re.findall(r"^([12]) +(\d\.\d+) +(\d\.\d+)$", shown, re.M)
+    (first, second) = sorted((int(number), float(begin), float(end)) for number, begin, end in attempts)
+    assert (first[0], second[0], second[2]) == (1, 2, EPOCHS)
+    assert 2 <= first[2] <= second[1]
+
+
+def test_what_was_done_is_attached_and_not_stopped_again(executed):
+    _, (shown, _) = executed
+    assert "already done" in shown
+    assert "Cancelled after" not in shown
+
+
+def test_the_published_model_is_tested_on_reviews_that_no_worker_saw_and_drawn(executed):
+    for shown, pictures in executed:
+        assert "600 reviews; 480 to learn from, 120 to test on" in shown
+        assert "432 rows to train, 48 held out" in shown or "already done" in shown
+        assert re.search(r"^validation accuracy: 0?\.?\d+", shown, re.M)
+        assert re.search(r"^test accuracy: [01]\.\d{4} of 120 reviews$", shown, re.M)
+        assert len(pictures) == 2
+
+
+def test_imdb_by_its_name_is_drawn_from_both_of_its_labelled_splits(folder, model, monkeypatch):
+    def split(opinion):
+        return ("text,label\n" + "".join(f"{opinion} number {n}<br /><br />!,{n % 2}\n" for n in range(101))).encode()
+
+    files = {"train.csv": split("a review"), "test.csv": split("another one")}
+    monkeypatch.setenv("HF_HOME", str(folder / "hf"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with tiny_hub({"datasets/stanfordnlp/imdb": Repository(files)}) as address:
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        given = {"dataset": "stanfordnlp/imdb", "splits": "train,test", "num_train": 80, "num_test": 20}
+        shown, _ = execute(folder, "hub.ipynb", model=model, epochs=1, workers=1, interrupt_after=0, **given)
+    assert "202 reviews; 80 to learn from, 20 to test on" in shown
+    assert "72 rows to train, 8 held out" in shown
+    assert "<br />" not in shown
+
+
+def test_the_shipped_reviews_are_what_their_generator_makes():
+    spec = importlib.util.spec_from_file_location("film_reviews", REVIEWS.with_suffix(".py"))
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    with REVIEWS.open(encoding="utf-8", newline="") as file:
+        rows = [(row["text"], int(row["label"])) for row in csv.DictReader(file)]
+    assert rows == generator.reviews()
+    assert Counter(label for _, label in rows) == {0: 300, 1: 300}
+    assert len({text for text, _ in rows}) == 600

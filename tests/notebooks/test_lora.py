@@ -1,0 +1,87 @@
+"""Notebook 03 runs headless: adapters learn the shipped questions by heart, come back, and merge into their model."""
+
+import dataclasses
+import json
+import re
+
+import papermill
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.contracts.test_notebooks import ROOT
+from tests.notebooks.test_finetune import texts
+from train_func import Local, attach
+from train_func.errors import InvalidInput
+from train_func.storage import open_store
+
+NOTEBOOK = ROOT / "notebooks/03_lora.ipynb"
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lora")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAIN_FUNC_HOME", str(folder / "home"))
+        patch.delenv("TRAIN_FUNC_STORE", raising=False)
+        papermill.execute_notebook(NOTEBOOK, folder / "executed.ipynb", {}, cwd=NOTEBOOK.parent, progress_bar=False)
+        text = texts(folder / "executed.ipynb")
+        name = re.search(r"^(\S+-[0-9a-f]{12}): submitted", text, re.MULTILINE)[1]
+        yield text, attach(name, on=Local())
+
+
+def test_it_answers_what_it_was_trained_on_word_for_word_and_knew_none_of_it_before(executed):
+    text, job = executed
+    right = int(re.search(r"^trained on: (\d+) of 40 answers are word for word", text, re.MULTILINE)[1])
+    print(re.search(r"^not seen: .*$", text, re.MULTILINE)[0])
+    assert right >= 32
+    model = AutoModelForCausalLM.from_pretrained(job.record.run.task.model)
+    tokenizer = AutoTokenizer.from_pretrained(job.fetch())
+    rows = [json.loads(line) for line in (ROOT / "notebooks/data/questions.jsonl").read_text().splitlines()][:40]
+    asked = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": of["prompt"]}], tokenize=False, add_generation_prompt=True
+        )
+        for of in rows
+    ]
+    before = 0
+    for row, prompt in zip(rows, asked, strict=True):
+        ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
+        said = model.generate(**ids, max_new_tokens=40, do_sample=False)[0, ids["input_ids"].shape[1] :]
+        before += tokenizer.decode(said, skip_special_tokens=True).strip() == row["completion"]
+    assert before <= 4
+
+
+def test_what_is_published_is_adapters_alone(executed):
+    _, job = executed
+    names = {path.name: path.stat().st_size for path in job.fetch().iterdir()}
+    assert "adapter_model.safetensors" in names
+    assert "model.safetensors" not in names
+    assert sum(names.values()) < 1_000_000
+    stored = [item.key for item in open_store(job.record.store).list(f"{job.name}/")]
+    assert not [key for key in stored if key.endswith("/model.safetensors")]
+
+
+def test_the_merged_model_says_what_the_model_with_its_adapters_says(executed, tmp_path):
+    _, job = executed
+    adapters, merged = job.fetch(), job.fetch("merged", to=tmp_path / "merged")
+    assert job.fetch("merged", to=tmp_path / "merged") == merged
+    base = AutoModelForCausalLM.from_pretrained(job.record.run.task.model)
+    both = PeftModel.from_pretrained(base, adapters).eval()
+    whole = AutoModelForCausalLM.from_pretrained(merged).eval()
+    ids = torch.arange(2, 66).reshape(2, 32)
+    with torch.no_grad():
+        found, expected = (model(ids).logits.softmax(-1) for model in (whole, both))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    with pytest.raises(InvalidInput):
+        job.fetch("merged", to=adapters)
+
+
+def test_a_model_that_has_changed_since_is_refused_by_name(executed, tmp_path, monkeypatch):
+    _, job = executed
+    other = {**job.record.fingerprints, "model": "0" * 64}
+    monkeypatch.setattr(job, "record", dataclasses.replace(job.record, fingerprints=other))
+    with pytest.raises(InvalidInput) as refused:
+        job.load()
+    assert refused.value.cause == "model"

@@ -1,0 +1,28 @@
+"""Notebook 06 runs headless: of three models the worse one is not promoted, and the better one is."""
+
+import ast
+import re
+
+import papermill
+
+from tests.contracts.test_notebooks import ROOT
+from tests.notebooks.test_finetune import texts
+
+NOTEBOOK = ROOT / "notebooks/06_pipeline.ipynb"
+SMALL = {"workers": 1, "samples": 101, "epochs": 5}
+
+
+def test_of_three_models_the_worse_one_is_not_promoted_and_the_better_one_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("TRAIN_FUNC_STORE", raising=False)
+    executed = tmp_path / "executed.ipynb"
+    papermill.execute_notebook(NOTEBOOK, executed, SMALL, cwd=NOTEBOOK.parent, progress_bar=False)
+    shown = texts(executed)
+    ended = [ast.literal_eval(line) for line in re.findall(r"^\{'.*'in_place': .*\}$", shown, re.M)]
+    assert [of["in_place"] for of in ended] == [True, False, True]
+    assert f"shop-messages: {ended[2]['name']}" in shown
+    assert "'label': 'delivery'" in shown
+    assert "# PIPELINE DEFINITION" in shown
+    (pipeline,) = tmp_path.glob("pipeline-*/pipeline.yaml")
+    assert "registry/train-func:1" in pipeline.read_text()

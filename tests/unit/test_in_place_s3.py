@@ -1,0 +1,75 @@
+"""The model in place on real S3 servers: promoted by the step of a pipeline, raced for, withdrawn."""
+
+import threading
+
+import pytest
+
+from tests.s3_servers import KINDS, only_these, s3_server
+from tests.unit.test_in_place import put_model
+from train_func import InvalidInput, StorageFailed, attach, withdraw
+from train_func.client.fetch import fetch
+from train_func.client.in_place import in_place
+from train_func.layout import ModelKeys
+from train_func.pipeline.steps import promote
+from train_func.storage import open_store
+
+NUM_ROUNDS = 7
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request, tmp_path_factory):
+    with s3_server(request.param, tmp_path_factory.mktemp(request.param)) as running:
+        yield running
+
+
+@pytest.fixture
+def store(server, tmp_path, monkeypatch):
+    only_these(monkeypatch, server.environment)
+    address = f"s3://{server.bucket}/{tmp_path.name.lower()}"
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TRAIN_FUNC_STORE", address)
+    return open_store(address)
+
+
+def put_in_place(record, better_in="accuracy"):
+    return promote(record.name, "reviews", better_in, "Local", "{}")
+
+
+def test_what_is_better_takes_the_place_and_what_is_withdrawn_leaves_no_file(store):
+    first, worse, better = (put_model(store, lr, accuracy=of) for lr, of in ((0.1, 0.5), (0.2, 0.4), (0.3, 0.6)))
+    other = put_model(store, 0.4, accuracy=0.9, held_out="other rows")
+    assert [put_in_place(record) for record in (first, worse, better)] == [True, False, True]
+    with pytest.raises(InvalidInput) as refused:
+        put_in_place(other)
+    assert refused.value.cause == "data"
+    assert in_place(store, "reviews").run == better.name
+    assert (attach("reviews").fetch() / "model.safetensors").read_text() == "weights 0.3 1"
+    withdraw("reviews")
+    assert [entry.key for entry in store.list("models/")] == [ModelKeys("reviews").in_place]
+
+
+@pytest.mark.parametrize("better_in", ["", "accuracy"])
+def test_of_two_steps_that_promote_at_once_one_wins(store, tmp_path, better_in):
+    for round_ in range(NUM_ROUNDS):
+        records = {lr: put_model(store, lr, accuracy=lr) for lr in (round_ + 0.25, round_ + 0.5)}
+        before, ended, start = in_place(store, "reviews"), {}, threading.Barrier(len(records))
+
+        def step(record, ended=ended, start=start):
+            start.wait(60)
+            try:
+                ended[record.name] = put_in_place(record, better_in)
+            except StorageFailed as failure:
+                ended[record.name] = failure.reason
+
+        threads = [threading.Thread(target=step, args=(record,)) for record in records.values()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        held = in_place(store, "reviews")
+        (won,) = (lr for lr, record in records.items() if record.name == held.run)
+        assert ended[held.run] is True
+        assert [*ended.values()].count(True) == held.number - (before.number if before else 0)
+        assert won == max(records) or not better_in
+        copied = fetch(store, ModelKeys("reviews").model, tmp_path / "copy")
+        assert (copied / "model.safetensors").read_text() == f"weights {won} 1"

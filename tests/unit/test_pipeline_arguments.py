@@ -1,0 +1,131 @@
+"""What a pipeline is called with: the function verbatim, the Run and its files, the backend and its options."""
+
+import json
+
+import pytest
+
+from tests.jobs.functions import fine_tunes, only_meets
+from tests.runs import a_run
+from tests.tiny_model import write_tiny_model
+from train_func import Cluster, InvalidInput, Local, Run, SecretKey, SourceRefused
+from train_func.client.cluster.uploads import upload_inputs
+from train_func.client.identity import record_of
+from train_func.client.source import Source, pack
+from train_func.client.submit import checked
+from train_func.client.twin.local import Local as Twin
+from train_func.pipeline import arguments
+from train_func.pipeline.arguments import MAX_BYTES
+from train_func.pipeline.carrying import backend_of, carried, options_of, run_of
+from train_func.pipeline.steps import train
+from train_func.storage import open_store
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TRAIN_FUNC_STORE", raising=False)
+
+
+def test_the_function_travels_as_submit_packs_it():
+    given = arguments(only_meets, Run(workers=2), on=Local())
+    source = Source.from_json(given["source"])
+    assert source == pack(only_meets, parameters={})
+    assert run_of(given["run"]) == Run(workers=2)
+    assert (given["where"], json.loads(given["options"])) == ("Local", {})
+    assert {type(value) for value in given.values()} == {str}
+
+
+def test_files_of_this_machine_are_named_from_the_root_and_faults_are_told_before_any_step(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_tiny_model(tmp_path / "tiny")
+    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"food {i},{i % 2}\n" for i in range(40)))
+    given = arguments(fine_tunes, a_run(model="./tiny", dataset="rows.csv"), on=Local())
+    assert run_of(given["run"]).task.dataset == str(tmp_path / "rows.csv")
+    assert run_of(given["run"]).task.model == str(tmp_path / "tiny")
+    with pytest.raises(InvalidInput) as refused:
+        arguments(fine_tunes, a_run(model="./tiny", dataset="rows.csv", label="stars"), on=Local())
+    assert refused.value.cause == "data"
+
+
+class Carrying(Local):
+    """Brings files to the store, as a cluster does, from where this machine reads them too."""
+
+    def prepare(self, record, inputs, num_model_bytes, store):
+        return upload_inputs(record.run, inputs, store, Cluster().timings)
+
+
+def test_a_run_whose_files_were_carried_to_the_store_is_the_same_run(tmp_path):
+    write_tiny_model(tmp_path / "tiny")
+    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"food {i},{i % 2}\n" for i in range(40)))
+    (tmp_path / "more.txt").write_text("more")
+    asked = a_run(
+        model=str(tmp_path / "tiny"), dataset=str(tmp_path / "rows.csv"), inputs={"more": str(tmp_path / "more.txt")}
+    )
+    source, backend = pack(fine_tunes), Carrying()
+    prepared, facts = carried(asked, backend)
+    store = open_store(backend.store_address())
+    addresses = [prepared.task.model, prepared.task.dataset, prepared.inputs["more"]]
+    assert [of for of in addresses if not of.startswith(f"{store.address}/inputs/")] == []
+    _, again = checked(backend, prepared)
+    assert again.held_out_sha256 == facts.held_out_sha256
+    names = {
+        record_of(run, source, found, store, fresh=False).name for run, found in ((asked, facts), (prepared, again))
+    }
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize("damaged", ["", "{}", "[]", '{"text": "x"}'])
+def test_what_is_no_packed_function_is_refused(damaged):
+    with pytest.raises(SourceRefused):
+        Source.from_json(damaged)
+
+
+def test_a_source_that_was_changed_on_its_way_is_refused():
+    plain = json.loads(pack(only_meets, parameters={}).to_json())
+    with pytest.raises(SourceRefused):
+        Source.from_json(json.dumps({**plain, "text": plain["text"] + "\nprint('added')\n"}))
+
+
+def test_what_is_too_large_for_a_parameter_is_refused_with_its_size():
+    with pytest.raises(SourceRefused) as refused:
+        arguments(only_meets, Run(workers=2, parameters={"large": "x" * MAX_BYTES}), on=Local())
+    assert "112" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        Local(),
+        Local(store="s3://a-bucket/runs", memory="1Gi", cpu=1),
+        Cluster(),
+        Cluster(
+            gpu=1,
+            cpu="500m",
+            tolerations=({"key": "team", "operator": "Exists"},),
+            environment={"PLAIN": "1", "OF_MINE": SecretKey(secret="mine", key="key")},
+        ),
+    ],
+    ids=repr,
+)
+def test_a_backend_is_the_same_behind_its_options(backend):
+    found = backend_of(type(backend).__name__, options_of(backend))
+    assert options_of(found) == options_of(backend)
+    assert type(found) is type(backend)
+    if isinstance(backend, Cluster):
+        assert (found.gpu, found.cpu, dict(found.environment)) == (backend.gpu, backend.cpu, dict(backend.environment))
+
+
+@pytest.mark.parametrize(
+    ("where", "options"), [("Clutser", "{}"), ("Local", "cpu=2"), ("Local", "[]"), ("Local", '{"gpus": 1}')]
+)
+def test_what_names_no_backend_is_refused(where, options):
+    with pytest.raises(InvalidInput):
+        backend_of(where, options)
+
+
+@pytest.mark.parametrize("run", ["", "[]", "{'workers': 2}", '{"workers": 0}', '{"worker": 2}'])
+def test_what_is_no_run_is_refused_before_anything_starts(run):
+    source = pack(only_meets, parameters={}).to_json()
+    with pytest.raises(InvalidInput):
+        train(run, source, "Local", "{}", None, None, None)
+    assert Twin().jobs() == []

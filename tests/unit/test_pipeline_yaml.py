@@ -1,0 +1,123 @@
+"""The compiled pipeline: a golden file that kfp accepts, typed, without a secret, with nothing to install.
+
+TRAIN_FUNC_REWRITE_GOLDEN=1 rewrites the file.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from kfp import components
+from kfp.pipeline_spec import pipeline_spec_pb2
+
+from train_func import Cluster, InvalidInput
+from train_func.pipeline import compile_pipeline
+
+GOLDEN = Path(__file__).parents[1] / "golden/pipeline.yaml"
+IMAGE = "registry.example/train-func:7"
+SECRET = "5Uwf8Qm2ZJkP0tXo9eLrVb3nYc6sGd1h"
+STEPS = ("prepare", "train", "evaluate", "promote")
+SERVER = {
+    "TRAIN_FUNC_IMAGE": IMAGE,
+    "TRAIN_FUNC_NAMESPACE": "alice",
+    "TRAIN_FUNC_STORE": "s3://kubeflow-examples/runs",
+    "TRAIN_FUNC_S3_ENDPOINT": "http://myminio:9000",
+    "AWS_ACCESS_KEY_ID": "of-this-process",
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "HF_TOKEN": f"hf_{SECRET}",
+}
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("TRAIN_FUNC_", "AWS_"))]:
+        if name != "TRAIN_FUNC_REWRITE_GOLDEN":
+            monkeypatch.delenv(name)
+    for name, value in SERVER.items():
+        monkeypatch.setenv(name, value)
+    return compile_pipeline(tmp_path / "pipeline.yaml")
+
+
+@pytest.fixture
+def spec(compiled):
+    pipeline, _ = yaml.safe_load_all(compiled.read_text())
+    return pipeline
+
+
+def executors(spec):
+    return {
+        name.removeprefix("exec-"): found["container"]
+        for name, found in spec["deploymentSpec"]["executors"].items()
+        if "container" in found
+    }
+
+
+def test_the_yaml_is_the_golden_file(compiled):
+    if os.environ.get("TRAIN_FUNC_REWRITE_GOLDEN") == "1":
+        GOLDEN.write_text(compiled.read_text())
+    assert compiled.read_text() == GOLDEN.read_text()
+
+
+def test_kfp_accepts_it(compiled):
+    loaded = components.load_component_from_file(str(compiled))
+    assert isinstance(loaded.pipeline_spec, pipeline_spec_pb2.PipelineSpec)
+    assert {"run", "source", "promote_as"} <= set(loaded.component_spec.inputs)
+    assert "kubernetes" in loaded.platform_spec.platforms
+
+
+def test_every_parameter_has_a_type_and_only_what_differs_from_run_to_run_must_be_given(spec):
+    parameters = spec["root"]["inputDefinitions"]["parameters"]
+    assert {of["parameterType"] for of in parameters.values()} == {"STRING"}
+    assert {name for name, of in parameters.items() if "defaultValue" not in of} == {"run", "source", "promote_as"}
+    assert spec["root"]["outputDefinitions"]["parameters"]["in_place"]["parameterType"] == "BOOLEAN"
+
+
+def test_each_step_runs_in_the_image_and_installs_nothing(spec):
+    found = executors(spec)
+    assert set(found) == set(STEPS)
+    assert {container["image"] for container in found.values()} == {IMAGE}
+    assert not [name for name, container in found.items() if "pip install" in " ".join(container["command"])]
+
+
+def test_no_step_is_answered_from_a_cache_and_the_training_is_tried_again(spec):
+    tasks = spec["root"]["dag"]["tasks"]
+    assert [name for name in STEPS if tasks[name]["cachingOptions"].get("enableCache")] == []
+    assert [name for name in STEPS if "retryPolicy" in tasks[name]] == ["train"]
+    assert {"train", "evaluate"} <= set(tasks["promote"]["dependentTasks"])
+
+
+def test_the_steps_find_the_store_and_have_its_keys_by_reference_alone(compiled):
+    text = compiled.read_text()
+    assert SECRET not in text
+    assert SERVER["AWS_ACCESS_KEY_ID"] not in text
+    pipeline, platform = yaml.safe_load_all(text)
+    for step, container in executors(pipeline).items():
+        plain = {variable["name"]: variable["value"] for variable in container["env"]}
+        assert plain["TRAIN_FUNC_STORE"] == SERVER["TRAIN_FUNC_STORE"]
+        assert (plain["TRAIN_FUNC_IMAGE"], plain["TRAIN_FUNC_NAMESPACE"]) == (IMAGE, "alice")
+        assert plain["AWS_ENDPOINT_URL_S3"] == "http://myminio:9000"
+        secrets = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"][f"exec-{step}"]["secretAsEnv"]
+        named = {
+            keys["envVar"]: (secret["secretName"], keys["secretKey"], secret["optional"])
+            for secret in secrets
+            for keys in secret["keyToEnv"]
+        }
+        assert named["AWS_SECRET_ACCESS_KEY"] == ("myminio", "rootPassword", False)
+        assert named["HF_TOKEN"] == ("hf-secrets", "HF_TOKEN", True)
+
+
+def test_options_of_the_cluster_take_the_place_of_the_environment(compiled, tmp_path):
+    path = compile_pipeline(tmp_path / "other.yaml", on=Cluster(image="other/image:1", store_secret="keys-of-bob"))
+    assert "other/image:1" in path.read_text()
+    assert "keys-of-bob" in path.read_text()
+    assert IMAGE not in path.read_text()
+
+
+def test_without_image_and_store_nothing_is_compiled_and_both_are_named(compiled, tmp_path, monkeypatch):
+    monkeypatch.delenv("TRAIN_FUNC_IMAGE")
+    monkeypatch.delenv("TRAIN_FUNC_STORE")
+    with pytest.raises(InvalidInput) as refused:
+        compile_pipeline(tmp_path / "none.yaml")
+    assert len(refused.value.faults) == 2
+    assert not (tmp_path / "none.yaml").exists()

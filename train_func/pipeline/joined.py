@@ -1,0 +1,122 @@
+"""The pipeline: prepare, train, evaluate, promote where better; to be called on this machine, or compiled to YAML."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kfp import compiler, dsl
+
+from train_func.client.cluster.cluster import Cluster
+from train_func.client.placement import SecretKey
+from train_func.pipeline import components
+
+RETRIES = 2  # of the step that trains: it attaches to the job that is there
+Dress = Callable[[Any], Any]  # gives a task what its pod needs
+
+
+class Outcome(NamedTuple):
+    """What the pipeline returns."""
+
+    name: str
+    in_place: bool
+
+
+def _as_it_is(task: Any) -> Any:
+    return task
+
+
+def joined(dress: Dress = _as_it_is) -> Any:
+    """The pipeline, each of whose tasks has been dressed."""
+
+    def train_and_promote(
+        run: str,
+        source: str,
+        promote_as: str,
+        better_in: str = "accuracy",
+        where: str = "Cluster",
+        options: str = "{}",
+    ) -> Outcome:
+        """Trains a function by a job, and puts its model in place where it is better than the one there.
+
+        Args:
+            run: the Run, as JSON; train_func.pipeline.arguments gives it.
+            source: the function with all it uses, as the same packs it.
+            promote_as: the name that the model is put in place under.
+            better_in: the metric that is compared; empty: put it in place in any case.
+            where: the backend of the job, Cluster or Local.
+            options: of that backend, as JSON.
+
+        Returns:
+            name: of the run.
+            in_place: whether its model is in place now.
+        """
+        on = {"where": where, "options": options}
+        prepared = dress(components.prepare(run=run, **on))
+        trained = dress(components.train(run=prepared.outputs["run"], source=source, **on))
+        trained.set_retry(num_retries=RETRIES)
+        name = trained.outputs["name"]
+        evaluated = dress(components.evaluate(name=name, **on))
+        promoted = dress(components.promote(name=name, promote_as=promote_as, better_in=better_in, **on))
+        promoted.after(evaluated)
+        for task in (prepared, trained, evaluated, promoted):
+            task.set_caching_options(False)  # what is done already the store tells, and it may have changed
+        # The server takes an artefact of a step for a file in its own bucket; what lies elsewhere is imported.
+        dsl.importer(
+            artifact_uri=trained.outputs["address"],
+            artifact_class=dsl.Model,
+            metadata={"run": name, "manifest_sha256": trained.outputs["manifest_sha256"]},
+        ).set_display_name("model")
+        return Outcome(name, promoted.output)
+
+    return dsl.pipeline(train_and_promote)
+
+
+train_and_promote = joined()
+
+
+def compile_pipeline(path: str | Path, *, on: Cluster | None = None) -> Path:
+    """Writes the pipeline as YAML for a server of Kubeflow Pipelines; returns the file.
+
+    Image, namespace and store are those of ``on`` and of the environment here; the keys of the store and the Hub's
+    token are named by their Secrets, which have to be in the namespace of the steps.
+
+    Args:
+        path: of the file, which ends in .yaml.
+        on: the cluster, ``Cluster()`` by default.
+
+    Raises:
+        InvalidInput: no image or no store is named, or an option cannot work.
+    """
+    cluster = Cluster() if on is None else on
+    variables = cluster.client_environment()
+
+    def dress(task: Any) -> Any:
+        return with_variables(task.set_container_image(variables["TRAIN_FUNC_IMAGE"]), variables)
+
+    compiler.Compiler().compile(joined(dress), str(path))
+    return Path(path)
+
+
+def with_variables(task: Any, variables: Mapping[str, str | SecretKey]) -> Any:
+    """The task with these variables in its pod: plain ones, and Secrets by reference.
+
+    A Secret is written as the extension of kfp for Kubernetes writes it, which is not needed for that.
+    """
+    secrets: dict[tuple[str, bool], list[dict[str, str]]] = {}
+    for name, value in variables.items():
+        if isinstance(value, str):
+            task.set_env_variable(name, value)
+        else:
+            secrets.setdefault((value.secret, value.optional), []).append({"secretKey": value.key, "envVar": name})
+    task.platform_config["kubernetes"] = {
+        "secretAsEnv": [
+            {
+                "secretName": secret,
+                "secretNameParameter": {"runtimeValue": {"constant": secret}},
+                "keyToEnv": keys,
+                "optional": is_optional,
+            }
+            for (secret, is_optional), keys in secrets.items()
+        ]
+    }
+    return task

@@ -1,0 +1,172 @@
+"""The card of a published model, README.md in the Hub's format: what it is, how good, how to load and to reproduce it.
+
+It is written by the process that publishes, which knows the metrics and the attempt. Loads no torch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from train_func.errors import InvalidInput
+from train_func.inputs import key_of
+from train_func.layout import CELLS, RUN, SUMS
+from train_func.records import RunRecord
+from train_func.worker.pod.card_data import fields_of, front_matter, hub_id, numbers, public
+
+FENCE = "---\n"
+DECIDES = ("epochs", "batch_size", "learning_rate", "seed")  # of Run, beside its task; the others have defaults
+
+
+@dataclass(frozen=True)
+class TaskPart:
+    """What the task of a run says of its model, and of the rows that it was trained on."""
+
+    text: str
+    """Markdown; front matter in it is added to that of every card, such as ``library_name: peft``."""
+    pipeline: Mapping[str, Any] = field(default_factory=dict)
+    """Options of transformers.pipeline, where the model is one for it."""
+    num_train: int = 0
+    num_held_out: int = 0
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """Of what was read, by the field of the task."""
+
+
+def render(
+    record: RunRecord, part: TaskPart, report: Mapping[str, Any], attempt: int, versions: Mapping[str, str]
+) -> str:
+    """The text of the card.
+
+    Args:
+        record: of the run.
+        part: what its task says.
+        report: step, num_steps, metrics, audit, note: those there are.
+        attempt: has trained it.
+        versions: of Python and the packages that compute.
+
+    Raises:
+        InvalidInput: (cause "code") the front matter in the task's text is none.
+    """
+    found = {**record.fingerprints, **part.fingerprints}
+    of_task, text = _taken_apart(part.text)
+    metrics = report.get("metrics", {})
+    sections = [
+        f"# {record.name}\n\n{text.strip()}",
+        "> " + " ".join(report["note"].split()) if report.get("note") else "",
+        _data(record, part, found),
+        _results(metrics, report.get("audit", {})),
+        _use(record, part),
+        _reproduce(record, versions),
+        _training(record, report, attempt),
+    ]
+    data = front_matter(record, found, part.pipeline, metrics, of_task)
+    return f"{FENCE}{data}\n{FENCE}\n" + "\n\n".join(filter(None, sections)) + "\n"
+
+
+def _taken_apart(text: str) -> tuple[Mapping[str, Any], str]:
+    """The front matter of a task's text, and what follows it."""
+    if not text.startswith(FENCE):
+        return {}, text
+    import yaml
+
+    block, _, rest = text.removeprefix(FENCE).partition(f"\n{FENCE}")
+    try:
+        found = yaml.safe_load(block)
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidInput("the text of the task's card begins with front matter that is no YAML mapping", cause="code")
+    return found, rest
+
+
+def _data(record: RunRecord, part: TaskPart, fingerprints: Mapping[str, str]) -> str:
+    given = {**fields_of(record), **{key_of(name): address for name, address in record.run.inputs.items()}}
+    rows = [(f"`{name}`", f"`{_address(given, name, of)}`", f"`{of}`") for name, of in fingerprints.items()]
+    if record.held_out_sha256:
+        rows.append(("held-out rows", str(part.num_held_out), f"`{record.held_out_sha256}`"))
+    counted = f"{part.num_train} rows to train on, {part.num_held_out} held out.\n\n" if part.num_train else ""
+    return f"## Data\n\n{counted}{_table(('what', 'which', 'fingerprint'), rows)}"
+
+
+def _address(given: Mapping[str, Any], name: str, sha256: str) -> str:
+    address = given.get(name, name)
+    return hub_id(address, sha256) or str(public(address))
+
+
+def _results(metrics: Mapping[str, Any], audited: Mapping[str, Any]) -> str:
+    found = numbers(metrics)
+    if not found:
+        return ""
+    rows = [(name, f"{value:.4g}" if isinstance(value, float) else str(value)) for name, value in found.items()]
+    counts = audited.get("held_out") or {}
+    is_exact = counts and not counts["missing"] and not counts["repeated"]
+    of = f"Of {counts['rows']} held-out rows, each measured exactly once.\n\n" if is_exact else ""
+    return f"## Results\n\n{of}{_table(('metric', 'value'), rows)}"
+
+
+def _use(record: RunRecord, part: TaskPart) -> str:
+    code = _code("from train_func import attach", f"use = attach({record.name!r}).load()")
+    ways = [f"Where the store of the run is at hand, `load()` verifies every file first:\n\n{code}"]
+    if part.pipeline:
+        options = [f"{name}={value!r}" for name, value in part.pipeline.items() if name != "task"]
+        call = ", ".join([repr(part.pipeline["task"]), 'model="THIS FOLDER OR ITS HUB ID"', *options])
+        code = _code("from transformers import pipeline", f"use = pipeline({call})")
+        ways.append(f"From this folder, or by its id on the Hub:\n\n{code}")
+    ways.append(f"`sha256sum -c {SUMS}` checks the files of the folder.")
+    return "## Use\n\n" + "\n\n".join(ways)
+
+
+def _reproduce(record: RunRecord, versions: Mapping[str, str]) -> str:
+    run = record.run
+    own = [f"{name}={getattr(run, name)!r}" for name in DECIDES]
+    own += [f"parameters={public(run.parameters)!r}"] if run.parameters else []
+    lines = [f"run = Run({', '.join([*(['task=task'] if run.task else []), *own])})", f"submit({record.function}, run)"]
+    imports = ["from train_func import Run, submit"]
+    if run.task:
+        module, _, name = run.task.kind.partition(":")
+        is_public = module == "train_func.tasks"
+        imports = [f"from {'train_func' if is_public else module} import {name}", *imports]
+        lines = [f"task = {name}({_fields(record)})", *lines]
+    facts = [
+        ("run", record.name),
+        ("generation", str(record.generation)),
+        ("source of the function, SHA-256", record.source_sha256),
+        *versions.items(),
+    ]
+    rows = [(name, f"`{value}`") for name, value in facts if value]
+    told = (
+        f"`train_func.py` is the function ({CELLS} leads from its lines to the cells), `{RUN}` all that was asked for. "
+        "Files of the machine that submitted are called by their names alone."
+    )
+    code = _code(*imports, "", *lines)
+    return "\n\n".join(["## Reproduce", told, code, _table(("what", "which"), rows)])
+
+
+def _fields(record: RunRecord) -> str:
+    """Those of the task that differ from its defaults, as they are written in a call."""
+    task = record.run.task
+    default = {own.name: own.default for own in fields(task)} if task else {}
+    given = {name: getattr(task, name, value) for name, value in fields_of(record).items()}
+    shown = {name: value for name, value in given.items() if name not in default or value != default[name]}
+    return ", ".join(f"{name}={public(value)!r}" for name, value in shown.items())
+
+
+def _training(record: RunRecord, report: Mapping[str, Any], attempt: int) -> str:
+    audited = report.get("audit", {})
+    told = [f"Workers: {record.run.workers}. Attempt that published: {attempt}."]
+    if ranks := audited.get("world_size"):
+        told.append(f"Ranks: {ranks}.")
+    if steps := report.get("num_steps"):
+        told.append(f"Steps: {report.get('step')} of {steps}.")
+    if epochs := audited.get("training"):
+        exact = [of for of in epochs if not of.get("missing") and not of.get("repeated")]
+        told.append(f"Epochs in which every training row was used exactly once: {len(exact)} of {len(epochs)} counted.")
+    return f"## Training\n\n{' '.join(told)}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _code(*lines: str) -> str:
+    return "\n".join(["```python", *lines, "```"])
