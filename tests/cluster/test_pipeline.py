@@ -21,6 +21,7 @@ from train_func.storage import open_store
 
 SMALL = {"cpu": "500m", "memory": "1Gi"}
 LIMIT_SECONDS = 400
+pytestmark = pytest.mark.slow
 STEP = """
 import json, sys
 from kfp import local
