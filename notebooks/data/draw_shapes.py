@@ -39,8 +39,8 @@ def drawn(shape: str, random: np.random.RandomState) -> Image.Image:
     return Image.fromarray(np.clip(small + random.normal(0, NOISE, (SIZE, SIZE, 1)), 0, 255).astype(np.uint8))
 
 
-def main() -> None:
-    """Writes the file, its rows in shuffled order."""
+def write(path: Path) -> None:
+    """The file, its rows in shuffled order."""
     random = np.random.RandomState(SEED)
     rows = []
     for shape in np.repeat(SHAPES, NUM_EACH):
@@ -52,8 +52,8 @@ def main() -> None:
         row["image"]["path"] = f"{number:03d}.png"
     stored = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     table = pa.Table.from_pylist(rows, pa.schema([("image", stored), ("label", pa.string())]))
-    parquet.write_table(table, Path(__file__).with_name("shapes.parquet"), compression="zstd")
+    parquet.write_table(table, path, compression="zstd")
 
 
 if __name__ == "__main__":
-    main()
+    write(Path(__file__).with_name("shapes.parquet"))

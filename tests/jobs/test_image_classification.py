@@ -1,11 +1,15 @@
 """Images are trained on, measured, published, loaded and classified: by a model of transformers, and by one's own."""
 
+import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
+from transformers import AutoImageProcessor
 
 from tests.jobs import functions, image_functions
 from tests.tiny_images import CLASSES, image_of, write_image_folder, write_tiny_resnet
 from train_func import ImageClassification, InvalidInput, Local, Run, submit
+from train_func.worker import split
 
 LIMIT = 300.0
 RUN = {"epochs": 10, "learning_rate": 1e-2, "workers": 2}
@@ -34,13 +38,19 @@ def test_two_workers_learn_the_classes_and_the_pipeline_names_them(home, images,
 
 def test_a_module_of_the_functions_own_is_trained_measured_and_loaded_by_its_class(home, images):
     task = ImageClassification(model=None, dataset=images, size=24)
-    job = submit(image_functions.trains_a_module, Run(task=task, **RUN), on=Local())
+    run = Run(task=task, **RUN)
+    job = submit(image_functions.trains_a_module, run, on=Local())
     assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
-    assert job.result()["accuracy"] > 0.6
-    folder = job.fetch("model")
-    model = image_functions.Net.from_pretrained(folder)
-    assert model.body[-1].out_features == len(CLASSES)
-    assert (folder / "preprocessor_config.json").is_file()
+    folder, held_out = job.fetch("model"), split(run).held_out
+    model = image_functions.Net.from_pretrained(folder).eval()
+    processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    with torch.no_grad():
+        answers = model(**processor(images=list(held_out["image"]), return_tensors="pt"))["logits"].argmax(-1)
+    right = float(np.mean(answers.numpy() == held_out["label"][:]))
+    assert job.result()["accuracy"] == pytest.approx(right)
+    card = (folder / "README.md").read_text()
+    assert "pipeline_tag: image-classification" in card
+    assert ".fetch()" in card
     with pytest.raises(InvalidInput) as caught:
         job.load()
     assert caught.value.cause == "model"

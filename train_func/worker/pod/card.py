@@ -104,8 +104,9 @@ def _results(metrics: Mapping[str, Any], audited: Mapping[str, Any]) -> str:
 
 
 def _use(record: RunRecord, part: TaskPart) -> str:
-    code = _code("from train_func import attach", f"use = attach({record.name!r}).load()")
-    ways = [f"Where the store of the run is at hand, `load()` verifies every file first:\n\n{code}"]
+    named, call = ("use", "load") if part.pipeline else ("folder", "fetch")
+    code = _code("from train_func import attach", f"{named} = attach({record.name!r}).{call}()")
+    ways = [f"Where the store of the run is at hand, `{call}()` verifies every file first:\n\n{code}"]
     if part.pipeline:
         options = [f"{name}={value!r}" for name, value in part.pipeline.items() if name != "task"]
         call = ", ".join([repr(part.pipeline["task"]), 'model="THIS FOLDER OR ITS HUB ID"', *options])

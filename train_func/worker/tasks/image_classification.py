@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 MOST_CLASSES = 8  # shown by name
+IMAGES_AT_ONCE = 32  # that a published model is asked for
 
 
 class ImageClassifier:
@@ -127,6 +128,14 @@ class ImageClassifier:
     def pipeline(self) -> Mapping[str, Any]:
         return {} if self._task.model is None else {"task": "image-classification"}
 
+    @property
+    def has_one_class(self) -> bool:
+        return self._task.model is not None  # a module of the function's own is no pipeline that could be asked
+
+    def classes(self, use: Any, rows: "Dataset") -> list[str]:
+        asked = (rows[start : start + IMAGES_AT_ONCE]["image"] for start in range(0, len(rows), IMAGES_AT_ONCE))
+        return [best["label"] for images in asked for best, *_ in use(images, batch_size=IMAGES_AT_ONCE)]
+
     def card(self, labels: tuple[str, ...]) -> str:
         names = "\n".join(f"- {name}" for name in labels)
-        return f"A classifier of images, with the classes\n\n{names}\n"
+        return f"---\npipeline_tag: image-classification\n---\n\nA classifier of images, with the classes\n\n{names}\n"

@@ -15,6 +15,7 @@ import transformers
 from datasets import Dataset
 
 from train_func.errors import InvalidInput, TrainFuncError
+from train_func.layout import CARD
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.inputs.model_loading import without_progress_bars
@@ -45,6 +46,7 @@ def write_publication(folder: Path, trainer: transformers.Trainer, tokenizer: An
     """
     with without_progress_bars():
         trainer.accelerator.unwrap_model(trainer.model).save_pretrained(folder)
+    (folder / CARD).unlink(missing_ok=True)  # a form that peft and the Hub's mixin write; the card has what it asks for
     notes = []
     if tokenizer is None:
         notes.append(
