@@ -1,11 +1,10 @@
-"""Notebook 05 on a cluster, with a pod deleted in mid-epoch: the model is that of an undisturbed training, bit for bit."""
+"""Notebook 05 on a cluster, with a pod deleted in mid-epoch: its model is that of an undisturbed one, bit for bit."""
 
 import hashlib
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import nbformat
 import papermill
 import pytest
 

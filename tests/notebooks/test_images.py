@@ -1,8 +1,11 @@
 """Notebook 05 runs headless from its first cell to its last, and learns the shapes that are shipped."""
 
+import functools
+import hashlib
 import json
 import re
 import runpy
+from concurrent.futures import ThreadPoolExecutor
 
 import nbformat
 import papermill
@@ -11,8 +14,11 @@ import pytest
 
 from tests.contracts.test_notebooks import ROOT
 from tests.notebooks.test_finetune import texts
+from tests.twin_jobs import until
+from train_func import attach
 
 NOTEBOOK = ROOT / "notebooks/05_images.ipynb"
+LIMIT_SECONDS = 600.0  # only a hang comes near it
 SHIPPED = ROOT / "notebooks/data/shapes.parquet"
 
 
@@ -66,6 +72,45 @@ def test_the_second_time_it_attaches_to_what_was_done(executed):
     runs = list((folder / "home/store").glob("*/run.json"))
     assert len(runs) == 1
     assert json.loads(runs[0].read_text())["run"]["task"]["kind"].endswith(":ImageClassification")
+
+
+def weights_in(folder):
+    """SHA-256 of the weights of each published model of the store."""
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("model/model.safetensors")}
+
+
+@pytest.mark.slow
+def test_a_pod_deleted_in_mid_epoch_changes_no_bit_of_the_model(executed, monkeypatch):
+    """That of ``executed`` is the undisturbed one: how often checkpoints are saved decides no result."""
+    folder, _ = executed
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(folder / "home"))
+    monkeypatch.delenv("TRAIN_FUNC_STORE", raising=False)
+    (before,) = set(weights_in(folder / "home/store").values())
+    (name,) = [path.parent.name for path in (folder / "home/store").glob("*/run.json")]
+    given = {"fresh": True, "checkpoint_every": 0.5}
+    with ThreadPoolExecutor(1) as threads:
+        target = folder / "disturbed.ipynb"
+        run = functools.partial(papermill.execute_notebook, cwd=NOTEBOOK.parent, progress_bar=False)
+        notebook = threads.submit(run, NOTEBOOK, target, given)
+        job = until(lambda: second_generation(name), "the job of the notebook", LIMIT_SECONDS)
+        until(lambda: [step for step in saved(job) if step > 45], "a checkpoint of the fourth epoch", LIMIT_SECONDS)
+        job._job.delete_pod(f"{job.record.job_name}-worker-1")
+        notebook.result(LIMIT_SECONDS)
+    resumed = re.findall(r"goes on behind step (\d+), from a checkpoint of attempt 1", "\n".join(job.logs()))
+    print(f"\nworker 1 deleted: gone on behind step {resumed} of 300")
+    assert int(resumed[0]) > 45
+    assert set(weights_in(folder / "home/store").values()) == {before}
+    assert len(weights_in(folder / "home/store")) > 2  # of the attempts too
+
+
+def second_generation(name):
+    job = attach(name)
+    return job if job.record.generation == 2 and job.state == "Running" else None
+
+
+def saved(job):
+    """Steps that checkpoints were saved after."""
+    return [int(step) for step in re.findall(r"saved the checkpoint of step (\d+)", "\n".join(job.logs()))]
 
 
 def test_the_shipped_images_are_what_their_program_draws(tmp_path):
