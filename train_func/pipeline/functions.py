@@ -8,9 +8,12 @@ from typing import NamedTuple
 from kfp import dsl
 
 
-def prepare(run: str, dataset: dsl.Output[dsl.Dataset], where: str = "Cluster", options: str = "{}") -> NamedTuple(
-    "Prepared", [("run", str)]
-):  # type: ignore[valid-type]
+def prepare(
+    run: str,
+    dataset: dsl.Output[dsl.Dataset],
+    where: str = "Cluster",
+    options: str = "{}",
+) -> NamedTuple("Prepared", [("run", str)]):  # type: ignore[valid-type]
     """Checks data, model, store and backend, and brings what lies on this machine to where the workers read it.
 
     Args:
