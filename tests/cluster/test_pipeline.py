@@ -19,7 +19,7 @@ from train_func.pipeline import arguments, train_and_promote
 from train_func.pipeline.carrying import run_of
 from train_func.storage import open_store
 
-SMALL = {"cpu": "500m", "memory": "1Gi"}
+SMALL = {"cpu": "500m", "memory": "2Gi"}
 LIMIT_SECONDS = 400
 pytestmark = pytest.mark.slow
 STEP = """
