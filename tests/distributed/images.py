@@ -13,7 +13,7 @@ from tests.tiny_images import SIZE, write_image_folder, write_tiny_resnet
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.tasks import ImageClassification
-from train_func.worker import Session
+from train_func.worker import Session, Trainer
 from train_func.worker.tasks.image_classification import ImageClassifier
 from train_func.worker.training.plan import build_plan, facts_of
 from train_func.worker.training.randomness import seed_for
@@ -86,7 +86,7 @@ def made(folder, case, world_size):
 def train(name, world_size, rank, folder):
     half, model, processor, held_out, plan = made(folder, CASES[name], world_size)
     before = {of: value.clone() for of, value in model.named_buffers()}
-    Losses.task = half
+    Trainer.task = half  # as a session does
     try:
         trainer = Losses(
             model=model,
@@ -98,7 +98,7 @@ def train(name, world_size, rank, folder):
         trainer.train()
         metrics = trainer.evaluate()
     finally:
-        Losses.task = None
+        Trainer.task = None
     return {
         "losses": trainer.losses,
         "metrics": metrics,

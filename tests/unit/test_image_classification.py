@@ -105,6 +105,7 @@ def test_folder_bytes_and_image_features_give_the_same_rows_and_held_out_content
         "DataFrame": pd.DataFrame(stored),
         "Dataset": table,
         "names": table.cast_column("label", named),
+        "saved folder": str(tmp_path / "paths"),
     }
     found = {name: half(dataset) for name, dataset in given.items()}
     expected = bytes_of(found["folder"].rows())
@@ -254,6 +255,34 @@ def test_a_model_without_its_image_processor_is_refused(half, tmp_path):
     (fault,) = half(folder_of(tmp_path, 40), model=str(folder)).check().faults
     assert fault[0] == "model"
     assert unnamed(fault[1], "preprocessor_config.json", str(folder)) == []
+
+
+@pytest.mark.parametrize("kind", ["ViT", "ConvNextV2", "MobileNetV2"])
+def test_any_image_classifier_of_transformers_gets_a_new_head_and_takes_the_batches(half, tmp_path, kind):
+    import transformers
+
+    small = {
+        "ViT": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 8},
+        "ConvNextV2": {"hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1]},
+        "MobileNetV2": {"image_size": 32, "depth_multiplier": 0.25, "finegrained_output": False},
+    }[kind]
+    config = getattr(transformers, f"{kind}Config")(num_labels=7, **small)
+    getattr(transformers, f"{kind}ForImageClassification")(config).save_pretrained(tmp_path / kind)
+    processor = "ConvNextImageProcessorPil" if kind == "ConvNextV2" else "ViTImageProcessorPil"
+    size = {"shortest_edge": 32} if kind == "ConvNextV2" else {"height": 32, "width": 32}
+    getattr(transformers, processor)(size=size).save_pretrained(tmp_path / kind)
+    task = half(folder_of(tmp_path, 40), model=str(tmp_path / kind))
+    assert task.check().faults == []
+    rows = task.rows()
+    task.fetch()
+    model, made = task.load(rows.labels, "fp32")
+    for is_training in (True, False):
+        batch = task.collator(made, training=is_training)(list(task.encode(rows.train, made).take(4)))
+        assert batch["pixel_values"].shape == (4, 3, 32, 32)
+        found = model(pixel_values=batch["pixel_values"], labels=batch["labels"])
+        assert found.logits.shape == (4, len(CLASSES))
+        assert found.loss.isfinite()
+    assert model.config.id2label == dict(enumerate(CLASSES))
 
 
 def test_the_check_says_what_there_is(half, tmp_path):
