@@ -75,7 +75,7 @@ class Store(Readable, Protocol):
     ) -> str:
         """Stores the file at ``path``; returns the SHA-256 (hex) of its bytes.
 
-        ``is_given_away``: nobody changes its bytes any more; a store on the same disk then takes it without a copy.
+        ``is_given_away``: its bytes do not change any more; a store on the same disk then takes it without a copy.
         ``sent`` is told of every piece that has arrived how many bytes it has, from any thread. What it raises before
         the last piece ends the upload, and the object stays as it was.
         """
