@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import nbformat
-import papermill
 import pytest
 
 from tests.jobs import any_functions as of_users
+from tests.notebooks.executing import execute, pictures
 from train_func import Cluster, Run, submit
 
 LIMIT_SECONDS = 300.0
@@ -53,10 +52,8 @@ def test_notebook_02_changed_by_one_word_trains_on_the_operator(namespace, tmp_p
     monkeypatch.setenv("TRAIN_FUNC_CPU", "500m")
     monkeypatch.setenv("TRAIN_FUNC_MEMORY", "1Gi")
     given = {"where": "Cluster", "epochs": 7, "fresh": True}
-    papermill.execute_notebook(NOTEBOOK, tmp_path / "02.ipynb", given, cwd=NOTEBOOK.parent, progress_bar=False)
-    outputs = [out for cell in nbformat.read(tmp_path / "02.ipynb", 4).cells for out in cell.get("outputs", [])]
-    shown = "".join(out.get("text", "") for out in outputs)
+    shown = execute(NOTEBOOK, tmp_path / "02.ipynb", **given)
     assert "submitted, 3 workers" in shown
     assert "epoch 7: loss " in shown
     assert "4.weight: (2, 64)" in shown
-    assert any("image/png" in out.get("data", {}) for out in outputs)
+    assert pictures(tmp_path / "02.ipynb")

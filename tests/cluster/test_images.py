@@ -5,11 +5,10 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import papermill
 import pytest
 
 from tests.cluster.kubectl import Kubectl, until
-from tests.notebooks.test_finetune import texts
+from tests.notebooks.executing import execute
 from tests.notebooks.test_images import NOTEBOOK
 from train_func import Cluster, attach
 from train_func.client.job import Job
@@ -21,11 +20,9 @@ STEPS_PER_EPOCH, EPOCHS = 15, 20
 EARLY = 3 * STEPS_PER_EPOCH  # a checkpoint behind it is waited for
 
 
-def execute(target: Path, *, fresh: bool) -> str:
+def execution(target: Path, *, fresh: bool) -> str:
     """What its cells show."""
-    given = {"where": "Cluster", "checkpoint_every": 0.5, "fresh": fresh}
-    papermill.execute_notebook(NOTEBOOK, target, given, cwd=NOTEBOOK.parent, progress_bar=False)
-    return texts(target)
+    return execute(NOTEBOOK, target, where="Cluster", checkpoint_every=0.5, fresh=fresh)
 
 
 def job_of(admin: Kubectl, namespace: str) -> Job | None:
@@ -54,7 +51,7 @@ def test_a_deleted_pod_changes_nothing_of_the_model(
     for name, value in WORKER.items():
         monkeypatch.setenv(name, value)
     with ThreadPoolExecutor(1) as threads:
-        notebook = threads.submit(execute, tmp_path / "disturbed.ipynb", fresh=False)
+        notebook = threads.submit(execution, tmp_path / "disturbed.ipynb", fresh=False)
         job = until(lambda: job_of(admin, namespace), "the job of the notebook", LIMIT_SECONDS)
         assert job is not None
         until(lambda: [step for step in saved(job) if step > EARLY], f"a checkpoint behind step {EARLY}", LIMIT_SECONDS)
@@ -67,7 +64,7 @@ def test_a_deleted_pod_changes_nothing_of_the_model(
         print(f"\nworker 1 deleted: gone on behind step {resumed} of {STEPS_PER_EPOCH * EPOCHS}")
         assert int(resumed[0]) > EARLY
         weights = weights_of(disturbed)  # before the folder is that of the next generation
-        undisturbed = execute(tmp_path / "undisturbed.ipynb", fresh=True)
+        undisturbed = execution(tmp_path / "undisturbed.ipynb", fresh=True)
         assert_trained(undisturbed)
         assert weights == weights_of(undisturbed)
         assert accuracy_of(disturbed) == accuracy_of(undisturbed)

@@ -15,13 +15,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import minio
-import nbformat
-import papermill
 import pytest
 
 from tests.cluster.in_cluster_minio import ObjectStore
 from tests.cluster.kept import everything_in, kinds, of_kind
 from tests.cluster.kubectl import Kubectl
+from tests.notebooks.executing import execute
 from tests.notebooks.test_accuracy import EPOCHS, NOTEBOOK, accuracy_of, held_out_audit, training_audit
 from tests.s3_servers import needed
 from train_func import Cluster, attach
@@ -72,9 +71,7 @@ def execution(target: Path, sentences: Path, epochs: int) -> tuple[str, Job]:
         for name, value in WORKER.items():
             patch.setenv(name, value)
         given = {**PARAMETERS, "dataset": str(sentences), "epochs": epochs}
-        papermill.execute_notebook(NOTEBOOK, target, given, cwd=NOTEBOOK.parent, progress_bar=False)
-    outputs = [out for cell in nbformat.read(target, 4).cells for out in cell.get("outputs", [])]
-    shown = "\n".join(out.get("text") or out.get("data", {}).get("text/plain", "") for out in outputs)
+        shown = execute(NOTEBOOK, target, **given)
     name = re.search(r"^(\S+): submitted, 2 workers, 800 rows to train, 200 held out", shown, re.M)
     assert name, shown
     return shown, attach(name[1], on=Cluster())

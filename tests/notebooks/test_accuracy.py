@@ -10,11 +10,10 @@ import json
 import os
 import re
 
-import nbformat
-import papermill
 import pytest
 
 from tests.contracts.test_notebooks import ROOT
+from tests.notebooks.executing import execute
 
 pytestmark = pytest.mark.slow
 NOTEBOOK = ROOT / "notebooks/01_finetune.ipynb"
@@ -40,9 +39,7 @@ def run_notebook(sentences, folder, patch, workers: int, seed: int, epochs: int 
     parameters = {"dataset": str(sentences), "label": "label", "labels": "negative,positive", "learning_rate": 1e-4}
     target = folder / f"{workers}-{seed}-{epochs}.ipynb"
     given = {**parameters, "workers": workers, "seed": seed, "epochs": epochs}
-    papermill.execute_notebook(NOTEBOOK, target, given, cwd=NOTEBOOK.parent, progress_bar=False)
-    outputs = [out for cell in nbformat.read(target, 4).cells for out in cell.get("outputs", [])]
-    return "\n".join(out.get("text") or out.get("data", {}).get("text/plain", "") for out in outputs)
+    return execute(NOTEBOOK, target, **given)
 
 
 def accuracy_of(text: str) -> float:

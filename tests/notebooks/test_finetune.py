@@ -4,34 +4,21 @@ import csv
 import json
 import re
 
-import nbformat
-import papermill
 import pytest
 
 from tests.contracts.test_notebooks import ROOT
+from tests.notebooks.executing import errors, execute, home_in, pictures
 
 NOTEBOOK = ROOT / "notebooks/01_finetune.ipynb"
 MESSAGES = ROOT / "notebooks/data/shop_messages.csv"
-
-
-def texts(path) -> str:
-    outputs = [out for cell in nbformat.read(path, 4).cells for out in cell.get("outputs", [])]
-    return "\n".join(out.get("text") or out.get("data", {}).get("text/plain", "") for out in outputs)
 
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
     """What the notebook showed the first time, and the second."""
     folder = tmp_path_factory.mktemp("notebook")
-    shown = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAIN_FUNC_HOME", str(folder / "home"))
-        patch.delenv("TRAIN_FUNC_STORE", raising=False)
-        for number in range(2):
-            target = folder / f"{number}.ipynb"
-            papermill.execute_notebook(NOTEBOOK, target, cwd=NOTEBOOK.parent, progress_bar=False)
-            shown.append(texts(target))
-    return folder, shown
+    with home_in(folder):
+        return folder, [execute(NOTEBOOK, folder / f"{number}.ipynb") for number in range(2)]
 
 
 def test_it_shows_progress_metrics_the_model_and_predictions(executed):
@@ -56,18 +43,14 @@ def test_a_first_run_has_more_than_nine_in_ten_of_its_held_out_rows_right(execut
 
 def test_it_draws_how_the_training_went_and_what_is_taken_for_what(executed):
     folder, _ = executed
-    outputs = [out for cell in nbformat.read(folder / "0.ipynb", 4).cells for out in cell.get("outputs", [])]
-    assert len([out for out in outputs if "image/png" in out.get("data", {})]) == 2
+    assert len(pictures(folder / "0.ipynb")) == 2
 
 
 def test_it_shows_nothing_red(executed):
     """Warnings and bars that only a terminal can draw; tqdm draws widgets where ipywidgets is installed."""
     folder, _ = executed
     for number in range(2):
-        outputs = [
-            out for cell in nbformat.read(folder / f"{number}.ipynb", 4).cells for out in cell.get("outputs", [])
-        ]
-        assert [out["text"] for out in outputs if out.get("name") == "stderr"] == []
+        assert errors(folder / f"{number}.ipynb") == []
 
 
 def test_the_second_time_it_attaches_to_what_was_done(executed):

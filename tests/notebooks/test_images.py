@@ -1,19 +1,16 @@
 """Notebook 05 runs headless from its first cell to its last, and learns the shapes that are shipped."""
 
-import functools
 import hashlib
 import json
 import re
 import runpy
 from concurrent.futures import ThreadPoolExecutor
 
-import nbformat
-import papermill
 import pyarrow.parquet as parquet
 import pytest
 
 from tests.contracts.test_notebooks import ROOT
-from tests.notebooks.test_finetune import texts
+from tests.notebooks.executing import errors, execute, home_in, pictures
 from tests.twin_jobs import until
 from train_func import attach
 
@@ -26,19 +23,8 @@ SHIPPED = ROOT / "notebooks/data/shapes.parquet"
 def executed(tmp_path_factory):
     """What the notebook showed the first time, and the second."""
     folder = tmp_path_factory.mktemp("notebook")
-    shown = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAIN_FUNC_HOME", str(folder / "home"))
-        patch.delenv("TRAIN_FUNC_STORE", raising=False)
-        for number in range(2):
-            target = folder / f"{number}.ipynb"
-            papermill.execute_notebook(NOTEBOOK, target, cwd=NOTEBOOK.parent, progress_bar=False)
-            shown.append(texts(target))
-    return folder, shown
-
-
-def outputs(path):
-    return [out for cell in nbformat.read(path, 4).cells for out in cell.get("outputs", [])]
+    with home_in(folder):
+        return folder, [execute(NOTEBOOK, folder / f"{number}.ipynb") for number in range(2)]
 
 
 def test_more_than_nine_in_ten_of_the_held_out_images_are_right(executed):
@@ -54,15 +40,13 @@ def test_more_than_nine_in_ten_of_the_held_out_images_are_right(executed):
 def test_it_shows_images_the_curves_and_what_is_taken_for_what(executed):
     folder, (first, _) = executed
     num_rows_of_images = 2 if "wrong ones" in first else 1
-    pictures = [out for out in outputs(folder / "0.ipynb") if "image/png" in out.get("data", {})]
-    assert len(pictures) == num_rows_of_images + 2
+    assert len(pictures(folder / "0.ipynb")) == num_rows_of_images + 2
 
 
 def test_it_shows_nothing_red(executed):
     folder, _ = executed
     for number in range(2):
-        red = [out["text"] for out in outputs(folder / f"{number}.ipynb") if out.get("name") == "stderr"]
-        assert red == []
+        assert errors(folder / f"{number}.ipynb") == []
 
 
 def test_the_second_time_it_attaches_to_what_was_done(executed):
@@ -90,8 +74,7 @@ def test_a_pod_deleted_in_mid_epoch_changes_no_bit_of_the_model(executed, monkey
     given = {"fresh": True, "checkpoint_every": 0.5}
     with ThreadPoolExecutor(1) as threads:
         target = folder / "disturbed.ipynb"
-        run = functools.partial(papermill.execute_notebook, cwd=NOTEBOOK.parent, progress_bar=False)
-        notebook = threads.submit(run, NOTEBOOK, target, given)
+        notebook = threads.submit(execute, NOTEBOOK, target, **given)
         job = until(lambda: second_generation(name), "the job of the notebook", LIMIT_SECONDS)
         until(lambda: [step for step in saved(job) if step > 45], "a checkpoint of the fourth epoch", LIMIT_SECONDS)
         job._job.delete_pod(f"{job.record.job_name}-worker-1")

@@ -5,12 +5,10 @@ import importlib.util
 import re
 from collections import Counter
 
-import nbformat
-import papermill
 import pytest
 
 from tests.contracts.test_notebooks import ROOT
-from tests.notebooks.test_finetune import texts
+from tests.notebooks.executing import errors, execute, home_in, pictures
 from tests.tiny_hub import Repository, tiny_hub
 from tests.tiny_model import write_tiny_model
 
@@ -19,20 +17,17 @@ REVIEWS = ROOT / "notebooks/data/film_reviews.csv"
 STEPS, EPOCHS = 27, 6  # steps of an epoch over the 432 of 480 reviews that are not measured
 
 
-def execute(folder, name, **given):
-    """What the notebook shows; its images and what is red in it."""
-    papermill.execute_notebook(NOTEBOOK, folder / name, given, cwd=NOTEBOOK.parent, progress_bar=False)
-    outputs = [out for cell in nbformat.read(folder / name, 4).cells for out in cell.get("outputs", [])]
-    assert [out["text"] for out in outputs if out.get("name") == "stderr"] == []
-    return texts(folder / name), [out for out in outputs if "image/png" in out.get("data", {})]
+def show(target, **given):
+    """What the notebook shows, and its pictures."""
+    shown = execute(NOTEBOOK, target, **given)
+    assert errors(target) == []
+    return shown, pictures(target)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("notebook")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAIN_FUNC_HOME", str(folder / "home"))
-        patch.delenv("TRAIN_FUNC_STORE", raising=False)
+    with home_in(folder):
         yield folder
 
 
@@ -45,7 +40,7 @@ def model(folder):
 @pytest.fixture(scope="module")
 def executed(folder, model):
     """What was shown the first time, and the second."""
-    return [execute(folder, f"{number}.ipynb", model=model, epochs=EPOCHS) for number in range(2)]
+    return [show(folder / f"{number}.ipynb", model=model, epochs=EPOCHS) for number in range(2)]
 
 
 def test_it_is_stopped_after_epoch_2_and_goes_on_from_there(executed):
@@ -66,12 +61,12 @@ def test_what_was_done_is_attached_and_not_stopped_again(executed):
 
 
 def test_the_published_model_is_tested_on_reviews_that_no_worker_saw_and_drawn(executed):
-    for shown, pictures in executed:
+    for shown, drawn in executed:
         assert "600 reviews; 480 to learn from, 120 to test on" in shown
         assert "432 rows to train, 48 held out" in shown or "already done" in shown
         assert re.search(r"^validation accuracy: 0?\.?\d+", shown, re.M)
         assert re.search(r"^test accuracy: [01]\.\d{4} of 120 reviews$", shown, re.M)
-        assert len(pictures) == 2
+        assert len(drawn) == 2
 
 
 def test_imdb_by_its_name_is_drawn_from_both_of_its_labelled_splits(folder, model, monkeypatch):
@@ -84,7 +79,7 @@ def test_imdb_by_its_name_is_drawn_from_both_of_its_labelled_splits(folder, mode
     with tiny_hub({"datasets/stanfordnlp/imdb": Repository(files)}) as address:
         monkeypatch.setenv("HF_ENDPOINT", address)
         given = {"dataset": "stanfordnlp/imdb", "splits": "train,test", "num_train": 80, "num_test": 20}
-        shown, _ = execute(folder, "hub.ipynb", model=model, epochs=1, workers=1, interrupt_after=0, **given)
+        shown, _ = show(folder / "hub.ipynb", model=model, epochs=1, workers=1, interrupt_after=0, **given)
     assert "202 reviews; 80 to learn from, 20 to test on" in shown
     assert "72 rows to train, 8 held out" in shown
     assert "<br />" not in shown

@@ -4,14 +4,13 @@ import dataclasses
 import json
 import re
 
-import papermill
 import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.contracts.test_notebooks import ROOT
-from tests.notebooks.test_finetune import texts
+from tests.notebooks.executing import execute, home_in
 from train_func import Local, attach
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
@@ -22,11 +21,8 @@ NOTEBOOK = ROOT / "notebooks/03_lora.ipynb"
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lora")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAIN_FUNC_HOME", str(folder / "home"))
-        patch.delenv("TRAIN_FUNC_STORE", raising=False)
-        papermill.execute_notebook(NOTEBOOK, folder / "executed.ipynb", {}, cwd=NOTEBOOK.parent, progress_bar=False)
-        text = texts(folder / "executed.ipynb")
+    with home_in(folder):
+        text = execute(NOTEBOOK, folder / "executed.ipynb")
         name = re.search(r"^(\S+-[0-9a-f]{12}): submitted", text, re.MULTILINE)[1]
         yield text, attach(name, on=Local())
 

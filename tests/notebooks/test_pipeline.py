@@ -2,22 +2,17 @@
 
 import re
 
-import papermill
-
 from tests.contracts.test_notebooks import ROOT
-from tests.notebooks.test_finetune import texts
+from tests.notebooks.executing import execute, home_in
 
 NOTEBOOK = ROOT / "notebooks/06_pipeline.ipynb"
 SMALL = {"workers": 1, "samples": 101, "epochs": 3}
 
 
 def test_of_three_models_the_worse_one_is_not_promoted_and_the_better_one_is(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.delenv("TRAIN_FUNC_STORE", raising=False)
-    executed = tmp_path / "executed.ipynb"
-    papermill.execute_notebook(NOTEBOOK, executed, SMALL, cwd=NOTEBOOK.parent, progress_bar=False)
-    shown = texts(executed)
+    with home_in(tmp_path):
+        shown = execute(NOTEBOOK, tmp_path / "executed.ipynb", **SMALL)
     ended = re.findall(r"^(model-\S+): (in place|not promoted)$", shown, re.M)
     assert [how for _, how in ended] == ["in place", "not promoted", "in place"]
     assert f"shop-messages: {ended[2][0]}" in shown
