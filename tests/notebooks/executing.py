@@ -1,0 +1,39 @@
+"""Notebooks run by papermill, as a person without a browser would: what their cells have shown."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+import pytest
+
+
+@contextmanager
+def home_in(folder: Path) -> Iterator[None]:
+    """Runs, jobs and models lie in ``folder`` alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAIN_FUNC_HOME", str(folder / "home"))
+        patch.delenv("TRAIN_FUNC_STORE", raising=False)
+        yield
+
+
+def execute(notebook: Path, target: Path, **given: Any) -> str:
+    """Runs it with these parameters, in its folder, and writes it with its outputs to ``target``; its texts."""
+    papermill.execute_notebook(notebook, target, given, cwd=notebook.parent, progress_bar=False)
+    return "\n".join(out.get("text") or out.get("data", {}).get("text/plain", "") for out in outputs(target))
+
+
+def outputs(executed: Path) -> list[Any]:
+    """Of all cells, in their order."""
+    return [out for cell in nbformat.read(executed, 4).cells for out in cell.get("outputs", [])]
+
+
+def pictures(executed: Path) -> list[Any]:
+    return [out for out in outputs(executed) if "image/png" in out.get("data", {})]
+
+
+def errors(executed: Path) -> list[str]:
+    """What was shown in red."""
+    return [out["text"] for out in outputs(executed) if out.get("name") == "stderr"]
