@@ -22,7 +22,7 @@ SHELL := bash
 
 BIN := .venv/bin
 # Three processes, which often wait, share the files of tests, in their order: the long ones come first. The time-out is only for what hangs.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --timeout 1800
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --timeout 1800 --durations 25
 
 # Jobs, cache and the default store lie where every notebook and program of this person has them: a notebook opened
 # beside make run finds its jobs. TRAIN_FUNC_HOME, or a STORE, names another place.
