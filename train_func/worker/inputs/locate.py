@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ from train_func.storage import Entry, Store, is_address, open_store, scheme_of, 
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import entry
 
+AT_ONCE = 8  # files that are downloaded
 MAX_SHOWN, NEAREST = 12, 5  # names of what lies near: of a store in their order, of a folder those that are alike
 PACKAGE, EXAMPLE = "package://", "package://NAME/FOLDER"
 DATA_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".conll")
@@ -157,12 +159,15 @@ class Stored:
 
     def download(self, to: Path) -> dict[str, str]:
         """Writes the object, or the folder, to a path; SHA-256 (hex) of each by name."""
-        sums = {}
-        for item in self.items:
+
+        def fetch(item: Entry) -> str:
             target = to / self.name(item)
             target.parent.mkdir(parents=True, exist_ok=True)
-            sums[self.name(item)] = self.store.download(item.key, target)
-        return sums
+            return self.store.download(item.key, target)
+
+        with ThreadPoolExecutor(AT_ONCE) as fetchers:
+            sums = list(fetchers.map(fetch, self.items))
+        return dict(zip(map(self.name, self.items), sums, strict=True))
 
 
 def stored(wanted: Wanted, store: Store | None, take: Callable[[str], bool] = bool) -> Stored:
