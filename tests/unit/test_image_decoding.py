@@ -2,12 +2,14 @@
 
 import io
 import struct
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
 from tests.tiny_images import image_of
+from train_func.errors import InvalidInput
 from train_func.worker.tasks.image_decoding import ORIENTATION, checked, decode
 
 ASCII, SHORT, FLOAT, SIGNED = 2, 3, 11, 9  # types of a field of EXIF
@@ -69,3 +71,56 @@ def test_exif_that_says_no_turn_turns_nothing(exif):
     data = photo("JPEG", exif)
     assert checked(data, "a.jpg") == "RGB"
     assert decode(data, "a.jpg").size == (40, 24)
+
+
+def png_of_16_bits(colour_type, channels):
+    """As a camera of 12 bits writes it: Pillow itself writes no colours of 16 bits."""
+    values = np.random.RandomState(0).randint(0, 4096, (7, 5, channels)).astype(">u2")
+    rows = b"".join(b"\0" + row.tobytes() for row in values)
+
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    header = struct.pack(">IIBBBBB", 5, 7, 16, colour_type, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def tiff_of_16_bits(order):
+    """One strip of 5 x 7 pixels in red, green and blue."""
+    pixels = np.random.RandomState(0).randint(0, 4096, (7, 5, 3)).astype(f"{order}u2").tobytes()
+    bits = struct.pack(f"{order}HHH", 16, 16, 16)
+    start = 8 + 2 + 9 * 12 + 4
+    fields = [
+        (256, 5), (257, 7), (258, start), (259, 1), (262, 2), (273, start + 6), (277, 3), (278, 7), (279, len(pixels))
+    ]  # fmt: skip
+    entries = b"".join(struct.pack(f"{order}HHII", tag, 4, 1, value) for tag, value in fields if tag != 258)
+    entries = entries[:24] + struct.pack(f"{order}HHII", 258, 3, 3, start) + entries[24:]
+    mark = b"II*\0" if order == "<" else b"MM\0*"
+    return mark + struct.pack(f"{order}IH", 8, 9) + entries + bytes(4) + bits + pixels
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        png_of_16_bits(0, 1),
+        png_of_16_bits(2, 3),
+        png_of_16_bits(4, 2),
+        png_of_16_bits(6, 4),
+        tiff_of_16_bits("<"),
+        tiff_of_16_bits(">"),
+        b"P6 2 1 4095\n" + bytes(12),
+        b"P3 2 1 65535\n1 2 3 40000 5 6\n",
+    ],
+    ids=["grey PNG", "PNG", "grey PNG and alpha", "PNG and alpha", "TIFF", "TIFF, big-endian", "PPM", "PPM in text"],
+)
+def test_more_than_8_bits_for_a_colour_are_refused_because_half_of_them_would_be_lost(data):
+    with pytest.raises(InvalidInput, match=r"dark\.png.*8 bits") as caught:
+        checked(data, "dark.png")
+    assert caught.value.cause == "data"
+
+
+def test_8_bits_or_fewer_for_a_colour_are_taken():
+    masks = struct.pack("<III", 0xF800, 0x7E0, 0x1F)  # 16 bits for all three
+    bmp = b"BM" + struct.pack("<IHHI", 82, 0, 0, 66) + struct.pack("<IiiHHIIiiII", 40, 4, 2, 1, 16, 3, 16, 0, 0, 0, 0)
+    for data in (bmp + masks + bytes(16), b"P6 2 1 255\n" + bytes(6), b"P3 2 1 15\n1 2 3 15 5 6\n"):
+        assert checked(data, "a.bmp") == "RGB"

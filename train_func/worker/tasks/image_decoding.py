@@ -1,6 +1,7 @@
 """Decodes images: what is in a file becomes red, green and blue, and what cannot is named."""
 
 import io
+import re
 import struct
 from typing import Any
 
@@ -8,6 +9,7 @@ from train_func.errors import InvalidInput
 
 MAX_PIXELS = 50_000_000  # of one image, 150 MB when decoded
 DEEP = ("I", "F")  # modes of more than 8 bits, which a conversion would cut off
+_DEEP_COLOURS = re.compile(";16[BLN]")  # in what Pillow says of a file's pixels whose lower 8 bits it drops itself
 # What Pillow raises of bad files.
 _NEVER_WHOLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error)
 ORIENTATION = 0x0112  # of EXIF: how the camera was held
@@ -43,14 +45,15 @@ def checked(data: bytes, name: str) -> str:
     """
     image = _opened(data, name)
     try:
+        is_deep = _is_deep(image)  # before it is loaded, which makes 8 bits of some
         image.draft(image.mode, (max(1, image.width // 8), max(1, image.height // 8)))
         image.load()
         mode: str = image.mode
-        if not mode.startswith(DEEP):
+        if not is_deep:
             _upright_rgb(image)
     except _NEVER_WHOLE as error:
         raise _unreadable(name, error) from None
-    if mode.startswith(DEEP):
+    if is_deep:
         raise InvalidInput(
             f"{name}: an image of mode {mode}, with more than 8 bits for a colour; save it with 8 bits", cause="data"
         )
@@ -70,6 +73,18 @@ def _upright_rgb(image: Any) -> Any:
     made = (upright.convert("RGBA") if upright.mode == "P" else upright).convert("RGB")
     made.info = {}  # its EXIF would have the image turned again
     return made
+
+
+def _is_deep(image: Any) -> bool:
+    """Whether a colour has more than 8 bits in the file of an opened image."""
+    if image.mode.startswith(DEEP):
+        return True
+    for decoder, _, _, settings in image.tile:
+        if decoder.startswith("ppm") and settings[-1] > 255:
+            return True
+        if _DEEP_COLOURS.search(str(settings)):
+            return True
+    return False
 
 
 def _opened(data: bytes, name: str) -> Any:

@@ -23,7 +23,7 @@ from train_func.worker.inputs.parquet_file import holds_bytes, values_of
 from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN
 from train_func.worker.tasks.image_decoding import checked
 
-VERSION = 1  # of what is stored; to be raised when the same input gives something else
+VERSION = 2  # of what is stored; to be raised when the same input gives something else
 BATCH = 256  # images written at once, or fewer that have BATCH_BYTES: Arrow ends a piece of a column at 2 GB
 BATCH_BYTES = 64 * 2**20
 LOSSLESS = ("RGB", "P", "L", "1")  # modes of Pillow that are the same in RGB
