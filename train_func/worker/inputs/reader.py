@@ -17,7 +17,7 @@ from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.conll import read_conll
 from train_func.worker.inputs.delimited import read_csv, read_tsv
 from train_func.worker.inputs.encoding import EXCEL, encoding_fault
-from train_func.worker.inputs.image_folder import images_in, read_image_folder
+from train_func.worker.inputs.image_folder import read_image_folder
 from train_func.worker.inputs.jsonrows import read_json
 from train_func.worker.inputs.locate import DATA_SUFFIXES, LocalFiles, Wanted, locate
 from train_func.worker.inputs.parquet_file import read_parquet
@@ -142,8 +142,7 @@ def _folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
     names = sorted(path.name for path in folder.iterdir())
     if {"dataset_info.json", "dataset_dict.json"} & set(names):
         return _saved_folder(wanted, folder, cache)
-    if images := images_in(folder):
-        read = read_image_folder(wanted, folder, images)
+    if read := read_image_folder(wanted, folder):
         parts = fingerprint.of_each(folder, read.files, cache)
         sha256 = fingerprint.of_parts(parts)
         return Source(str(folder), read.splits, sha256, read.notes, LocalFiles.found(wanted, folder, parts, sha256))
