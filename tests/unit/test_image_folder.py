@@ -15,6 +15,11 @@ def half(folder, tmp_path, **fields):
     return ImageClassifier(task, 42, None, tmp_path / "cache")
 
 
+def folder_in(path):
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def bytes_of(rows):
     """By row_id."""
     sides = [side.cast_column("image", datasets.Image(decode=False)) for side in (rows.train, rows.held_out)]
@@ -63,6 +68,33 @@ def test_an_image_whose_name_no_store_takes_is_named(tmp_path):
     (fault,) = half(folder, tmp_path).check().faults
     assert fault[0] == "data"
     assert unnamed(fault[1], "2 images", "bars/caf\\xe9.png", "control character") == []
+
+
+def test_folders_named_as_splits_are_splits_and_others_with_them(tmp_path):
+    for seed, name in enumerate(("train", "Test_2", "mine")):
+        write_image_folder(tmp_path / "data" / name, 12, seed=seed)
+    rows = half(tmp_path / "data", tmp_path, held_out="mine").rows()
+    assert (rows.train.num_rows, rows.held_out.num_rows) == (12, 12)
+
+
+def test_a_class_called_train_is_not_taken_for_a_split(tmp_path):
+    for number, name in enumerate(("train/2019", "train/2020", "valley/2019", "valley/2020")):
+        made = write_image_folder(tmp_path / "made" / name, 12, seed=number)
+        (made / "dots").rename(folder_in(tmp_path / "data" / name) / "05")
+    (fault,) = half(tmp_path / "data", tmp_path).check().faults
+    assert unnamed(fault[1], "'train'", "valley", "splits", "classes") == []
+    (tmp_path / "data/train").rename(tmp_path / "data/trains")
+    assert half(tmp_path / "data", tmp_path).rows().labels == ("trains", "valley")
+
+
+def test_held_out_images_without_folders_of_classes_are_refused_with_the_classes_that_are_trained(tmp_path):
+    write_image_folder(tmp_path / "data/train", 12)
+    write_image_folder(tmp_path / "val", 12, seed=1).joinpath("dots").rename(
+        folder_in(tmp_path / "data/val") / "images"
+    )
+    (fault,) = half(tmp_path / "data", tmp_path, held_out="val").check().faults
+    assert unnamed(fault[1], "'images'", "'bars'", "'dots'", "'plain'") == []
+    assert "samples" not in fault[1]
 
 
 def test_what_is_left_out_is_told_whatever_its_name(tmp_path):

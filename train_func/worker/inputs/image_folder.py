@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ _SCHEMA = pa.schema(
     metadata={b"huggingface": json.dumps({"info": {"features": _FEATURES}}).encode(), IS_FOLDER: b"1"},
 )
 MAX_SHOWN = 5
+_SPLIT = re.compile(r"(val|valid|validation|test|dev|eval)([^a-z].*)?", re.IGNORECASE)  # test, val_2
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def read_image_folder(wanted: Wanted, folder: Path) -> ImageFolder | None:
     if not images:
         return None
     _check_files(wanted, folder, images, [path for path in found if not path.suffix])
-    has_splits = _has_splits(images)
+    has_splits = _has_splits(wanted, images)
     num_above = 2 if has_splits else 1
     stray = [path for path in images if len(path.parts) <= num_above]
     if stray:
@@ -112,10 +114,19 @@ def _shown(path: object) -> str:
     return os.fsencode(str(path)).decode(errors="backslashreplace")
 
 
-def _has_splits(images: list[PurePosixPath]) -> bool:
+def _has_splits(wanted: Wanted, images: list[PurePosixPath]) -> bool:
     """Whether the folders at the top are splits: one is called train, and its images lie in folders of their own."""
     of_train = [path for path in images if path.parts[0] == TRAIN]
-    return bool(of_train) and all(len(path.parts) > 2 for path in of_train)
+    if not of_train or any(len(path.parts) <= 2 for path in of_train):
+        return False
+    others = sorted({path.parts[0] for path in images if len(path.parts) > 1} - {TRAIN})
+    if others and not any(_SPLIT.fullmatch(name) for name in others):
+        raise wanted.fault(
+            f"the folder {TRAIN!r} has folders in it, as a split has; beside it: {listed(others, MAX_SHOWN)}. If "
+            "these are splits, give one of them the name val, valid, validation, test, dev or eval; if all are "
+            f"classes, give {TRAIN!r} another name, or put its images directly in it"
+        )
+    return True
 
 
 def _table(folder: Path, images: list[PurePosixPath], num_above: int) -> pa.Table:
