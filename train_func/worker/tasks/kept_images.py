@@ -154,8 +154,10 @@ def check_each(kept: KeptImages, part: str, cache: Path) -> list[str]:
 def _tried(table: pa.Table) -> tuple[dict[str, int], list[str]]:
     """How many there are of each mode, and what is wrong with the others."""
 
+    images = table["image"]  # once: a table makes it anew at every asking
+
     def tried(row: int) -> tuple[str, str | None]:
-        stored = table["image"][row].as_py()
+        stored = images[row].as_py()
         try:
             return checked(stored["bytes"], name_of(stored, row)), None
         except InvalidInput as refused:
