@@ -4,12 +4,15 @@ import io
 import struct
 import zlib
 
+import datasets
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from tests.tiny_images import image_of
+from tests.tiny_images import image_of, write_tiny_resnet
+from train_func import ImageClassification
 from train_func.errors import InvalidInput
+from train_func.worker.tasks.image_classification import ImageClassifier
 from train_func.worker.tasks.image_decoding import ORIENTATION, checked, decode
 
 ASCII, SHORT, FLOAT, SIGNED = 2, 3, 11, 9  # types of a field of EXIF
@@ -62,6 +65,22 @@ def test_a_field_of_exif_that_cannot_be_written_again_changes_nothing(kind, fiel
     data = photo(kind, exif_of(*fields))
     assert checked(data, "a.jpg") == "RGB"
     assert np.array_equal(np.asarray(decode(data, "a.jpg")), np.asarray(decode(photo(kind, exif_of(turned(6))), "b")))
+
+
+def test_a_published_model_is_asked_for_such_photos_too(tmp_path):
+    from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
+
+    model = write_tiny_resnet(tmp_path / "model")
+    data = photo("JPEG", exif_of((IMAGE_WIDTH, ASCII, 4, b"100\0"), turned(6)))
+    rows = datasets.Dataset.from_list([{"image": {"bytes": data, "path": "a.jpg"}}] * 2)
+    use = pipeline(
+        "image-classification",
+        model=AutoModelForImageClassification.from_pretrained(model),
+        image_processor=AutoImageProcessor.from_pretrained(model),
+    )
+    half = ImageClassifier(ImageClassification(model=str(model), dataset="d"), 42, None, tmp_path / "cache")
+    found = half.classes(use, rows.cast_column("image", datasets.Image()))
+    assert found == [use(decode(data, "a.jpg"))[0]["label"]] * 2
 
 
 @pytest.mark.parametrize(
