@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = 50_000  # written at once; also after how many rows the file begins a new group, whatever the table's own pieces
-FILES = 500  # rows of images, which are larger, in place of ROWS
+FILES, FILE_BYTES = 500, 64 * 2**20  # in place of ROWS where rows have images or sounds, or fewer with so many bytes
+READ = 100  # of these rows at once, or fewer where the last ones were large: Arrow ends a piece of a column at 2 GB
+_WITH_FILES = ("Image", "Audio")  # of `datasets`: what such a column holds may be paths of this machine
 NAME = "table.parquet"
 
 
@@ -110,22 +112,33 @@ def _of_dataset(dataset: Any, field: str) -> "Iterator[pa.Table]":
             cause="data",
         )
     rows, metadata = dataset.with_format("arrow"), dataset.features.arrow_schema.metadata
-    at_once = FILES if _has_files(dataset) else ROWS
-    starts = range(0, max(1, dataset.num_rows), at_once)
-    pieces = (rows[start : start + at_once].replace_schema_metadata(metadata) for start in starts)
-    return map(_with_files, pieces) if at_once == FILES else pieces
+    if with_files := [name for name, of in dataset.features.items() if getattr(of, "_type", None) in _WITH_FILES]:
+        return _embedded(rows, metadata, with_files)
+    starts = range(0, max(1, dataset.num_rows), ROWS)
+    return (rows[start : start + ROWS].replace_schema_metadata(metadata) for start in starts)
 
 
-def _has_files(dataset: Any) -> bool:
-    """Whether a column is of images or sounds, which may stand there as paths of this machine."""
-    kinds = {getattr(feature, "_type", None) for feature in dataset.features.values()}
-    return bool(kinds & {"Image", "Audio"})
-
-
-def _with_files(piece: "pa.Table") -> "pa.Table":
+def _embedded(rows: Any, metadata: Any, names: list[str]) -> "Iterator[pa.Table]":
+    """The rows with the files that these columns may name by paths of this machine."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
     from datasets.table import embed_table_storage
 
-    return embed_table_storage(piece)
+    held: list[pa.Table] = []
+    size = start = 0
+    at_once = 1
+    while start < max(1, rows.num_rows):
+        piece = embed_table_storage(rows[start : start + at_once].replace_schema_metadata(metadata))
+        held.append(piece)
+        # Of the content alone, so that the same rows give the same pieces wherever they came from.
+        found = sum(pc.sum(pc.binary_length(pc.struct_field(piece[name], "bytes"))).as_py() or 0 for name in names)
+        size, start = size + found, start + at_once
+        at_once = max(1, min(READ, FILE_BYTES * at_once // max(1, found)))
+        if size >= FILE_BYTES or sum(of.num_rows for of in held) >= FILES:
+            yield pa.concat_tables(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_tables(held)
 
 
 def _write(path: Path, pieces: "Iterator[pa.Table]") -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.messages import unnamed
 from tests.runs import a_run
+from tests.tiny_images import rows_of
 from train_func import tables
 from train_func.errors import InvalidInput
 from train_func.tasks import TextClassification
@@ -218,6 +219,26 @@ def test_the_file_has_no_trace_of_the_pieces_of_a_table(frame):
     path = named(rows)
     assert path == named(datasets.Dataset.from_list(ROWS))
     assert parquet.ParquetFile(path).num_row_groups == 3
+
+
+def test_images_are_saved_in_pieces_of_bytes_the_same_from_paths_and_from_their_content(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "FILE_BYTES", 60_000)
+    paths = []
+    for number, row in enumerate(rows_of(101)):
+        paths.append(tmp_path / f"{number}.png")
+        paths[-1].write_bytes(row["image"] + bytes(2000 * (number % 7)))
+    by_path = datasets.Dataset.from_dict({"image": list(map(str, paths))}).cast_column("image", datasets.Image())
+    content = [{"bytes": path.read_bytes(), "path": path.name} for path in paths]
+    backwards = datasets.Dataset.from_dict({"image": content[::-1]}).cast_column("image", datasets.Image())
+    path = named(by_path)
+    assert path == named(backwards.select(range(100, -1, -1)))
+    assert parquet.read_table(path)["image"].to_pylist() == content
+    saved = parquet.ParquetFile(path)
+    sizes = [
+        sum(len(image["bytes"]) for image in saved.read_row_group(number)["image"].to_pylist())
+        for number in range(saved.num_row_groups)
+    ]
+    assert max(sizes) < sum(sizes) / 3
 
 
 def test_an_empty_frame_is_a_file_without_rows(frame):

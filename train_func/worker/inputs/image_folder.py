@@ -1,6 +1,8 @@
 """Reads an image folder: one folder of images per class, or such folders per split (train, test, ...)."""
 
 import json
+import os
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,9 +11,12 @@ from pathlib import Path, PurePosixPath
 import pyarrow as pa
 
 from train_func.counted import counted, listed
+from train_func.layout import INPUTS
+from train_func.storage.store import key_fault
 from train_func.worker.inputs.locate import Wanted
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+HIDDEN = (".", "__MACOSX", "lost+found")  # how names begin that are left out
 IMAGE, LABEL, TRAIN = "image", "label", "train"
 IS_FOLDER = b"train_func.image_folder"  # in the schema of its tables: labels are names of classes, images are paths
 STORED = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # what `datasets` calls Image
@@ -21,6 +26,7 @@ _SCHEMA = pa.schema(
     metadata={b"huggingface": json.dumps({"info": {"features": _FEATURES}}).encode(), IS_FOLDER: b"1"},
 )
 MAX_SHOWN = 5
+_SPLIT = re.compile(r"(val|valid|validation|test|dev|eval)([^a-z].*)?", re.IGNORECASE)  # test, val_2
 
 
 @dataclass(frozen=True)
@@ -33,23 +39,19 @@ class ImageFolder:
     notes: tuple[str, ...]
 
 
-def images_in(folder: Path) -> list[PurePosixPath]:
-    """The images in a folder and below, by their paths from it, in order; what is hidden is left out."""
-    found = (PurePosixPath(path.relative_to(folder).as_posix()) for path in folder.rglob("*") if _is_image(path))
-    return sorted(path for path in found if not any(part.startswith((".", "__MACOSX")) for part in path.parts))
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and path.is_file()
-
-
-def read_image_folder(wanted: Wanted, folder: Path, images: list[PurePosixPath]) -> ImageFolder:
-    """``images``: what ``images_in`` has found there.
+def read_image_folder(wanted: Wanted, folder: Path) -> ImageFolder | None:
+    """None where no image lies in the folder or below.
 
     Raises:
-        InvalidInput: images stand in no folder of a class.
+        InvalidInput: an image stands in no folder of a class, is a link to nothing, or has a name that no store takes;
+            or a folder cannot be read.
     """
-    has_splits = _has_splits(images)
+    found = _files_in(wanted, folder)
+    images = [path for path in found if path.suffix.lower() in SUFFIXES]
+    if not images:
+        return None
+    _check_files(wanted, folder, images, [path for path in found if not path.suffix])
+    has_splits = _has_splits(wanted, images)
     num_above = 2 if has_splits else 1
     stray = [path for path in images if len(path.parts) <= num_above]
     if stray:
@@ -62,13 +64,69 @@ def read_image_folder(wanted: Wanted, folder: Path, images: list[PurePosixPath])
     for path in images:
         by_split[path.parts[0] if has_splits else "all"].append(path)
     splits = {name: _table(folder, paths, num_above) for name, paths in by_split.items()}
-    return ImageFolder(splits, tuple(map(str, images)), tuple(_notes(wanted, folder, images)))
+    return ImageFolder(splits, tuple(map(str, images)), tuple(_notes(wanted, folder, found)))
 
 
-def _has_splits(images: list[PurePosixPath]) -> bool:
+def _files_in(wanted: Wanted, folder: Path) -> list[PurePosixPath]:
+    """The files in a folder and below, also behind links, by their paths from it, in order; none that is hidden."""
+
+    def refuse(error: OSError) -> None:
+        raise wanted.fault(f"cannot be read: {error}")
+
+    found: list[PurePosixPath] = []
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        here = Path(place)
+        folders[:] = [name for name in folders if not name.startswith(HIDDEN)]
+        if back := [here / name for name in folders if _leads_back(folder, here / name)]:
+            raise wanted.fault(f"{_shown(back[0])} is a link to a folder that it lies in; remove it")
+        at = PurePosixPath(here.relative_to(folder).as_posix())
+        found += [at / name for name in names if not name.startswith(HIDDEN)]
+    return sorted(found)
+
+
+def _leads_back(folder: Path, path: Path) -> bool:
+    """Whether a folder below ``folder`` is a link to one that it lies in, however it is reached."""
+    if not path.is_symlink():
+        return False
+    target = path.resolve()
+    above = [parent.resolve() for parent in path.parents if parent.is_relative_to(folder)]
+    return target in above or folder.resolve().is_relative_to(target)
+
+
+def _check_files(wanted: Wanted, folder: Path, images: list[PurePosixPath], bare: list[PurePosixPath]) -> None:
+    """``bare``: files without an ending; one that leads nowhere may be the link of a class."""
+    faults = {path: key_fault(f"{INPUTS}/{'0' * 64}/{folder.name}/{path}") for path in images}
+    if named := [(path, fault) for path, fault in faults.items() if fault]:
+        raise wanted.fault(
+            f"{counted(len(named), 'image')} with names that no store takes: "
+            f"{listed([f'{_shown(path)} ({fault})' for path, fault in named], MAX_SHOWN)}; rename the files or folders"
+        )
+    if missing := [path for path in (*images, *bare) if not (folder / path).is_file()]:
+        raise wanted.fault(
+            f"{len(missing)} of {counted(len(images) + len(bare), 'file')} are links to nothing, or no files: "
+            f"{listed(missing, MAX_SHOWN, show=_shown)}; "
+            "bring what they mean, as git annex get or dvc pull do, or remove them"
+        )
+
+
+def _shown(path: object) -> str:
+    """For messages; a name that is not UTF-8 with its bytes as \\x.."""
+    return os.fsencode(str(path)).decode(errors="backslashreplace")
+
+
+def _has_splits(wanted: Wanted, images: list[PurePosixPath]) -> bool:
     """Whether the folders at the top are splits: one is called train, and its images lie in folders of their own."""
     of_train = [path for path in images if path.parts[0] == TRAIN]
-    return bool(of_train) and all(len(path.parts) > 2 for path in of_train)
+    if not of_train or any(len(path.parts) <= 2 for path in of_train):
+        return False
+    others = sorted({path.parts[0] for path in images if len(path.parts) > 1} - {TRAIN})
+    if others and not any(_SPLIT.fullmatch(name) for name in others):
+        raise wanted.fault(
+            f"the folder {TRAIN!r} has folders in it, as a split has; beside it: {listed(others, MAX_SHOWN)}. If "
+            "these are splits, give one of them the name val, valid, validation, test, dev or eval; if all are "
+            f"classes, give {TRAIN!r} another name, or put its images directly in it"
+        )
+    return True
 
 
 def _table(folder: Path, images: list[PurePosixPath], num_above: int) -> pa.Table:
@@ -78,19 +136,16 @@ def _table(folder: Path, images: list[PurePosixPath], num_above: int) -> pa.Tabl
     return pa.Table.from_arrays([stored, labels], schema=_SCHEMA)
 
 
-def _notes(wanted: Wanted, folder: Path, images: list[PurePosixPath]) -> list[str]:
+def _notes(wanted: Wanted, folder: Path, found: list[PurePosixPath]) -> list[str]:
     """What lies there and is not used."""
-    tops = {path.parts[0] for path in images}
-    hidden = (".", "__MACOSX")
-    empty = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(hidden)]
+    tops = {path.parts[0] for path in found if path.suffix.lower() in SUFFIXES}
+    others = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(HIDDEN)]
     notes = []
-    if empty := [name for name in empty if name not in tops]:
-        notes.append(f"{wanted.field}={wanted.address!r}: no image in {listed(empty, MAX_SHOWN)}")
-    others = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
-    unread = sorted(path.relative_to(folder).as_posix() for path in others if path.suffix.lower() not in SUFFIXES)
-    if unread:
+    if empty := [name for name in others if name not in tops]:
+        notes.append(f"{wanted.field}={wanted.address!r}: no image in {listed(empty, MAX_SHOWN, show=_shown)}")
+    if unread := [path for path in found if path.suffix.lower() not in SUFFIXES]:
         notes.append(
             f"{wanted.field}={wanted.address!r}: {counted(len(unread), 'file')} left out, with endings other than "
-            f"{', '.join(SUFFIXES)}: {listed(unread, MAX_SHOWN)}"
+            f"{', '.join(SUFFIXES)}: {listed(unread, MAX_SHOWN, show=_shown)}"
         )
     return notes

@@ -36,7 +36,7 @@ class Wanted:
     kind: Literal["model", "dataset"]
     revision: str = "main"
     columns: tuple[str, ...] = ()
-    """What a data set has to hold; empty: it is only looked at."""
+    """What a data set has to hold; empty: it is only looked at, and read whole."""
 
     def __str__(self) -> str:
         at = "" if self.revision == "main" else f" (revision {self.revision})"

@@ -8,7 +8,6 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as parquet
 
 from train_func.errors import InvalidInput
 from train_func.storage import Store
@@ -18,9 +17,10 @@ from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.conll import read_conll
 from train_func.worker.inputs.delimited import read_csv, read_tsv
 from train_func.worker.inputs.encoding import EXCEL, encoding_fault
-from train_func.worker.inputs.image_folder import images_in, read_image_folder
+from train_func.worker.inputs.image_folder import read_image_folder
 from train_func.worker.inputs.jsonrows import read_json
 from train_func.worker.inputs.locate import DATA_SUFFIXES, LocalFiles, Wanted, locate
+from train_func.worker.inputs.parquet_file import read_parquet
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -123,7 +123,7 @@ def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
 def _read_file(wanted: Wanted, path: Path) -> pa.Table:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        return _read_parquet(path)
+        return read_parquet(path, leaves_bytes=bool(wanted.columns))
     if suffix not in DATA_SUFFIXES:
         excel = f"; {EXCEL}" if suffix in (".xlsx", ".xls") else ""
         raise wanted.fault(
@@ -138,21 +138,11 @@ def _read_file(wanted: Wanted, path: Path) -> pa.Table:
     return read_tsv(path) if suffix == ".tsv" else read_json(path)
 
 
-def _read_parquet(path: Path) -> pa.Table:
-    try:
-        return parquet.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise InvalidInput(f"{path}: not a whole Parquet file: {error}; write or copy it again", cause="data") from None
-
-
 def _folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
     names = sorted(path.name for path in folder.iterdir())
     if {"dataset_info.json", "dataset_dict.json"} & set(names):
         return _saved_folder(wanted, folder, cache)
-    if images := images_in(folder):
-        read = read_image_folder(wanted, folder, images)
+    if read := read_image_folder(wanted, folder):
         parts = fingerprint.of_each(folder, read.files, cache)
         sha256 = fingerprint.of_parts(parts)
         return Source(str(folder), read.splits, sha256, read.notes, LocalFiles.found(wanted, folder, parts, sha256))

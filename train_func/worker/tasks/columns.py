@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from train_func.counted import listed
 from train_func.worker.inputs.delimited import SEPARATORS
+from train_func.worker.inputs.parquet_file import holds_bytes
 
 MANY_WORDS = 20.0  # mean characters from which a text column is rather the text than a class
 FEW_CLASSES = 50
@@ -58,7 +59,8 @@ def _likely(table: pa.Table, field: str) -> list[str]:
     if field == "text":
         return [name for length, name in texts if length >= MANY_WORDS][:1]
     long = {name for length, name in texts if length >= MANY_WORDS}
-    classes = [name for name in table.column_names if name not in long and _num_values(head[name]) <= FEW_CLASSES]
+    short = [of.name for of in table.schema if of.name not in long and not holds_bytes(of.type)]
+    classes = [name for name in short if _num_values(head[name]) <= FEW_CLASSES]
     return classes if len(classes) == 1 else []
 
 

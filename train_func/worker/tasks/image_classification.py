@@ -11,7 +11,9 @@ from train_func.tasks import ImageClassification
 from train_func.worker.inputs.model import FoundModel, find_model
 from train_func.worker.inputs.model_folder import ModelUse
 from train_func.worker.tasks.accuracy import Accuracy
+from train_func.worker.tasks.image_decoding import decode
 from train_func.worker.tasks.image_rows import split_image_rows
+from train_func.worker.tasks.kept_images import name_of
 from train_func.worker.tasks.protocol import Findings, Metric, Rows
 from train_func.worker.tasks.sources import HELD_OUT, TRAINING
 from train_func.worker.tasks.targets import majority_baseline
@@ -133,8 +135,12 @@ class ImageClassifier:
         return self._task.model is not None  # a module of the function's own is no pipeline that could be asked
 
     def classes(self, use: Any, rows: "Dataset") -> list[str]:
-        asked = (rows[start : start + IMAGES_AT_ONCE]["image"] for start in range(0, len(rows), IMAGES_AT_ONCE))
-        return [best["label"] for images in asked for best, *_ in use(images, batch_size=IMAGES_AT_ONCE)]
+        from datasets import Image
+
+        stored = rows.cast_column("image", Image(decode=False))  # `datasets` decodes fewer of them than this package
+        asked = (stored[start : start + IMAGES_AT_ONCE]["image"] for start in range(0, len(rows), IMAGES_AT_ONCE))
+        decoded = ([decode(of["bytes"], name_of(of)) for of in images] for images in asked)
+        return [best["label"] for images in decoded for best, *_ in use(images, batch_size=IMAGES_AT_ONCE)]
 
     def card(self, labels: tuple[str, ...]) -> str:
         names = "\n".join(f"- {name}" for name in labels)

@@ -1,13 +1,27 @@
 """Decodes images: what is in a file becomes red, green and blue, and what cannot is named."""
 
 import io
+import re
+import struct
 from typing import Any
 
 from train_func.errors import InvalidInput
 
 MAX_PIXELS = 50_000_000  # of one image, 150 MB when decoded
 DEEP = ("I", "F")  # modes of more than 8 bits, which a conversion would cut off
-_NEVER_WHOLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError)  # what Pillow raises of bad files
+_DEEP_COLOURS = re.compile(";16[BLN]")  # in what Pillow says of a file's pixels whose lower 8 bits it drops itself
+# What Pillow raises of bad files.
+_NEVER_WHOLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error)
+ORIENTATION = 0x0112  # of EXIF: how the camera was held
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
 
 
 def decode(data: bytes, name: str) -> Any:
@@ -16,12 +30,9 @@ def decode(data: bytes, name: str) -> Any:
     Raises:
         InvalidInput: (cause "data") it cannot be read, or is too large.
     """
-    from PIL import ImageOps
-
     image = _opened(data, name)
     try:
-        upright = ImageOps.exif_transpose(image)
-        return (upright.convert("RGBA") if upright.mode == "P" else upright).convert("RGB")
+        return _upright_rgb(image)
     except _NEVER_WHOLE as error:
         raise _unreadable(name, error) from None
 
@@ -34,16 +45,46 @@ def checked(data: bytes, name: str) -> str:
     """
     image = _opened(data, name)
     try:
+        is_deep = _is_deep(image)  # before it is loaded, which makes 8 bits of some
         image.draft(image.mode, (max(1, image.width // 8), max(1, image.height // 8)))
         image.load()
+        mode: str = image.mode
+        if not is_deep:
+            _upright_rgb(image)
     except _NEVER_WHOLE as error:
         raise _unreadable(name, error) from None
-    mode: str = image.mode
-    if mode.startswith(DEEP):
+    if is_deep:
         raise InvalidInput(
             f"{name}: an image of mode {mode}, with more than 8 bits for a colour; save it with 8 bits", cause="data"
         )
     return mode
+
+
+def _upright_rgb(image: Any) -> Any:
+    from PIL import Image
+
+    image.load()
+    try:
+        turn = _TURNS.get(image.getexif().get(ORIENTATION))
+    except Exception:  # Pillow raises many kinds of damaged EXIF; the pixels have been read
+        turn = None
+    # Not by ImageOps.exif_transpose: it writes all of EXIF again, which fails where a field has a type of its own.
+    upright = image.transpose(Image.Transpose[turn]) if turn else image
+    made = (upright.convert("RGBA") if upright.mode == "P" else upright).convert("RGB")
+    made.info = {}  # its EXIF would have the image turned again
+    return made
+
+
+def _is_deep(image: Any) -> bool:
+    """Whether a colour has more than 8 bits in the file of an opened image."""
+    if image.mode.startswith(DEEP):
+        return True
+    for decoder, _, _, settings in image.tile:
+        if decoder.startswith("ppm") and settings[-1] > 255:
+            return True
+        if _DEEP_COLOURS.search(str(settings)):
+            return True
+    return False
 
 
 def _opened(data: bytes, name: str) -> Any:

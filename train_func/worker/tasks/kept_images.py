@@ -19,11 +19,13 @@ from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 from train_func.worker.inputs.cache import entry, remove
 from train_func.worker.inputs.image_folder import IS_FOLDER, STORED
+from train_func.worker.inputs.parquet_file import holds_bytes, values_of
 from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN
 from train_func.worker.tasks.image_decoding import checked
 
-VERSION = 1  # of what is stored; to be raised when the same input gives something else
-BATCH = 256  # images read at once
+VERSION = 2  # of what is stored; to be raised when the same input gives something else
+BATCH = 256  # images written at once, or fewer that have BATCH_BYTES: Arrow ends a piece of a column at 2 GB
+BATCH_BYTES = 64 * 2**20
 LOSSLESS = ("RGB", "P", "L", "1")  # modes of Pillow that are the same in RGB
 SCHEMA = pa.schema([("image", STORED), ("sha256", pa.string())])
 
@@ -58,7 +60,7 @@ def keep(
 
     def write(part: Path) -> None:
         with pa.ipc.new_stream(str(part), SCHEMA) as writer:
-            for batch in _batches(table[column], column, root, may_read=may_read):
+            for batch in _batches(table, column, root, may_read=may_read):
                 writer.write_batch(batch)
 
     path = entry(cache, name, write)
@@ -77,10 +79,12 @@ def _mapped(path: Path) -> pa.Table:
 
 def _type_fault(table: pa.Table, column: str) -> str | None:
     kind = table.schema.field(column).type
-    stored = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
-    if _is_bytes(stored) or (stored is not kind and pa.types.is_null(stored)):  # null: paths alone, told by row
+    has_bytes = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    if holds_bytes(kind) or (
+        has_bytes and pa.types.is_null(kind.field("bytes").type)
+    ):  # null: paths alone, told by row
         return None
-    others = [field.name for field in table.schema if _is_bytes(field.type) or pa.types.is_struct(field.type)]
+    others = [field.name for field in table.schema if holds_bytes(field.type) or pa.types.is_struct(field.type)]
     return (
         f"column {column!r} holds {kind}, not images: bytes of image files are expected, or what datasets calls Image "
         f"(paths become it by rows.cast_column({column!r}, datasets.Image())); columns with such: "
@@ -88,30 +92,27 @@ def _type_fault(table: pa.Table, column: str) -> str | None:
     )
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
-
-
-def _batches(values: pa.ChunkedArray, column: str, root: str, *, may_read: bool) -> Iterator[pa.RecordBatch]:
+def _batches(table: pa.Table, column: str, root: str, *, may_read: bool) -> Iterator[pa.RecordBatch]:
     missing: list[str] = []
-    at = 0
-    for start in range(0, len(values), BATCH):
-        rows = []
-        for value in values.slice(start, BATCH).to_pylist():
-            at += 1
-            data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
-            if data is None and path and may_read and Path(path).is_file():
-                data = Path(path).read_bytes()
-            if data is None:
-                missing.append(f"row {at}" + (f" ({path})" if path else ""))
-                data = b""
-            rows.append(
-                {"image": {"bytes": data, "path": _name(path, root)}, "sha256": hashlib.sha256(data).hexdigest()}
-            )
-        yield pa.RecordBatch.from_pylist(rows, SCHEMA)
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for at, scalar in enumerate(values_of(table, column), 1):
+        value = scalar.as_py()
+        data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
+        if data is None and path and may_read and Path(path).is_file():
+            data = Path(path).read_bytes()
+        if data is None:
+            missing.append(f"row {at}" + (f" ({path})" if path else ""))
+            data = b""
+        rows.append({"image": {"bytes": data, "path": _name(path, root)}, "sha256": hashlib.sha256(data).hexdigest()})
+        size += len(data)
+        if len(rows) == BATCH or size >= BATCH_BYTES:
+            yield pa.RecordBatch.from_pylist(rows, SCHEMA)
+            rows, size = [], 0
+    yield pa.RecordBatch.from_pylist(rows, SCHEMA)
     if missing:
         raise InvalidInput(
-            f"column {column!r}: {len(missing)} of {counted(len(values), 'image')} with no bytes: "
+            f"column {column!r}: {len(missing)} of {counted(table.num_rows, 'image')} with no bytes: "
             f"{listed(missing, MAX_SHOWN)} {COUNTED}; remove these rows, or save the data set with its images in it",
             cause="data",
         )
@@ -153,8 +154,10 @@ def check_each(kept: KeptImages, part: str, cache: Path) -> list[str]:
 def _tried(table: pa.Table) -> tuple[dict[str, int], list[str]]:
     """How many there are of each mode, and what is wrong with the others."""
 
+    images = table["image"]  # once: a table makes it anew at every asking
+
     def tried(row: int) -> tuple[str, str | None]:
-        stored = table["image"][row].as_py()
+        stored = images[row].as_py()
         try:
             return checked(stored["bytes"], name_of(stored, row)), None
         except InvalidInput as refused:

@@ -78,8 +78,11 @@ def missing_classes(
     faults, notes = [], []
     if missing := listed([names[code] for code in sorted(measured - trained)], show=repr):
         said = f"no training row for classes of the held-out rows: {missing}"
-        if each_is_learnt:
-            faults.append(f"{said}: use more samples, or hold out other rows")
+        if each_is_learnt and not trained & measured:
+            known = listed([names[code] for code in sorted(trained)], show=repr)
+            faults.append(f"{said}; classes of the training rows are {known}: give the held-out rows these names")
+        elif each_is_learnt:
+            faults.append(f"{said}: add such training rows, use more samples, or hold out other rows")
         else:
             notes.append(f"{said}: the model cannot learn them")
     if missing := listed([names[code] for code in sorted(trained - measured)], show=repr):

@@ -1,0 +1,145 @@
+"""One image: turned as its camera was held, in 8 bits for a colour, whatever else its file says of it."""
+
+import io
+import struct
+import zlib
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from tests.tiny_images import image_of, write_tiny_resnet
+from train_func import ImageClassification
+from train_func.errors import InvalidInput
+from train_func.worker.tasks.image_classification import ImageClassifier
+from train_func.worker.tasks.image_decoding import ORIENTATION, checked, decode
+
+ASCII, SHORT, FLOAT, SIGNED = 2, 3, 11, 9  # types of a field of EXIF
+IMAGE_WIDTH, X_RESOLUTION, RESOLUTION_UNIT = 0x0100, 0x011A, 0x0128
+
+
+def exif_of(*fields):
+    """As bytes, so that a field may have a type that is not its own: (tag, type, number of values, 4 bytes)."""
+    entries = b"".join(struct.pack("<HHI4s", tag, kind, count, value) for tag, kind, count, value in fields)
+    return b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(fields)) + entries + bytes(4)
+
+
+def turned(value):
+    return (ORIENTATION, SHORT, 1, struct.pack("<HH", value, 0))
+
+
+def photo(kind, exif):
+    file = io.BytesIO()
+    image_of(1)[0].resize((40, 24)).save(file, kind, exif=exif, **({"lossless": True} if kind == "WEBP" else {}))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("value", range(10))
+def test_an_image_is_turned_as_pillow_and_pipelines_turn_it(kind, value):
+    exif = Image.Exif()
+    exif[ORIENTATION] = value
+    data = photo(kind, exif)
+    with Image.open(io.BytesIO(data)) as image:
+        expected = ImageOps.exif_transpose(image).convert("RGB")
+    made = decode(data, "a.jpg")
+    assert np.array_equal(np.asarray(made), np.asarray(expected))
+    assert np.array_equal(np.asarray(ImageOps.exif_transpose(made)), np.asarray(expected))
+    assert checked(data, "a.jpg") == "RGB"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        (IMAGE_WIDTH, ASCII, 4, b"100\0"),
+        (IMAGE_WIDTH, FLOAT, 1, struct.pack("<f", 100.0)),
+        (IMAGE_WIDTH, SIGNED, 1, struct.pack("<i", -1)),
+        (RESOLUTION_UNIT, ASCII, 2, b"2\0\0\0"),
+        (X_RESOLUTION, ASCII, 3, b"72\0\0"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
+def test_a_field_of_exif_that_cannot_be_written_again_changes_nothing(kind, field):
+    fields = sorted([field, turned(6)])
+    data = photo(kind, exif_of(*fields))
+    assert checked(data, "a.jpg") == "RGB"
+    assert np.array_equal(np.asarray(decode(data, "a.jpg")), np.asarray(decode(photo(kind, exif_of(turned(6))), "b")))
+
+
+def test_a_published_model_is_asked_for_such_photos_too(tmp_path):
+    from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
+
+    model = write_tiny_resnet(tmp_path / "model")
+    data = photo("JPEG", exif_of((IMAGE_WIDTH, ASCII, 4, b"100\0"), turned(6)))
+    rows = datasets.Dataset.from_list([{"image": {"bytes": data, "path": "a.jpg"}}] * 2)
+    use = pipeline(
+        "image-classification",
+        model=AutoModelForImageClassification.from_pretrained(model),
+        image_processor=AutoImageProcessor.from_pretrained(model),
+    )
+    half = ImageClassifier(ImageClassification(model=str(model), dataset="d"), 42, None, tmp_path / "cache")
+    found = half.classes(use, rows.cast_column("image", datasets.Image()))
+    assert found == [use(decode(data, "a.jpg"))[0]["label"]] * 2
+
+
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0nonsense", exif_of(turned(6))[:-9], exif_of((ORIENTATION, ASCII, 2, b"6\0\0\0"))]
+)
+def test_exif_that_says_no_turn_turns_nothing(exif):
+    data = photo("JPEG", exif)
+    assert checked(data, "a.jpg") == "RGB"
+    assert decode(data, "a.jpg").size == (40, 24)
+
+
+def png_of_16_bits(colour_type, channels):
+    """As a camera of 12 bits writes it: Pillow itself writes no colours of 16 bits."""
+    values = np.random.RandomState(0).randint(0, 4096, (7, 5, channels)).astype(">u2")
+    rows = b"".join(b"\0" + row.tobytes() for row in values)
+
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    header = struct.pack(">IIBBBBB", 5, 7, 16, colour_type, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def tiff_of_16_bits(order):
+    """One strip of 5 x 7 pixels in red, green and blue."""
+    pixels = np.random.RandomState(0).randint(0, 4096, (7, 5, 3)).astype(f"{order}u2").tobytes()
+    bits = struct.pack(f"{order}HHH", 16, 16, 16)
+    start = 8 + 2 + 9 * 12 + 4
+    fields = [
+        (256, 5), (257, 7), (258, start), (259, 1), (262, 2), (273, start + 6), (277, 3), (278, 7), (279, len(pixels))
+    ]  # fmt: skip
+    entries = b"".join(struct.pack(f"{order}HHII", tag, 4, 1, value) for tag, value in fields if tag != 258)
+    entries = entries[:24] + struct.pack(f"{order}HHII", 258, 3, 3, start) + entries[24:]
+    mark = b"II*\0" if order == "<" else b"MM\0*"
+    return mark + struct.pack(f"{order}IH", 8, 9) + entries + bytes(4) + bits + pixels
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        png_of_16_bits(0, 1),
+        png_of_16_bits(2, 3),
+        png_of_16_bits(4, 2),
+        png_of_16_bits(6, 4),
+        tiff_of_16_bits("<"),
+        tiff_of_16_bits(">"),
+        b"P6 2 1 4095\n" + bytes(12),
+        b"P3 2 1 65535\n1 2 3 40000 5 6\n",
+    ],
+    ids=["grey PNG", "PNG", "grey PNG and alpha", "PNG and alpha", "TIFF", "TIFF, big-endian", "PPM", "PPM in text"],
+)
+def test_more_than_8_bits_for_a_colour_are_refused_because_half_of_them_would_be_lost(data):
+    with pytest.raises(InvalidInput, match=r"dark\.png.*8 bits") as caught:
+        checked(data, "dark.png")
+    assert caught.value.cause == "data"
+
+
+def test_8_bits_or_fewer_for_a_colour_are_taken():
+    masks = struct.pack("<III", 0xF800, 0x7E0, 0x1F)  # 16 bits for all three
+    bmp = b"BM" + struct.pack("<IHHI", 82, 0, 0, 66) + struct.pack("<IiiHHIIiiII", 40, 4, 2, 1, 16, 3, 16, 0, 0, 0, 0)
+    for data in (bmp + masks + bytes(16), b"P6 2 1 255\n" + bytes(6), b"P3 2 1 15\n1 2 3 15 5 6\n"):
+        assert checked(data, "a.bmp") == "RGB"
