@@ -167,6 +167,14 @@ def test_a_column_that_cannot_be_stacked_is_named_with_the_remedy(column, named)
     assert unnamed(refused.value, "'odd'", "collate", named) == []
 
 
+def test_files_that_are_not_decoded_are_named_with_the_remedy():
+    files = [{"bytes": b"none", "path": None}] * NUM_ROWS
+    with pytest.raises(InvalidInput) as refused:
+        batches(Dataset.from_dict({"y": COLUMNS["y"], "pixel_values": files}))
+    assert refused.value.cause == "code"
+    assert unnamed(refused.value, "'pixel_values'", "session.data", "collate") == []
+
+
 def test_numbers_of_any_library_are_reported_as_plain_ones():
     given = {
         "loss": torch.tensor(0.5, requires_grad=True),

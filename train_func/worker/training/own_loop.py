@@ -79,6 +79,13 @@ def _stacked(features: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _column(name: str, values: list[Any]) -> Any:
+    if isinstance(values[0], dict) and any(isinstance(value, bytes) for value in values[0].values()):
+        raise InvalidInput(
+            f"the rows of a batch of session.steps have files in their column {name!r}, which are not decoded: a dict "
+            f"with {listed(sorted(values[0]))}. Give session.steps the rows of session.data with the columns as they "
+            "are, or a function that makes a batch of a list of rows, as collate=...",
+            cause="code",
+        )
     try:
         return default_collate(values)
     except (TypeError, RuntimeError, ValueError) as error:
