@@ -101,13 +101,14 @@ class Loading:
         """What the task says in the card of its model; None where the function has not loaded its rows."""
         if not self._has_rows:
             return None
-        rows = self.rows
+        rows, pipeline = self.rows, dict(self.task.pipeline())
         return TaskPart(
             text=self.task.card(rows.labels),
-            pipeline=dict(self.task.pipeline()),
+            pipeline=pipeline,
             num_train=len(rows.train),
             num_held_out=len(rows.held_out),
             fingerprints=dict(rows.fingerprints),
+            labels=() if pipeline else rows.labels,  # a model of a pipeline has them in its configuration
         )
 
     @property
