@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -118,7 +119,8 @@ def steps(
     done, used = state.begin(facts) if state else (0, [])
     begun = done
     models = state.models if state else []
-    world.on_all_ranks(lambda: [check_layers(model) for model in models])
+    for model in models:
+        world.on_all_ranks(partial(check_layers, model))
     statistics = BatchStatistics(models, facts.accumulation)
     progress_mark.begin(done)
     stop_flag.trains()
