@@ -37,7 +37,7 @@ MODELS = "models"
 SHARED = (INPUTS, PROBES, MODELS)  # folders beside those of runs
 MODEL_MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
 CHECKPOINT_MANIFEST = "manifest.json"
-PIPELINE, CARD = "pipeline.json", "README.md"  # of a published model
+PIPELINE, LABELS, CARD = "pipeline.json", "labels.json", "README.md"  # of a published model
 RUN, CELLS, SOURCE = "run.json", "cells.json", "source.py"
 _OF_ATTEMPT = re.compile(r"(?P<attempt>\d+)/(?:(?P<lease>lease\.json)|worker-(?P<worker>\d+)\.(?P<kind>json|log))")
 

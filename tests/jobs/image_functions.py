@@ -1,5 +1,7 @@
 """Functions that train on images, with a module of their own; each is shipped from this file."""
 
+import tempfile
+
 import torch
 from huggingface_hub import PyTorchModelHubMixin
 
@@ -59,3 +61,5 @@ def trains_a_module_in_a_loop(parameters):
             optimizer.step()
             optimizer.zero_grad()
         session.publish(model)
+        if session.rank == 0:
+            session.publish(processor.save_pretrained(tempfile.mkdtemp()))

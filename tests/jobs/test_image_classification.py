@@ -1,5 +1,7 @@
 """Images are trained on, measured, published, loaded and classified: by a model of transformers, and by one's own."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -46,6 +48,8 @@ def test_a_module_of_the_functions_own_is_trained_measured_and_loaded_by_its_cla
     processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
     with torch.no_grad():
         answers = model(**processor(images=list(held_out["image"]), return_tensors="pt"))["logits"].argmax(-1)
+    labels = json.loads((folder / "labels.json").read_text())
+    assert labels == list(CLASSES)
     right = float(np.mean(answers.numpy() == held_out["label"][:]))
     assert job.result()["accuracy"] == pytest.approx(right)
     card = (folder / "README.md").read_text()
@@ -54,6 +58,7 @@ def test_a_module_of_the_functions_own_is_trained_measured_and_loaded_by_its_cla
     with pytest.raises(InvalidInput) as caught:
         job.load()
     assert caught.value.cause == "model"
+    assert "labels.json" in str(caught.value)
 
 
 @pytest.mark.slow
@@ -61,6 +66,9 @@ def test_a_module_in_a_loop_of_ones_own_is_published_with_its_running_statistics
     task = ImageClassification(model=None, dataset=images, size=24)
     job = submit(image_functions.trains_a_module_in_a_loop, Run(task=task, **RUN), on=Local())
     assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
-    weights = load_file(next(job.fetch("model").glob("*.safetensors")))
+    folder = job.fetch("model")
+    assert json.loads((folder / "labels.json").read_text()) == list(CLASSES)
+    assert AutoImageProcessor.from_pretrained(folder, backend="pil").size["height"] == 24
+    weights = load_file(next(folder.glob("*.safetensors")))
     num_parts = 5 * 2 + 1  # of 81 rows: five batches in two parts, and one row
     assert int(weights["body.1.num_batches_tracked"]) == 10 * num_parts

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.messages import unnamed
 from train_func.errors import InvalidInput
 from train_func.worker.training.batch_statistics import BatchStatistics, check_layers
 
@@ -123,9 +124,84 @@ def test_a_model_without_such_layers_exchanges_nothing(monkeypatch):
         statistics.merge()
 
 
-def test_layers_that_normalise_over_the_ranks_of_a_moment_are_refused_by_their_names():
-    model = nn.Sequential(nn.Linear(3, 4), nn.SyncBatchNorm(4))
+@pytest.mark.parametrize(
+    ("layer", "named"),
+    [
+        (nn.SyncBatchNorm(4), "SyncBatchNorm: 1."),
+        (nn.InstanceNorm1d(4, track_running_stats=True), "track_running_stats=True: 1."),
+    ],
+)
+def test_layers_whose_statistics_depend_on_the_ranks_are_refused_by_their_names(layer, named):
     with pytest.raises(InvalidInput) as caught:
-        check_layers(model)
+        check_layers(nn.Sequential(nn.Linear(3, 4), layer))
     assert caught.value.cause == "code"
-    assert "SyncBatchNorm: 1." in str(caught.value)
+    assert named in str(caught.value)
+
+
+def test_layers_that_keep_no_statistics_of_the_ranks_are_allowed():
+    check_layers(nn.Sequential(nn.InstanceNorm1d(4), nn.GroupNorm(1, 4), nn.BatchNorm1d(4)))
+
+
+def test_a_momentum_that_is_changed_counts_from_then_on():
+    def changed(model):
+        model[1].momentum = 0.01
+        return model
+
+    expected = in_turn(changed(in_turn(model_of(0.5))))
+    model = model_of(0.5)
+    statistics = BatchStatistics([model], len(ROWS))
+    with statistics.watched():
+        for step in range(4):
+            if step == 2:
+                changed(model)
+            for number, values in enumerate(inputs()):
+                with statistics.micro_batch(number, counts=True):
+                    model(values)
+            statistics.merge()
+    torch.testing.assert_close(dict(model.named_buffers()), dict(expected.named_buffers()), rtol=1e-6, atol=1e-6)
+
+
+def test_a_model_that_was_compiled_and_called_before_is_merged_alike_in_every_training():
+    model = model_of()
+    compiled = torch.compile(model, backend="eager")
+    compiled(inputs()[0]).sum().backward()
+    statistics = BatchStatistics([model], 3)
+    for training in (1, 2):
+        with statistics.watched():
+            for number, counts in enumerate((True, True, False)):
+                with statistics.micro_batch(number, counts=counts):
+                    compiled(inputs()[number]).sum().backward()
+            statistics.merge()
+        assert int(model[1].num_batches_tracked) == 1 + 2 * training
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_statistics_that_change_without_a_call_of_the_layer_are_refused_by_its_name(counts):
+    model = model_of()
+    statistics = BatchStatistics([model], 1)
+    with pytest.raises(InvalidInput) as caught, statistics.watched(), statistics.micro_batch(0, counts=counts):
+        model[3](model[1].forward(torch.randn(2, 4, 7)))
+    assert caught.value.cause == "code"
+    assert "layer 1 " in str(caught.value)
+
+
+def test_buffers_that_a_forward_pass_changes_are_told_once_by_name(monkeypatch):
+    notes = []
+    monkeypatch.setattr("train_func.worker.training.world.note", notes.append)
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(21, 4)))
+    statistics = BatchStatistics([model], 3)
+    with statistics.watched():
+        for number, counts in enumerate((False, True, True)):
+            with statistics.micro_batch(number, counts=counts):
+                model(inputs()[number])
+            assert len(notes) == counts
+        statistics.merge()
+    assert unnamed(notes[0], "2.parametrizations.weight.0._u", "2.parametrizations.weight.0._v") == []
+    assert "running_mean" not in notes[0]
+
+
+def test_buffers_that_stay_as_they_are_are_not_told(monkeypatch):
+    monkeypatch.setattr("train_func.worker.training.world.note", None)
+    model = model_of()
+    model.register_buffer("scale", torch.ones(3))
+    merged(model, range(4))

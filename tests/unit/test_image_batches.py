@@ -3,12 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from PIL import Image
 from transformers import ViTImageProcessorPil
 
+from tests.messages import unnamed
 from tests.tiny_images import encoded, image_of
 from train_func.errors import InvalidInput
 from train_func.worker.tasks.image_batches import LEAST_AREA, ImageCollator, cut_out, shape_of
+from train_func.worker.training.plan import build_plan, facts_of
+from train_func.worker.training.plan_loader import PlanLoader
 from train_func.worker.training.randomness import seed_for
 
 SIZE = 24
@@ -105,3 +109,44 @@ def test_an_image_that_its_camera_held_sideways_is_turned(processor):
         for data in (file.getvalue(), turned)
     ]
     assert torch.equal(*made)
+
+
+@pytest.mark.parametrize("columns", [["label"], ["label", "x"]])
+def test_rows_without_images_are_refused_with_what_forward_has_to_take(processor, columns):
+    with pytest.raises(InvalidInput) as refused:
+        ImageCollator(processor, augment=True)([dict.fromkeys(columns, 0)])
+    assert refused.value.cause == "code"
+    assert unnamed(refused.value, "label", "forward", "pixel_values") == []
+
+
+def batches_of(processor, rows, num_workers):
+    """Those of a plan of one epoch."""
+    plan = build_plan(
+        Dataset.from_list(rows),
+        seed=5,
+        num_epochs=1,
+        batch_size=4,
+        micro_batch_size=2,
+        num_micro_batches=2,
+        world_size=1,
+    )
+    collator = ImageCollator(processor, augment=True)
+    return [*PlanLoader(plan, facts_of(plan), collator, num_workers=num_workers, pin_memory=False)]
+
+
+def test_processes_that_load_make_the_same_batches(processor):
+    own, theirs = (batches_of(processor, stored(7), num_workers) for num_workers in (0, 2))
+    assert len(own) == len(theirs) == 4
+    for one, other in zip(own, theirs, strict=True):
+        assert torch.equal(one["pixel_values"], other["pixel_values"])
+        assert torch.equal(one["labels"], other["labels"])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_image_that_is_bad_keeps_its_cause_in_a_process_that_loads(processor, num_workers):
+    rows = stored(7)
+    rows[3]["pixel_values"] = {"bytes": b"none", "path": "bars/003.png"}
+    with pytest.raises(InvalidInput, match=r"bars/003\.png") as refused:
+        batches_of(processor, rows, num_workers)
+    assert refused.value.cause == "data"
+    assert "Traceback" not in str(refused.value)

@@ -167,6 +167,14 @@ def test_a_column_that_cannot_be_stacked_is_named_with_the_remedy(column, named)
     assert unnamed(refused.value, "'odd'", "collate", named) == []
 
 
+def test_files_that_are_not_decoded_are_named_with_the_remedy():
+    files = [{"bytes": b"none", "path": None}] * NUM_ROWS
+    with pytest.raises(InvalidInput) as refused:
+        batches(Dataset.from_dict({"y": COLUMNS["y"], "pixel_values": files}))
+    assert refused.value.cause == "code"
+    assert unnamed(refused.value, "'pixel_values'", "session.data", "collate") == []
+
+
 def test_numbers_of_any_library_are_reported_as_plain_ones():
     given = {
         "loss": torch.tensor(0.5, requires_grad=True),
@@ -218,3 +226,42 @@ def test_a_plan_that_was_not_split_once_is_told_of_in_the_words_of_the_loop(give
         next(own_loop.steps(given, torch.device("cpu"), list))
     assert unnamed(str(refused.value), "session.steps(split_dataset_by_node(session.plan(") == []
     assert "rainer" not in str(refused.value) and "train_dataset" not in str(refused.value)
+
+
+def loop_over(layer):
+    """The steps of two epochs of a loop whose checkpoint keeps this layer."""
+    rows = Dataset.from_dict({"x": [[float(i), 1.0] for i in range(NUM_ROWS)]})
+    plan = build_plan(rows, seed=1, num_epochs=2, batch_size=4, micro_batch_size=2, num_micro_batches=2, world_size=1)
+    keeping = SimpleNamespace(
+        restore=lambda device: None, votes=list, decide=lambda *of, is_over: None, close=lambda: None
+    )
+    state = OwnState(SimpleNamespace(begin=lambda made: keeping), {"layer": layer}, torch.device("cpu"))
+    return own_loop.steps(plan, torch.device("cpu"), None, state)
+
+
+def test_a_step_that_is_left_before_its_end_is_refused_where_statistics_are_to_be_merged():
+    def go_on(layer):
+        for step in loop_over(layer):
+            for batch, _ in step:
+                layer(batch["x"])
+                break
+
+    with pytest.raises(InvalidInput, match="step 1 ") as refused:
+        go_on(torch.nn.BatchNorm1d(2))
+    assert refused.value.cause == "code"
+    with pytest.raises(InvalidInput, match="Epoch 1"):  # told of as rows that were left out
+        go_on(torch.nn.Linear(2, 1))
+
+
+def test_the_statistics_of_whole_steps_are_merged():
+    layer = torch.nn.BatchNorm1d(2)
+    for step in loop_over(layer):
+        for batch, _ in step:
+            layer(batch["x"])
+    assert int(layer.num_batches_tracked) == 6  # one row in each epoch stands alone, and has no variance
+
+
+def test_a_loop_refuses_layers_whose_statistics_depend_on_the_ranks():
+    with pytest.raises(InvalidInput, match="SyncBatchNorm") as refused:
+        next(loop_over(torch.nn.SyncBatchNorm(2)))
+    assert refused.value.cause == "code"

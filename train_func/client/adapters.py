@@ -10,6 +10,7 @@ from typing import Any
 
 from safetensors import safe_open
 
+from train_func.client.model_use import options_of, parts_of
 from train_func.errors import InvalidInput
 from train_func.layout import CARD, MODEL_MANIFEST, PIPELINE
 from train_func.records import RunRecord
@@ -83,21 +84,23 @@ def write_merged(record: RunRecord, adapters: Path, to: Path) -> Path:
     """Writes the base model with the adapters in its weights to ``to``, whole or not at all; needs torch.
 
     Raises:
-        InvalidInput: as ``base_of`` and ``merged``; or ``to`` holds something else, which stays as it is.
+        InvalidInput: as ``options_of``, ``base_of`` and ``merged``; or ``to`` holds something else, and stays as it is.
     """
     made_of = {"run": record.name, "adapters": json.loads((adapters / MODEL_MANIFEST).read_text())["files"]}
     if to.exists():
         if (to / MERGED).exists() and json.loads((to / MERGED).read_text()) == made_of:
             return to
         raise InvalidInput(f"{to} holds something else: name a folder that is not there yet, as to=...")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = merged(AutoModelForCausalLM, base_of(record), adapters)
+    # A loop of one's own publishes no pipeline; adapters without one are of a language model.
+    task = options_of(adapters)["task"] if (adapters / PIPELINE).exists() else "text-generation"
+    kind, parts = parts_of(adapters, task)
+    model = merged(kind, base_of(record), adapters)
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to.parent, prefix=".train_func-merge-") as staging:
         folder = Path(staging) / "model"
         model.save_pretrained(folder)
-        AutoTokenizer.from_pretrained(adapters, local_files_only=True, trust_remote_code=False).save_pretrained(folder)
+        for part in parts.values():
+            part.save_pretrained(folder)
         for name in (CARD, PIPELINE):
             if (adapters / name).exists():
                 shutil.copyfile(adapters / name, folder / name)

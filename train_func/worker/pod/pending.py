@@ -16,7 +16,7 @@ from typing import Any
 
 from train_func.events import Published
 from train_func.failpoint import reach
-from train_func.layout import CARD
+from train_func.layout import CARD, LABELS
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store
@@ -205,9 +205,11 @@ class Pending:
 
     def _describe(self, state: _State, record: RunRecord, folder: Path) -> None:
         """Adds what is told of the files; a file of the function's own stays."""
-        plain = {"run.json": record.to_dict(), "versions.json": (made_with := versions())}
+        plain: dict[str, Any] = {"run.json": record.to_dict(), "versions.json": (made_with := versions())}
         if (metrics := state.report.get("metrics", {})) or state.of_model:
             plain["metrics.json"] = metrics
+        if state.card and state.card.labels:
+            plain[LABELS] = state.card.labels
         added = {name: json.dumps(of, indent=1) + "\n" for name, of in plain.items()}
         if state.card and not (folder / CARD).exists():
             try:

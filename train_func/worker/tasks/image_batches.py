@@ -24,8 +24,16 @@ class ImageCollator:
         self._shape = shape_of(processor)
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """Raises InvalidInput (cause "code" or "data") when rows have no images, or one cannot be decoded."""
         import torch
 
+        if COLUMN not in rows[0]:
+            raise InvalidInput(
+                f"rows with the columns {', '.join(rows[0]) or 'none'} are to become a batch of images, which stand in "
+                f"the column {COLUMN}. transformers.Trainer leaves out columns that forward of the model does not "
+                f"take: begin it with def forward(self, {COLUMN}, labels=None)",
+                cause="code",
+            )
         batch = {COLUMN: torch.from_numpy(np.stack([self._pixels(row[COLUMN]) for row in rows]))}
         if "label" in rows[0]:
             batch["labels"] = torch.tensor([row["label"] for row in rows])

@@ -4,6 +4,7 @@ A forward pass over a micro-batch leaves the buffers as they are and its own sta
 all ranks change the buffers in the order of the plan, as if one process had gone through the micro-batches.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -11,26 +12,42 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 from train_func.worker.training import world
+from train_func.worker.training.other_buffers import OtherBuffers
 
 ABSENT = -1.0  # the number of a micro-batch that a rank has not
 MOST_SHOWN = 5  # layers
 
 
 def check_layers(model: nn.Module) -> None:
-    """Raises InvalidInput (cause "code") naming layers whose statistics are those of the ranks that compute at once."""
-    names = [name for name, layer in model.named_modules() if isinstance(layer, nn.SyncBatchNorm)]
-    if names:
-        raise InvalidInput(
-            f"{type(model).__name__} has {counted(len(names), 'layer')} of SyncBatchNorm: {listed(names, MOST_SHOWN)}. "
-            "It normalises by the rows that all ranks have at the same moment, so a step would depend on the number "
-            "of ranks. Take BatchNorm1d, BatchNorm2d or BatchNorm3d, whose running statistics Trainer merges over the "
-            "ranks, or GroupNorm, which needs none",
-            cause="code",
+    """Raises InvalidInput (cause "code") naming layers whose statistics depend on the ranks and cannot be merged."""
+    layers = dict(model.named_modules())
+    synced = [name for name, layer in layers.items() if isinstance(layer, nn.SyncBatchNorm)]
+    tracking = [name for name, layer in layers.items() if isinstance(layer, _InstanceNorm) and _tracks(layer)]
+    faults = []
+    if synced:
+        faults.append(
+            f"{_has(model, synced)} of SyncBatchNorm: {listed(synced, MOST_SHOWN)}. It normalises by the rows that all "
+            "ranks have at the same moment, so a step would depend on the number of ranks. Take BatchNorm1d, "
+            "BatchNorm2d or BatchNorm3d, whose running statistics are merged over the ranks, or GroupNorm, which needs "
+            "none"
         )
+    if tracking:
+        faults.append(
+            f"{_has(model, tracking)} of InstanceNorm with track_running_stats=True: {listed(tracking, MOST_SHOWN)}. "
+            "Their running statistics are those of one rank, so the evaluation would depend on the number of ranks. "
+            "Take track_running_stats=False, the default, or GroupNorm"
+        )
+    if faults:
+        raise InvalidInput(faults, cause="code")
+
+
+def _has(model: nn.Module, names: Sequence[str]) -> str:
+    return f"{type(model).__name__} has {counted(len(names), 'layer')}"
 
 
 class BatchStatistics:
@@ -38,8 +55,11 @@ class BatchStatistics:
 
     def __init__(self, models: Sequence[nn.Module], num_slots: int) -> None:
         """``num_slots``: micro-batches that a rank has in a step, at most."""
-        layers = {id(of): of for model in models for of in model.modules() if _has_statistics(of)}
-        self._layers = [_Layer(layer) for layer in layers.values()]
+        found = {of: name for model in models for name, of in model.named_modules() if _has_statistics(of)}
+        self._layers = [_Layer(layer, name) for layer, name in found.items()]
+        self._others = OtherBuffers(models, found)
+        self.are_merged = True
+        """Whether no micro-batch has begun since ``merge``."""
         self._num_slots = num_slots
         self._rows: list[torch.Tensor] = []
         """Of this rank's micro-batches of the step; see ``_row``."""
@@ -54,6 +74,8 @@ class BatchStatistics:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Within, forward passes of ``micro_batch`` leave their statistics aside; all others are left alone."""
+        if self._layers and (dynamo := sys.modules.get("torch._dynamo")):
+            dynamo.reset()  # what torch.compile has made before does not look for hooks
         with ExitStack() as hooks:
             for layer in self._layers:
                 hooks.callback(layer.module.register_forward_pre_hook(layer.before).remove)
@@ -65,14 +87,21 @@ class BatchStatistics:
         """Around forward and backward of one; where it does not count, it is normalised by the running statistics.
 
         ``number``: in its global batch.
+
+        Raises:
+            InvalidInput: (cause "code") a layer has changed its statistics, and its hooks were not called.
         """
+        self.are_merged = not self._layers
         for layer in self._layers:
             layer.begin(counts=counts)
         try:
-            yield
+            with self._others.told_of(counts=counts):
+                yield
         finally:
             for layer in self._layers:
                 layer.end()
+        for layer in self._layers:
+            layer.check_hooks()
         if self._layers and counts:
             self._rows.append(self._row(number))
 
@@ -85,6 +114,7 @@ class BatchStatistics:
     @torch.no_grad()
     def merge(self) -> None:
         """Collective, after the micro-batches of a step: changes the buffers, on every rank alike."""
+        self.are_merged = True
         if not self._layers:
             return
         buffers = [buffer for layer in self._layers for buffer in layer.buffers]
@@ -118,20 +148,28 @@ class BatchStatistics:
 def _has_statistics(layer: nn.Module) -> bool:
     """Whether its forward pass changes buffers by what it is given."""
     is_plain = isinstance(layer, _BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)
-    return is_plain and bool(layer.track_running_stats) and layer.running_mean is not None
+    return is_plain and _tracks(layer)
+
+
+def _tracks(layer: Any) -> bool:
+    return bool(layer.track_running_stats) and layer.running_mean is not None
 
 
 class _Layer:
     """One layer, whose buffers give way to others while it is called."""
 
-    def __init__(self, module: Any) -> None:
-        self.module = module
-        self.momentum: float | None = module.momentum
-        """None: the buffers are the mean of all that there were."""
+    def __init__(self, module: Any, name: str) -> None:
+        self.module, self.name = module, name
         self._counts: bool | None = None
         """Of the micro-batch that is worked on; None between two."""
         self._restore: Any = None
-        self._is_aside = False
+        self._is_aside = self._is_seen = False
+
+    @property
+    def momentum(self) -> float | None:
+        """None: the buffers are the mean of all that there were. Read anew each time: a schedule may change it."""
+        momentum: float | None = self.module.momentum
+        return momentum
 
     @property
     def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,11 +177,22 @@ class _Layer:
         return self.module.running_mean, self.module.running_var
 
     def begin(self, *, counts: bool) -> None:
-        self._counts, self.num_calls = counts, 0
+        self._counts, self.num_calls, self._is_seen = counts, 0, False
+        self._mean_before = self.module.running_mean.clone()
         self.sums = [torch.zeros_like(buffer) for buffer in self.buffers] if counts else []
 
     def end(self) -> None:
         self._counts = None
+
+    def check_hooks(self) -> None:
+        """After a micro-batch. Raises InvalidInput when its statistics changed and no call of it was seen."""
+        if not self._is_seen and not torch.equal(self._mean_before, self.module.running_mean):
+            raise InvalidInput(
+                f"the layer {self.name or type(self.module).__name__} has changed its running statistics, and its "
+                "forward hooks were not called, so they cannot be merged over the ranks. Call the layer itself, not "
+                "its forward method, and give torch.compile the model inside of train_func",
+                cause="code",
+            )
 
     @property
     def num_tracked(self) -> float:
@@ -163,6 +212,7 @@ class _Layer:
 
     def before(self, module: Any, given: tuple[Any, ...]) -> None:
         """The pass before it begins."""
+        self._is_seen = True
         if self._counts is None or not module.training:
             return
         if not self._counts or _num_values(given) < 2:  # one value has no variance

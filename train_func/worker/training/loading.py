@@ -27,8 +27,8 @@ class Loading:
         self._record, self._store, self._cache = record, store, cache
         self.processor: Any = None
         """That of the model that was loaded last."""
-        self._encoded: tuple[str, Any] = ("", None)
-        """Fingerprint of the training rows that ``data`` gave, and the processor that it was given."""
+        self._encoded: tuple[Any, Any] = (None, None)
+        """Form of the training rows that ``data`` gave, and the processor that it was given."""
 
     @cached_property
     def task(self) -> WorkerTask:
@@ -67,13 +67,16 @@ class Loading:
         found: tuple[Dataset, Dataset] = world.on_all_ranks(
             lambda: (self.task.encode(train, processor), self.task.encode(held_out, processor))
         )
-        self._encoded = found[0]._fingerprint, processor
+        self._encoded = _form(found[0]), processor
         return found
 
     def collator(self, rows: Dataset) -> Any:
-        """What makes batches of ``rows``, where they are those that ``data`` gave to train on, and the task says."""
-        fingerprint, processor = self._encoded
-        return self.task.collator(processor, training=True) if rows._fingerprint == fingerprint else None
+        """What makes batches of ``rows``, where they are like those that ``data`` gave to train on, and the task says.
+
+        Some of those, or all in another order, are like them; with other columns, or in a format, they are not.
+        """
+        form, processor = self._encoded
+        return self.task.collator(processor, training=True) if _form(rows) == form else None
 
     def input(self, name: str, environment: Mapping[str, str], folder: Path) -> Path:
         """Where an input of the run is: brought by the supervisor, or else now, and linked in ``folder``."""
@@ -98,18 +101,24 @@ class Loading:
         """What the task says in the card of its model; None where the function has not loaded its rows."""
         if not self._has_rows:
             return None
-        rows = self.rows
+        rows, pipeline = self.rows, dict(self.task.pipeline())
         return TaskPart(
             text=self.task.card(rows.labels),
-            pipeline=dict(self.task.pipeline()),
+            pipeline=pipeline,
             num_train=len(rows.train),
             num_held_out=len(rows.held_out),
             fingerprints=dict(rows.fingerprints),
+            labels=() if pipeline else rows.labels,  # a model of a pipeline has them in its configuration
         )
 
     @property
     def _has_rows(self) -> bool:
         return "rows" in self.__dict__
+
+
+def _form(rows: Dataset) -> tuple[Any, Any]:
+    """The same for some of the rows, and in another order."""
+    return rows.features, rows.format
 
 
 def _check_unchanged(record: RunRecord, found: Mapping[str, str], cause: Cause) -> None:

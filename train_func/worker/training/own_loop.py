@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -16,7 +17,7 @@ from train_func.errors import InvalidInput
 from train_func.worker.pod import progress_mark, stop_flag
 from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import audit, world
-from train_func.worker.training.batch_statistics import BatchStatistics
+from train_func.worker.training.batch_statistics import BatchStatistics, check_layers
 from train_func.worker.training.own_state import OwnState
 from train_func.worker.training.plan import STEPS, as_tensors, facts_of, row_ids_of, rows_of
 from train_func.worker.training.plan_loader import Collator, PlanLoader
@@ -79,6 +80,13 @@ def _stacked(features: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _column(name: str, values: list[Any]) -> Any:
+    if isinstance(values[0], dict) and any(isinstance(value, bytes) for value in values[0].values()):
+        raise InvalidInput(
+            f"the rows of a batch of session.steps have files in their column {name!r}, which are not decoded: a dict "
+            f"with {listed(sorted(values[0]))}. Give session.steps the rows of session.data with the columns as they "
+            "are, or a function that makes a batch of a list of rows, as collate=...",
+            cause="code",
+        )
     try:
         return default_collate(values)
     except (TypeError, RuntimeError, ValueError) as error:
@@ -110,7 +118,10 @@ def steps(
     loader = PlanLoader(part, facts, _Wrapping(collate or _stacked), num_workers=0, pin_memory=False)
     done, used = state.begin(facts) if state else (0, [])
     begun = done
-    statistics = BatchStatistics(state.models if state else [], facts.accumulation)
+    models = state.models if state else []
+    for model in models:
+        world.on_all_ranks(partial(check_layers, model))
+    statistics = BatchStatistics(models, facts.accumulation)
     progress_mark.begin(done)
     stop_flag.trains()
     with contextlib.ExitStack() as left:
@@ -129,6 +140,7 @@ def steps(
                 done += 1
                 progress_mark.mark(Phase.STEP)
                 yield OwnStep(done, epoch + 1, step.now.place.batch_rows, step, facts.seed, used, statistics)
+                _check_merged(statistics, done)
                 progress_mark.step_done(done)
             progress_mark.mark(Phase.OUTSIDE)  # until the first step of the next epoch
             audit.check_epoch(epoch + 1, expected, np.asarray(used, dtype=expected.dtype))
@@ -136,3 +148,13 @@ def steps(
         if state:
             state.end(done, device)
         stop_flag.has_trained()
+
+
+def _check_merged(statistics: BatchStatistics, step: int) -> None:
+    """Raises InvalidInput when the loop has left a step before its end, which merges the statistics of the ranks."""
+    if not statistics.are_merged:
+        raise InvalidInput(
+            f"step {step} of session.steps was left before its end, so the running statistics of BatchNorm are not "
+            "merged over the ranks. Go through all of a step, without break or next(): for batch, weight in step",
+            cause="code",
+        )

@@ -9,6 +9,7 @@ import torch
 from datasets import Dataset
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
+from train_func.errors import TrainFuncError
 from train_func.worker.training.epoch_batches import PAD_TO
 from train_func.worker.training.plan import ROW_ID, PlanFacts
 from train_func.worker.training.randomness import seed_for
@@ -46,9 +47,20 @@ class PlanLoader(DataLoader[Any]):
             generator=torch.Generator(),  # its own, so that it draws nothing from the process's
         )
 
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class
+        """The batches; raises what a collator has raised, also in another process, where torch would keep its text."""
+        return _raising(super().__iter__())
+
     def set_epoch(self, epoch: int, skipped: int = 0) -> None:
         """``epoch``: the one to serve next, from 0, without its first ``skipped`` entries."""
         self._entries.epoch, self._entries.skipped = epoch, skipped
+
+
+def _raising(batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        if isinstance(batch, TrainFuncError):
+            raise batch
+        yield batch
 
 
 class _EntriesOfEpoch(Sampler[int]):
@@ -65,7 +77,7 @@ class _EntriesOfEpoch(Sampler[int]):
 
 
 class _Collate:
-    """Turns an entry of the plan into padded tensors, its random choices seeded by its place."""
+    """Turns an entry of the plan into padded tensors, its random choices seeded by its place; or into an error."""
 
     def __init__(self, collator: Collator, seed: int) -> None:
         self.collator, self.seed = collator, seed
@@ -75,7 +87,10 @@ class _Collate:
         seed_for("collate", self.seed, entry["step"], entry["micro"])
         row_ids = take_row_ids(entry["features"])
         place = Place(entry["step"], entry["micro"], entry["batch_rows"], row_ids if entry["rows"] else ())
-        batch = copy(self.collator(entry["features"]))  # of any class that the collator makes
+        try:
+            batch = copy(self.collator(entry["features"]))  # of any class that the collator makes
+        except TrainFuncError as error:
+            return error
         batch[PLACE] = place
         return batch
 
