@@ -57,7 +57,9 @@ def base_of(record: RunRecord) -> Path:
 
 
 def merged(kind: Any, base: Path, adapters: Path) -> Any:
-    """The base model, of an auto class of transformers, with the adapters in its weights.
+    """The base model, of an auto class of transformers, with the adapters in its weights, which are float32.
+
+    In bfloat16, the type of most published models, the sum would be rounded, and answers would differ.
 
     Raises:
         InvalidInput: (cause "model") these are no adapters of LoRA in safetensors, or not those of this model.
@@ -72,7 +74,8 @@ def merged(kind: Any, base: Path, adapters: Path) -> Any:
         raise InvalidInput(f"{adapters}: its adapters cannot be read: {error}", cause="model") from error
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         raise InvalidInput(f"{adapters}: {CONFIG} has no adapters of LoRA, the only kind that is loaded", cause="model")
-    model = kind.from_pretrained(base, use_safetensors=True, local_files_only=True, trust_remote_code=False)
+    rules = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
+    model = kind.from_pretrained(base, dtype="float32", **rules)
     adapted = PeftModel.from_pretrained(model, str(adapters), local_files_only=True)
     if names != set(get_peft_model_state_dict(adapted)):
         raise InvalidInput(f"{adapters}: {WEIGHTS} has other tensors than adapters of {base} have", cause="model")

@@ -1,0 +1,67 @@
+"""Published adapters and their base: what is put together of them, and what is refused."""
+
+import json
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.tiny_llama import write_tiny_llama
+from train_func.client import adapters
+from train_func.layout import MODEL_MANIFEST
+from train_func.records import RunRecord
+from train_func.run import Run
+from train_func.tasks import CausalLM
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A model that was saved in bfloat16, as most are."""
+    folder = tmp_path_factory.mktemp("base") / "llama"
+    write_tiny_llama(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def published(base, tmp_path_factory):
+    """The folder with adapters that were trained a little, as a run publishes it."""
+    folder = tmp_path_factory.mktemp("published") / "model"
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear"))
+    generator = torch.Generator().manual_seed(3)
+    for name, weights in adapted.named_parameters():
+        if "lora_B" in name:
+            weights.data.normal_(std=2e-3, generator=generator)
+    adapted.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+    (folder / MODEL_MANIFEST).write_text(json.dumps({"files": {}}))
+    return folder
+
+
+def record_of(base, tmp_path):
+    return RunRecord(
+        run=Run(task=CausalLM(model=str(base), dataset="d", lora_rank=4)),
+        name="a-run",
+        generation=1,
+        store=(tmp_path / "store").as_uri(),
+        function="train_func",
+        source_sha256="0" * 64,
+    )
+
+
+def test_the_merged_model_is_the_trained_one_also_where_the_base_was_saved_in_bfloat16(base, published, tmp_path):
+    folder = adapters.write_merged(record_of(base, tmp_path), published, tmp_path / "merged")
+    trained = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), published)
+    ids = torch.arange(2, 66).reshape(2, 32)
+    with torch.no_grad():
+        expected = trained.eval()(ids).logits.softmax(-1)
+        for model in (
+            AutoModelForCausalLM.from_pretrained(folder),
+            adapters.merged(AutoModelForCausalLM, base, published),
+        ):
+            found = model.eval()(ids).logits.softmax(-1)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
