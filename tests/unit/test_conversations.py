@@ -69,9 +69,11 @@ def test_every_fault_of_messages_is_told_with_its_rows(tmp_path):
     rows[5]["chat"][1]["content"] = "  "
     rows[7]["chat"] = rows[7]["chat"][:1]
     rows[9]["chat"][0]["content"] = None
+    rows[11]["chat"] = rows[11]["chat"][1:] + said("c", "d")
+    rows[13]["chat"] = []
     found = "\n".join(faults(tmp_path, rows, messages="chat"))
-    for row in (4, 6, 8, 10):
-        assert f"row {row}" in found
+    for rows_told in ("row 4", "row 6", "rows 8, 14", "row 10", "row 12"):
+        assert f"in {rows_told} " in found
     assert "'human'" in found
 
 
