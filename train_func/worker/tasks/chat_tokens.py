@@ -17,7 +17,7 @@ from train_func.counted import counted
 from train_func.errors import Cause, InvalidInput
 from train_func.worker.inputs.row_numbers import in_rows
 from train_func.worker.tasks.conversations import ASSISTANT
-from train_func.worker.tasks.tokens import cached, id_columns, key_of
+from train_func.worker.tasks.tokens import BATCH, cached, id_columns, key_of
 
 NO_LABEL = -100  # of tokens that no answer has: the loss leaves them out
 # For a tokenizer that has no template. It is published with it, so that the model is asked as it was trained.
@@ -173,16 +173,19 @@ def _labels(ids: list[int], offsets: list[tuple[int, int]], answers: list[tuple[
 
 
 def _refuse_unlabelled(rows: Dataset, max_length: int) -> None:
-    """The first token of a row is predicted of nothing, so its label counts for nothing."""
-    table = rows.data.table
-    labels = pc.list_slice(table["labels"], 1).combine_chunks()
-    row_of = pc.list_parent_indices(labels).to_numpy(zero_copy_only=False)
-    has = np.unique(row_of[pc.list_flatten(labels).to_numpy(zero_copy_only=False) != NO_LABEL])
-    without = np.setdiff1d(np.arange(len(rows)), has)
-    if len(without):
-        where = in_rows(np.sort(table["row_id"].to_numpy()[without]))
+    """The first token of a row is predicted of nothing, so its label counts for nothing.
+
+    Batch by batch: as one array the labels of a large data set fill the memory, and on every rank.
+    """
+    without: list[int] = []
+    for batch in rows.data.table.select(["labels", "row_id"]).to_batches(max_chunksize=BATCH):
+        labels = pc.list_slice(batch["labels"], 1)
+        row_of = pc.list_parent_indices(labels).to_numpy(zero_copy_only=False)
+        has = row_of[pc.list_flatten(labels).to_numpy(zero_copy_only=False) != NO_LABEL]
+        without += np.delete(batch["row_id"].to_numpy(zero_copy_only=False), has).tolist()
+    if without:
         raise InvalidInput(
             f"max_length={max_length}: {counted(len(without), 'conversation')} without any token of an answer within "
-            f"it, {where}; give a larger max_length, or remove these rows",
+            f"it, {in_rows(sorted(without))}; give a larger max_length, or remove these rows",
             cause="data",
         )
