@@ -77,6 +77,9 @@ def merged(kind: Any, base: Path, adapters: Path) -> Any:
     rules = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
     model = kind.from_pretrained(base, dtype="float32", **rules)
     adapted = PeftModel.from_pretrained(model, str(adapters), local_files_only=True)
+    adapted.peft_config["default"].base_model_name_or_path = str(
+        base
+    )  # by any other name peft would ask the Hub for it
     if names != set(get_peft_model_state_dict(adapted)):
         raise InvalidInput(f"{adapters}: {WEIGHTS} has other tensors than adapters of {base} have", cause="model")
     return adapted.merge_and_unload()
