@@ -139,6 +139,17 @@ def test_a_conversation_without_an_answer_within_the_length_is_refused_with_its_
     assert [len(row["input_ids"]) <= 60 for row in cut] == [True, True]
 
 
+def test_no_text_is_written_twice(tokenizer, tmp_path, monkeypatch):
+    calls, write = [], tokenizer.apply_chat_template
+    monkeypatch.setattr(
+        tokenizer,
+        "apply_chat_template",
+        lambda turns, **given: calls.append((len(turns), "add_generation_prompt" in given)) or write(turns, **given),
+    )
+    tokenise_chats(rows_of(["a?", "b", "c?", "d", "e?", "f"]), tokenizer, 256, tmp_path)
+    assert sorted(calls) == [(1, True), (2, False), (3, True), (4, False), (5, True), (6, False)]
+
+
 def test_labels_are_judged_in_a_small_part_of_the_memory_that_they_have(tmp_path):
     batches, rows, length = 37, 1000, 128
     bounds = pa.array(np.arange(rows + 1) * length, pa.int32())
