@@ -5,11 +5,18 @@ import json
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+)
 
+from tests.messages import unnamed
 from tests.tiny_llama import write_tiny_llama
-from train_func.client import adapters
-from train_func.layout import MODEL_MANIFEST
+from train_func.client import adapters, waiting_notice
+from train_func.errors import InvalidInput
+from train_func.layout import MODEL_MANIFEST, PIPELINE
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.tasks import CausalLM
@@ -65,3 +72,34 @@ def test_the_merged_model_is_the_trained_one_also_where_the_base_was_saved_in_bf
         ):
             found = model.eval()(ids).logits.softmax(-1)
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def refused(*given):
+    with pytest.raises(InvalidInput) as caught:
+        adapters.base_of(*given)
+    return caught.value
+
+
+def test_a_base_that_takes_long_is_told_of_and_one_that_takes_too_long_refused(
+    base, published, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(waiting_notice, "HINT_SECONDS", 0)
+    assert adapters.base_of(record_of(base, tmp_path), published) == base
+    assert str(base) in capsys.readouterr().out
+    monkeypatch.setattr(adapters, "LIMIT_SECONDS", 0)
+    assert refused(record_of(base, tmp_path), published).cause == "model"
+
+
+def test_without_peft_nothing_is_brought_and_the_command_that_installs_it_told(base, published, tmp_path, monkeypatch):
+    monkeypatch.setattr(adapters, "find_spec", lambda name: None)
+    assert unnamed(refused(record_of(base, tmp_path), published), "peft", "pip install") == []
+
+
+def test_adapters_of_another_kind_of_model_that_a_function_has_made_are_refused_by_that(tmp_path):
+    small = DistilBertConfig(vocab_size=9, dim=8, hidden_dim=8, n_layers=1, n_heads=2)
+    settings = LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"])
+    get_peft_model(DistilBertForSequenceClassification(small), settings).save_pretrained(tmp_path / "published")
+    (tmp_path / "published" / PIPELINE).write_text('{"task": "text-classification"}')
+    found = refused(record_of("m", tmp_path), tmp_path / "published")
+    assert found.cause == "model"
+    assert unnamed(found, "SEQ_CLS", "from_pretrained") == []

@@ -52,6 +52,12 @@ def test_a_context_stands_behind_the_prompt_where_there_is_one(tmp_path):
         assert row["contents"][0] == (f"ask {number}\n\nabout {number}" if number % 2 else f"ask {number}")
 
 
+def test_empty_prompts_are_noted_with_their_rows(tmp_path):
+    rows = [{"prompt": "" if n == 6 else f"ask {n}", "completion": str(n)} for n in range(40)]
+    (note,) = split(tmp_path, rows).notes
+    assert "row 7" in note
+
+
 def test_whole_conversations_are_read_from_one_column(tmp_path):
     system = {"role": "system", "content": "be brief"}
     rows = [{"chat": [system, *said(f"a {n}", f"b {n}"), *said(f"c {n}", f"d {n}")]} for n in range(40)]

@@ -5,14 +5,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
 
+from train_func.client.waiting_notice import hinted
 from train_func.errors import InvalidInput
+from train_func.installing import pip_install
 from train_func.layout import CARD, MODEL_MANIFEST, PIPELINE
 from train_func.records import RunRecord
+from train_func.terminal import shown
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MERGED = "merged.json"  # beside a merged model: of which adapters it is made
@@ -24,21 +28,40 @@ def are_adapters(folder: Path) -> bool:
     return (folder / CONFIG).exists()
 
 
-def base_of(record: RunRecord) -> Path:
+def base_of(record: RunRecord, adapters: Path) -> Path:
     """The folder of the model that the run's adapters were trained on, brought to this machine where it is not here.
 
+    ``adapters``: their fetched folder.
+
     Raises:
-        InvalidInput: (cause "model") it cannot be found or has changed since.
+        InvalidInput: (cause "model") it cannot be found or has changed since, or is no causal language model; peft is
+            not installed.
     """
+    if find_spec("peft") is None:
+        raise InvalidInput(f"{adapters}: putting adapters on their model needs peft: {pip_install('local')}")
+    _check_causal(adapters)
     task = record.run.task.to_dict() if record.run.task else {}
     request = {"model": task["model"], "revision": task["model_revision"], "store": record.store}
-    done = subprocess.run(
-        [sys.executable, "-m", "train_func.worker", "base"],
-        input=json.dumps(request) + "\n",
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-    )
+
+    def say() -> None:
+        line = f"{record.name}: still bringing {task['model']}, the model that its adapters belong to, to this machine"
+        print(shown(line), flush=True)
+
+    try:
+        with hinted(say):
+            done = subprocess.run(
+                [sys.executable, "-m", "train_func.worker", "base"],
+                input=json.dumps(request) + "\n",
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_SECONDS,
+            )
+    except subprocess.TimeoutExpired:
+        raise InvalidInput(
+            f"{task['model']}, on which the adapters of {record.name} were trained, was not here within "
+            f"{LIMIT_SECONDS} s; try again: files of the Hub that have arrived are kept",
+            cause="model",
+        ) from None
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
         evidence = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-15:])
@@ -54,6 +77,28 @@ def base_of(record: RunRecord) -> Path:
             cause="model",
         )
     return Path(answer["folder"])
+
+
+def _check_causal(adapters: Path) -> None:
+    """The heads of other models are published neither with their adapters nor with their base."""
+    config, pipeline = _object_in(adapters / CONFIG), _object_in(adapters / PIPELINE)
+    kind, use = config.get("task_type"), pipeline.get("task")
+    if kind != "CAUSAL_LM" and use != "text-generation":
+        raise InvalidInput(
+            f"{adapters}: adapters of task_type {kind!r}, which the function has made itself; load() and "
+            "fetch('merged') take those of causal language models alone. fetch() returns the folder: load the model "
+            "that the function has loaded, and put them on it with peft's PeftModel.from_pretrained(model, folder)",
+            cause="model",
+        )
+
+
+def _object_in(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def merged(kind: Any, base: Path, adapters: Path) -> Any:
@@ -98,7 +143,7 @@ def write_merged(record: RunRecord, adapters: Path, to: Path) -> Path:
         raise InvalidInput(f"{to} holds something else: name a folder that is not there yet, as to=...")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = merged(AutoModelForCausalLM, base_of(record), adapters)
+    model = merged(AutoModelForCausalLM, base_of(record, adapters), adapters)
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to.parent, prefix=".train_func-merge-") as staging:
         folder = Path(staging) / "model"

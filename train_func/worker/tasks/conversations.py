@@ -99,7 +99,7 @@ def _prompted(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, lis
     texts = pa.array(np.arange(2 * len(answers)).reshape(2, -1).T.ravel())  # question, answer, question, answer
     contents = pa.concat_arrays([asked, answers]).take(texts)
     roles = pa.array([USER, ASSISTANT] * len(answers), pa.large_string())
-    return _table(roles, contents, np.arange(len(answers) + 1) * 2), faults, []
+    return _table(roles, contents, np.arange(len(answers) + 1) * 2), faults, notes
 
 
 def _conversations(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, list[str], list[str]]:
