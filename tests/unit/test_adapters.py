@@ -1,49 +1,105 @@
-"""Adapters and the model that they belong to become one model, of the class that their task says."""
+"""Published adapters and their base: what is put together of them, and what is refused."""
 
 import json
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
-
-from tests.runs import a_run
-from tests.tiny_llama import write_tiny_llama
-from train_func.client import adapters
-from train_func.client.adapters import write_merged
-from train_func.client.backend import provisional
-from train_func.layout import MODEL_MANIFEST, PIPELINE
-
-KINDS = {
-    "text-generation": (AutoModelForCausalLM, "CAUSAL_LM"),
-    "text-classification": (AutoModelForSequenceClassification, "SEQ_CLS"),
-}
-
-
-@pytest.mark.parametrize(
-    ("task", "pipeline"),
-    [
-        ("text-generation", {"task": "text-generation"}),
-        ("text-classification", {"task": "text-classification"}),
-        ("text-generation", None),
-    ],
-    ids=["a language model", "a classifier", "a language model of a loop of one's own"],
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
 )
-def test_what_is_merged_has_the_class_of_its_task_and_says_the_same(tmp_path, monkeypatch, task, pipeline):
-    kind, peft_task = KINDS[task]
-    base, published = write_tiny_llama(tmp_path / "base"), tmp_path / "published"
-    torch.manual_seed(3)
-    lora = LoraConfig(task_type=peft_task, r=2, target_modules=["q_proj"], init_lora_weights=False)
-    both = get_peft_model(kind.from_pretrained(base), lora).eval()
-    both.save_pretrained(published)
-    AutoTokenizer.from_pretrained(base).save_pretrained(published)
-    (published / MODEL_MANIFEST).write_text(json.dumps({"files": {}}))
-    if pipeline:
-        (published / PIPELINE).write_text(json.dumps(pipeline))
-    monkeypatch.setattr(adapters, "base_of", lambda record: base)
-    merged = write_merged(provisional(a_run(), "file:///store"), published, tmp_path / "merged")
-    whole = kind.from_pretrained(merged).eval()
-    ids = torch.arange(2, 9).reshape(1, 7)
+
+from tests.messages import unnamed
+from tests.tiny_llama import write_tiny_llama
+from train_func.client import adapters, waiting_notice
+from train_func.errors import InvalidInput
+from train_func.layout import MODEL_MANIFEST, PIPELINE
+from train_func.records import RunRecord
+from train_func.run import Run
+from train_func.tasks import CausalLM
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A model that was saved in bfloat16, as most are."""
+    folder = tmp_path_factory.mktemp("base") / "llama"
+    write_tiny_llama(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def published(base, tmp_path_factory):
+    """The folder with adapters that were trained a little, as a run publishes it."""
+    folder = tmp_path_factory.mktemp("published") / "model"
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear"))
+    generator = torch.Generator().manual_seed(3)
+    for name, weights in adapted.named_parameters():
+        if "lora_B" in name:
+            weights.data.normal_(std=2e-3, generator=generator)
+    adapted.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+    (folder / MODEL_MANIFEST).write_text(json.dumps({"files": {}}))
+    return folder
+
+
+def record_of(base, tmp_path):
+    return RunRecord(
+        run=Run(task=CausalLM(model=str(base), dataset="d", lora_rank=4)),
+        name="a-run",
+        generation=1,
+        store=(tmp_path / "store").as_uri(),
+        function="train_func",
+        source_sha256="0" * 64,
+    )
+
+
+def test_the_merged_model_is_the_trained_one_also_where_the_base_was_saved_in_bfloat16(base, published, tmp_path):
+    folder = adapters.write_merged(record_of(base, tmp_path), published, tmp_path / "merged")
+    trained = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), published)
+    ids = torch.arange(2, 66).reshape(2, 32)
     with torch.no_grad():
-        torch.testing.assert_close(whole(ids).logits, both(ids).logits, rtol=0, atol=1e-5)
-    assert AutoTokenizer.from_pretrained(merged).vocab_size == AutoTokenizer.from_pretrained(base).vocab_size
+        expected = trained.eval()(ids).logits.softmax(-1)
+        for model in (
+            AutoModelForCausalLM.from_pretrained(folder),
+            adapters.merged(AutoModelForCausalLM, base, published),
+        ):
+            found = model.eval()(ids).logits.softmax(-1)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def refused(*given):
+    with pytest.raises(InvalidInput) as caught:
+        adapters.base_of(*given)
+    return caught.value
+
+
+def test_a_base_that_takes_long_is_told_of_and_one_that_takes_too_long_refused(
+    base, published, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(waiting_notice, "HINT_SECONDS", 0)
+    assert adapters.base_of(record_of(base, tmp_path), published) == base
+    assert str(base) in capsys.readouterr().out
+    monkeypatch.setattr(adapters, "LIMIT_SECONDS", 0)
+    assert refused(record_of(base, tmp_path), published).cause == "model"
+
+
+def test_without_peft_nothing_is_brought_and_the_command_that_installs_it_told(base, published, tmp_path, monkeypatch):
+    monkeypatch.setattr(adapters, "find_spec", lambda name: None)
+    assert unnamed(refused(record_of(base, tmp_path), published), "peft", "pip install") == []
+
+
+def test_adapters_of_another_kind_of_model_that_a_function_has_made_are_refused_by_that(tmp_path):
+    small = DistilBertConfig(vocab_size=9, dim=8, hidden_dim=8, n_layers=1, n_heads=2)
+    settings = LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"])
+    get_peft_model(DistilBertForSequenceClassification(small), settings).save_pretrained(tmp_path / "published")
+    (tmp_path / "published" / PIPELINE).write_text('{"task": "text-classification"}')
+    found = refused(record_of("m", tmp_path), tmp_path / "published")
+    assert found.cause == "model"
+    assert unnamed(found, "SEQ_CLS", "from_pretrained") == []

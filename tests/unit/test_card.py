@@ -119,6 +119,16 @@ def test_a_task_adds_front_matter_of_its_own():
     assert "An adapter." in card.text
 
 
+@pytest.mark.parametrize("base", ["s3://bucket/llama", "/home/someone/llama", "owner/llama"])
+def test_adapters_are_used_from_their_folder_alone_only_where_their_base_is_on_the_hub(base):
+    is_on_hub = base == "owner/llama"
+    part = TaskPart("---\nlibrary_name: peft\n---\n\nAdapters.", {"task": "text-generation"})
+    text = card_of(a_run(model=base), COMMITS if is_on_hub else CONTENTS, part=part).text
+    assert ("from transformers import pipeline" in text) is is_on_hub
+    assert ("fetch('merged')" in text) is not is_on_hub
+    assert "attach('reviews-0123456789ab').load()" in text
+
+
 @pytest.mark.parametrize("text", ["---\n- a list\n---\n", "---\nno: [end\n---\n", "---\nno end"])
 def test_front_matter_that_is_none_is_refused(text):
     with pytest.raises(InvalidInput) as caught:

@@ -1,13 +1,17 @@
 """Chat tokens: only tokens of answers have labels, by any template, and the same ones on any day."""
 
+import tracemalloc
+
+import numpy as np
 import pyarrow as pa
 import pytest
 from datasets import Dataset
 from transformers import AutoTokenizer
 
+from tests.messages import unnamed
 from tests.tiny_llama import write_tiny_llama
 from train_func.errors import InvalidInput
-from train_func.worker.tasks.chat_tokens import NO_LABEL, TEMPLATE, template, tokenise_chats
+from train_func.worker.tasks.chat_tokens import NO_LABEL, TEMPLATE, _refuse_unlabelled, template, tokenise_chats
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
@@ -19,6 +23,13 @@ FORGETFUL = (  # an answer is written in another way once the conversation goes 
     "{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
+ALTERNATING = (  # as Gemma has it
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system message') }}{% endif %}"
+    "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles alternate') }}{% endif %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+THINKING = CHATML.replace("assistant\\n'", "assistant\\n<think>\\n'")  # the model is asked to think, no answer has it
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +47,12 @@ def tokenizer(folder):
 def rows_of(*conversations):
     roles = [["user", "assistant"] * (len(of) // 2) for of in conversations]
     return Dataset.from_dict({"roles": roles, "contents": [*conversations], "row_id": [*range(len(conversations))]})
+
+
+def messages_of(*conversations):
+    """Rows of conversations that are given as pairs of role and content."""
+    roles, contents = ([[message[at] for message in of] for of in conversations] for at in (0, 1))
+    return Dataset.from_dict({"roles": roles, "contents": contents, "row_id": [*range(len(conversations))]})
 
 
 def labelled(row, tokenizer):
@@ -72,6 +89,46 @@ def test_a_template_that_rewrites_earlier_answers_is_refused(tokenizer, tmp_path
     assert refused.value.cause == "model"
 
 
+def test_conversations_that_the_template_refuses_are_faults_of_the_data_with_their_rows(tokenizer, tmp_path):
+    tokenizer.chat_template = ALTERNATING
+    good = [("user", "what?"), ("assistant", "a node")]
+    rows = messages_of(good, [("system", "be brief"), *good], good, [("user", "so"), *good], [("system", "hm"), *good])
+    with pytest.raises(InvalidInput) as refused:
+        tokenise_chats(rows, tokenizer, 256, tmp_path)
+    assert refused.value.cause == "data"
+    system, alternating = refused.value.faults
+    assert unnamed(system, "rows 2, 5", "no system message") == []
+    assert unnamed(alternating, "row 4", "roles alternate") == []
+    assert len(tokenise_chats(messages_of(good), tokenizer, 256, tmp_path)) == 1
+
+
+def test_a_template_that_asks_with_what_no_answer_begins_with_is_refused_by_that(tokenizer, tmp_path):
+    tokenizer.chat_template = THINKING
+    with pytest.raises(InvalidInput) as refused:
+        tokenise_chats(rows_of(["what?", "a node"]), tokenizer, 256, tmp_path)
+    assert refused.value.cause == "model"
+    assert "<think>" in str(refused.value)
+    assert "one question" not in str(refused.value)
+
+
+def test_of_several_templates_the_default_one_is_used_and_without_one_their_names_are_told(tokenizer, tmp_path):
+    rows = rows_of(["what?", "a node"])
+    tokenizer.chat_template = {"default": CHATML, "rag": TEMPLATE}
+    assert labelled(tokenise_chats(rows, tokenizer, 256, tmp_path)[0], tokenizer) == "a node<|im_end|>\n"
+    tokenizer.chat_template = {"tool_use": CHATML, "rag": TEMPLATE}
+    with pytest.raises(InvalidInput) as refused:
+        tokenise_chats(rows, tokenizer, 256, tmp_path)
+    assert refused.value.cause == "model"
+    assert unnamed(refused.value, "tool_use", "rag", "default") == []
+
+
+def test_a_tokenizer_with_neither_template_nor_end_of_text_is_refused(tokenizer, tmp_path):
+    tokenizer.eos_token = None
+    with pytest.raises(InvalidInput) as refused:
+        tokenise_chats(rows_of(["what?", "a node"]), tokenizer, 256, tmp_path)
+    assert refused.value.cause == "model"
+
+
 def test_a_conversation_without_an_answer_within_the_length_is_refused_with_its_row(tokenizer, tmp_path):
     rows = rows_of(["short?", "yes"], ["very long " * 40, "no"], ["short?", "also a node " * 40])
     with pytest.raises(InvalidInput) as refused:
@@ -82,9 +139,50 @@ def test_a_conversation_without_an_answer_within_the_length_is_refused_with_its_
     assert [len(row["input_ids"]) <= 60 for row in cut] == [True, True]
 
 
-def test_another_template_gives_other_tokens_than_those_in_the_cache(tokenizer, tmp_path):
+def test_no_text_is_written_twice(tokenizer, tmp_path, monkeypatch):
+    calls, write = [], tokenizer.apply_chat_template
+    monkeypatch.setattr(
+        tokenizer,
+        "apply_chat_template",
+        lambda turns, **given: calls.append((len(turns), "add_generation_prompt" in given)) or write(turns, **given),
+    )
+    tokenise_chats(rows_of(["a?", "b", "c?", "d", "e?", "f"]), tokenizer, 256, tmp_path)
+    assert sorted(calls) == [(1, True), (2, False), (3, True), (4, False), (5, True), (6, False)]
+
+
+def test_labels_are_judged_in_a_small_part_of_the_memory_that_they_have(tmp_path):
+    batches, rows, length = 37, 1000, 128
+    bounds = pa.array(np.arange(rows + 1) * length, pa.int32())
+    with pa.ipc.new_stream(
+        str(tmp_path / "rows"), pa.schema({"labels": pa.list_(pa.int64()), "row_id": pa.int64()})
+    ) as to:
+        for number in range(batches):
+            labels = np.full((rows, length), 7)
+            labels[500 if number == 20 else rows :, 1:] = NO_LABEL  # of what stands first nothing is predicted
+            row_ids = pa.array(np.arange(rows) + rows * number)
+            lists = pa.ListArray.from_arrays(bounds, pa.array(labels.ravel()))
+            to.write_batch(pa.record_batch({"labels": lists, "row_id": row_ids}))
+    made = Dataset.from_file(str(tmp_path / "rows"))
+    pool = pa.default_memory_pool()
+    counting = pa.proxy_memory_pool(pool)
+    pa.set_memory_pool(counting)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInput) as refused:
+            _refuse_unlabelled(made, length)
+        peak = counting.max_memory() + tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(pool)
+    assert unnamed(refused.value, "500 conversations", "rows 20501, 20502") == []
+    assert peak < made.data.table["labels"].nbytes / 4
+
+
+def test_another_template_or_end_of_text_gives_other_tokens_than_those_in_the_cache(tokenizer, tmp_path):
     rows = rows_of(["what?", "a node"])
     first = tokenise_chats(rows, tokenizer, 256, tmp_path)
+    tokenizer.eos_token = tokenizer.pad_token
+    assert first[0]["input_ids"] != tokenise_chats(rows, tokenizer, 256, tmp_path)[0]["input_ids"]
     tokenizer.chat_template = CHATML
     assert first[0]["input_ids"] != tokenise_chats(rows, tokenizer, 256, tmp_path)[0]["input_ids"]
     assert pa.types.is_list(first.data.table.schema.field("labels").type)

@@ -52,6 +52,12 @@ def test_a_context_stands_behind_the_prompt_where_there_is_one(tmp_path):
         assert row["contents"][0] == (f"ask {number}\n\nabout {number}" if number % 2 else f"ask {number}")
 
 
+def test_empty_prompts_are_noted_with_their_rows(tmp_path):
+    rows = [{"prompt": "" if n == 6 else f"ask {n}", "completion": str(n)} for n in range(40)]
+    (note,) = split(tmp_path, rows).notes
+    assert "row 7" in note
+
+
 def test_whole_conversations_are_read_from_one_column(tmp_path):
     system = {"role": "system", "content": "be brief"}
     rows = [{"chat": [system, *said(f"a {n}", f"b {n}"), *said(f"c {n}", f"d {n}")]} for n in range(40)]
@@ -69,9 +75,11 @@ def test_every_fault_of_messages_is_told_with_its_rows(tmp_path):
     rows[5]["chat"][1]["content"] = "  "
     rows[7]["chat"] = rows[7]["chat"][:1]
     rows[9]["chat"][0]["content"] = None
+    rows[11]["chat"] = rows[11]["chat"][1:] + said("c", "d")
+    rows[13]["chat"] = []
     found = "\n".join(faults(tmp_path, rows, messages="chat"))
-    for row in (4, 6, 8, 10):
-        assert f"row {row}" in found
+    for rows_told in ("row 4", "row 6", "rows 8, 14", "row 10", "row 12"):
+        assert f"in {rows_told} " in found
     assert "'human'" in found
 
 

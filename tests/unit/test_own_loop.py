@@ -9,6 +9,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 
 from tests.messages import unnamed
 from train_func import InvalidInput
@@ -68,6 +69,45 @@ def test_an_optimizer_that_accelerate_has_prepared_is_kept_and_restored():
     other, again, _ = trained()
     assert torch.equal(other.weight, model.weight)
     assert again.state_dict()["state"][0]["step"] == 1
+
+
+def test_of_a_model_with_adapters_all_but_the_weights_that_stay_frozen_is_kept_and_restored():
+    kept = {}
+
+    def begin(made):
+        kept["made"] = made
+        return SimpleNamespace(restore=lambda device: kept.get("restored"), decide=decide)
+
+    def decide(counts, step, take, *, is_over):
+        kept["restored"] = SimpleNamespace(training=copy.deepcopy(take().training), rank={}, lost=(), step=step)
+
+    def loop(seed=0):
+        torch.manual_seed(seed)
+        layers = [torch.nn.Linear(4, 4), torch.nn.Linear(4, 2), torch.nn.Linear(2, 2)]
+        model = get_peft_model(torch.nn.Sequential(*layers), LoraConfig(target_modules=["0"]))
+        model.base_model.model[1].requires_grad_(True)  # is trained in full, and frozen later
+        return model, OwnState(SimpleNamespace(begin=begin), {"0": model}, torch.device("cpu"))
+
+    model, state = loop()
+    for of in model.parameters():
+        if of.requires_grad:
+            of.data.add_(1)
+    model.base_model.model[1].requires_grad_(False)
+    state.decide([], 1, [])
+    names = kept["restored"].training["objects"]["0"]
+    assert {name.partition("model.model.")[2] for name in names} == {
+        "0.lora_A.default.weight",
+        "0.lora_B.default.weight",
+        "1.weight",
+        "1.bias",
+    }
+    made = kept["made"]
+    again, _ = loop()
+    assert kept["made"] == made
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
+    kept.pop("restored")
+    loop(seed=1)
+    assert kept["made"] != made  # adapters go on from their own base alone
 
 
 SAVED = {"rows": list(range(NUM_ROWS)), "batch_size": 3, "num_epochs": 2, "seed": 1}

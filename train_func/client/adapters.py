@@ -5,15 +5,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
 
 from train_func.client.model_use import options_of, parts_of
+from train_func.client.waiting_notice import hinted
 from train_func.errors import InvalidInput
+from train_func.installing import pip_install
 from train_func.layout import CARD, MODEL_MANIFEST, PIPELINE
 from train_func.records import RunRecord
+from train_func.terminal import shown
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MERGED = "merged.json"  # beside a merged model: of which adapters it is made
@@ -25,21 +29,40 @@ def are_adapters(folder: Path) -> bool:
     return (folder / CONFIG).exists()
 
 
-def base_of(record: RunRecord) -> Path:
+def base_of(record: RunRecord, adapters: Path) -> Path:
     """The folder of the model that the run's adapters were trained on, brought to this machine where it is not here.
 
+    ``adapters``: their fetched folder.
+
     Raises:
-        InvalidInput: (cause "model") it cannot be found or has changed since.
+        InvalidInput: (cause "model") it cannot be found or has changed since, or is no causal language model; peft is
+            not installed.
     """
+    if find_spec("peft") is None:
+        raise InvalidInput(f"{adapters}: putting adapters on their model needs peft: {pip_install('local')}")
+    _check_causal(adapters)
     task = record.run.task.to_dict() if record.run.task else {}
     request = {"model": task["model"], "revision": task["model_revision"], "store": record.store}
-    done = subprocess.run(
-        [sys.executable, "-m", "train_func.worker", "base"],
-        input=json.dumps(request) + "\n",
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-    )
+
+    def say() -> None:
+        line = f"{record.name}: still bringing {task['model']}, the model that its adapters belong to, to this machine"
+        print(shown(line), flush=True)
+
+    try:
+        with hinted(say):
+            done = subprocess.run(
+                [sys.executable, "-m", "train_func.worker", "base"],
+                input=json.dumps(request) + "\n",
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_SECONDS,
+            )
+    except subprocess.TimeoutExpired:
+        raise InvalidInput(
+            f"{task['model']}, on which the adapters of {record.name} were trained, was not here within "
+            f"{LIMIT_SECONDS} s; try again: files of the Hub that have arrived are kept",
+            cause="model",
+        ) from None
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
         evidence = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-15:])
@@ -57,8 +80,32 @@ def base_of(record: RunRecord) -> Path:
     return Path(answer["folder"])
 
 
+def _check_causal(adapters: Path) -> None:
+    """The heads of other models are published neither with their adapters nor with their base."""
+    config, pipeline = _object_in(adapters / CONFIG), _object_in(adapters / PIPELINE)
+    kind, use = config.get("task_type"), pipeline.get("task")
+    if kind != "CAUSAL_LM" and use != "text-generation":
+        raise InvalidInput(
+            f"{adapters}: adapters of task_type {kind!r}, which the function has made itself; load() and "
+            "fetch('merged') take those of causal language models alone. fetch() returns the folder: load the model "
+            "that the function has loaded, and put them on it with peft's PeftModel.from_pretrained(model, folder)",
+            cause="model",
+        )
+
+
+def _object_in(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def merged(kind: Any, base: Path, adapters: Path) -> Any:
-    """The base model, of an auto class of transformers, with the adapters in its weights.
+    """The base model, of an auto class of transformers, with the adapters in its weights, which are float32.
+
+    In bfloat16, the type of most published models, the sum would be rounded, and answers would differ.
 
     Raises:
         InvalidInput: (cause "model") these are no adapters of LoRA in safetensors, or not those of this model.
@@ -73,8 +120,12 @@ def merged(kind: Any, base: Path, adapters: Path) -> Any:
         raise InvalidInput(f"{adapters}: its adapters cannot be read: {error}", cause="model") from error
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         raise InvalidInput(f"{adapters}: {CONFIG} has no adapters of LoRA, the only kind that is loaded", cause="model")
-    model = kind.from_pretrained(base, use_safetensors=True, local_files_only=True, trust_remote_code=False)
+    rules = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
+    model = kind.from_pretrained(base, dtype="float32", **rules)
     adapted = PeftModel.from_pretrained(model, str(adapters), local_files_only=True)
+    adapted.peft_config["default"].base_model_name_or_path = str(
+        base
+    )  # by any other name peft would ask the Hub for it
     if names != set(get_peft_model_state_dict(adapted)):
         raise InvalidInput(f"{adapters}: {WEIGHTS} has other tensors than adapters of {base} have", cause="model")
     return adapted.merge_and_unload()
@@ -94,7 +145,7 @@ def write_merged(record: RunRecord, adapters: Path, to: Path) -> Path:
     # A loop of one's own publishes no pipeline; adapters without one are of a language model.
     task = options_of(adapters)["task"] if (adapters / PIPELINE).exists() else "text-generation"
     kind, parts = parts_of(adapters, task)
-    model = merged(kind, base_of(record), adapters)
+    model = merged(kind, base_of(record, adapters), adapters)
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to.parent, prefix=".train_func-merge-") as staging:
         folder = Path(staging) / "model"

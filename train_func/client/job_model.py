@@ -123,7 +123,7 @@ class JobModel:
         if published := published_result(self._store, self.record):
             check_loadable(self.record, published)
         folder = self.fetch()
-        return ready(folder, base_of(self.record) if are_adapters(folder) else None)
+        return ready(folder, base_of(self.record, folder) if are_adapters(folder) else None)
 
     def _fetch_merged(self, to: str | Path | None) -> Path:
         adapters = self.fetch()

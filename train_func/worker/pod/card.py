@@ -56,7 +56,9 @@ def render(
         "> " + " ".join(report["note"].split()) if report.get("note") else "",
         _data(record, part, found),
         _results(metrics, report.get("audit", {})),
-        _use(record, part),
+        _use(
+            record, part, has_base_elsewhere=of_task.get("library_name") == "peft" and not _base_on_hub(record, found)
+        ),
         _reproduce(record, versions),
         _training(record, report, attempt),
     ]
@@ -94,6 +96,10 @@ def _address(given: Mapping[str, Any], name: str, sha256: str) -> str:
     return hub_id(address, sha256) or str(public(address))
 
 
+def _base_on_hub(record: RunRecord, fingerprints: Mapping[str, str]) -> str | None:
+    return hub_id(fields_of(record).get("model"), fingerprints.get("model", ""))
+
+
 def _results(metrics: Mapping[str, Any], audited: Mapping[str, Any]) -> str:
     found = numbers(metrics)
     if not found:
@@ -105,11 +111,18 @@ def _results(metrics: Mapping[str, Any], audited: Mapping[str, Any]) -> str:
     return f"## Results\n\n{of}{_table(('metric', 'value'), rows)}"
 
 
-def _use(record: RunRecord, part: TaskPart) -> str:
+def _use(record: RunRecord, part: TaskPart, *, has_base_elsewhere: bool) -> str:
+    """``has_base_elsewhere``: these are adapters of a model that is not on the Hub."""
     named, call = ("use", "load") if part.pipeline else ("folder", "fetch")
     code = _code("from train_func import attach", f"{named} = attach({record.name!r}).{call}()")
     ways = [f"Where the store of the run is at hand, `{call}()` verifies every file first:\n\n{code}"]
-    if part.pipeline:
+    if has_base_elsewhere:
+        code = _code("from train_func import attach", f"folder = attach({record.name!r}).fetch('merged')")
+        ways.append(
+            "These are adapters of a model that is not on the Hub, and are of no use without it. "
+            f"`fetch('merged')` writes both as one model:\n\n{code}"
+        )
+    elif part.pipeline:
         options = [f"{name}={value!r}" for name, value in part.pipeline.items() if name != "task"]
         call = ", ".join([repr(part.pipeline["task"]), 'model="THIS FOLDER OR ITS HUB ID"', *options])
         code = _code("from transformers import pipeline", f"use = pipeline({call})")

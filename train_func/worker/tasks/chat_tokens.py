@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
+from jinja2 import TemplateError
 
 from train_func.counted import counted
-from train_func.errors import InvalidInput
+from train_func.errors import Cause, InvalidInput
 from train_func.worker.inputs.row_numbers import in_rows
 from train_func.worker.tasks.conversations import ASSISTANT
-from train_func.worker.tasks.tokens import cached, id_columns, key_of
+from train_func.worker.tasks.tokens import BATCH, cached, id_columns, key_of
 
 NO_LABEL = -100  # of tokens that no answer has: the loss leaves them out
 # For a tokenizer that has no template. It is published with it, so that the model is asked as it was trained.
@@ -31,6 +32,8 @@ TEMPLATE = (
 DAY = datetime.date(2024, 7, 26)
 TODAY = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<format>.*?)(?P=quote)\s*\)""")
 Turns = list[dict[str, str]]
+Write = Callable[[Turns], str]
+Written = tuple[str, list[tuple[int, int]]]  # a text, and where in it each answer begins and ends
 
 
 def tokenise_chats(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> Dataset:
@@ -42,14 +45,13 @@ def tokenise_chats(dataset: Dataset, tokenizer: Any, max_length: int, cache: Pat
         max_length: tokens after which a conversation is cut.
 
     Raises:
-        InvalidInput: (cause "data") no token of an answer lies within that length; (cause "model") a conversation
-            that goes on does not begin, by the template, as it did before.
+        InvalidInput: (cause "data") the template refuses conversations, or no token of an answer lies within that
+            length; (cause "model") as ``template`` and ``written``.
     """
+    asked, until = template(tokenizer, add_generation_prompt=True), template(tokenizer)
 
     def encoded(rows: pa.RecordBatch) -> pa.RecordBatch:
-        pairs = zip(rows["roles"].to_pylist(), rows["contents"].to_pylist(), strict=True)
-        turns = [[{"role": r, "content": c} for r, c in zip(*of, strict=True)] for of in pairs]
-        texts, answers = zip(*(written(of, tokenizer) for of in turns), strict=True)
+        texts, answers = zip(*_all_written(rows, asked, until), strict=True)
         found = tokenizer(
             list(texts),
             add_special_tokens=False,  # the template has written them
@@ -64,48 +66,101 @@ def tokenise_chats(dataset: Dataset, tokenizer: Any, max_length: int, cache: Pat
         return pa.record_batch({**id_columns(found), "labels": labels, "row_id": rows["row_id"]})
 
     table = dataset.data.table.select(["roles", "contents", "row_id"])
-    key = hashlib.sha256(f"{key_of(table, tokenizer, max_length)} {tokenizer.chat_template} {DAY}".encode()).hexdigest()
+    written_by = f"{tokenizer.chat_template} {tokenizer.special_tokens_map} {DAY}"
+    key = hashlib.sha256(f"{key_of(table, tokenizer, max_length)} {written_by}".encode()).hexdigest()
     made = cached(table, encoded, key, cache)
     _refuse_unlabelled(made, max_length)
     return made
 
 
 def template(tokenizer: Any, **options: Any) -> Callable[[Turns], str]:
-    """What writes conversations as the tokenizer's template has it, as of one and the same day."""
-    of_day = TODAY.sub(lambda call: repr(DAY.strftime(call["format"])), tokenizer.chat_template)
+    """What writes conversations as the tokenizer's template has it, as of one and the same day.
+
+    Raises:
+        InvalidInput: (cause "model") the tokenizer has several templates and none of them is the default, or lacks what
+            ends an answer; what is returned raises it (cause "data") where the template refuses a conversation.
+    """
+    try:
+        own = tokenizer.get_chat_template()
+    except ValueError as error:
+        raise InvalidInput(
+            f"the model's tokenizer has the chat templates {', '.join(tokenizer.chat_template)}; one called 'default' "
+            "is expected: give that name to one of them and save the tokenizer, or take another model",
+            cause="model",
+        ) from error
+    if own == TEMPLATE and tokenizer.eos_token is None:
+        raise InvalidInput(
+            "the model's tokenizer has no chat template and no end-of-text token, so that no answer would end: set its "
+            "eos_token and save it, or take another model",
+            cause="model",
+        )
+    of_day = TODAY.sub(lambda call: repr(DAY.strftime(call["format"])), own)
 
     def write(turns: Turns) -> str:
-        text: str = tokenizer.apply_chat_template(
-            turns, chat_template=of_day, tokenize=False, date_string=f"{DAY:%d %b %Y}", **options
-        )
+        try:
+            text: str = tokenizer.apply_chat_template(
+                turns, chat_template=of_day, tokenize=False, date_string=f"{DAY:%d %b %Y}", **options
+            )
+        except (TemplateError, ValueError, TypeError) as error:
+            said = " ".join(str(error).split())[:300]
+            raise InvalidInput(
+                f"the model's chat template refuses the conversation: {said}; change these rows, or take a model with "
+                "another template",
+                cause="data",
+            ) from error
         return text
 
     return write
 
 
-def written(turns: Turns, tokenizer: Any) -> tuple[str, list[tuple[int, int]]]:
+def _all_written(rows: pa.RecordBatch, asked: Write, until: Write) -> list[Written]:
+    """Raises InvalidInput as ``written``, with the rows."""
+    made: list[Written] = []
+    refused: dict[tuple[str, Cause], list[int]] = {}
+    for row_id, *turns in zip(*(rows[name].to_pylist() for name in ("row_id", "roles", "contents")), strict=True):
+        try:
+            made.append(written([{"role": r, "content": c} for r, c in zip(*turns, strict=True)], asked, until))
+        except InvalidInput as error:
+            refused.setdefault((str(error), error.cause), []).append(row_id)
+    if refused:
+        faults = [f"{counted(len(of), 'conversation')} {in_rows(of)}: {said}" for (said, _), of in refused.items()]
+        raise InvalidInput(faults, cause=next(iter(refused))[1])
+    return made
+
+
+def written(turns: Turns, asked: Write, until: Write) -> Written:
     """A conversation as text, and where in it each answer begins and ends, with what the template ends it with.
+
+    ``asked``, ``until``: write its beginning, with what the model is then asked with, and without.
 
     Raises:
         InvalidInput: (cause "model") the text of a part is not the beginning of the whole.
     """
-    before, until = template(tokenizer, add_generation_prompt=True), template(tokenizer)
-    text = until(turns)
-    answers = []
+    text, answers = until(turns), []
     for number, turn in enumerate(turns):
         if turn["role"] != ASSISTANT:
             continue
-        asked, answered = before(turns[:number]), until(turns[: number + 1])
-        if not (text.startswith(answered) and answered.startswith(asked)):
-            raise InvalidInput(
-                "the model's chat template writes the beginning of a conversation in another way once it goes on, so "
-                f"that what the model is asked would not be what it is trained on: message {number + 1} of "
-                f"{len(turns)}, which begins {turn['content'][:40]!r}; give conversations of one question and one "
-                "answer, or a model with another template",
-                cause="model",
-            )
-        answers.append((len(asked), len(answered)))
+        before = asked(turns[:number])
+        after = until(turns[: number + 1]) if number + 1 < len(turns) else text
+        if not (text.startswith(after) and after.startswith(before)):
+            raise InvalidInput(_other_beginning(turns[:number], before, after, until), cause="model")
+        answers.append((len(before), len(after)))
     return text, answers
+
+
+def _other_beginning(turns: Turns, before: str, after: str, until: Write) -> str:
+    begun = until(turns)
+    if before.startswith(begun) and after.startswith(begun) and not after.startswith(before):
+        return (
+            f"the model's chat template writes {before.removeprefix(begun)[:40]!r} where the model is asked, and "
+            "something else before an answer that is given, so that the model would not be asked as it was trained; "
+            "take a model with another template"
+        )
+    return (
+        "the model's chat template writes the beginning of a conversation in another way once it goes on, so that what "
+        f"the model is asked would not be what it is trained on, at message {len(turns) + 1}; give conversations of "
+        "one question and one answer, or take a model with another template"
+    )
 
 
 def _labels(ids: list[int], offsets: list[tuple[int, int]], answers: list[tuple[int, int]]) -> list[int]:
@@ -118,16 +173,19 @@ def _labels(ids: list[int], offsets: list[tuple[int, int]], answers: list[tuple[
 
 
 def _refuse_unlabelled(rows: Dataset, max_length: int) -> None:
-    """The first token of a row is predicted of nothing, so its label counts for nothing."""
-    table = rows.data.table
-    labels = pc.list_slice(table["labels"], 1).combine_chunks()
-    row_of = pc.list_parent_indices(labels).to_numpy(zero_copy_only=False)
-    has = np.unique(row_of[pc.list_flatten(labels).to_numpy(zero_copy_only=False) != NO_LABEL])
-    without = np.setdiff1d(np.arange(len(rows)), has)
-    if len(without):
-        where = in_rows(np.sort(table["row_id"].to_numpy()[without]))
+    """The first token of a row is predicted of nothing, so its label counts for nothing.
+
+    Batch by batch: as one array the labels of a large data set fill the memory, and on every rank.
+    """
+    without: list[int] = []
+    for batch in rows.data.table.select(["labels", "row_id"]).to_batches(max_chunksize=BATCH):
+        labels = pc.list_slice(batch["labels"], 1)
+        row_of = pc.list_parent_indices(labels).to_numpy(zero_copy_only=False)
+        has = row_of[pc.list_flatten(labels).to_numpy(zero_copy_only=False) != NO_LABEL]
+        without += np.delete(batch["row_id"].to_numpy(zero_copy_only=False), has).tolist()
+    if without:
         raise InvalidInput(
             f"max_length={max_length}: {counted(len(without), 'conversation')} without any token of an answer within "
-            f"it, {where}; give a larger max_length, or remove these rows",
+            f"it, {in_rows(sorted(without))}; give a larger max_length, or remove these rows",
             cause="data",
         )

@@ -99,7 +99,7 @@ def _prompted(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, lis
     texts = pa.array(np.arange(2 * len(answers)).reshape(2, -1).T.ravel())  # question, answer, question, answer
     contents = pa.concat_arrays([asked, answers]).take(texts)
     roles = pa.array([USER, ASSISTANT] * len(answers), pa.large_string())
-    return _table(roles, contents, np.arange(len(answers) + 1) * 2), faults, []
+    return _table(roles, contents, np.arange(len(answers) + 1) * 2), faults, notes
 
 
 def _conversations(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, list[str], list[str]]:
@@ -136,12 +136,15 @@ def _message_faults(name: str, part: str, roles: pa.Array, contents: pa.Array, b
     blank = rows(pc.and_(is_answer, pc.fill_null(pc.equal(pc.utf8_trim_whitespace(contents), ""), True)))
     null = rows(pc.and_(pc.invert(is_answer), pc.is_null(contents)))
     without = np.setdiff1d(np.arange(len(bounds) - 1), rows(is_answer))
+    filled = np.flatnonzero(np.diff(bounds))
+    unasked = filled[is_answer.take(pa.array(bounds[filled])).fill_null(False).to_numpy(zero_copy_only=False)]
     others = listed(sorted({str(of) for of in pc.unique(roles).to_pylist()} - set(ROLES)), show=repr)
     found = {
         f"a role other than {', '.join(ROLES)} ({others}); rename it, or remove these rows": unknown,
         "an answer that is empty or null; there is nothing to learn from it: remove it": blank,
         "a message whose content is null; write a text": null,
         f"no message of the role {ASSISTANT!r}; there is nothing to learn from them: remove them": without,
+        f"a first message of the role {ASSISTANT!r}; put before it what it answers, or remove it": unasked,
     }
     return [
         f"column {name!r}: {counted(len(where_found), 'row')} of the {part} rows with {what.partition(';')[0]}, "

@@ -10,7 +10,9 @@ from safetensors.torch import save_file, save_model
 from torch import nn
 
 from train_func.errors import InvalidInput
+from train_func.records import RunRecord
 from train_func.result import name_fault
+from train_func.worker.training import adapter_files
 
 WEIGHTS = "model.safetensors"
 ALLOWED = (
@@ -19,14 +21,14 @@ ALLOWED = (
 )
 
 
-def writer(what: object) -> tuple[Callable[[Path], None], bool]:
+def writer(what: object, record: RunRecord) -> tuple[Callable[[Path], None], bool]:
     """What writes ``what`` into a folder, and whether that is a whole model.
 
     Raises:
         InvalidInput: (cause "code") it cannot be published, or a file of it is not there.
     """
     if isinstance(what, nn.Module):
-        return _of_module(bare(what)), True
+        return _of_module(bare(what), record), True
     if isinstance(what, Mapping):
         tensors = _tensors(what)
         return (lambda folder: save_file(tensors, folder / WEIGHTS)), True
@@ -54,9 +56,9 @@ def bare(module: nn.Module) -> nn.Module:
         module = inner
 
 
-def _of_module(module: nn.Module) -> Callable[[Path], None]:
-    if callable(save := getattr(module, "save_pretrained", None)):  # transformers, peft: with their configuration
-        return lambda folder: _save(save, folder)
+def _of_module(module: nn.Module, record: RunRecord) -> Callable[[Path], None]:
+    if callable(getattr(module, "save_pretrained", None)):  # transformers, peft: with their configuration
+        return lambda folder: adapter_files.save(module, folder, record)
 
     def write(folder: Path) -> None:
         save_model(module, str(folder / WEIGHTS))  # shared tensors are stored once

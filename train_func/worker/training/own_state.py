@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from train_func.errors import InvalidInput
 from train_func.worker.training import world
+from train_func.worker.training.adapted import base_sha256, has_adapters, load_own_weights, own_weights
 from train_func.worker.training.audit import check_same_plan
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored, Trainings
 from train_func.worker.training.plan import STEPS, PlanFacts
@@ -37,17 +38,25 @@ class OwnState:
                 "session.checkpoint was given no optimizer: after a restart it begins anew, and the result may differ; "
                 "give it beside the model, as in session.checkpoint(model, optimizer)"
             )
-        self._checkpointing: Checkpointing = trainings.begin({"objects": _made_of(self._objects)})
+        self._bases = {name: _base(of) for name, of in self._objects.items() if isinstance(of, nn.Module)}
+        """Names of the weights that every attempt loads and none trains, below adapters."""
+        self._checkpointing: Checkpointing = trainings.begin(_made_of(self._objects))
         self._restored: Restored | None = self._checkpointing.restore(device)
         if self._restored:
             for name, of in self._objects.items():
-                load = partial(load_optimizer, of) if isinstance(of, torch.optim.Optimizer) else of.load_state_dict
-                load(self._restored.training["objects"][name])
+                _load(of, self._restored.training["objects"][name])
 
     @property
     def models(self) -> list[nn.Module]:
         """Those among its objects."""
         return [of for of in self._objects.values() if isinstance(of, nn.Module)]
+
+    def _state(self, name: str, of: Any) -> Any:
+        state = of.state_dict()
+        if not self._bases.get(name):
+            return state
+        left_out = self._bases[name] & _base(of)  # a loop may begin to train what was frozen, or end to train a layer
+        return {own: value for own, value in state.items() if own not in left_out}
 
     def _check(self) -> None:
         wrong = {name: of for name, of in self._objects.items() if not _has_state(of)}
@@ -82,7 +91,7 @@ class OwnState:
         """Between two steps, ``step`` of them done: saves and stops, where that was voted for."""
 
         def parts() -> Parts:
-            objects = {name: of.state_dict() for name, of in self._objects.items()}
+            objects = {name: self._state(name, of) for name, of in self._objects.items()}
             training = {"objects": objects, "plan": self._plan}
             rank = {"used": kept_row_ids([*used]), "random": random_state()}
             # Nothing counts as lasting: a loop may change its weights at any moment, also by their .data.
@@ -109,11 +118,26 @@ def _is_ddp(of: Any) -> bool:
     return isinstance(of, DistributedDataParallel)
 
 
+def _base(model: nn.Module) -> frozenset[str]:
+    return frozenset(model.state_dict()) - own_weights(model).keys() if has_adapters(model) else frozenset()
+
+
+def _load(of: Any, state: Any) -> None:
+    if isinstance(of, torch.optim.Optimizer):
+        load_optimizer(of, state)
+    elif isinstance(of, nn.Module):
+        load_own_weights(of, state)
+    else:
+        of.load_state_dict(state)
+
+
 def _made_of(objects: Mapping[str, Any]) -> dict[str, Any]:
     """What two loops have in common of which one can go on from the other's checkpoint."""
-    return {
+    made = {
         name: [[own, str(of.dtype), list(of.shape)] for own, of in held.named_parameters()]
         if isinstance(held, nn.Module)
         else type(held).__name__
         for name, held in objects.items()
     }
+    bases = {name: base_sha256(of) for name, of in objects.items() if isinstance(of, nn.Module) and has_adapters(of)}
+    return {"objects": made, **({"bases": bases} if bases else {})}

@@ -21,7 +21,7 @@ from train_func.storage import Store
 from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.pod import reporting
 from train_func.worker.pod.publish import take_source
-from train_func.worker.training import best, evaluation, world
+from train_func.worker.training import adapter_files, best, evaluation, world
 from train_func.worker.training.audit import Coverage
 from train_func.worker.training.baseline import below_baseline
 from train_func.worker.training.metric_values import to_json
@@ -39,13 +39,15 @@ NOT_EVALUATED = (
 )
 
 
-def write_publication(folder: Path, trainer: transformers.Trainer, tokenizer: Any, use: Mapping[str, str]) -> list[str]:
+def write_publication(
+    folder: Path, trainer: transformers.Trainer, tokenizer: Any, record: RunRecord, use: Mapping[str, str]
+) -> list[str]:
     """Writes model and tokenizer; returns notes on what there was not.
 
     ``use``: the files of the task, by name, that say how the model is used. Raises OSError when the disk is full.
     """
     with without_progress_bars():
-        trainer.accelerator.unwrap_model(trainer.model).save_pretrained(folder)
+        adapter_files.save(trainer.accelerator.unwrap_model(trainer.model), folder, record)
     (folder / CARD).unlink(missing_ok=True)  # a form that peft and the Hub's mixin write; the card has what it asks for
     notes = []
     if tokenizer is None:
@@ -66,13 +68,14 @@ def rehearse(
     """Writes it all once before the first step, and removes it: what cannot be published is known before hours of work.
 
     Raises:
-        InvalidInput: (cause "code") when the model or its tokenizer cannot be saved; StorageFailed when the source
-            cannot be read, OSError when the disk is full.
+        InvalidInput: (cause "code") when the model or its tokenizer cannot be saved, or not all that is trained;
+            StorageFailed when the source cannot be read, OSError when the disk is full.
     """
     try:
         folder.mkdir(parents=True)
+        adapter_files.check_all_published(trainer.accelerator.unwrap_model(trainer.model))
         return [
-            *write_publication(folder, trainer, tokenizer, use),
+            *write_publication(folder, trainer, tokenizer, record, use),
             *take_source(store, record, folder),
         ]
     except (TrainFuncError, OSError):

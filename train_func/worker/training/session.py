@@ -269,7 +269,7 @@ class Session:
         if isinstance(what, transformers.Trainer):
             self._trainers.publish(what)
         elif self.rank == 0:
-            self._publishing.add(*own_files.writer(what), self._loading.card_part())
+            self._publishing.add(*own_files.writer(what, self.record), self._loading.card_part())
         if self.world_size > 1 and (found := sketch(what)):
             sessions.here.weights = found
         if self.rank == 0 and metrics:

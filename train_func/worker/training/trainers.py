@@ -94,7 +94,8 @@ class Trainers:
 
         def keep() -> None:
             tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
-            write = partial(publication.write_publication, trainer=trainer, tokenizer=tokenizer, use=use)
+            given = {"trainer": trainer, "tokenizer": tokenizer, "record": self._record, "use": use}
+            write = partial(publication.write_publication, **given)
             can_go_on = isinstance(trainer, Trainer) and trainer.is_end_saved and not self._is_last
             told, card = {**begun, "note": publication.INTERRUPTED}, self._loading.card_part()
             self._publishing.keep(write, told, card, is_final=not can_go_on)
