@@ -24,7 +24,7 @@ from train_func.storage import find, open_store
 MODEL = ModelKeys("reviews").model
 
 
-def put_model(store, lr, *, accuracy=0.5, held_out="h", generation=1):
+def put_model(store, lr, *, accuracy=0.5, held_out="h", generation=1, score=0.5):
     """A run that has published two files, of which one names the learning rate."""
     run = Run(parameters={"lr": lr})
     record = replace(put_run(store, run, generation=generation), held_out_sha256=held_out)
@@ -37,7 +37,7 @@ def put_model(store, lr, *, accuracy=0.5, held_out="h", generation=1):
             path.write_bytes(data)
             sums[name] = (len(data), store.upload(f"{folder}/{name}", path))
             store.upload(f"{record.keys.model}/{name}", path)
-    result = Result.write(1, generation, {"metrics": {"accuracy": accuracy, "eval_loss": accuracy}}, sums)
+    result = Result.write(1, generation, {"metrics": {"accuracy": accuracy, "eval_loss": accuracy, "lossless_share": score}}, sums)
     store.put(record.keys.result, result)
     store.put(f"{record.keys.model}/SHA256SUMS", write_sums(Result.read(result, "").sums))
     store.put(f"{record.keys.model}/manifest.json", result)
@@ -113,6 +113,31 @@ def test_only_a_better_model_is_promoted_where_that_is_asked_for(store, metric, 
     after = put_model(store, 0.2, accuracy=now)
     assert promote(store, after, "reviews", **asked)[0] is is_better
     assert in_place(store, "reviews").run == (after if is_better else before).name
+
+
+@pytest.mark.parametrize("names_given", [[], ["--greater-is-better"], ["--lower-is-better"]])
+def test_a_metric_whose_direction_its_name_does_not_tell_is_refused_until_it_is_given(store, names_given):
+    before, after = put_model(store, 0.1, score=0.1), put_model(store, 0.2, score=0.9)
+    command = ["--better-in", "lossless_share", *names_given]
+    ended = {main(["promote", before.name, "reviews", *command]), main(["promote", after.name, "reviews", *command])}
+    if not names_given:
+        assert 0 not in ended
+        assert in_place(store, "reviews") is None
+        assert promote(store, before, "reviews")[0]  # no direction is needed where nothing is compared
+    else:
+        assert in_place(store, "reviews").run == (after if "--greater-is-better" in names_given else before).name
+
+
+@pytest.mark.parametrize(
+    ("lacking", "cause"), [({"better_in": "acuracy", "greater_is_better": True}, "input"), ({"held_out": ""}, "data")]
+)
+def test_what_later_models_could_not_be_compared_with_is_not_promoted_as_the_first_one(store, lacking, cause):
+    record = put_model(store, 0.1, held_out=lacking.pop("held_out", "h"))
+    with pytest.raises(InvalidInput) as refused:
+        promote(store, record, "reviews", **{"better_in": "accuracy", **lacking})
+    assert refused.value.cause == cause
+    assert in_place(store, "reviews") is None
+    assert promote(store, record, "reviews")[0]
 
 
 @pytest.mark.parametrize("held_out", ["other", ""])

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
+from train_func.client.comparison import Comparison, Measured
 from train_func.client.stored_run import published_result
 from train_func.counted import listed
 from train_func.errors import InvalidInput, StorageFailed
@@ -27,7 +28,6 @@ FORMAT = 1
 MOST_EARLIER = 100  # that are remembered
 TRIES = 10  # to swap, while other clients do
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_LOWER = re.compile(r"loss|mse|mae|rmse|error|perplexity")  # in the name of a metric that is better where it is lower
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,10 @@ class InPlace:
     @property
     def keys(self) -> ModelKeys:
         return ModelKeys(self.name)
+
+    @property
+    def measured(self) -> Measured:
+        return Measured(self.run, self.metrics, self.held_out_sha256)
 
     def to_json(self) -> bytes:
         """The content of the file."""
@@ -102,13 +106,16 @@ def promote(
         record: of the run, which has published a model.
         name: small letters, digits and hyphens.
         better_in: only where the run is better in this metric than the one in place, on the same held-out rows.
-        greater_is_better: of that metric; None: unless it is called a loss or an error.
+        greater_is_better: of that metric; None: as its name tells.
 
     Raises:
-        InvalidInput: no such name, metric or model, or the two were measured on different rows; nothing was changed.
+        InvalidInput: no such name, metric or model, the name of the metric tells no direction, or what is promoted, or
+            the two, cannot be compared; nothing was changed.
         StorageFailed: reason "conflict" when another client has put another model in place meanwhile; or the store's.
     """
-    result = _published(store, record, name)
+    check_name(name)
+    comparison = Comparison.by(better_in, greater_is_better) if better_in is not None else None
+    result = _published(store, record)
     key = ModelKeys(name).in_place
     for _ in range(TRIES):
         newest, version = _newest(store, name)
@@ -116,11 +123,7 @@ def promote(
         if before and (before.run, before.generation) == (record.name, record.generation):
             complete(store, name)
             return True, f"its model was in place as {name!r} already"
-        if (
-            before
-            and better_in is not None
-            and (why := _no_better(record, result, before, better_in, greater_is_better))
-        ):
+        if comparison and (why := _no_better(comparison, Measured.of(record, result), before)):
             return False, why
         now = _following(newest, record, result, name)
         try:
@@ -219,12 +222,16 @@ def _overtaken(record: str, again: str) -> StorageFailed:
     )
 
 
-def _published(store: Store, record: RunRecord, name: str) -> Result:
+def check_name(name: str) -> None:
+    """Raises InvalidInput where no model can be put in place under that name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or NAME.fullmatch(name):
         raise InvalidInput(
             f"promote({brief(name)}): at most 63 small letters, digits and hyphens are expected, such as 'reviews', "
             "and not the name of a run"
         )
+
+
+def _published(store: Store, record: RunRecord) -> Result:
     result = published_result(store, record)
     if result is None or not result.files:
         raise InvalidInput(
@@ -235,14 +242,15 @@ def _published(store: Store, record: RunRecord, name: str) -> Result:
 
 
 def _following(before: InPlace | None, record: RunRecord, result: Result, name: str) -> InPlace:
+    new = Measured.of(record, result)
     return InPlace(
         name=name,
         number=before.number + 1 if before else 1,
         run=record.name,
         generation=record.generation,
         attempt=result.attempt,
-        metrics=_numbers(result),
-        held_out_sha256=record.held_out_sha256,
+        metrics=new.metrics,
+        held_out_sha256=new.held_out_sha256,
         promoted=_now(),
         earlier=_earlier(before) if before else (),
     )
@@ -257,34 +265,14 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _numbers(result: Result) -> dict[str, float]:
-    """Its metrics and, over them, the numbers that the function returned."""
-    found = {**result.metrics, **result.returned}
-    return {name: of for name, of in found.items() if isinstance(of, (int, float)) and not isinstance(of, bool)}
-
-
-def _no_better(record: RunRecord, result: Result, before: InPlace, metric: str, greater_is_better: bool | None) -> str:
+def _no_better(comparison: Comparison, new: Measured, before: InPlace | None) -> str:
     """Why the model of ``before`` stays; empty where the new one is better. Raises InvalidInput."""
-    now, was = _numbers(result), before.metrics
-    if missing := [
-        f"{run} has {listed(sorted(of)) or 'none'}"
-        for run, of in ((record.name, now), (before.run, was))
-        if metric not in of
-    ]:
-        raise InvalidInput(f"better_in={metric!r}: a metric of both runs is expected; {'; '.join(missing)}")
-    if not record.held_out_sha256 or record.held_out_sha256 != before.held_out_sha256:
-        known = (
-            "were measured on different held-out rows"
-            if record.held_out_sha256 and before.held_out_sha256
-            else ("cannot be compared: of one of them nothing tells which rows were held out")
-        )
-        raise InvalidInput(
-            f"better_in={metric!r}: {record.name} and {before.run}, which is in place as {before.name!r}, {known}. "
-            "Hold the same rows out in both, with held_out=... of a file, or promote without better_in",
-            cause="data",
-        )
-    greater = not _LOWER.search(metric) if greater_is_better is None else greater_is_better
-    new, old = now[metric], was[metric]
-    if new > old if greater else new < old:
+    if before is None:
+        comparison.check(new)  # those to come are compared with it
         return ""
-    return f"{metric} {new:.4g} is no better than {old:.4g} of {before.run}, which stays in place as {before.name!r}"
+    old, metric = before.measured, comparison.metric
+    comparison.check(new, old, before.name)
+    if comparison.is_better(new, old):
+        return ""
+    now, was = new.metrics[metric], old.metrics[metric]
+    return f"{metric} {now:.4g} is no better than {was:.4g} of {before.run}, which stays in place as {before.name!r}"

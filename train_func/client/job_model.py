@@ -81,10 +81,11 @@ class JobModel:
             name: small letters, digits and hyphens, such as ``"reviews"``.
             better_in: promote only where the run is better in this metric than the one in place, on the same held-out
                 rows.
-            greater_is_better: of that metric; by default unless it is called a loss or an error.
+            greater_is_better: of that metric; by default as its name tells, such as that of an accuracy or a loss.
 
         Raises:
-            InvalidInput: no model is published, or the two cannot be compared; nothing was changed.
+            InvalidInput: no model is published, the name of the metric tells no direction, or the run cannot be
+                compared, also where nothing is in place yet; nothing was changed.
             StorageFailed: reason "conflict" when another client was quicker; or the store's own failure.
         """
         is_in_place, why = promote(
