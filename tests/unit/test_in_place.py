@@ -37,7 +37,9 @@ def put_model(store, lr, *, accuracy=0.5, held_out="h", generation=1, score=0.5)
             path.write_bytes(data)
             sums[name] = (len(data), store.upload(f"{folder}/{name}", path))
             store.upload(f"{record.keys.model}/{name}", path)
-    result = Result.write(1, generation, {"metrics": {"accuracy": accuracy, "eval_loss": accuracy, "lossless_share": score}}, sums)
+    result = Result.write(
+        1, generation, {"metrics": {"accuracy": accuracy, "eval_loss": accuracy, "lossless_share": score}}, sums
+    )
     store.put(record.keys.result, result)
     store.put(f"{record.keys.model}/SHA256SUMS", write_sums(Result.read(result, "").sums))
     store.put(f"{record.keys.model}/manifest.json", result)

@@ -82,9 +82,16 @@ def test_each_step_runs_in_the_image_and_installs_nothing(spec):
 
 def test_no_step_is_answered_from_a_cache_and_the_training_is_tried_again(spec):
     tasks = spec["root"]["dag"]["tasks"]
-    assert [name for name in STEPS if tasks[name]["cachingOptions"].get("enableCache")] == []
+    assert [name for name, task in tasks.items() if task["cachingOptions"].get("enableCache")] == []
     assert [name for name in STEPS if "retryPolicy" in tasks[name]] == ["train"]
     assert {"train", "evaluate"} <= set(tasks["promote"]["dependentTasks"])
+
+
+def test_what_the_run_is_promoted_by_is_checked_before_it_is_trained(spec):
+    tasks = spec["root"]["dag"]["tasks"]
+    given = {"promote_as", "better_in", "greater_is_better"}
+    for step in ("prepare", "promote"):
+        assert given <= set(tasks[step]["inputs"]["parameters"])
 
 
 def test_the_steps_find_the_store_and_have_its_keys_by_reference_alone(compiled):

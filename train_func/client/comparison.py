@@ -12,17 +12,15 @@ from train_func.result import Result
 from train_func.validity import brief
 
 # Words in the name of a metric; a name with words of both kinds, or of none, tells no direction.
-_LOWER = frozenset(
-    "loss logloss entropy crossentropy error err mse rmse mae mape smape msle rmsle perplexity ppl nll wer cer ter "
-    "brier bpb bpc ece fid".split()
+_LOWER = re.compile(
+    r"(log)?loss|(cross)?entropy|err(or)?|r?mse|s?mae|s?mape|r?msle|perplexity|ppl|nll|[wct]er|brier|bp[bc]|ece|fid"
 )
-_GREATER = frozenset(
-    "accuracy acc f1 f1score fbeta precision recall sensitivity specificity auc auroc auprc r2 bleu sacrebleu rouge "
-    "rouge1 rouge2 rougel rougelsum meteor chrf correlation pearson pearsonr spearman spearmanr matthews mcc kappa "
-    "iou dice ndcg mrr".split()
+_GREATER = re.compile(
+    r"acc(uracy)?|f1(score)?|fbeta|precision|recall|sensitivity|specificity|auc|auroc|auprc|r2|(sacre)?bleu"
+    r"|rouge(1|2|l|lsum)?|meteor|chrf|correlation|pearsonr?|spearmanr?|matthews|mcc|kappa|iou|dice|ndcg|mrr"
 )
 _PHRASES = {"exact_match": True, "bits_per": False}  # words that tell something only together; True: greater is better
-_NEGATED = frozenset(("neg", "negative", "negated"))  # scikit-learn's neg_log_loss is better where it is greater
+_NEGATED = {"neg", "negative", "negated"}  # scikit-learn's neg_log_loss is better where it is greater
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class Comparison:
             else "were measured on different held-out rows"
         )
         raise InvalidInput(
-            f"better_in={self.metric!r}: {are_compared} {why}. Hold the same rows out in all runs, with held_out=... of "
+            f"better_in={self.metric!r}: {are_compared} {why}. Hold the same rows out in both, with held_out=... of "
             "a file in their task, or promote without better_in",
             cause="data",
         )
@@ -92,8 +90,8 @@ class Comparison:
 def direction(metric: str) -> bool | None:
     """Whether a greater value of a metric of that name is better; None where the name does not tell."""
     words = [word for word in re.split(r"[^a-z0-9]+", str(metric).lower()) if word]
-    name, found = "_".join(words), set(words)
+    name = "_".join(words)
     told = {greater for phrase, greater in _PHRASES.items() if phrase in name}
-    told |= {True} if found & _GREATER else set()
-    told |= {False} if found & _LOWER else set()
-    return told.pop() if len(told) == 1 and not found & _NEGATED else None
+    told |= {True} if any(map(_GREATER.fullmatch, words)) else set()
+    told |= {False} if any(map(_LOWER.fullmatch, words)) else set()
+    return told.pop() if len(told) == 1 and _NEGATED.isdisjoint(words) else None

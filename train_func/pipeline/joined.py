@@ -35,6 +35,7 @@ def joined(dress: Dress = _as_it_is) -> Any:
         better_in: str = "accuracy",
         where: str = "Cluster",
         options: str = "{}",
+        greater_is_better: str = "",
     ) -> Outcome:
         """Trains a function by a job, and puts its model in place where it is better than the one there.
 
@@ -45,27 +46,31 @@ def joined(dress: Dress = _as_it_is) -> Any:
             better_in: the metric that is compared; empty: put it in place in any case.
             where: the backend of the job, Cluster or Local.
             options: of that backend, as JSON.
+            greater_is_better: of that metric, "true" or "false"; empty: as its name tells.
 
         Returns:
             name: of the run.
             in_place: whether its model is in place now.
         """
         on = {"where": where, "options": options}
-        prepared = dress(components.prepare(run=run, **on))
-        trained = dress(components.train(run=prepared.outputs["run"], source=source, **on))
+        by = {"promote_as": promote_as, "better_in": better_in, "greater_is_better": greater_is_better}
+        prepared = dress(components.prepare(run=run, **on, **by))
+        given, began = prepared.outputs["run"], prepared.outputs["began"]
+        trained = dress(components.train(run=given, source=source, began=began, **on))
         trained.set_retry(num_retries=RETRIES)
         name = trained.outputs["name"]
-        evaluated = dress(components.evaluate(name=name, **on))
-        promoted = dress(components.promote(name=name, promote_as=promote_as, better_in=better_in, **on))
+        of_run = {"name": name, "generation": trained.outputs["generation"]}
+        evaluated = dress(components.evaluate(**of_run, **on))
+        promoted = dress(components.promote(**of_run, **by, **on))
         promoted.after(evaluated)
-        for task in (prepared, trained, evaluated, promoted):
-            task.set_caching_options(False)  # what is done already the store tells, and it may have changed
         # The server takes an artefact of a step for a file in its own bucket; what lies elsewhere is imported.
-        dsl.importer(
+        imported = dsl.importer(
             artifact_uri=trained.outputs["address"],
             artifact_class=dsl.Model,
             metadata={"run": name, "manifest_sha256": trained.outputs["manifest_sha256"]},
         ).set_display_name("model")
+        for task in (prepared, trained, evaluated, promoted, imported):
+            task.set_caching_options(False)  # what is done already the store tells, and it may have changed
         return Outcome(name, promoted.output)
 
     return dsl.pipeline(train_and_promote)
