@@ -17,6 +17,7 @@ from train_func.client import in_place as places
 from train_func.client.cli import main
 from train_func.client.fetch import fetch
 from train_func.client.in_place import in_place, names_of, promote
+from train_func.client.remove import Removal
 from train_func.layout import ModelKeys, RunKeys
 from train_func.result import Result, write_sums
 from train_func.storage import find, open_store
@@ -85,6 +86,17 @@ def test_what_is_in_place_already_is_not_counted_again_and_its_copy_is_made_whol
     assert promote(store, record, "reviews")[0]
     assert in_place(store, "reviews").number == 1
     assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.1 1"
+
+
+@pytest.mark.parametrize("left", ["model.safetensors", "only-0.1"])
+def test_what_a_client_that_died_in_a_race_has_left_is_cleared_by_the_next_promotion(store, tmp_path, left):
+    first, second = put_model(store, 0.1), put_model(store, 0.2)
+    for record in (first, second):
+        promote(store, record, "reviews")
+    store.put(f"{MODEL}/{left}", store.get(f"{first.keys.model}/{left}").data)  # as long as that of the other
+    promote(store, second, "reviews")
+    assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.2 1"
+    assert f"{MODEL}/only-0.1" not in {entry.key for entry in store.list(MODEL)}
 
 
 def test_a_new_generation_of_the_run_is_in_place_only_when_it_is_promoted(store):
@@ -267,6 +279,72 @@ def test_a_name_that_cannot_be_read_hides_no_run(store, capsys):
     store.put(ModelKeys("reviews").in_place, b"{")
     assert record.name in set(runs()["name"])
     assert "in-place.json" in capsys.readouterr().out
+
+
+def test_a_damaged_record_keeps_runs_from_removal_until_a_model_is_put_in_place_again(store):
+    first, second = put_model(store, 0.1), put_model(store, 0.2)
+    store.put(ModelKeys("reviews").in_place, b'{"format": 1, "name"')
+    for refused in (
+        lambda: remove(first.name),
+        lambda: places.withdraw(store, "reviews"),
+        lambda: promote(store, second, "reviews", better_in="accuracy"),
+    ):
+        with pytest.raises(StorageFailed) as failure:
+            refused()
+        assert failure.value.reason == "damaged"
+    assert promote(store, second, "reviews")[0]
+    assert weights(attach("reviews").fetch()) == "weights 0.2 1"
+    remove(first.name)
+
+
+def test_a_record_of_another_format_is_not_replaced(store):
+    store.put(ModelKeys("reviews").in_place, b'{"format": 2}')
+    with pytest.raises(StorageFailed):
+        promote(store, put_model(store, 0.1), "reviews")
+    assert store.get(ModelKeys("reviews").in_place).data == b'{"format": 2}'
+
+
+@pytest.mark.parametrize("before", [None, "in place"])
+def test_a_run_that_is_removed_while_it_is_promoted_leaves_in_place_what_was(store, tmp_path, before):
+    first, second = put_model(store, 0.1), put_model(store, 0.2)
+    if before:
+        promote(store, first, "reviews")
+
+    class Overtaken(type(store)):
+        def put(self, key, data, **condition):
+            if second.name in {name.rstrip("/") for name in self.names("")}:
+                remove(second.name)
+            return super().put(key, data, **condition)
+
+    store.__class__ = Overtaken
+    with pytest.raises(InvalidInput):
+        promote(store, second, "reviews")
+    held = in_place(store, "reviews")
+    assert held is None if before is None else held.run == first.name
+    if before:
+        assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.1 1"
+    promote(store, first, "reviews")
+    assert weights(attach("reviews").fetch()) == "weights 0.1 1"
+
+
+def test_a_run_that_is_promoted_while_it_is_removed_keeps_its_model(store):
+    record = put_model(store, 0.1)
+    removal = Removal.of(record.name, Local())
+
+    class Overtaken(type(store)):
+        def delete(self, key):
+            if key == record.keys.result:
+                promote(open_store(self.address), record, "reviews")
+            super().delete(key)
+
+    removal.store.__class__ = Overtaken
+    with pytest.raises(InvalidInput):
+        removal.carry_out()
+    removal.store.__class__ = type(store)
+    assert weights(attach("reviews").fetch()) == "weights 0.1 1"
+    withdraw("reviews")
+    remove(record.name)
+    assert record.name not in {name.rstrip("/") for name in store.names("")}
 
 
 def test_a_record_of_another_format_is_refused_by_its_name(store):

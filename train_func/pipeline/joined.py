@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 
 from kfp import compiler, dsl
 
 from train_func.client.cluster.cluster import Cluster
 from train_func.client.placement import SecretKey
 from train_func.pipeline import components
+from train_func.storage import scheme_of
 
 RETRIES = 2  # of the step that trains: it attaches to the job that is there
 Dress = Callable[[Any], Any]  # gives a task what its pod needs
@@ -82,7 +84,8 @@ train_and_promote = joined()
 def compile_pipeline(path: str | Path, *, on: Cluster | None = None) -> Path:
     """Writes the pipeline as YAML for a server of Kubeflow Pipelines; returns the file.
 
-    Image, namespace and store are those of ``on`` and of the environment here; the keys of the store and the Hub's
+    Image, namespace and store are those of ``on`` and of the environment here; an endpoint that is a Service of that
+    namespace is written with it, because the steps may run in another one. The keys of the store and the Hub's
     token are named by their Secrets, which have to be in the namespace of the steps.
 
     Args:
@@ -93,13 +96,25 @@ def compile_pipeline(path: str | Path, *, on: Cluster | None = None) -> Path:
         InvalidInput: no image or no store is named, or an option cannot work.
     """
     cluster = Cluster() if on is None else on
-    variables = cluster.client_environment()
+    variables = reachable(cluster.client_environment())
 
     def dress(task: Any) -> Any:
         return with_variables(task.set_container_image(variables["TRAIN_FUNC_IMAGE"]), variables)
 
     compiler.Compiler().compile(joined(dress), str(path))
     return Path(path)
+
+
+def reachable(variables: Mapping[str, str | SecretKey]) -> dict[str, str | SecretKey]:
+    """The variables with the namespace of the jobs behind an endpoint whose host is the bare name of a Service."""
+    found, namespace = dict(variables), variables.get("TRAIN_FUNC_NAMESPACE")
+    for name in scheme_of(str(variables["TRAIN_FUNC_STORE"])).endpoint_variables if namespace else ():
+        parts = urlsplit(str(variables.get(name, "")))
+        host = parts.hostname or ""
+        if host and not {".", ":"} & set(host):
+            port = f":{parts.port}" if parts.port else ""
+            found[name] = urlunsplit(parts._replace(netloc=f"{host}.{namespace}{port}"))
+    return found
 
 
 def with_variables(task: Any, variables: Mapping[str, str | SecretKey]) -> Any:
