@@ -1,4 +1,4 @@
-"""The pipeline's train step on the operator: from this machine, and from a pod with the account and variables of a step.
+"""The pipeline's train step on the operator: from this machine, and from a pod with account and variables of a step.
 
 kfp's SubprocessRunner runs the step in that pod, where a server has a launcher: rights of the account, Secrets and
 variables are held, and not how a server hands on artefacts and parameters.
