@@ -76,8 +76,8 @@ class Comparison:
             else "were measured on different held-out rows"
         )
         raise InvalidInput(
-            f"better_in={self.metric!r}: {are_compared} {why}. Hold the same rows out in each run, with held_out=... of "
-            "a file in their task, or promote without better_in",
+            f"better_in={self.metric!r}: {are_compared} {why}. Hold the same rows out in each run, with held_out=... "
+            "of a file in their task, or promote without better_in",
             cause="data",
         )
 
