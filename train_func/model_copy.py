@@ -49,3 +49,23 @@ def copy_model(store: Store, source: str, target: str, manifest: bytes, of: str,
     reach("sums put")
     store.put(f"{target}/{MODEL_MANIFEST}", manifest)
     reach("manifest put")
+
+
+def is_copied(store: Store, target: str, manifest: bytes) -> bool:
+    """Whether ``target`` holds the model of this manifest and nothing else: a writer that died may have come after it.
+
+    Read are names, sizes and the recorded SHA-256, not the files. Raises StorageFailed.
+    """
+    published = Result.read(manifest, f"{target}/{MODEL_MANIFEST} in {store.address}")
+    there = {entry.key.removeprefix(f"{target}/"): entry.size for entry in store.list(f"{target}/")}
+    if {*there} != {*published.files, MODEL_MANIFEST, SUMS}:
+        return False
+    try:
+        return store.get(f"{target}/{MODEL_MANIFEST}").data == manifest and all(
+            there[name] == size and (not size or store.checksum(f"{target}/{name}") == published.files[name])
+            for name, size in published.sizes.items()
+        )
+    except StorageFailed as failure:
+        if failure.reason != "absent":  # another client copies at this moment
+            raise
+        return False

@@ -1,4 +1,8 @@
-"""The pipeline's train step on the operator: from this machine, and from a pod as a server of kfp starts it."""
+"""The pipeline's train step on the operator: from this machine, and from a pod with account and variables of a step.
+
+kfp's SubprocessRunner runs the step in that pod, where a server has a launcher: rights of the account, Secrets and
+variables are held, and not how a server hands on artefacts and parameters.
+"""
 
 import json
 from collections.abc import Iterator
@@ -56,8 +60,9 @@ def test_the_pipeline_trains_on_the_operator_and_promotes(namespace, jobs, tmp_p
     backend = Cluster(**SMALL)
     given = arguments(fine_tunes_and_scores, run, on=backend)
     assert run_of(given["run"]).task.dataset.startswith(f"{backend.store_address()}/")
+    by = {"better_in": "score", "greater_is_better": "true"}
     with steps_in(tmp_path / "kfp"):
-        done = train_and_promote(**given, promote_as="of-a-pipeline", better_in="score").outputs
+        done = train_and_promote(**given, promote_as="of-a-pipeline", **by).outputs
     job = submit(fine_tunes_and_scores, run, on=backend)
     jobs.append(job)
     assert done == {"name": job.name, "in_place": True}
@@ -66,7 +71,7 @@ def test_the_pipeline_trains_on_the_operator_and_promotes(namespace, jobs, tmp_p
     assert in_place(open_store(backend.store_address()), "of-a-pipeline") is None
 
 
-def as_a_server_starts_it(image: str, name: str, given: dict[str, str]) -> dict:
+def pod_of_a_step(image: str, name: str, given: dict[str, str]) -> dict:
     """A pod of the step with what ``compile_pipeline`` gives it: variables, and keys by reference."""
     wanted = pod(image, name, "python", "-c", STEP, json.dumps(given))
     spec = wanted["spec"]
@@ -90,7 +95,7 @@ def test_a_step_whose_pod_is_deleted_in_mid_train_attaches_to_its_job_in_another
     run = Run(workers=1, name="of-a-step", parameters={"seconds": 40})
     named = arguments(trains_for_a_while, run, on=Cluster(**SMALL))
     given = {name: named[name] for name in ("run", "source", "where", "options")}
-    here.apply(as_a_server_starts_it(image, "step-1", given))
+    here.apply(pod_of_a_step(image, "step-1", given))
 
     def running() -> list[dict]:
         found = notebook.json("get", "pytorchjobs", "--selector=train-func/run")["items"]
@@ -98,7 +103,7 @@ def test_a_step_whose_pod_is_deleted_in_mid_train_attaches_to_its_job_in_another
 
     (first,) = until(running, "the step submits its job", LIMIT_SECONDS, lambda: here("logs", "step-1"))
     here("delete", "pod", "step-1", "--grace-period=0", "--force")
-    said = said_by(here, as_a_server_starts_it(image, "step-2", given))
+    said = said_by(here, pod_of_a_step(image, "step-2", given))
     assert "; attached to it" in said
     ended = json.loads(said.partition("ended ")[2].splitlines()[0])
     job = attach(ended["name"], on=Cluster())

@@ -1,5 +1,6 @@
 """The pipeline on the twin: trains, evaluates, promotes what is better; a step that died attaches to its job."""
 
+import contextlib
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from kfp import dsl
 
-from tests.jobs.pipeline_functions import fine_tunes_and_scores, trains_until_told
+from tests.jobs.pipeline_functions import fails_each_time, fine_tunes_and_scores, trains_until_told
 from tests.kfp_local import folder_of, steps_in
 from tests.twin_jobs import processes, until
 from tests.unit.test_in_place import put_model
@@ -50,7 +51,7 @@ def test_a_better_model_takes_the_place_and_a_worse_one_does_not(steps, store, a
     for score in (0.4, 0.6):
         run = a_run(workers=1, parameters={"score": score})
         given = arguments(fine_tunes_and_scores, run, on=Local())
-        done = train_and_promote(**given, promote_as="reviews", better_in="score")
+        done = train_and_promote(**given, promote_as="reviews", better_in="score", greater_is_better="true")
         ended.append((done.outputs["in_place"], in_place(store, "reviews").metrics["score"]))
         assert submit(fine_tunes_and_scores, run, on=Local()).name == done.outputs["name"]
     assert ended == [(False, 0.5), (True, 0.6)]
@@ -85,6 +86,54 @@ def of_another_team(run: str, source: str) -> str:
     trained.set_retry(num_retries=1)
     trained.set_caching_options(False)
     return trained.outputs["name"]
+
+
+@dsl.pipeline
+def tried_twice_more(run: str, source: str) -> str:
+    prepared = prepare(run=run, where="Local")
+    trained = train(run=prepared.outputs["run"], source=source, where="Local", began=prepared.outputs["began"])
+    trained.set_retry(num_retries=2)
+    for task in (prepared, trained):
+        task.set_caching_options(False)
+    return trained.outputs["name"]
+
+
+def test_a_job_that_is_cancelled_while_its_pipeline_waits_is_not_started_again(steps, store, tmp_path, capfd):
+    files = {"started": str(tmp_path / "started"), "go_on": str(tmp_path / "go_on")}
+    given = arguments(trains_until_told, Run(parameters=files), on=Local())
+    ended = []
+
+    def whole():
+        try:
+            tried_twice_more(run=given["run"], source=given["source"])
+        except RuntimeError:
+            ended.append("failed")
+
+    thread = threading.Thread(target=whole)
+    thread.start()
+    try:
+        until(Path(files["started"]).exists, "the function runs")
+        (name,) = [of.removesuffix("/") for of in store.names("") if of.startswith("trains-until-")]
+        attach(name).cancel()
+        thread.join(120)
+    finally:
+        Path(files["go_on"]).touch()
+        thread.join(120)
+    assert ended == ["failed"]
+    assert len(Path(files["started"]).read_text().splitlines()) == 1
+    assert attach(name).state == "Cancelled"
+    assert "train_func.errors.JobFailed" in capfd.readouterr().out
+    again = tried_twice_more(run=given["run"], source=given["source"])  # another run of the pipeline trains it
+    assert again.output == name
+    assert attach(name).result() == {"loss": 0.25}
+
+
+def test_a_fault_in_the_function_is_trained_once(steps, home, tmp_path):
+    run = Run(parameters={"started": str(tmp_path / "started")})
+    given = arguments(fails_each_time, run, on=Local())
+    with contextlib.suppress(RuntimeError):
+        tried_twice_more(run=given["run"], source=given["source"])
+    assert len((tmp_path / "started").read_text().splitlines()) == 1
 
 
 def test_a_step_that_is_killed_in_mid_train_attaches_to_its_job_when_it_is_tried_again(steps, store, tmp_path, capfd):

@@ -17,6 +17,7 @@ from train_func.client import in_place as places
 from train_func.client.cli import main
 from train_func.client.fetch import fetch
 from train_func.client.in_place import in_place, names_of, promote
+from train_func.client.remove import Removal
 from train_func.layout import ModelKeys, RunKeys
 from train_func.result import Result, write_sums
 from train_func.storage import find, open_store
@@ -24,7 +25,7 @@ from train_func.storage import find, open_store
 MODEL = ModelKeys("reviews").model
 
 
-def put_model(store, lr, *, accuracy=0.5, held_out="h", generation=1):
+def put_model(store, lr, *, accuracy=0.5, held_out="h", generation=1, score=0.5):
     """A run that has published two files, of which one names the learning rate."""
     run = Run(parameters={"lr": lr})
     record = replace(put_run(store, run, generation=generation), held_out_sha256=held_out)
@@ -37,7 +38,9 @@ def put_model(store, lr, *, accuracy=0.5, held_out="h", generation=1):
             path.write_bytes(data)
             sums[name] = (len(data), store.upload(f"{folder}/{name}", path))
             store.upload(f"{record.keys.model}/{name}", path)
-    result = Result.write(1, generation, {"metrics": {"accuracy": accuracy, "eval_loss": accuracy}}, sums)
+    result = Result.write(
+        1, generation, {"metrics": {"accuracy": accuracy, "eval_loss": accuracy, "lossless_share": score}}, sums
+    )
     store.put(record.keys.result, result)
     store.put(f"{record.keys.model}/SHA256SUMS", write_sums(Result.read(result, "").sums))
     store.put(f"{record.keys.model}/manifest.json", result)
@@ -85,6 +88,17 @@ def test_what_is_in_place_already_is_not_counted_again_and_its_copy_is_made_whol
     assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.1 1"
 
 
+@pytest.mark.parametrize("left", ["model.safetensors", "only-0.1"])
+def test_what_a_client_that_died_in_a_race_has_left_is_cleared_by_the_next_promotion(store, tmp_path, left):
+    first, second = put_model(store, 0.1), put_model(store, 0.2)
+    for record in (first, second):
+        promote(store, record, "reviews")
+    store.put(f"{MODEL}/{left}", store.get(f"{first.keys.model}/{left}").data)  # as long as that of the other
+    promote(store, second, "reviews")
+    assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.2 1"
+    assert f"{MODEL}/only-0.1" not in {entry.key for entry in store.list(MODEL)}
+
+
 def test_a_new_generation_of_the_run_is_in_place_only_when_it_is_promoted(store):
     first = put_model(store, 0.1)
     promote(store, first, "reviews")
@@ -113,6 +127,31 @@ def test_only_a_better_model_is_promoted_where_that_is_asked_for(store, metric, 
     after = put_model(store, 0.2, accuracy=now)
     assert promote(store, after, "reviews", **asked)[0] is is_better
     assert in_place(store, "reviews").run == (after if is_better else before).name
+
+
+@pytest.mark.parametrize("names_given", [[], ["--greater-is-better"], ["--lower-is-better"]])
+def test_a_metric_whose_direction_its_name_does_not_tell_is_refused_until_it_is_given(store, names_given):
+    before, after = put_model(store, 0.1, score=0.1), put_model(store, 0.2, score=0.9)
+    command = ["--better-in", "lossless_share", *names_given]
+    ended = {main(["promote", before.name, "reviews", *command]), main(["promote", after.name, "reviews", *command])}
+    if not names_given:
+        assert 0 not in ended
+        assert in_place(store, "reviews") is None
+        assert promote(store, before, "reviews")[0]  # no direction is needed where nothing is compared
+    else:
+        assert in_place(store, "reviews").run == (after if "--greater-is-better" in names_given else before).name
+
+
+@pytest.mark.parametrize(
+    ("lacking", "cause"), [({"better_in": "acuracy", "greater_is_better": True}, "input"), ({"held_out": ""}, "data")]
+)
+def test_what_later_models_could_not_be_compared_with_is_not_promoted_as_the_first_one(store, lacking, cause):
+    record = put_model(store, 0.1, held_out=lacking.pop("held_out", "h"))
+    with pytest.raises(InvalidInput) as refused:
+        promote(store, record, "reviews", **{"better_in": "accuracy", **lacking})
+    assert refused.value.cause == cause
+    assert in_place(store, "reviews") is None
+    assert promote(store, record, "reviews")[0]
 
 
 @pytest.mark.parametrize("held_out", ["other", ""])
@@ -240,6 +279,72 @@ def test_a_name_that_cannot_be_read_hides_no_run(store, capsys):
     store.put(ModelKeys("reviews").in_place, b"{")
     assert record.name in set(runs()["name"])
     assert "in-place.json" in capsys.readouterr().out
+
+
+def test_a_damaged_record_keeps_runs_from_removal_until_a_model_is_put_in_place_again(store):
+    first, second = put_model(store, 0.1), put_model(store, 0.2)
+    store.put(ModelKeys("reviews").in_place, b'{"format": 1, "name"')
+    for refused in (
+        lambda: remove(first.name),
+        lambda: places.withdraw(store, "reviews"),
+        lambda: promote(store, second, "reviews", better_in="accuracy"),
+    ):
+        with pytest.raises(StorageFailed) as failure:
+            refused()
+        assert failure.value.reason == "damaged"
+    assert promote(store, second, "reviews")[0]
+    assert weights(attach("reviews").fetch()) == "weights 0.2 1"
+    remove(first.name)
+
+
+def test_a_record_of_another_format_is_not_replaced(store):
+    store.put(ModelKeys("reviews").in_place, b'{"format": 2}')
+    with pytest.raises(StorageFailed):
+        promote(store, put_model(store, 0.1), "reviews")
+    assert store.get(ModelKeys("reviews").in_place).data == b'{"format": 2}'
+
+
+@pytest.mark.parametrize("before", [None, "in place"])
+def test_a_run_that_is_removed_while_it_is_promoted_leaves_in_place_what_was(store, tmp_path, before):
+    first, second = put_model(store, 0.1), put_model(store, 0.2)
+    if before:
+        promote(store, first, "reviews")
+
+    class Overtaken(type(store)):
+        def put(self, key, data, **condition):
+            if second.name in {name.rstrip("/") for name in self.names("")}:
+                remove(second.name)
+            return super().put(key, data, **condition)
+
+    store.__class__ = Overtaken
+    with pytest.raises(InvalidInput):
+        promote(store, second, "reviews")
+    held = in_place(store, "reviews")
+    assert held is None if before is None else held.run == first.name
+    if before:
+        assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.1 1"
+    promote(store, first, "reviews")
+    assert weights(attach("reviews").fetch()) == "weights 0.1 1"
+
+
+def test_a_run_that_is_promoted_while_it_is_removed_keeps_its_model(store):
+    record = put_model(store, 0.1)
+    removal = Removal.of(record.name, Local())
+
+    class Overtaken(type(store)):
+        def delete(self, key):
+            if key == record.keys.result:
+                promote(open_store(self.address), record, "reviews")
+            super().delete(key)
+
+    removal.store.__class__ = Overtaken
+    with pytest.raises(InvalidInput):
+        removal.carry_out()
+    removal.store.__class__ = type(store)
+    assert weights(attach("reviews").fetch()) == "weights 0.1 1"
+    withdraw("reviews")
+    remove(record.name)
+    assert record.name not in {name.rstrip("/") for name in store.names("")}
 
 
 def test_a_record_of_another_format_is_refused_by_its_name(store):

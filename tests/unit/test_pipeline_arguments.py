@@ -115,6 +115,38 @@ def test_a_backend_is_the_same_behind_its_options(backend):
         assert (found.gpu, found.cpu, dict(found.environment)) == (backend.gpu, backend.cpu, dict(backend.environment))
 
 
+def test_what_the_environment_here_says_of_the_workers_reaches_a_step_in_another_one(monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_CPU", "500m")
+    monkeypatch.setenv("TRAIN_FUNC_MEMORY", "3Gi")
+    options = options_of(Cluster(memory="4Gi"))
+    monkeypatch.delenv("TRAIN_FUNC_CPU")
+    monkeypatch.delenv("TRAIN_FUNC_MEMORY")
+    found = backend_of("Cluster", options)
+    assert (found.cpu, found.memory) == ("500m", "4Gi")
+    assert json.loads(options_of(Cluster())) == {}
+
+
+@pytest.mark.parametrize("has_kubeconfig", [True, False])
+def test_a_context_leads_a_step_of_this_machine_and_not_one_in_a_pod(tmp_path, monkeypatch, has_kubeconfig):
+    kubeconfig, token = tmp_path / "config", tmp_path / "namespace"
+    token.write_text("alice")
+    if has_kubeconfig:
+        kubeconfig.write_text("{}")
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    monkeypatch.setattr("train_func.client.cluster.kubeconfig.POD_NAMESPACE", token)
+    found = backend_of("Cluster", options_of(Cluster(context="mine")))
+    assert found.context == ("mine" if has_kubeconfig else None)
+
+
+def test_packages_are_carried_in_the_versions_that_they_have_come_to():
+    given = ["scikit-learn>=1.5", "pyarrow[extra]; python_version > '3'", "mine @ https://example.org/mine-1-py3.whl"]
+    versions = {"scikit-learn": "1.9.1", "pyarrow": "21.0.0", "mine": "1 0123abc"}
+    carried_ones = json.loads(options_of(Local(packages=given), versions))["packages"]
+    assert carried_ones[:2] == ["scikit-learn==1.9.1", 'pyarrow[extra]==21.0.0; python_version > "3"']
+    assert carried_ones[2].startswith("mine @ https://example.org/")
+    assert backend_of("Local", json.dumps({"packages": carried_ones})).packages == carried_ones
+
+
 @pytest.mark.parametrize(
     ("where", "options"), [("Clutser", "{}"), ("Local", "cpu=2"), ("Local", "[]"), ("Local", '{"gpus": 1}')]
 )

@@ -82,9 +82,16 @@ def test_each_step_runs_in_the_image_and_installs_nothing(spec):
 
 def test_no_step_is_answered_from_a_cache_and_the_training_is_tried_again(spec):
     tasks = spec["root"]["dag"]["tasks"]
-    assert [name for name in STEPS if tasks[name]["cachingOptions"].get("enableCache")] == []
+    assert [name for name, task in tasks.items() if task["cachingOptions"].get("enableCache")] == []
     assert [name for name in STEPS if "retryPolicy" in tasks[name]] == ["train"]
     assert {"train", "evaluate"} <= set(tasks["promote"]["dependentTasks"])
+
+
+def test_what_the_run_is_promoted_by_is_checked_before_it_is_trained(spec):
+    tasks = spec["root"]["dag"]["tasks"]
+    given = {"promote_as", "better_in", "greater_is_better"}
+    for step in ("prepare", "promote"):
+        assert given <= set(tasks[step]["inputs"]["parameters"])
 
 
 def test_the_steps_find_the_store_and_have_its_keys_by_reference_alone(compiled):
@@ -96,7 +103,7 @@ def test_the_steps_find_the_store_and_have_its_keys_by_reference_alone(compiled)
         plain = {variable["name"]: variable["value"] for variable in container["env"]}
         assert plain["TRAIN_FUNC_STORE"] == SERVER["TRAIN_FUNC_STORE"]
         assert (plain["TRAIN_FUNC_IMAGE"], plain["TRAIN_FUNC_NAMESPACE"]) == (IMAGE, "alice")
-        assert plain["AWS_ENDPOINT_URL_S3"] == "http://myminio:9000"
+        assert plain["AWS_ENDPOINT_URL_S3"] == "http://myminio.alice:9000"  # the steps may run in another namespace
         secrets = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"][f"exec-{step}"]["secretAsEnv"]
         named = {
             keys["envVar"]: (secret["secretName"], keys["secretKey"], secret["optional"])
@@ -112,6 +119,26 @@ def test_options_of_the_cluster_take_the_place_of_the_environment(compiled, tmp_
     assert "other/image:1" in path.read_text()
     assert "keys-of-bob" in path.read_text()
     assert IMAGE not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("namespace", "endpoint", "expected"),
+    [
+        ("alice", "https://s3.example:9000", "https://s3.example:9000"),
+        ("alice", "http://10.0.0.7:9000", "http://10.0.0.7:9000"),
+        ("alice", "http://[fd00::7]:9000", "http://[fd00::7]:9000"),
+        ("alice", "http://minio", "http://minio.alice"),
+        ("", "http://myminio:9000", "http://myminio:9000"),
+    ],
+)
+def test_an_endpoint_gets_the_namespace_only_where_one_is_named_and_it_is_the_name_of_a_service(
+    compiled, tmp_path, monkeypatch, namespace, endpoint, expected
+):
+    monkeypatch.setenv("TRAIN_FUNC_NAMESPACE", namespace)
+    monkeypatch.setenv("TRAIN_FUNC_S3_ENDPOINT", endpoint)
+    pipeline, _ = yaml.safe_load_all(compile_pipeline(tmp_path / "other.yaml").read_text())
+    for container in executors(pipeline).values():
+        assert {"name": "AWS_ENDPOINT_URL_S3", "value": expected} in container["env"]
 
 
 def test_without_image_and_store_nothing_is_compiled_and_both_are_named(compiled, tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, pipeline
 
 from tests.messages import unnamed
 from tests.runs import a_run
@@ -30,7 +30,7 @@ def half(tmp_path, model):
     def make(rows, **fields):
         path = tmp_path / "rows.jsonl"
         path.write_text("\n".join(map(json.dumps, rows)))
-        run = a_run(model=model, dataset=str(path), **fields)
+        run = a_run(**{"model": model, "dataset": str(path), **fields})
         return TextClassifier(run.task, run.seed, None, tmp_path / "cache")
 
     return make
@@ -72,6 +72,20 @@ def test_both_texts_of_a_pair_are_encoded_as_the_tokenizer_does_it_and_the_longe
         assert {name: found[name] for name in expected} == dict(expected)
         assert (found["label"], found["row_id"]) == (row["label"], row["row_id"])
     assert encoded["token_type_ids"][0].count(1) > 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"text_pair": "other"}])
+def test_the_published_model_is_used_on_as_many_tokens_as_it_was_trained_on(half, tmp_path, fields):
+    few = write_tiny_model(tmp_path / "few", max_position_embeddings=16)  # and a tokenizer that allows 512
+    rows = [{**row, "text": f"{row['text']} {'great ' * 201}"} for row in pairs(40)]
+    task = half(rows, model=str(few), max_length=9, **fields)
+    task.fetch()
+    held_out = task.rows().held_out
+    model, tokenizer = task.load(("0", "1"), "fp32")
+    use, seen = pipeline(**task.pipeline(), model=model, tokenizer=tokenizer), []
+    model.register_forward_pre_hook(lambda _, args, given: seen.extend(given["input_ids"].tolist()), with_kwargs=True)
+    assert set(task.classes(use, held_out)) <= {"0", "1"}
+    assert seen == [*task.encode(held_out, tokenizer)["input_ids"]]
 
 
 def test_pairs_that_differ_only_in_the_second_text_are_different(half, model):

@@ -7,73 +7,23 @@ that is withdrawn keeps its record, so that it goes on counting: no client that 
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from typing import Any, Self
+from dataclasses import replace
 
+from train_func.client.comparison import Comparison, Measured
+from train_func.client.in_place_record import FORMAT, InPlace, following, withdrawn
 from train_func.client.stored_run import published_result
 from train_func.counted import listed
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.layout import MODEL_MANIFEST, MODELS, SUMS, ModelKeys, RunKeys
-from train_func.model_copy import copy_model
+from train_func.model_copy import copy_model, is_copied
 from train_func.records import RunRecord
 from train_func.result import Result
 from train_func.run import NAME
 from train_func.storage import Store, find
 from train_func.validity import brief
 
-FORMAT = 1
-MOST_EARLIER = 100  # that are remembered
 TRIES = 10  # to swap, while other clients do
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_LOWER = re.compile(r"loss|mse|mae|rmse|error|perplexity")  # in the name of a metric that is better where it is lower
-
-
-@dataclass(frozen=True, kw_only=True)
-class InPlace:
-    """Which model is in place under ``name``."""
-
-    name: str
-    number: int
-    """Of the promotion, from 1: no two records of a name are the same bytes."""
-    run: str
-    """Empty where the name was withdrawn, and until another model is put in place."""
-    generation: int
-    attempt: int
-    metrics: Mapping[str, Any]
-    held_out_sha256: str
-    """Of the rows that the metrics are of; empty where that is not known."""
-    promoted: str
-    """When, ISO, UTC; or when it was withdrawn."""
-    earlier: Sequence[Mapping[str, Any]] = ()
-    """run, generation and promoted of those before, the newest first."""
-    format: int = FORMAT
-
-    @property
-    def keys(self) -> ModelKeys:
-        return ModelKeys(self.name)
-
-    def to_json(self) -> bytes:
-        """The content of the file."""
-        return json.dumps(asdict(self), indent=1).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes, where: str) -> Self:
-        """Raises StorageFailed (reason "damaged") when it is none, or of another format; ``where``: for messages."""
-        try:
-            plain = json.loads(data)
-            if plain["format"] != FORMAT:
-                raise StorageFailed(
-                    f"{where} is of format {plain['format']}, and this version of train_func reads format {FORMAT}: "
-                    "use the version that promoted it",
-                    reason="damaged",
-                )
-            return cls(**plain)
-        except (ValueError, KeyError, TypeError) as error:
-            raise StorageFailed(
-                f"{where} does not say which model is in place: {error}; promote one again", reason="damaged"
-            ) from error
 
 
 def in_place(store: Store, name: str) -> InPlace | None:
@@ -102,35 +52,37 @@ def promote(
         record: of the run, which has published a model.
         name: small letters, digits and hyphens.
         better_in: only where the run is better in this metric than the one in place, on the same held-out rows.
-        greater_is_better: of that metric; None: unless it is called a loss or an error.
+        greater_is_better: of that metric; None: as its name tells.
 
     Raises:
-        InvalidInput: no such name, metric or model, or the two were measured on different rows; nothing was changed.
+        InvalidInput: no such name, metric or model, the name of the metric tells no direction, or what is promoted, or
+            the two, cannot be compared; nothing was changed.
         StorageFailed: reason "conflict" when another client has put another model in place meanwhile; or the store's.
     """
-    result = _published(store, record, name)
+    check_name(name)
+    comparison = Comparison.by(better_in, greater_is_better) if better_in is not None else None
+    result = _published(store, record)
     key = ModelKeys(name).in_place
     for _ in range(TRIES):
-        newest, version = _newest(store, name)
+        newest, version = _newest(store, name, or_damaged=better_in is None)
         before = newest if newest and newest.run else None
         if before and (before.run, before.generation) == (record.name, record.generation):
             complete(store, name)
             return True, f"its model was in place as {name!r} already"
-        if (
-            before
-            and better_in is not None
-            and (why := _no_better(record, result, before, better_in, greater_is_better))
-        ):
+        if comparison and (why := _no_better(comparison, Measured.of(record, result), before)):
             return False, why
-        now = _following(newest, record, result, name)
+        now = following(newest, record, result, name)
         try:
-            store.put(key, now.to_json(), if_absent=version is None, if_version=version)
+            swapped = store.put(key, now.to_json(), if_absent=version is None, if_version=version)
         except StorageFailed as failure:
             if failure.reason != "conflict":
                 raise
             if better_in is None:
                 break
             continue
+        if find(store, record.keys.result) is None:
+            _put_back(store, newest or withdrawn(now), now.number + 1, swapped)
+            raise InvalidInput(f"{record.name} was removed meanwhile; what is in place as {name!r} is what was before")
         complete(store, name)
         return True, f"its model is in place as {name!r}" + (f", where that of {before.run} was" if before else "")
     raise _overtaken(f"{store.address}/{key}", f"promote {record.name} again")
@@ -152,19 +104,8 @@ def withdraw(store: Store, name: str) -> str:
         raise InvalidInput(f"withdraw({brief(name)}): nothing is in place under that name; {there or 'no model'} is")
     if newest.run:
         key = newest.keys.in_place
-        none = InPlace(
-            name=name,
-            number=newest.number + 1,
-            run="",
-            generation=0,
-            attempt=0,
-            metrics={},
-            held_out_sha256="",
-            promoted=_now(),
-            earlier=_earlier(newest),
-        )
         try:
-            store.put(key, none.to_json(), if_version=version)
+            store.put(key, withdrawn(newest).to_json(), if_version=version)
         except StorageFailed as failure:
             if failure.reason != "conflict":
                 raise
@@ -187,18 +128,31 @@ def complete(store: Store, name: str) -> None:
         held, done = _newest(store, name)[0], held
 
 
-def _newest(store: Store, name: str) -> tuple[InPlace | None, str | None]:
-    """The record of a name, and its version."""
+def _newest(store: Store, name: str, *, or_damaged: bool = False) -> tuple[InPlace | None, str | None]:
+    """The record of a name, and its version; with ``or_damaged`` no record, and the version, of one that is damaged."""
     found = find(store, key := ModelKeys(name).in_place)
-    return (InPlace.from_json(found.data, f"{store.address}/{key}"), found.version) if found else (None, None)
+    if found is None:
+        return None, None
+    try:
+        return InPlace.from_json(found.data, f"{store.address}/{key}"), found.version
+    except StorageFailed:
+        if or_damaged and not _is_of_another_format(found.data):
+            return None, found.version
+        raise
+
+
+def _is_of_another_format(data: bytes) -> bool:
+    try:
+        return bool(json.loads(data)["format"] != FORMAT)
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _copy(store: Store, held: InPlace, *, is_certain: bool) -> None:
     """``is_certain``: also where it seems done: what was copied before may lie over files of this one."""
     keys = RunKeys(held.run, held.generation)
     result = store.get(keys.result).data
-    there = find(store, f"{held.keys.model}/{MODEL_MANIFEST}")
-    if is_certain or there is None or there.data != result:
+    if is_certain or not is_copied(store, held.keys.model, result):
         of = f"attempt {held.attempt} of {held.run}"
         copy_model(store, keys.attempt(held.attempt).model, held.keys.model, result, of)
 
@@ -219,12 +173,16 @@ def _overtaken(record: str, again: str) -> StorageFailed:
     )
 
 
-def _published(store: Store, record: RunRecord, name: str) -> Result:
+def check_name(name: str) -> None:
+    """Raises InvalidInput where no model can be put in place under that name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or NAME.fullmatch(name):
         raise InvalidInput(
             f"promote({brief(name)}): at most 63 small letters, digits and hyphens are expected, such as 'reviews', "
             "and not the name of a run"
         )
+
+
+def _published(store: Store, record: RunRecord) -> Result:
     result = published_result(store, record)
     if result is None or not result.files:
         raise InvalidInput(
@@ -234,57 +192,24 @@ def _published(store: Store, record: RunRecord, name: str) -> Result:
     return result
 
 
-def _following(before: InPlace | None, record: RunRecord, result: Result, name: str) -> InPlace:
-    return InPlace(
-        name=name,
-        number=before.number + 1 if before else 1,
-        run=record.name,
-        generation=record.generation,
-        attempt=result.attempt,
-        metrics=_numbers(result),
-        held_out_sha256=record.held_out_sha256,
-        promoted=_now(),
-        earlier=_earlier(before) if before else (),
-    )
+def _put_back(store: Store, before: InPlace, number: int, version: str) -> None:
+    """Replaces a record of this version by the one before it; another client that was quicker knows what it does."""
+    try:
+        store.put(before.keys.in_place, replace(before, number=number).to_json(), if_version=version)
+    except StorageFailed as failure:
+        if failure.reason != "conflict":
+            raise
+    complete(store, before.name)
 
 
-def _earlier(before: InPlace) -> list[Mapping[str, Any]]:
-    last = [{"run": before.run, "generation": before.generation, "promoted": before.promoted}] if before.run else []
-    return [*last, *before.earlier][:MOST_EARLIER]
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _numbers(result: Result) -> dict[str, float]:
-    """Its metrics and, over them, the numbers that the function returned."""
-    found = {**result.metrics, **result.returned}
-    return {name: of for name, of in found.items() if isinstance(of, (int, float)) and not isinstance(of, bool)}
-
-
-def _no_better(record: RunRecord, result: Result, before: InPlace, metric: str, greater_is_better: bool | None) -> str:
+def _no_better(comparison: Comparison, new: Measured, before: InPlace | None) -> str:
     """Why the model of ``before`` stays; empty where the new one is better. Raises InvalidInput."""
-    now, was = _numbers(result), before.metrics
-    if missing := [
-        f"{run} has {listed(sorted(of)) or 'none'}"
-        for run, of in ((record.name, now), (before.run, was))
-        if metric not in of
-    ]:
-        raise InvalidInput(f"better_in={metric!r}: a metric of both runs is expected; {'; '.join(missing)}")
-    if not record.held_out_sha256 or record.held_out_sha256 != before.held_out_sha256:
-        known = (
-            "were measured on different held-out rows"
-            if record.held_out_sha256 and before.held_out_sha256
-            else ("cannot be compared: of one of them nothing tells which rows were held out")
-        )
-        raise InvalidInput(
-            f"better_in={metric!r}: {record.name} and {before.run}, which is in place as {before.name!r}, {known}. "
-            "Hold the same rows out in both, with held_out=... of a file, or promote without better_in",
-            cause="data",
-        )
-    greater = not _LOWER.search(metric) if greater_is_better is None else greater_is_better
-    new, old = now[metric], was[metric]
-    if new > old if greater else new < old:
+    if before is None:
+        comparison.check(new)  # those to come are compared with it
         return ""
-    return f"{metric} {new:.4g} is no better than {old:.4g} of {before.run}, which stays in place as {before.name!r}"
+    old, metric = before.measured, comparison.metric
+    comparison.check(new, old, before.name)
+    if comparison.is_better(new, old):
+        return ""
+    now, was = new.metrics[metric], old.metrics[metric]
+    return f"{metric} {now:.4g} is no better than {was:.4g} of {before.run}, which stays in place as {before.name!r}"

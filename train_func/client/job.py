@@ -12,7 +12,7 @@ from train_func.client import registry
 from train_func.client.backend import Backend, Note
 from train_func.client.diagnose import JobMonitor, explain, patiently, separate
 from train_func.client.diagnose.diagnosis import workers
-from train_func.client.in_place import InPlace
+from train_func.client.in_place_record import InPlace
 from train_func.client.job_model import JobModel
 from train_func.client.logs import AttemptLine, LogText, StoredLogs, headed, joined, of_attempt
 from train_func.client.status import Event

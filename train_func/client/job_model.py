@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from train_func.client.adapters import are_adapters, base_of, write_merged
 from train_func.client.backend import Backend
 from train_func.client.fetch import fetch
-from train_func.client.in_place import InPlace, promote
+from train_func.client.in_place import promote
+from train_func.client.in_place_record import InPlace
 from train_func.client.load import check_loadable, ready
 from train_func.client.push import check_target, push
 from train_func.client.stored_run import NO_MODEL, published_result
@@ -81,10 +82,11 @@ class JobModel:
             name: small letters, digits and hyphens, such as ``"reviews"``.
             better_in: promote only where the run is better in this metric than the one in place, on the same held-out
                 rows.
-            greater_is_better: of that metric; by default unless it is called a loss or an error.
+            greater_is_better: of that metric; by default as its name tells, such as that of an accuracy or a loss.
 
         Raises:
-            InvalidInput: no model is published, or the two cannot be compared; nothing was changed.
+            InvalidInput: no model is published, the name of the metric tells no direction, or the run cannot be
+                compared, also where nothing is in place yet; nothing was changed.
             StorageFailed: reason "conflict" when another client was quicker; or the store's own failure.
         """
         is_in_place, why = promote(

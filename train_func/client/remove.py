@@ -21,11 +21,12 @@ from train_func.client.unknown_run import whole_name
 from train_func.counted import counted, listed, sized
 from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
 from train_func.layout import INPUTS, MODEL_MANIFEST, RUN, SHARED, SUMS, RunKeys, later_generations
-from train_func.storage import Entry, Store, find, open_store
+from train_func.storage import Entry, Object, Store, find, open_store
 from train_func.terminal import shown
 
 AT_ONCE = 8  # objects that are read or removed at the same moment
 ROUNDS = 3  # of removing: a worker may have written another file meanwhile
+RESULT = 1  # the step of _STEPS after which a promotion fails
 _SHA256 = re.compile(rb"\b[0-9a-f]{64}\b")  # a record names files and wheels by it, in an address or alone
 _GENERATION = r"(?:generations/\d+/)?"
 _CHECKPOINT = re.compile(rf"{_GENERATION}checkpoints/.+")
@@ -57,7 +58,7 @@ def remove(name: str, *, on: Backend | None = None) -> None:
 
     Raises:
         InvalidInput: a job of the run, or of one that goes on from its checkpoints, has not ended, or cannot be asked;
-            several runs are named so; or its model is in place under a name.
+            several runs are named so; or its model is in place under a name, or is put there meanwhile.
         JobNotFound: the store of that backend holds no such run; the most similar names are listed.
         StorageFailed: the store is away or denies; what is left can be removed by the same call.
     """
@@ -141,8 +142,11 @@ class Removal:
         left = self.files
         for _ in range(ROUNDS):
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                for keys in self._in_order(entry.key for entry in left):
+                for step, keys in enumerate(self._in_order(entry.key for entry in left)):
+                    results = [find(self.store, key) for key in keys] if step == RESULT else []
                     list(pool.map(self.store.delete, keys))
+                    if step == RESULT:
+                        self._check_not_promoted(dict(zip(keys, results, strict=True)))
             if not (left := tuple(self.store.list(f"{self.name}/"))):
                 return
         came = _told([entry.size for entry in left])
@@ -151,6 +155,21 @@ class Removal:
             "when its workers have ended",
             reason="conflict",
         )
+
+    def _check_not_promoted(self, results: Mapping[str, Object | None]) -> None:
+        """Raises InvalidInput, with its results put back, where its model was put in place since the removal began.
+
+        A promotion that ends later finds no result, and puts back what was in place.
+        """
+        if names := names_of(self.store, self.name):
+            for key, found in results.items():
+                if found:
+                    self.store.put(key, found.data)
+            raise InvalidInput(
+                f"the model of {self.name} was put in place as {listed(names, show=repr)} while the run was removed; "
+                f"run and model are kept: promote another run under that name, or withdraw({names[0]!r}), and remove "
+                "it again"
+            )
 
     def _in_order(self, keys: Iterable[str]) -> Iterator[list[str]]:
         """What is removed at once, step after step; of the inputs what no run names that was submitted meanwhile."""

@@ -9,7 +9,8 @@ from train_func.client import registry
 from train_func.client.asked import differences
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.identity import newest_generation, stored
-from train_func.client.in_place import InPlace, in_place, names_in
+from train_func.client.in_place import in_place, names_in
+from train_func.client.in_place_record import InPlace
 from train_func.client.stored_run import state_in_store, state_of
 from train_func.client.submission import SubmissionRecord
 from train_func.counted import listed

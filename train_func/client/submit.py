@@ -67,7 +67,19 @@ def submit(
         InvalidInput: data, model or options cannot work; every fault at once.
         StorageFailed: the store is away, denies, or is not there.
     """
-    backend = registry.given(on)
+    return started(function, run, registry.given(on), fresh=fresh, resume=resume)
+
+
+def started(
+    function: Callable[..., object] | Source,
+    run: Run | None,
+    backend: Backend,
+    *,
+    fresh: bool = False,
+    resume: str | None = None,
+    before_again: Callable[[Job, Store], None] | None = None,
+) -> Job:
+    """As ``submit``; ``before_again`` gets the job of a run that has ended without a result, and may refuse another."""
     asked = checked_run(run)
     run = backend.adapted(asked)
     source, packages = packed(function, run, backend)
@@ -81,6 +93,8 @@ def submit(
     state = _state_of(job, backend, is_known=not claim.is_first)
     if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
         return attached(record, backend, store, state)
+    if before_again and state != "Absent":
+        before_again(job, store)
     record = resumed(record, resume, backend, store, is_known=not claim.is_first, fresh=fresh)
     refuse_elsewhere(earlier.record if fresh and earlier else record, backend, store)
     check_ranks(store, record, backend.submission(record, ()).ranks_per_worker)

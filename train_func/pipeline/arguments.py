@@ -32,7 +32,7 @@ def arguments(function: Callable[..., object], run: Run | None = None, *, on: Ba
     """
     backend = registry.given(on)
     asked = checked_run(run)
-    source, _ = packed(function, asked, backend)
+    source, packages = packed(function, asked, backend)
     prepared, _ = carried(asked, backend)
     made = {"run": json.dumps(prepared.to_dict()), "source": source.to_json()}
     num_bytes = len(json.dumps(made))
@@ -41,4 +41,4 @@ def arguments(function: Callable[..., object], run: Run | None = None, *, on: Ba
             f"{source.function} and its Run are {sized(num_bytes)} as parameters of a pipeline, and at most "
             f"{sized(MAX_BYTES)} travel so: install the modules that it uses in the image, or keep its data in a file"
         )
-    return {**made, "where": registry.name_of(backend), "options": options_of(backend)}
+    return {**made, "where": registry.name_of(backend), "options": options_of(backend, packages.given)}

@@ -5,13 +5,19 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
 from train_func.client import registry
 from train_func.client.backend import Backend, provisional
+from train_func.client.cluster.cluster import Cluster
+from train_func.client.cluster.kubeconfig import in_a_pod
 from train_func.client.identity import placed
 from train_func.client.placement import SecretKey
 from train_func.client.preflight import Facts
 from train_func.client.submit import checked
 from train_func.errors import InvalidInput
+from train_func.inventory import normalised
 from train_func.run import Run
 from train_func.validity import brief
 
@@ -29,18 +35,27 @@ def run_of(text: str) -> Run:
     return Run.from_dict(plain)
 
 
-def options_of(backend: Backend) -> str:
+def options_of(backend: Backend, versions: Mapping[str, str] | None = None) -> str:
     """The options of a backend that are not its defaults, as JSON; Secrets are named, never read.
+
+    What the environment here says of the workers' size is written down: a step has another environment.
+
+    Args:
+        backend: of the job.
+        versions: of the packages that travel, by name: a later step gets these, whatever is the newest then.
 
     Raises:
         InvalidInput: an option is no plain value.
     """
-    given = {}
+    settled = backend.settled() if isinstance(backend, Cluster) else backend
+    given: dict[str, Any] = {}
     for own in fields(backend):  # type: ignore[arg-type]  # every backend of this package is a dataclass
-        value = getattr(backend, own.name)
+        value = getattr(settled, own.name)
         if own.name == "timings" or value in (None, own.default) or value in ({}, (), []):
             continue
         given[own.name] = _plain(value)
+    if versions and "packages" in given:
+        given["packages"] = [_pinned(text, versions) for text in given["packages"]]
     try:
         return json.dumps(given)
     except TypeError as error:
@@ -57,6 +72,8 @@ def backend_of(where: str, options: str) -> Backend:
         plain = None
     if not isinstance(plain, dict):
         raise InvalidInput(f'options={brief(options)}: a JSON object is expected, such as {{"gpu": 1}}')
+    if in_a_pod():
+        plain.pop("context", None)  # of the kubeconfig of the machine where the pipeline was called
     return registry.make(where, {name: _of_plain(value) for name, value in plain.items()})
 
 
@@ -77,6 +94,14 @@ def carried(run: Run, backend: Backend) -> tuple[Run, Facts]:
         if refused.cause != "scheduling":  # whether there is room is asked again when the job starts
             raise
     return run.with_inputs(facts.commits), facts
+
+
+def _pinned(text: str, versions: Mapping[str, str]) -> str:
+    """The requirement in the version that it has come to; one that names a file by its address stays."""
+    requirement = Requirement(text)
+    if (version := versions.get(normalised(requirement.name))) and not requirement.url:
+        requirement.specifier = SpecifierSet(f"=={version}")
+    return str(requirement)
 
 
 def _plain(value: Any) -> Any:

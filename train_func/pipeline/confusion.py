@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from train_func.client.job import Job
+from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.worker.inputs.cache import machine_cache
@@ -32,7 +33,8 @@ def confusion_of(job: Job, store: Store) -> Confusion | None:
     """Of the job's published model; None where rows of its task have not one class each.
 
     Raises:
-        InvalidInput: the data are others than those that the run was trained with.
+        InvalidInput: the data are others than those that the run was trained with, or the classes of the model others
+            than those of the rows.
     """
     record = job.record
     half = worker_half(record.run, store, machine_cache(os.environ))
@@ -45,7 +47,15 @@ def confusion_of(job: Job, store: Store) -> Confusion | None:
             "from the others any more. Bring the data back, or submit the run again with those there are now",
             cause="data",
         )
+    numbers = {label: number for number, label in enumerate(rows.labels)}
     matrix = [[0] * len(rows.labels) for _ in rows.labels]
-    for truth, taken_for in zip(rows.held_out["label"], half.classes(job.load(), rows.held_out), strict=True):
-        matrix[truth][rows.labels.index(taken_for)] += 1
+    told = half.classes(job.load(), rows.held_out)
+    if others := sorted({*told} - {*numbers}):
+        raise InvalidInput(
+            f"the model of {record.name} tells the classes {listed(others)}, and its rows have {listed(rows.labels)}: "
+            "train the model that session.model() gives, or publish one whose config names the same classes",
+            cause="model",
+        )
+    for truth, taken_for in zip(rows.held_out["label"], told, strict=True):
+        matrix[truth][numbers[taken_for]] += 1
     return Confusion(rows.labels, matrix)

@@ -13,21 +13,30 @@ def prepare(
     dataset: dsl.Output[dsl.Dataset],
     where: str = "Cluster",
     options: str = "{}",
-) -> NamedTuple("Prepared", [("run", str)]):  # type: ignore[valid-type]
+    promote_as: str = "",
+    better_in: str = "",
+    greater_is_better: str = "",
+) -> NamedTuple("Prepared", [("run", str), ("began", str)]):  # type: ignore[valid-type]
     """Checks data, model, store and backend, and brings what lies on this machine to where the workers read it.
+
+    What the run is to be promoted by is checked too, where it is given.
 
     Args:
         run: the Run, as JSON.
         dataset: what is known of the rows.
         where: the backend of the job, Cluster or Local.
         options: of that backend, as JSON.
+        promote_as: as of promote; empty: it is not checked.
+        better_in: as of promote; empty: it is not checked.
+        greater_is_better: as of promote.
 
     Returns:
         run: the Run, whose inputs are named by their addresses and commits.
+        began: when this step began, for train.
     """
     from train_func.pipeline import steps
 
-    return (steps.prepare(run, where, options, dataset),)
+    return steps.prepare(run, where, options, dataset, promote_as, better_in, greater_is_better)
 
 
 def train(
@@ -38,7 +47,10 @@ def train(
     history: dsl.Output[dsl.HTML],
     where: str = "Cluster",
     options: str = "{}",
-) -> NamedTuple("Trained", [("name", str), ("address", str), ("manifest_sha256", str)]):  # type: ignore[valid-type]
+    began: str = "",
+) -> NamedTuple(  # type: ignore[valid-type]
+    "Trained", [("name", str), ("generation", int), ("address", str), ("manifest_sha256", str)]
+):
     """Trains by a job, and attaches to the job that another attempt of this step has started.
 
     Args:
@@ -49,15 +61,18 @@ def train(
         history: the metrics over the steps, as a picture.
         where: the backend of the job, Cluster or Local.
         options: of that backend, as JSON.
+        began: as prepare has told: a job that was cancelled since then, or has failed for good, is not tried again;
+            empty: it is.
 
     Returns:
         name: of the run.
+        generation: of the run, which counts those that were trained again with fresh=True.
         address: of the published model in the store.
         manifest_sha256: of the manifest of that model.
     """
     from train_func.pipeline import steps
 
-    return steps.train(run, source, where, options, metrics, model, history)
+    return steps.train(run, source, where, options, metrics, model, history, began)
 
 
 def evaluate(
@@ -66,6 +81,7 @@ def evaluate(
     confusion: dsl.Output[dsl.ClassificationMetrics],
     where: str = "Cluster",
     options: str = "{}",
+    generation: int = 0,
 ) -> None:
     """Asks the published model for the class of every held-out row; of a task without classes, takes what it published.
 
@@ -75,14 +91,21 @@ def evaluate(
         confusion: how many rows of each class were taken for each.
         where: the backend of the job, Cluster or Local.
         options: of that backend, as JSON.
+        generation: of the run, as train has told; 0: the newest.
     """
     from train_func.pipeline import steps
 
-    steps.evaluate(name, where, options, metrics, confusion)
+    steps.evaluate(name, where, options, metrics, confusion, generation)
 
 
 def promote(
-    name: str, promote_as: str, better_in: str = "accuracy", where: str = "Cluster", options: str = "{}"
+    name: str,
+    promote_as: str,
+    better_in: str = "accuracy",
+    where: str = "Cluster",
+    options: str = "{}",
+    greater_is_better: str = "",
+    generation: int = 0,
 ) -> bool:
     """Puts the model of the run in place where it is better than the one there, on the same held-out rows.
 
@@ -92,10 +115,12 @@ def promote(
         better_in: the metric that is compared; empty: put it in place in any case.
         where: the backend of the job, Cluster or Local.
         options: of that backend, as JSON.
+        greater_is_better: of that metric, "true" or "false"; empty: as its name tells.
+        generation: of the run, as train has told; 0: the newest.
 
     Returns:
         Whether it is in place now.
     """
     from train_func.pipeline import steps
 
-    return steps.promote(name, promote_as, better_in, where, options)
+    return steps.promote(name, promote_as, better_in, where, options, greater_is_better, generation)

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 
 from kfp import compiler, dsl
 
 from train_func.client.cluster.cluster import Cluster
 from train_func.client.placement import SecretKey
 from train_func.pipeline import components
+from train_func.storage import scheme_of
 
 RETRIES = 2  # of the step that trains: it attaches to the job that is there
 Dress = Callable[[Any], Any]  # gives a task what its pod needs
@@ -35,6 +37,7 @@ def joined(dress: Dress = _as_it_is) -> Any:
         better_in: str = "accuracy",
         where: str = "Cluster",
         options: str = "{}",
+        greater_is_better: str = "",
     ) -> Outcome:
         """Trains a function by a job, and puts its model in place where it is better than the one there.
 
@@ -45,27 +48,31 @@ def joined(dress: Dress = _as_it_is) -> Any:
             better_in: the metric that is compared; empty: put it in place in any case.
             where: the backend of the job, Cluster or Local.
             options: of that backend, as JSON.
+            greater_is_better: of that metric, "true" or "false"; empty: as its name tells.
 
         Returns:
             name: of the run.
             in_place: whether its model is in place now.
         """
         on = {"where": where, "options": options}
-        prepared = dress(components.prepare(run=run, **on))
-        trained = dress(components.train(run=prepared.outputs["run"], source=source, **on))
+        by = {"promote_as": promote_as, "better_in": better_in, "greater_is_better": greater_is_better}
+        prepared = dress(components.prepare(run=run, **on, **by))
+        given, began = prepared.outputs["run"], prepared.outputs["began"]
+        trained = dress(components.train(run=given, source=source, began=began, **on))
         trained.set_retry(num_retries=RETRIES)
         name = trained.outputs["name"]
-        evaluated = dress(components.evaluate(name=name, **on))
-        promoted = dress(components.promote(name=name, promote_as=promote_as, better_in=better_in, **on))
+        of_run = {"name": name, "generation": trained.outputs["generation"]}
+        evaluated = dress(components.evaluate(**of_run, **on))
+        promoted = dress(components.promote(**of_run, **by, **on))
         promoted.after(evaluated)
-        for task in (prepared, trained, evaluated, promoted):
-            task.set_caching_options(False)  # what is done already the store tells, and it may have changed
         # The server takes an artefact of a step for a file in its own bucket; what lies elsewhere is imported.
-        dsl.importer(
+        imported = dsl.importer(
             artifact_uri=trained.outputs["address"],
             artifact_class=dsl.Model,
             metadata={"run": name, "manifest_sha256": trained.outputs["manifest_sha256"]},
         ).set_display_name("model")
+        for task in (prepared, trained, evaluated, promoted, imported):
+            task.set_caching_options(False)  # what is done already the store tells, and it may have changed
         return Outcome(name, promoted.output)
 
     return dsl.pipeline(train_and_promote)
@@ -77,7 +84,8 @@ train_and_promote = joined()
 def compile_pipeline(path: str | Path, *, on: Cluster | None = None) -> Path:
     """Writes the pipeline as YAML for a server of Kubeflow Pipelines; returns the file.
 
-    Image, namespace and store are those of ``on`` and of the environment here; the keys of the store and the Hub's
+    Image, namespace and store are those of ``on`` and of the environment here; an endpoint that is a Service of that
+    namespace is written with it, because the steps may run in another one. The keys of the store and the Hub's
     token are named by their Secrets, which have to be in the namespace of the steps.
 
     Args:
@@ -88,13 +96,25 @@ def compile_pipeline(path: str | Path, *, on: Cluster | None = None) -> Path:
         InvalidInput: no image or no store is named, or an option cannot work.
     """
     cluster = Cluster() if on is None else on
-    variables = cluster.client_environment()
+    variables = reachable(cluster.client_environment())
 
     def dress(task: Any) -> Any:
         return with_variables(task.set_container_image(variables["TRAIN_FUNC_IMAGE"]), variables)
 
     compiler.Compiler().compile(joined(dress), str(path))
     return Path(path)
+
+
+def reachable(variables: Mapping[str, str | SecretKey]) -> dict[str, str | SecretKey]:
+    """The variables with the namespace of the jobs behind an endpoint whose host is the bare name of a Service."""
+    found, namespace = dict(variables), variables.get("TRAIN_FUNC_NAMESPACE")
+    for name in scheme_of(str(variables["TRAIN_FUNC_STORE"])).endpoint_variables if namespace else ():
+        parts = urlsplit(str(variables.get(name, "")))
+        host = parts.hostname or ""
+        if host and not {".", ":"} & set(host):
+            port = f":{parts.port}" if parts.port else ""
+            found[name] = urlunsplit(parts._replace(netloc=f"{host}.{namespace}{port}"))
+    return found
 
 
 def with_variables(task: Any, variables: Mapping[str, str | SecretKey]) -> Any:

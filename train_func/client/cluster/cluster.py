@@ -172,6 +172,10 @@ class Cluster(NamedFields):
         placement = self._placement(self._image_or_unnamed(), self._given("namespace"))
         return placement.client_environment(self._store_or_unnamed(), self._kind.name)
 
+    def settled(self) -> "Cluster":
+        """With what the environment here says of the workers' size, for a process that has another environment."""
+        return replace(self, cpu=self._given("cpu"), memory=self._given("memory"))
+
     def adapted(self, run: Run) -> Run:
         """The run with as many attempts as a job of the kind can have."""
         most = self._kind.most_attempts

@@ -84,12 +84,21 @@ def _written(kubeconfig: str) -> tuple[int, ...]:
     return tuple(file.stat().st_mtime_ns for file in files if file.is_file())
 
 
+def in_a_pod() -> bool:
+    """Whether this runs in a pod, without a kubeconfig: then its own cluster is the only one it knows."""
+    return _is_own_cluster(os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG)
+
+
+def _is_own_cluster(kubeconfig: str) -> bool:
+    return not _written(kubeconfig) and POD_NAMESPACE.exists()
+
+
 def _load(configuration: Any, kubeconfig: str, context: str | None) -> tuple[str, str, Proxy | None]:
     """Fills ``configuration``; returns which cluster that is, its namespace, and the proxy that is named for it."""
     import yaml
     from kubernetes import config
 
-    if context is None and not _written(kubeconfig) and POD_NAMESPACE.exists():
+    if context is None and _is_own_cluster(kubeconfig):
         config.load_incluster_config(client_configuration=configuration)
         return f"the cluster of this pod ({configuration.host})", POD_NAMESPACE.read_text().strip(), None
     try:

@@ -79,7 +79,8 @@ class TextClassifier:
 
     def pipeline(self) -> Mapping[str, Any]:
         every = {"top_k": None} if self._task.problem_type == SEVERAL else {}  # a score for each of the labels
-        return {"task": "text-classification", "truncation": True, **every}
+        cut = {"truncation": True, "max_length": self._task.max_length}  # as it was trained
+        return {"task": "text-classification", **cut, **every}
 
     @property
     def has_one_class(self) -> bool:
