@@ -19,7 +19,7 @@ def run(tmp_path):
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     (tmp_path / "infra").mkdir()
     shutil.copy(ROOT / "infra/notebook_parameters.py", tmp_path / "infra")
-    told = "printf '%s %s' \"$*\" \"${ROWS:-}${STORE:+ $STORE $TRAIN_FUNC_STORE}${IMAGE:-}\" >ran"
+    told = 'printf \'%s %s\' "$*" "${ROWS:-}${STORE:+ $STORE $TRAIN_FUNC_STORE}${IMAGE:-}" >ran'
     scripts = {"environment.sh": "touch set-up", "notebook.sh": told}
     for name, text in scripts.items():
         (tmp_path / "infra" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
