@@ -21,7 +21,7 @@ SMALL = {"EPOCHS": "2", "ROWS": "101"}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Runs a notebook as make run does, in a checkout of its own; returns the process. ``start`` does not wait for it."""
+    """Runs a notebook as make run does, in a checkout of its own; its process. ``start`` does not wait for it."""
     checkout = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "notebooks", checkout / "notebooks")
     (checkout / "infra").mkdir()
