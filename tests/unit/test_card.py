@@ -140,7 +140,8 @@ def test_front_matter_that_is_none_is_refused(text):
 
 
 def test_a_task_whose_class_is_not_imported_has_a_card_too():
-    held = {"model": "owner/bert", "dataset": "/home/someone/rows.csv", "numbers": 7, "places": {"/home/someone/k": "~/v"}}
+    held = {"model": "owner/bert", "dataset": "/home/someone/rows.csv", "numbers": 7}
+    held["places"] = {"/home/someone/k": "~/v"}
     run = Run(task=StoredTask(named="their_module:Theirs", held=held), inputs={"photos": "/home/someone/photos"})
     card = card_of(run, {**COMMITS, "dataset": CONTENTS["dataset"], "inputs/photos": "7f" * 32})
     assert card.data.base_model == "owner/bert"
