@@ -24,6 +24,11 @@ BIN := .venv/bin
 # Three processes, which often wait, share the files of tests, in their order: the long ones come first. The time-out is only for what hangs.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --timeout 1800 --durations 25
 
+# What a run is of stands on make's command line: a shell may have exported SEED, HOST or STORE for another program.
+ifneq ($(filter run cancel,$(MAKECMDGOALS)),)
+$(foreach name,NOTEBOOK WHERE STORE JOB IMAGE,$(eval undefine $(name)))
+endif
+
 # Jobs, cache and the default store lie where every notebook and program of this person has them: a notebook opened
 # beside make run finds its jobs. TRAIN_FUNC_HOME, or a STORE, names another place.
 ifdef STORE
@@ -49,6 +54,7 @@ PARAMETERS := $(shell $(FOUND_PYTHON) infra/notebook_parameters.py '$(NOTEBOOK)'
 ifneq ($(.SHELLSTATUS),0)
 $(error $(PARAMETERS))
 endif
+$(foreach name,$(PARAMETERS),$(eval undefine $(name)))
 endif
 ALLOWED = $(KNOWN) $(filter-out $(KNOWN),$(PARAMETERS))
 UNKNOWN = $(filter-out $(ALLOWED),$(GIVEN))

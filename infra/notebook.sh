@@ -24,8 +24,8 @@ parameters() {
     mapfile -d '' -t GIVEN <"$SAID"
 }
 
-# The job that the notebook has submitted or found; empty before that.
-job() { grep -oEm 1 '^[a-z][a-z0-9-]*-[0-9a-f]{12}: ' "$SAID" | cut -d: -f1; }
+# The job that the notebook has submitted or found last; empty before that.
+job() { grep -oE '^[a-z][a-z0-9-]*-[0-9a-f]{12}: ' "$SAID" | tail -n 1 | cut -d: -f1; }
 
 # The way to it from a shell.
 cancel() { printf 'make cancel %sJOB=%s' "${WHERE:+WHERE=$WHERE }${STORE:+STORE=$STORE }" "$(job)"; }

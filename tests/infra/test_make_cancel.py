@@ -74,6 +74,12 @@ def test_the_place_is_the_one_that_is_named(cancel):
     assert "Traceback" not in said
 
 
+def test_place_and_store_are_not_taken_from_the_shell(cancel, tmp_path):
+    code, said = cancel("JOB=no-such-run", WHERE="Cluster", STORE=f"file://{tmp_path}/other")
+    assert code != 0
+    assert f"file://{tmp_path}/.train_func/store holds no" in said
+
+
 @pytest.mark.parametrize("named", [{}, {"TRAIN_FUNC_HOME": "{folder}/other"}], ids=["default", "named"])
 def test_make_looks_where_a_notebook_opened_beside_it_looks(cancel, tmp_path, named):
     person = tmp_path / "person"

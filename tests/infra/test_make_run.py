@@ -19,13 +19,15 @@ def run(tmp_path):
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     (tmp_path / "infra").mkdir()
     shutil.copy(ROOT / "infra/notebook_parameters.py", tmp_path / "infra")
-    scripts = {"environment.sh": "touch set-up", "notebook.sh": 'printf \'%s %s\' "$*" "${ROWS:-}" >ran'}
+    told = 'printf \'%s %s\' "$*" "${ROWS:-}${STORE:+ $STORE $TRAIN_FUNC_STORE}${IMAGE:-}" >ran'
+    scripts = {"environment.sh": "touch set-up", "notebook.sh": told}
     for name, text in scripts.items():
         (tmp_path / "infra" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
         (tmp_path / "infra" / name).chmod(0o755)
 
-    def run(*given):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    def run(*given, **exported):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "TRAIN_FUNC_"))}
+        environment = kept | exported
         done = subprocess.run(
             ["make", "-s", "run", *given],
             cwd=tmp_path,
@@ -47,6 +49,14 @@ def test_without_a_name_it_is_the_first_notebook(run):
 
 def test_the_notebook_is_the_one_that_is_named_and_is_given_its_parameters(run):
     assert run("NOTEBOOK=02_any_function", "ROWS=7")[:2] == ({"set-up": "", "ran": "02_any_function 7"}, 0)
+
+
+def test_what_the_shell_has_exported_for_other_programs_is_no_parameter(run):
+    exported = {"NOTEBOOK": "04_imdb", "ROWS": "7", "WORKERS": "9", "STORE": "file:///other", "IMAGE": "other"}
+    assert run(NOTEBOOK="02_any_function")[:2] == ({"set-up": "", "ran": "01_finetune "}, 0)
+    assert run("NOTEBOOK=02_any_function", **exported)[:2] == ({"set-up": "", "ran": "02_any_function "}, 0)
+    left, _, _ = run("NOTEBOOK=02_any_function", "ROWS=8", "STORE=file:///s", **exported)
+    assert left["ran"] == "02_any_function 8 file:///s file:///s"
 
 
 @pytest.mark.parametrize(

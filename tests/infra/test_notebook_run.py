@@ -171,6 +171,13 @@ def test_each_execution_keeps_its_notebook_and_the_fixed_name_is_the_last_that_s
     assert sorted(path.read_text() for path in notebooks(run.checkout) if path != last) == ["0", "0", "1", "2"]
 
 
+def test_of_several_jobs_the_last_is_the_one_to_stop(run):
+    first = f"model-first-{'0' * 12}"
+    said = f"{first}: submitted, 2 workers\n{first}: in place\n{JOB}: submitted, 2 workers"
+    _, done = run(code=1, says=f"JobFailed: {JOB} hangs: fix it, or job.cancel()", PRINTS=said)
+    assert done.stderr.splitlines()[1].endswith(f" make cancel JOB={JOB}")
+
+
 def test_the_way_to_stop_a_job_is_told_as_a_shell_needs_it(run):
     given = {"WHERE": "Cluster", "STORE": "s3://bucket/runs"}
     said = f"{JOB}: submitted, 2 workers"

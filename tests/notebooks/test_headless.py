@@ -3,19 +3,25 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.contracts.test_notebooks import ROOT
-from tests.notebooks.executing import pictures
+from tests.notebooks.executing import home_in, pictures
+from tests.tiny_model import write_tiny_model
+from tests.twin_jobs import until
+from train_func import attach
+from train_func.client.stored_run import FINISHED
 
 SMALL = {"EPOCHS": "2", "ROWS": "101"}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Runs a notebook as make run does, in a checkout of its own; returns the process."""
+    """Runs a notebook as make run does, in a checkout of its own; its process. ``start`` does not wait for it."""
     checkout = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "notebooks", checkout / "notebooks")
     (checkout / "infra").mkdir()
@@ -23,13 +29,20 @@ def run(tmp_path_factory):
         shutil.copy(ROOT / "infra" / script, checkout / "infra")
     (checkout / ".venv").symlink_to(ROOT / ".venv")
 
-    def run(notebook, **given):
+    def start(notebook, **given):
         kept = {name: value for name, value in os.environ.items() if name != "TRAIN_FUNC_STORE"}
         environment = {**kept, "TRAIN_FUNC_HOME": str(checkout / "home"), "PYTHONPATH": str(ROOT), **given}
+        environment["TMPDIR"] = str(checkout)
         command = [checkout / "infra/notebook.sh", notebook]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
 
-    run.checkout = checkout
+    def run(notebook, **given):
+        process = start(notebook, **given)
+        said = process.communicate(timeout=500)
+        return subprocess.CompletedProcess(process.args, process.returncode, *said)
+
+    run.checkout, run.start = checkout, start
     return run
 
 
@@ -61,3 +74,29 @@ def test_what_a_cell_raises_is_told_as_the_typed_error_it_is(run, notebook):
     assert done.stderr.startswith("InvalidInput: ")
     assert "workers=0" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_a_step_of_a_pipeline_raises_is_told_as_the_typed_error_it_is(run):
+    model = str(write_tiny_model(run.checkout / "model"))
+    done = run("06_pipeline", MODEL=model, WORKERS="1", SAMPLES="101", PROMOTE_AS="Bad Name")
+    assert done.returncode == 1
+    assert done.stderr.startswith("InvalidInput: ")
+    assert "'Bad Name'" in done.stderr
+    assert "Traceback" not in done.stderr
+    (log,) = re.findall(r"^what the steps say: (\S+)$", done.stdout, re.M)
+    assert "Traceback" in Path(log).read_text()
+
+
+def test_an_interrupt_while_a_step_trains_names_the_job_that_goes_on(run):
+    process = run.start("06_pipeline", WORKERS="1")
+    submitted = (re.match(r"(\S+-[0-9a-f]{12}): submitted", line) for line in process.stdout)
+    name = next(filter(None, submitted))[1]
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 130
+    assert f"make cancel JOB={name} stops it" in said
+    with home_in(run.checkout):
+        job = attach(name)
+        assert job.state not in FINISHED
+        job.cancel()
+        until(lambda: job.state in FINISHED, "the end of the job")

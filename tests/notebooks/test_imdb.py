@@ -5,12 +5,14 @@ import importlib.util
 import re
 from collections import Counter
 
+import nbformat
 import pytest
 
 from tests.contracts.test_notebooks import ROOT
 from tests.notebooks.executing import errors, execute, home_in, pictures
 from tests.tiny_hub import Repository, tiny_hub
 from tests.tiny_model import write_tiny_model
+from train_func import attach
 
 NOTEBOOK = ROOT / "notebooks/04_imdb.ipynb"
 REVIEWS = ROOT / "notebooks/data/film_reviews.csv"
@@ -58,6 +60,24 @@ def test_what_was_done_is_attached_and_not_stopped_again(executed):
     _, (shown, _) = executed
     assert "already done" in shown
     assert "Cancelled after" not in shown
+
+
+def test_what_goes_on_already_is_not_stopped_again(folder, model):
+    """The notebook up to the stop: the second execution goes on from a checkpoint, the third attaches."""
+    notebook = nbformat.read(NOTEBOOK, 4)
+    until_stopped = 1 + [cell["id"] for cell in notebook.cells].index("interrupt")
+    notebook.cells = [*notebook.cells[:until_stopped], nbformat.v4.new_code_cell("print(job.name, job.state)")]
+    nbformat.write(notebook, folder / "stops.ipynb")
+    small = {"num_train": 200, "num_test": 50, "epochs": 1000, "interrupt_after": 1, "workers": 1}
+    given = {"dataset": str(REVIEWS), "model": model, **small}
+    shown = [execute(folder / "stops.ipynb", folder / f"stops-{number}.ipynb", **given) for number in range(3)]
+    states = [re.search(r"^(imdb-\S+) (\S+)$", of, re.M).groups() for of in shown]
+    job = attach(states[0][0])
+    job.cancel()
+    assert job.wait() == "Cancelled"
+    assert [state for _, state in states] == ["Cancelled", "Running", "Running"]
+    assert ["Cancelled after" in of for of in shown] == [True, False, False]
+    assert {name for name, _ in states} == {job.name}
 
 
 def test_the_published_model_is_tested_on_reviews_that_no_worker_saw_and_drawn(executed):

@@ -1,6 +1,7 @@
 """The card of a model: valid for the Hub, and all that a reader needs to judge, load and reproduce the model."""
 
 import hashlib
+import io
 import json
 
 import pytest
@@ -73,13 +74,25 @@ def test_what_comes_from_the_hub_is_named_by_its_ids_and_commits():
     ],
 )
 def test_files_are_named_by_their_content_and_no_path_of_the_machine_is_told(place, shown):
-    run = a_run(model=place, dataset=place, held_out=place, parameters={"file": place, "others": [place]})
+    run = a_run(model=place, dataset=place, held_out=place)
     card = card_of(run, CONTENTS)
     assert (card.data.base_model, card.data.datasets) == (None, None)
     assert card.data.eval_results[0].dataset_name == shown
     assert f"`{shown}` | `{CONTENTS['dataset']}`" in card.text
     assert "someone" not in str(card)
     assert "0" * 64 not in str(card)
+
+
+def test_of_free_parameters_it_says_only_where_they_are():
+    given = {"command": "train --data=/home/someone/d", "/home/someone/key": 1, "server": "http://someone.internal"}
+    card = card_of(a_run(parameters=given), CONTENTS)
+    assert "someone" not in str(card)
+    code = next(block.split("```")[0] for block in card.text.split("```python\n") if "Run(" in block)
+    published = {"run.json": json.dumps(record_of(a_run(parameters=given), CONTENTS).to_dict())}
+    asked = []
+    names = {"open": lambda name: io.StringIO(published[name]), "submit": lambda _, run: asked.append(run)}
+    exec(code.replace(", submit", "").replace("train_func, run", "None, run"), names)
+    assert asked[0].parameters == given
 
 
 def test_it_tells_how_good_it_is_and_how_it_was_made():
@@ -138,11 +151,12 @@ def test_front_matter_that_is_none_is_refused(text):
 
 def test_a_task_whose_class_is_not_imported_has_a_card_too():
     held = {"model": "owner/bert", "dataset": "/home/someone/rows.csv", "numbers": 7}
+    held["places"] = {"/home/someone/k": "~/v"}
     run = Run(task=StoredTask(named="their_module:Theirs", held=held), inputs={"photos": "/home/someone/photos"})
     card = card_of(run, {**COMMITS, "dataset": CONTENTS["dataset"], "inputs/photos": "7f" * 32})
     assert card.data.base_model == "owner/bert"
     assert "from their_module import Theirs" in card.text
-    assert "Theirs(model='owner/bert', dataset='rows.csv', numbers=7)" in card.text
+    assert "Theirs(model='owner/bert', dataset='rows.csv', numbers=7, places={'k': 'v'})" in card.text
     assert f"| `inputs/photos` | `photos` | `{'7f' * 32}` |" in card.text
     assert "someone" not in str(card)
 

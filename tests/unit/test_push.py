@@ -52,7 +52,7 @@ def publish(tmp_path, model):
     """Publishes files as a run with this seed; returns its name."""
     store = open_store((tmp_path / "store").as_uri())
 
-    def publish(seed=1, files=model):
+    def publish(seed=1, files=model, *, has_card=True):
         record = put_run(store, a_run(seed=seed), code=None)
         pending = Pending(tmp_path / f"pod {seed}")
         part = TaskPart("A classifier.", {"task": "text-classification"}, 33, 8)
@@ -60,7 +60,7 @@ def publish(tmp_path, model):
             lambda folder: [(folder / name).write_bytes(data) for name, data in files.items()],
             1,
             is_model=True,
-            card=part,
+            card=part if has_card else None,
         )
         pending.report(1, {"metrics": {"accuracy": 0.5}}, seconds=60.0)
         pending.publish(store, record, Stop())
@@ -137,6 +137,35 @@ def test_another_model_takes_the_place_of_the_one_before_and_other_files_stay(hu
     assert files["picture.png"] == b"own"
     assert "of_the_first.txt" not in files
     assert files["of_the_second.txt"] == b"2"
+
+
+@pytest.mark.parametrize("before", ["of another", "of none"])
+def test_a_card_that_was_written_on_the_hub_stays_and_that_is_told(hub, push, publish, model, before):
+    written = b"---\nlicense: cc-by-nc-4.0\n---\n\nHow it is used.\n"
+    if before == "of another":
+        push(publish(1))
+    there = hub.repositories.get("models/me/reviews") or Repository({})
+    hub.repositories["models/me/reviews"] = Repository({**there.files, "README.md": written}, earlier=(there,))
+    done = push(name := publish(2))
+    assert done.returncode == 0, done.stderr
+    files = hub.repositories["models/me/reviews"].files
+    assert files["README.md"] == written
+    assert json.loads(files["run.json"])["run"]["seed"] == 2
+    assert unnamed(done.stdout, "README.md", "stays") == []
+    again = push(name)
+    assert "already" in again.stdout
+    assert hub.repositories["models/me/reviews"].files == files
+    del hub.repositories["models/me/reviews"].files["README.md"]
+    assert "stays" not in push(name).stdout
+    assert ModelCard(hub.repositories["models/me/reviews"].files["README.md"].decode()).data.tags == ["train_func"]
+
+
+def test_a_card_that_was_written_on_the_hub_stays_where_a_model_without_one_takes_the_place(hub, push, publish):
+    push(publish(1))
+    first = hub.repositories["models/me/reviews"]
+    hub.repositories["models/me/reviews"] = Repository({**first.files, "README.md": b"written"}, earlier=(first,))
+    assert "stays" not in push(publish(2, has_card=False)).stdout
+    assert hub.repositories["models/me/reviews"].files["README.md"] == b"written"
 
 
 def test_a_token_that_is_stored_by_a_login_is_found(hub, push, publish, tmp_path):

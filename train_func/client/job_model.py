@@ -99,7 +99,8 @@ class JobModel:
         """Pushes the fetched and verified model, with its card, to a repository of the Hugging Face Hub; its address.
 
         All published files go there as one commit, the function's source and ``run.json`` among them. The same model
-        again makes no commit. The token, with write access, is that of HF_TOKEN or of ``hf auth login``.
+        again makes no commit. A README.md that was written or changed there stays, which is told. The token, with write
+        access, is that of HF_TOKEN or of ``hf auth login``.
 
         Args:
             repo: ``"owner/name"``, or ``"name"`` of the token's own account; it is made where there is none.
@@ -110,8 +111,14 @@ class JobModel:
             StorageFailed: no model is published, or the Hub refuses or is away; the repository is as it was.
         """
         check_target(repo, private)
-        address, is_new = push(self.fetch(), repo, self.name, private=private)
-        self._note(f"its model is in {address}" if is_new else f"its model was in {address} already")
+        pushed = push(self.fetch(), repo, self.name, private=private)
+        address = pushed.address
+        self._note(f"its model is in {address}" if pushed.is_new else f"its model was in {address} already")
+        if pushed.is_card_left_out:
+            self._note(
+                f"README.md in {address} is none that was pushed, and stays as it is; it may tell of another model. "
+                "To have the card of this one there, delete it and push again"
+            )
         return address
 
     def load(self) -> "Pipeline":

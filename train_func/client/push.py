@@ -1,13 +1,13 @@
 """Pushes a fetched model to the Hub as one commit, or none where nothing has changed; the token is never given."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from train_func.client.fetch import as_fetched
+from train_func.client.fetch import as_fetched, sha256_of
 from train_func.errors import Cause, InvalidInput, StorageFailed
-from train_func.layout import MODEL_MANIFEST
+from train_func.layout import CARD, MODEL_MANIFEST
 from train_func.result import Result
 from train_func.validity import brief
 
@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 REFUSED, CHANGED = (401, 403), (409, 412)  # HTTP
+
+
+class Pushed(NamedTuple):
+    """What a push has done."""
+
+    address: str
+    is_new: bool
+    """Whether a commit was made."""
+    is_card_left_out: bool
+    """Whether the repository has kept a README.md that was written there, in place of the model's."""
 
 
 def check_target(repo: object, private: object) -> None:
@@ -40,11 +50,11 @@ def check_target(repo: object, private: object) -> None:
         raise InvalidInput(faults, cause=cause)
 
 
-def push(folder: Path, repo: str, title: str, *, private: bool | None) -> tuple[str, bool]:
-    """Makes what was fetched into ``folder`` the files of the repository; its address, and whether a commit was made.
+def push(folder: Path, repo: str, title: str, *, private: bool | None) -> Pushed:
+    """Makes what was fetched into ``folder`` the files of the repository.
 
-    Files of a model that was pushed before and that this one lacks go; any other file of the repository stays.
-    ``title``: of the commit.
+    Files of a model that was pushed before and that this one lacks go; any other file of the repository stays, and so
+    does a README.md that is not the one pushed before. ``title``: of the commit.
 
     Raises:
         InvalidInput: the repository is public and was to be private, or the Hub does not accept the card.
@@ -61,26 +71,37 @@ def push(folder: Path, repo: str, title: str, *, private: bool | None) -> tuple[
                 f"private=True: {made} is public already, so nothing was pushed; make it private in its settings, or "
                 "name another repository"
             )
-        new = list(as_fetched(folder))
-        gone = [name for name in _pushed_before(hub, found) if name not in new]
+        new, before = list(as_fetched(folder)), _pushed_before(hub, found)
+        gone = [name for name in before if name not in new]
+        card = sha256_of(folder / CARD)
+        has_own = _has_own_card(hub, found, [card, before.get(CARD)])
+        if has_own:
+            new, gone = ([name for name in names if name != CARD] for names in (new, gone))
         adds = [CommitOperationAdd(name, folder / name) for name in new]
         deletes = [CommitOperationDelete(name) for name in gone]
         with _silent():
             commit = hub.create_commit(made.repo_id, [*adds, *deletes], commit_message=title, parent_commit=found.sha)
-    return str(made), commit.oid != found.sha
+    return Pushed(str(made), commit.oid != found.sha, has_own and card is not None)
 
 
-def _pushed_before(hub: "HfApi", found: Any) -> list[str]:
-    """The files of the model that is in the repository, as its manifest lists them."""
+def _has_own_card(hub: "HfApi", found: Any, pushed: Sequence[str | None]) -> bool:
+    """Whether the repository has a README.md with another SHA-256 than those ``pushed``."""
+    if CARD not in {file.rfilename for file in found.siblings or ()}:
+        return False
+    return sha256_of(Path(hub.hf_hub_download(found.id, CARD, revision=found.sha))) not in pushed
+
+
+def _pushed_before(hub: "HfApi", found: Any) -> dict[str, str]:
+    """The files of the model that is in the repository, with SHA-256, as its manifest lists them."""
     there = {file.rfilename for file in found.siblings or ()}
     if MODEL_MANIFEST not in there:
-        return []
+        return {}
     path = hub.hf_hub_download(found.id, MODEL_MANIFEST, revision=found.sha)
     try:
         before = Result.read(Path(path).read_bytes(), MODEL_MANIFEST)
     except StorageFailed:  # of another program
-        return []
-    return [name for name in before.files if name in there]
+        return {}
+    return {name: sha256 for name, sha256 in before.files.items() if name in there}
 
 
 @contextmanager

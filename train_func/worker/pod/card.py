@@ -134,7 +134,8 @@ def _use(record: RunRecord, part: TaskPart, *, has_base_elsewhere: bool) -> str:
 def _reproduce(record: RunRecord, versions: Mapping[str, str]) -> str:
     run = record.run
     own = [f"{name}={getattr(run, name)!r}" for name in DECIDES]
-    own += [f"parameters={public(run.parameters)!r}"] if run.parameters else []
+    if run.parameters:  # any text may name a path of the machine or a server; the record has them
+        own.append(f'parameters=json.load(open("{RUN}"))["run"]["parameters"]')
     lines = [f"run = Run({', '.join([*(['task=task'] if run.task else []), *own])})", f"submit({record.function}, run)"]
     imports = ["from train_func import Run, submit"]
     if run.task:
@@ -142,6 +143,8 @@ def _reproduce(record: RunRecord, versions: Mapping[str, str]) -> str:
         is_public = module == "train_func.tasks"
         imports = [f"from {'train_func' if is_public else module} import {name}", *imports]
         lines = [f"task = {name}({_fields(record)})", *lines]
+    if run.parameters:
+        imports = ["import json", "", *imports]
     facts = [
         ("run", record.name),
         ("generation", str(record.generation)),

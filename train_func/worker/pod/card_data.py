@@ -90,7 +90,7 @@ def hub_id(address: object, fingerprint: str) -> str | None:
 def public(value: Any) -> Any:
     """The value as anyone may read it: of a path of this machine, and of what was carried, the name alone."""
     if isinstance(value, Mapping):
-        return {name: public(part) for name, part in value.items()}
+        return {public(name): public(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(public(part) for part in value)
     if isinstance(value, str) and (value.startswith(("/", "~", "./", "../", "file:")) or _CARRIED.fullmatch(value)):
