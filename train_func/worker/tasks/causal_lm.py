@@ -23,6 +23,7 @@ from train_func.worker.tasks.token_scores import TokenScores
 if TYPE_CHECKING:
     from datasets import Dataset
 
+ADVICE = "take one such as llama, qwen3, gemma3_text or gpt2"
 ANSWER = 256  # tokens that the published model writes at most, unless asked for more
 
 
@@ -60,8 +61,9 @@ class CausalLMTuner:
         use = ModelUse(
             "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
             "causal language model",
-            "take one such as llama, qwen3, gemma3_text or gpt2",
+            ADVICE,
             self._task.max_length,
+            encoders="MODEL_FOR_MASKED_LM_MAPPING_NAMES",
         )
         return find_model(self._task.model, self._task.model_revision, use, self._store, self._cache, weights=weights)
 
@@ -77,6 +79,7 @@ class CausalLMTuner:
         from train_func.worker.tasks.adapters import with_adapters
         from train_func.worker.tasks.chat_tokens import TEMPLATE
         from train_func.worker.tasks.lm_loss import in_chunks
+        from train_func.worker.tasks.lm_trial import refuse_encoder
 
         assert self._found is not None
         tokenizer = load_tokenizer(self._found)
@@ -91,6 +94,7 @@ class CausalLMTuner:
         # Weights that are not trained need no more digits than they are computed with.
         dtype = torch.bfloat16 if is_adapted and precision == "bf16" else torch.float32
         model = load_model(self._found, AutoModelForCausalLM, tokenizer, self._seed, dtype=dtype, may_head_be_new=False)
+        refuse_encoder(model, self._found.where, ADVICE)
         in_chunks(model)
         self._tokenizer = tokenizer
         return (with_adapters(model, self._task, self._found, self._seed) if is_adapted else model), tokenizer
