@@ -5,7 +5,20 @@ import sys
 
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 from tests.mounts import ROOT
 from train_func.worker.tasks import lm_loss
@@ -101,14 +114,41 @@ def test_without_labels_the_model_is_as_it_was():
     assert said[0] == said[1]
 
 
-def test_a_model_that_does_more_to_its_logits_keeps_its_own_loss():
+# Of each as it is by default, where that scales its logits, caps them, or adds to the loss; but for its shape.
+OTHERS = {
+    "capped": lambda **shape: Gemma2ForCausalLM(Gemma2Config(head_dim=16, **shape)),
+    "divided": lambda **shape: GraniteForCausalLM(GraniteConfig(logits_scaling=8.0, **shape)),
+    "multiplied": lambda **shape: CohereForCausalLM(CohereConfig(**shape)),
+    "experts": lambda **shape: MixtralForCausalLM(
+        MixtralConfig(output_router_logits=True, num_local_experts=4, **shape)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("larger", [1, 5])
+def test_a_model_that_does_more_to_its_logits_or_its_loss_keeps_its_own(name, dtype, larger):
     torch.manual_seed(0)
-    shape = {**SHAPE, "num_key_value_heads": 1, "head_dim": 16}
-    model = Gemma2ForCausalLM(Gemma2Config(vocab_size=WORDS, final_logit_softcapping=0.05, **shape, **PLAIN))
+    model = OTHERS[name](vocab_size=WORDS, num_key_value_heads=1, **SHAPE, **PLAIN).to(dtype)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(larger)
     own = model.forward
     assert not lm_loss.in_chunks(model)
     assert model.forward == own
     assert TokenScores().count(torch.zeros(5, 22, WORDS), batch()["labels"]) is None
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_in_bfloat16_has_its_loss_in_chunks_too(name):
+    torch.manual_seed(0)
+    assert lm_loss.in_chunks(MODELS[name]().bfloat16())
+
+
+def test_experts_whose_use_adds_nothing_to_the_loss_have_it_in_chunks():
+    torch.manual_seed(0)
+    model = MixtralForCausalLM(MixtralConfig(vocab_size=WORDS, num_key_value_heads=1, **SHAPE, **PLAIN))
+    assert lm_loss.in_chunks(model)
 
 
 MEASURED = """

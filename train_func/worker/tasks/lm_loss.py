@@ -15,10 +15,9 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from train_func.worker.tasks.chat_tokens import NO_LABEL
+from train_func.worker.tasks.lm_trial import has_plain_loss
 
 MOST_LOGITS = 2**23  # of a chunk: 32 MB in float32
-CLOSE = {torch.float32: 1e-4, torch.float64: 1e-6}  # relative; of other types 2e-2
-TRIED = (2, 8)  # rows and tokens of the trial
 
 
 def in_chunks(model: Any) -> bool:
@@ -29,7 +28,7 @@ def in_chunks(model: Any) -> bool:
     Without labels it is as before.
     """
     decoder, head = _decoder(model), model.get_output_embeddings()
-    if decoder is None or head is None:
+    if decoder is None or head is None or not has_plain_loss(model, decoder, head):
         return False
     whole = model.forward
 
@@ -43,8 +42,6 @@ def in_chunks(model: Any) -> bool:
         found = decoder(input_ids=input_ids, use_cache=False, **others)
         return _measured(found[0], labels, model.get_output_embeddings(), num_items)
 
-    if not _is_close(model, whole, forward):
-        return False
     model.forward = forward
     return True
 
@@ -93,21 +90,3 @@ def _chunks(hidden: torch.Tensor, wanted: torch.Tensor, head: nn.Module) -> Iter
 
 def _loss(head: nn.Module, hidden: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return cross_entropy(head(hidden).float(), wanted, reduction="sum")
-
-
-def _is_close(model: Any, whole: Any, forward: Any) -> bool:
-    """Whether both give the same loss: some models scale their logits, or add to the loss."""
-    generator = torch.Generator().manual_seed(0)
-    device = next(model.parameters()).device
-    ids = torch.randint(0, int(model.config.get_text_config().vocab_size), TRIED, generator=generator).to(device)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            expected, found = (call(input_ids=ids, labels=ids).loss for call in (whole, forward))
-    except (TypeError, AttributeError, RuntimeError):
-        return False
-    finally:
-        model.train(was_training)
-    relative = CLOSE.get(next(model.parameters()).dtype, 2e-2)
-    return expected is not None and bool((found - expected).abs() <= relative * expected.abs())

@@ -1,10 +1,12 @@
-"""Tries a language model on a few random tokens before it is trained: whether it sees those it has to predict."""
+"""Tries a language model on a few random tokens: whether it sees those it has to predict, and what its loss is."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 from train_func.errors import InvalidInput
 
@@ -12,6 +14,7 @@ NUM_TOKENS = 8
 # Of what a token's own logits change by: what other tokens' may change by, from rounding alone.
 ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-4}  # of other types 5e-2
 # What is raised where a model takes other inputs than tokens: its training says so, to the function that gives them.
+ENLARGED = 100.0  # times that logits are those of small weights: a cap on them shows only in large ones
 OTHER_INPUTS = (TypeError, AttributeError, RuntimeError, ValueError, AssertionError)
 
 
@@ -32,6 +35,42 @@ def refuse_encoder(model: Any, where: str, advice: str) -> None:
             f"{advice}",
             cause="model",
         )
+
+
+def has_plain_loss(model: Any, decoder: nn.Module, head: nn.Module) -> bool:
+    """Whether its loss is the cross entropy of what ``head`` makes of what ``decoder`` returns, with nothing added.
+
+    Some models scale their logits, or cap them, or add to the loss how evenly their experts are used.
+    """
+    if getattr(model.config.get_text_config(), "output_router_logits", False):
+        return False
+    ids = random_ids(model)
+    try:
+        with evaluated(model):
+            hidden = decoder(input_ids=ids, use_cache=False)[0]
+            with _enlarged(head):
+                whole, logits = model(input_ids=ids, labels=ids), head(hidden).float()
+    except OTHER_INPUTS:
+        return False
+    # Both have done the same arithmetic, so that bfloat16 needs hardly more than float32.
+    rounding = max(1e-5, torch.finfo(type_of(model)).eps)
+    loss = cross_entropy(whole.logits[0, :-1].float(), ids[0, 1:])
+    return (
+        whole.loss is not None
+        and whole.logits.shape == logits.shape
+        and bool((whole.logits - logits).abs().max() <= rounding * logits.abs().max())
+        and bool((whole.loss - loss).abs() <= 1e-5 * loss)
+    )
+
+
+@contextmanager
+def _enlarged(head: nn.Module) -> Iterator[None]:
+    """Within, the head is given larger values."""
+    hook = head.register_forward_pre_hook(lambda _, given: (given[0] * ENLARGED, *given[1:]))
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 @contextmanager
