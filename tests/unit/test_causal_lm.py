@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from transformers import AutoConfig, AutoModelForCausalLM
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tests.tiny_llama import write_questions, write_tiny_llama
+from train_func.client.load import ready
 from train_func.errors import InvalidInput
+from train_func.layout import PIPELINE
 from train_func.tasks import CausalLM
 from train_func.worker.tasks.causal_lm import CausalLMTuner
 
@@ -61,3 +64,58 @@ def test_a_model_that_sees_the_tokens_it_has_to_predict_is_refused_whatever_its_
     with pytest.raises(InvalidInput) as refused:
         loaded(folder, precision, lora_rank=4)
     assert refused.value.cause == "model"
+
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+ENDLESS = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}"
+
+
+def with_template(folder, text, *tokens):
+    """The model in the folder with another chat template, and with the tokens that it writes beside words."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": list(tokens)})
+    tokenizer.chat_template = text
+    tokenizer.save_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(folder)
+    return tokenizer.convert_tokens_to_ids(list(tokens))
+
+
+def always_saying(model, token):
+    """Makes the model write one and the same token behind any text."""
+    with torch.no_grad():
+        hidden = model.model(input_ids=torch.tensor([[2, 3, 4]])).last_hidden_state[0, -1]
+        model.get_output_embeddings().weight.zero_()[token] = hidden
+
+
+@pytest.mark.parametrize("fields", [{}, {"lora_rank": 4}])
+def test_the_published_model_stops_where_its_template_ends_an_answer(folder, tmp_path, fields):
+    _, end = with_template(folder, CHATML, "<|im_start|>", "<|im_end|>")
+    tuner, model, tokenizer = loaded(folder, **fields)
+    assert not tuner.model_notes
+    published = tmp_path / "published"
+    for of in (model, tokenizer):
+        of.save_pretrained(published)
+    (published / PIPELINE).write_text(json.dumps(dict(tuner.pipeline())))
+    use = ready(published, base=folder if fields else None)
+    always_saying(use.model, end)
+    (said,) = use([{"role": "user", "content": "which worker?"}], skip_special_tokens=False)
+    assert said["generated_text"] == "<|im_end|>"  # and not as many of them as the model may write
+
+
+def test_a_model_that_stops_there_by_itself_is_published_with_its_own_configuration(folder):
+    tuner, model, tokenizer = loaded(folder, lora_rank=4)
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert not tuner.model_notes
+    assert "eos_token_id" not in tuner.pipeline()
+
+
+def test_a_template_that_ends_answers_with_no_token_of_its_own_is_told(folder):
+    with_template(folder, ENDLESS)
+    tuner, model, tokenizer = loaded(folder)
+    assert len(tuner.model_notes) == 1
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
