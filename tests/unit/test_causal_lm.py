@@ -119,3 +119,21 @@ def test_a_template_that_ends_answers_with_no_token_of_its_own_is_told(folder):
     tuner, model, tokenizer = loaded(folder)
     assert len(tuner.model_notes) == 1
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize("pad", [None, "the same"])
+def test_a_token_that_ends_and_pads_is_trained_as_a_word_like_any_other(folder, pad):
+    tokens, config = folder / "tokenizer_config.json", folder / "config.json"
+    settings, model = json.loads(tokens.read_text()), json.loads(config.read_text())
+    tokens.write_text(json.dumps({**settings, "pad_token": pad and settings["eos_token"]}))
+    config.write_text(json.dumps({**model, "pad_token_id": pad and model["eos_token_id"]}))
+    _, model, tokenizer = loaded(folder)
+    assert tokenizer.pad_token_id == tokenizer.eos_token_id == model.config.pad_token_id
+    ids = torch.tensor([[5, tokenizer.eos_token_id, 6, 7, 8]])  # two turns
+    model(input_ids=ids, labels=ids).loss.backward()
+    found = model.get_input_embeddings().weight.grad[tokenizer.eos_token_id]
+    stock = AutoModelForCausalLM.from_pretrained(folder, pad_token_id=None)
+    stock(input_ids=ids, labels=ids).loss.backward()
+    expected = stock.get_input_embeddings().weight.grad[tokenizer.eos_token_id]
+    assert expected.norm() > 0
+    torch.testing.assert_close(found, expected)
