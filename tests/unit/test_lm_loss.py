@@ -1,10 +1,14 @@
 """The loss in chunks is the model's own, its gradients too; and no evaluation holds the logits of all tokens."""
 
+import copy
+import inspect
+import math
 import subprocess
 import sys
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (
     CohereConfig,
     CohereForCausalLM,
@@ -112,6 +116,53 @@ def test_without_labels_the_model_is_as_it_was():
         torch.testing.assert_close(whole(input_ids=ids).logits, chunked(input_ids=ids).logits)
     said = [model.generate(ids[:1], max_new_tokens=4, do_sample=False).tolist() for model in (whole, chunked)]
     assert said[0] == said[1]
+
+
+def test_what_an_adapter_of_the_head_drops_is_the_same_for_the_loss_and_its_gradients(monkeypatch):
+    monkeypatch.setattr(lm_loss, "MOST_LOGITS", 3 * WORDS)
+    _, chunked = pair("llama")
+    adapted = get_peft_model(chunked, LoraConfig(target_modules=["lm_head"], lora_dropout=0.5, init_lora_weights=False))
+    weight = next(of for name, of in adapted.named_parameters() if "lora_A" in name)
+    adapted.train()
+
+    def loss():
+        torch.manual_seed(0)
+        return adapted(**batch()).loss
+
+    (gradient,) = torch.autograd.grad(loss(), weight)
+    direction = gradient / gradient.norm()
+    ends = []
+    for step in (1e-2, -1e-2):
+        with torch.no_grad():
+            weight.add_(step * direction)
+        ends.append(loss().item())
+        with torch.no_grad():
+            weight.sub_(step * direction)
+    assert (ends[0] - ends[1]) / 2e-2 == pytest.approx(gradient.norm().item(), rel=1e-2)
+
+
+def test_a_copy_of_the_model_computes_its_loss_by_its_own_weights():
+    _, chunked = pair("llama")
+    copied = copy.deepcopy(chunked)
+    with torch.no_grad():
+        for of in copied.parameters():
+            of.zero_()
+        assert copied(**batch()).loss.item() == pytest.approx(math.log(WORDS))
+        assert copied(**batch()).logits.shape == chunked(**batch()).logits.shape
+        assert chunked(**batch()).loss.item() != pytest.approx(math.log(WORDS), rel=1e-4)
+
+
+def test_a_model_saved_by_torch_is_loaded_with_the_same_loss(tmp_path):
+    _, chunked = pair("llama")
+    torch.save(chunked, tmp_path / "model.pt")
+    found = torch.load(tmp_path / "model.pt", weights_only=False)
+    with torch.no_grad():
+        assert found(**batch()).loss.item() == pytest.approx(chunked(**batch()).loss.item(), rel=1e-5)
+
+
+def test_trainer_finds_the_same_inputs_of_the_model_as_without():
+    whole, chunked = pair("llama")
+    assert inspect.signature(chunked.forward) == inspect.signature(whole.forward)
 
 
 # Of each as it is by default, where that scales its logits, caps them, or adds to the loss; but for its shape.

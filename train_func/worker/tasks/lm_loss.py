@@ -6,6 +6,7 @@ much again for each of its steps.
 
 from collections.abc import Iterator
 from functools import partial, wraps
+from types import MethodType
 from typing import Any, cast
 
 import torch
@@ -30,19 +31,19 @@ def in_chunks(model: Any) -> bool:
     decoder, head = _decoder(model), model.get_output_embeddings()
     if decoder is None or head is None or not has_plain_loss(model, decoder, head):
         return False
-    whole = model.forward
+    whole = type(model).forward
 
     @wraps(whole)
-    def forward(input_ids: Any = None, *args: Any, labels: Any = None, **others: Any) -> Any:
+    def forward(self: Any, input_ids: Any = None, *args: Any, labels: Any = None, **others: Any) -> Any:
         if labels is None or args:
-            return whole(input_ids, *args, labels=labels, **others)
+            return whole(self, input_ids, *args, labels=labels, **others)
         num_items = others.pop("num_items_in_batch", None)
         for name in ("logits_to_keep", "use_cache", "return_dict"):
             others.pop(name, None)
-        found = decoder(input_ids=input_ids, use_cache=False, **others)
-        return _measured(found[0], labels, model.get_output_embeddings(), num_items)
+        found = _decoder(self)(input_ids=input_ids, use_cache=False, **others)
+        return _measured(found[0], labels, self.get_output_embeddings(), num_items)
 
-    model.forward = forward
+    model.forward = MethodType(forward, model)  # a copy of the model has it for itself, and a pickle can be made
     return True
 
 
@@ -63,7 +64,8 @@ def _measured(hidden: torch.Tensor, labels: torch.Tensor, head: nn.Module, num_i
         if len(chunks) == 1:
             return CausalLMOutputWithPast(loss=_loss(head, *chunks[0]) / divisor)
         # The logits of each chunk are computed again for its gradients, and never held for all of them.
-        again = partial(checkpoint, _loss, head, use_reentrant=False, preserve_rng_state=False)
+        # A head with an adapter may drop some of its inputs: the same ones both times, by the state of the generator.
+        again = partial(checkpoint, _loss, head, use_reentrant=False)
         parts = [again(*chunk) for chunk in chunks]
         return CausalLMOutputWithPast(loss=torch.stack(parts).sum() / divisor)
     scores = hidden.new_zeros((3, len(labels)), dtype=torch.float32)
