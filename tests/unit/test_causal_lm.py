@@ -3,16 +3,20 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from tests.distributed import small
 from tests.tiny_llama import write_questions, write_tiny_llama
 from train_func.client.load import ready
 from train_func.errors import InvalidInput
 from train_func.layout import PIPELINE
 from train_func.tasks import CausalLM
+from train_func.worker import Trainer
 from train_func.worker.tasks.causal_lm import CausalLMTuner
+from train_func.worker.tasks.chat_tokens import NO_LABEL
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -137,3 +141,30 @@ def test_a_token_that_ends_and_pads_is_trained_as_a_word_like_any_other(folder, 
     expected = stock.get_input_embeddings().weight.grad[tokenizer.eos_token_id]
     assert expected.norm() > 0
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("batch_size", [3, 8])
+def test_predictions_and_compute_metrics_have_three_numbers_for_each_row_in_their_order(folder, batch_size):
+    tuner, model, tokenizer = loaded(folder)
+    rows = tuner.encode(tuner.rows().train, tokenizer).select(range(13))
+    seen = []
+    trainer = Trainer(
+        model=model,
+        args=small.arguments_of(folder.parent / "out", per_device_eval_batch_size=batch_size),
+        eval_dataset=rows,
+        data_collator=tuner.collator(tokenizer, training=False),
+        compute_metrics=lambda given: seen.append(given.predictions) or {},
+    )
+    found = trainer.predict(rows).predictions
+    trainer.evaluate()
+    assert found.shape == (13, 3)
+    np.testing.assert_array_equal(seen[-1], found)
+    stock = AutoModelForCausalLM.from_pretrained(folder).eval()
+    for row, (loss, number, right) in zip(rows, found, strict=True):
+        ids, labels = (torch.tensor([row[name]]) for name in ("input_ids", "labels"))
+        counts = labels[:, 1:] != NO_LABEL
+        with torch.no_grad():
+            expected = stock(input_ids=ids, labels=labels)
+        assert number == counts.sum()
+        assert loss == pytest.approx(expected.loss.item() * number, rel=1e-4)
+        assert right == ((expected.logits[:, :-1].argmax(-1) == labels[:, 1:]) & counts).sum()

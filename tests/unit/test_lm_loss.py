@@ -99,9 +99,9 @@ def test_an_evaluation_counts_tokens_and_those_that_are_right(monkeypatch, name)
     labels = given["labels"][:, 1:]
     counts = labels != NO_LABEL
     right = (expected.logits[:, :-1].argmax(-1) == labels) & counts
-    assert found.logits.shape == (3, 5)
-    assert found.logits[1].tolist() == counts.sum(1).tolist()
-    assert found.logits[2].tolist() == right.sum(1).tolist()
+    assert found.logits.shape == (5, 3)
+    assert found.logits[:, 1].tolist() == counts.sum(1).tolist()
+    assert found.logits[:, 2].tolist() == right.sum(1).tolist()
     assert found.loss.item() == pytest.approx(expected.loss.item(), rel=1e-5)
     scores = TokenScores()
     values = scores.values(scores.count(found.logits, labels), 5)

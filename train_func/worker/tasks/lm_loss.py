@@ -25,7 +25,7 @@ def in_chunks(model: Any) -> bool:
     """Makes the model compute its loss in chunks; False where that is not the loss it has, and it stays as it was.
 
     In a training forward it returns the loss alone. Without gradients, where labels are given, ``logits`` are of shape
-    (3, rows): the sum of the losses, the number of labelled tokens, and how many of those are the most likely ones.
+    (rows, 3): the sum of the losses, the number of labelled tokens, and how many of those are the most likely ones.
     Without labels it is as before.
     """
     decoder, head = _decoder(model), model.get_output_embeddings()
@@ -68,7 +68,7 @@ def _measured(hidden: torch.Tensor, labels: torch.Tensor, head: nn.Module, num_i
         again = partial(checkpoint, _loss, head, use_reentrant=False)
         parts = [again(*chunk) for chunk in chunks]
         return CausalLMOutputWithPast(loss=torch.stack(parts).sum() / divisor)
-    scores = hidden.new_zeros((3, len(labels)), dtype=torch.float32)
+    scores = hidden.new_zeros((len(labels), 3), dtype=torch.float32)
     begin = 0
     for part, of in _chunks(hidden, wanted, head):
         logits = head(part).float()
@@ -77,11 +77,12 @@ def _measured(hidden: torch.Tensor, labels: torch.Tensor, head: nn.Module, num_i
                 cross_entropy(logits, of, reduction="none"),
                 torch.ones_like(of, dtype=torch.float32),
                 (logits.argmax(-1) == of).float(),
-            ]
+            ],
+            dim=1,
         )
-        scores.index_add_(1, rows[begin : begin + len(of)], each)
+        scores.index_add_(0, rows[begin : begin + len(of)], each)
         begin += len(of)
-    return CausalLMOutputWithPast(loss=scores[0].sum() / divisor, logits=scores)
+    return CausalLMOutputWithPast(loss=scores[:, 0].sum() / divisor, logits=scores)
 
 
 def _chunks(hidden: torch.Tensor, wanted: torch.Tensor, head: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
