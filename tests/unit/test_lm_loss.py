@@ -1,11 +1,28 @@
 """The loss in chunks is the model's own, its gradients too; and no evaluation holds the logits of all tokens."""
 
+import copy
+import inspect
+import math
 import subprocess
 import sys
 
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 from tests.mounts import ROOT
 from train_func.worker.tasks import lm_loss
@@ -82,9 +99,9 @@ def test_an_evaluation_counts_tokens_and_those_that_are_right(monkeypatch, name)
     labels = given["labels"][:, 1:]
     counts = labels != NO_LABEL
     right = (expected.logits[:, :-1].argmax(-1) == labels) & counts
-    assert found.logits.shape == (3, 5)
-    assert found.logits[1].tolist() == counts.sum(1).tolist()
-    assert found.logits[2].tolist() == right.sum(1).tolist()
+    assert found.logits.shape == (5, 3)
+    assert found.logits[:, 1].tolist() == counts.sum(1).tolist()
+    assert found.logits[:, 2].tolist() == right.sum(1).tolist()
     assert found.loss.item() == pytest.approx(expected.loss.item(), rel=1e-5)
     scores = TokenScores()
     values = scores.values(scores.count(found.logits, labels), 5)
@@ -101,14 +118,88 @@ def test_without_labels_the_model_is_as_it_was():
     assert said[0] == said[1]
 
 
-def test_a_model_that_does_more_to_its_logits_keeps_its_own_loss():
+def test_what_an_adapter_of_the_head_drops_is_the_same_for_the_loss_and_its_gradients(monkeypatch):
+    monkeypatch.setattr(lm_loss, "MOST_LOGITS", 3 * WORDS)
+    _, chunked = pair("llama")
+    adapted = get_peft_model(chunked, LoraConfig(target_modules=["lm_head"], lora_dropout=0.5, init_lora_weights=False))
+    weight = next(of for name, of in adapted.named_parameters() if "lora_A" in name)
+    adapted.train()
+
+    def loss():
+        torch.manual_seed(0)
+        return adapted(**batch()).loss
+
+    (gradient,) = torch.autograd.grad(loss(), weight)
+    direction = gradient / gradient.norm()
+    ends = []
+    for step in (1e-2, -1e-2):
+        with torch.no_grad():
+            weight.add_(step * direction)
+        ends.append(loss().item())
+        with torch.no_grad():
+            weight.sub_(step * direction)
+    assert (ends[0] - ends[1]) / 2e-2 == pytest.approx(gradient.norm().item(), rel=1e-2)
+
+
+def test_a_copy_of_the_model_computes_its_loss_by_its_own_weights():
+    _, chunked = pair("llama")
+    copied = copy.deepcopy(chunked)
+    with torch.no_grad():
+        for of in copied.parameters():
+            of.zero_()
+        assert copied(**batch()).loss.item() == pytest.approx(math.log(WORDS))
+        assert copied(**batch()).logits.shape == chunked(**batch()).logits.shape
+        assert chunked(**batch()).loss.item() != pytest.approx(math.log(WORDS), rel=1e-4)
+
+
+def test_a_model_saved_by_torch_is_loaded_with_the_same_loss(tmp_path):
+    _, chunked = pair("llama")
+    torch.save(chunked, tmp_path / "model.pt")
+    found = torch.load(tmp_path / "model.pt", weights_only=False)
+    with torch.no_grad():
+        assert found(**batch()).loss.item() == pytest.approx(chunked(**batch()).loss.item(), rel=1e-5)
+
+
+def test_trainer_finds_the_same_inputs_of_the_model_as_without():
+    whole, chunked = pair("llama")
+    assert inspect.signature(chunked.forward) == inspect.signature(whole.forward)
+
+
+# Of each as it is by default, where that scales its logits, caps them, or adds to the loss; but for its shape.
+OTHERS = {
+    "capped": lambda **shape: Gemma2ForCausalLM(Gemma2Config(head_dim=16, **shape)),
+    "divided": lambda **shape: GraniteForCausalLM(GraniteConfig(logits_scaling=8.0, **shape)),
+    "multiplied": lambda **shape: CohereForCausalLM(CohereConfig(**shape)),
+    "experts": lambda **shape: MixtralForCausalLM(
+        MixtralConfig(output_router_logits=True, num_local_experts=4, **shape)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("larger", [1, 5])
+def test_a_model_that_does_more_to_its_logits_or_its_loss_keeps_its_own(name, dtype, larger):
     torch.manual_seed(0)
-    shape = {**SHAPE, "num_key_value_heads": 1, "head_dim": 16}
-    model = Gemma2ForCausalLM(Gemma2Config(vocab_size=WORDS, final_logit_softcapping=0.05, **shape, **PLAIN))
+    model = OTHERS[name](vocab_size=WORDS, num_key_value_heads=1, **SHAPE, **PLAIN).to(dtype)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(larger)
     own = model.forward
     assert not lm_loss.in_chunks(model)
     assert model.forward == own
     assert TokenScores().count(torch.zeros(5, 22, WORDS), batch()["labels"]) is None
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_in_bfloat16_has_its_loss_in_chunks_too(name):
+    torch.manual_seed(0)
+    assert lm_loss.in_chunks(MODELS[name]().bfloat16())
+
+
+def test_experts_whose_use_adds_nothing_to_the_loss_have_it_in_chunks():
+    torch.manual_seed(0)
+    model = MixtralForCausalLM(MixtralConfig(vocab_size=WORDS, num_key_value_heads=1, **SHAPE, **PLAIN))
+    assert lm_loss.in_chunks(model)
 
 
 MEASURED = """

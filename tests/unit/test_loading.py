@@ -11,6 +11,7 @@ from train_func.run import Run
 from train_func.task import StoredTask
 from train_func.tasks import ImageClassification
 from train_func.worker.tasks.image_batches import ImageCollator
+from train_func.worker.tasks.protocol import Rows
 from train_func.worker.training import loading
 
 
@@ -50,3 +51,29 @@ def test_the_rows_of_a_task_and_some_of_them_become_its_batches_and_changed_ones
     decoded = rows.cast_column("pixel_values", Image())
     for other in (decoded, rows.add_column("weight", [1.0] * len(rows)), rows.with_transform(lambda part: part)):
         assert images.collator(other) is None
+
+
+class Tuner:
+    """A worker half that has something to tell of its model."""
+
+    model_notes = ("it never stops",)
+
+    def rows(self):
+        return Rows([], [], {})
+
+    def fetch(self):
+        return {}
+
+    def load(self, labels, precision):
+        return "model", "processor"
+
+
+def test_what_a_task_has_to_tell_of_its_model_is_told_when_it_is_loaded(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(loading.world, "note", told.append)
+    monkeypatch.setattr(loading, "worker_half", lambda *_: Tuner())
+    record = RunRecord(
+        run=a_run(), name="a-run", generation=1, store="", function="f", source_sha256="", fingerprints={}
+    )
+    assert loading.Loading(record, None, tmp_path).model("fp32") == ("model", "processor")
+    assert told == ["it never stops"]

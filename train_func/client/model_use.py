@@ -22,9 +22,7 @@ def options_of(folder: Path) -> dict[str, Any]:
         found = json.loads(path.read_text()) if path.exists() else {"task": "text-classification", "truncation": True}
     except ValueError:
         found = None
-    if not isinstance(found, dict) or not all(
-        isinstance(value, (str, int, float, NoneType)) for value in found.values()
-    ):
+    if not isinstance(found, dict) or not all(_is_plain(value) for value in found.values()):
         found = {}
     if isinstance(found.get("task"), str):
         return found
@@ -32,6 +30,12 @@ def options_of(folder: Path) -> dict[str, Any]:
         names = f"; {LABELS} has the names of its classes" if (folder / LABELS).exists() else ""
         raise refused(folder, f"the function has made a module of its own, and there is no pipeline for it{names}")
     raise refused(folder, f"{PIPELINE} is no object of plain options with the task of a pipeline")
+
+
+def _is_plain(value: object) -> bool:
+    """Also the numbers of tokens."""
+    is_number_list = isinstance(value, list) and all(isinstance(of, int) for of in value)
+    return is_number_list or isinstance(value, (str, int, float, NoneType))
 
 
 def parts_of(folder: Path, task: str) -> tuple[Any, dict[str, Any]]:

@@ -45,6 +45,9 @@ class ModelUse:
     max_length: int | None
     """Tokens of the longest text that the model is given; None where it is given none, and needs no tokenizer."""
     needs_image_processor: bool = False
+    encoders: str = ""
+    """Name of a table of types of which a model sees the tokens behind a token too, unless its config.json says
+    ``is_decoder`` or ``is_encoder_decoder``; where a task cannot use these."""
 
 
 def is_loaded(name: str) -> bool:
@@ -129,6 +132,10 @@ def _config(folder: Path, where: str, use: ModelUse) -> tuple[dict[str, Any], li
     if is_supported is False:
         missing = f"the installed transformers has no {use.purpose} of model_type {kind!r}"
         return config, [f"{where}: {missing}; {use.advice}"]
+    is_decoder = config.get("is_decoder") or config.get("is_encoder_decoder")
+    if use.encoders and not is_decoder and supports(use.encoders, kind):
+        sees = f"a model of model_type {kind!r} without is_decoder in {CONFIG} sees the tokens that it has to predict"
+        return config, [f"{where}: {sees}, and is no {use.purpose}; {use.advice}"]
     return config, []
 
 

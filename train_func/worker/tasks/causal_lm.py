@@ -23,7 +23,13 @@ from train_func.worker.tasks.token_scores import TokenScores
 if TYPE_CHECKING:
     from datasets import Dataset
 
+ADVICE = "take one such as llama, qwen3, gemma3_text or gpt2"
 ANSWER = 256  # tokens that the published model writes at most, unless asked for more
+ENDLESS = (
+    "the chat template of the model ends an answer with no token of its own, so the published model may write on "
+    f"behind its answer, up to {ANSWER} tokens; take a model whose template ends answers with one, or give the "
+    "tokenizer such a token and a template that writes it"
+)
 
 
 class CausalLMTuner:
@@ -33,6 +39,9 @@ class CausalLMTuner:
         self._task, self._seed, self._store, self._cache = task, seed, store, cache
         self._found: FoundModel | None = None
         self._tokenizer: Any = None
+        self._stops: list[int] | None = None
+        """Tokens at which the published model stops, where its own configuration has fewer."""
+        self.model_notes: tuple[str, ...] = ()
 
     def check(self) -> Findings:
         found = Findings()
@@ -60,8 +69,9 @@ class CausalLMTuner:
         use = ModelUse(
             "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
             "causal language model",
-            "take one such as llama, qwen3, gemma3_text or gpt2",
+            ADVICE,
             self._task.max_length,
+            encoders="MODEL_FOR_MASKED_LM_MAPPING_NAMES",
         )
         return find_model(self._task.model, self._task.model_revision, use, self._store, self._cache, weights=weights)
 
@@ -75,8 +85,10 @@ class CausalLMTuner:
 
         from train_func.worker.inputs.model_loading import load_model, load_tokenizer
         from train_func.worker.tasks.adapters import with_adapters
+        from train_func.worker.tasks.answer_end import end_of_answers, stop_at
         from train_func.worker.tasks.chat_tokens import TEMPLATE
         from train_func.worker.tasks.lm_loss import in_chunks
+        from train_func.worker.tasks.lm_trial import refuse_encoder
 
         assert self._found is not None
         tokenizer = load_tokenizer(self._found)
@@ -91,7 +103,11 @@ class CausalLMTuner:
         # Weights that are not trained need no more digits than they are computed with.
         dtype = torch.bfloat16 if is_adapted and precision == "bf16" else torch.float32
         model = load_model(self._found, AutoModelForCausalLM, tokenizer, self._seed, dtype=dtype, may_head_be_new=False)
+        refuse_encoder(model, self._found.where, ADVICE)
         in_chunks(model)
+        end = end_of_answers(tokenizer)
+        self._stops = None if end is None else stop_at(model, end)
+        self.model_notes = (ENDLESS,) if end is None else ()
         self._tokenizer = tokenizer
         return (with_adapters(model, self._task, self._found, self._seed) if is_adapted else model), tokenizer
 
@@ -120,7 +136,9 @@ class CausalLMTuner:
         return TokenScores()
 
     def pipeline(self) -> Mapping[str, Any]:
-        return {"task": "text-generation", "return_full_text": False, "max_new_tokens": ANSWER}
+        options = {"task": "text-generation", "return_full_text": False, "max_new_tokens": ANSWER}
+        is_adapted = self._task.lora_rank is not None  # used with the configuration of the model below the adapters
+        return {**options, "eos_token_id": self._stops} if is_adapted and self._stops else options
 
     def card(self, labels: tuple[str, ...]) -> str:
         if (rank := self._task.lora_rank) is None:

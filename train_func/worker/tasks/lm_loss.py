@@ -6,6 +6,7 @@ much again for each of its steps.
 
 from collections.abc import Iterator
 from functools import partial, wraps
+from types import MethodType
 from typing import Any, cast
 
 import torch
@@ -15,37 +16,34 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from train_func.worker.tasks.chat_tokens import NO_LABEL
+from train_func.worker.tasks.lm_trial import has_plain_loss
 
 MOST_LOGITS = 2**23  # of a chunk: 32 MB in float32
-CLOSE = {torch.float32: 1e-4, torch.float64: 1e-6}  # relative; of other types 2e-2
-TRIED = (2, 8)  # rows and tokens of the trial
 
 
 def in_chunks(model: Any) -> bool:
     """Makes the model compute its loss in chunks; False where that is not the loss it has, and it stays as it was.
 
     In a training forward it returns the loss alone. Without gradients, where labels are given, ``logits`` are of shape
-    (3, rows): the sum of the losses, the number of labelled tokens, and how many of those are the most likely ones.
+    (rows, 3): the sum of the losses, the number of labelled tokens, and how many of those are the most likely ones.
     Without labels it is as before.
     """
     decoder, head = _decoder(model), model.get_output_embeddings()
-    if decoder is None or head is None:
+    if decoder is None or head is None or not has_plain_loss(model, decoder, head):
         return False
-    whole = model.forward
+    whole = type(model).forward
 
     @wraps(whole)
-    def forward(input_ids: Any = None, *args: Any, labels: Any = None, **others: Any) -> Any:
+    def forward(self: Any, input_ids: Any = None, *args: Any, labels: Any = None, **others: Any) -> Any:
         if labels is None or args:
-            return whole(input_ids, *args, labels=labels, **others)
+            return whole(self, input_ids, *args, labels=labels, **others)
         num_items = others.pop("num_items_in_batch", None)
         for name in ("logits_to_keep", "use_cache", "return_dict"):
             others.pop(name, None)
-        found = decoder(input_ids=input_ids, use_cache=False, **others)
-        return _measured(found[0], labels, model.get_output_embeddings(), num_items)
+        found = _decoder(self)(input_ids=input_ids, use_cache=False, **others)
+        return _measured(found[0], labels, self.get_output_embeddings(), num_items)
 
-    if not _is_close(model, whole, forward):
-        return False
-    model.forward = forward
+    model.forward = MethodType(forward, model)  # a copy of the model has it for itself, and a pickle can be made
     return True
 
 
@@ -66,10 +64,11 @@ def _measured(hidden: torch.Tensor, labels: torch.Tensor, head: nn.Module, num_i
         if len(chunks) == 1:
             return CausalLMOutputWithPast(loss=_loss(head, *chunks[0]) / divisor)
         # The logits of each chunk are computed again for its gradients, and never held for all of them.
-        again = partial(checkpoint, _loss, head, use_reentrant=False, preserve_rng_state=False)
+        # A head with an adapter may drop some of its inputs: the same ones both times, by the state of the generator.
+        again = partial(checkpoint, _loss, head, use_reentrant=False)
         parts = [again(*chunk) for chunk in chunks]
         return CausalLMOutputWithPast(loss=torch.stack(parts).sum() / divisor)
-    scores = hidden.new_zeros((3, len(labels)), dtype=torch.float32)
+    scores = hidden.new_zeros((len(labels), 3), dtype=torch.float32)
     begin = 0
     for part, of in _chunks(hidden, wanted, head):
         logits = head(part).float()
@@ -78,11 +77,12 @@ def _measured(hidden: torch.Tensor, labels: torch.Tensor, head: nn.Module, num_i
                 cross_entropy(logits, of, reduction="none"),
                 torch.ones_like(of, dtype=torch.float32),
                 (logits.argmax(-1) == of).float(),
-            ]
+            ],
+            dim=1,
         )
-        scores.index_add_(1, rows[begin : begin + len(of)], each)
+        scores.index_add_(0, rows[begin : begin + len(of)], each)
         begin += len(of)
-    return CausalLMOutputWithPast(loss=scores[0].sum() / divisor, logits=scores)
+    return CausalLMOutputWithPast(loss=scores[:, 0].sum() / divisor, logits=scores)
 
 
 def _chunks(hidden: torch.Tensor, wanted: torch.Tensor, head: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -93,21 +93,3 @@ def _chunks(hidden: torch.Tensor, wanted: torch.Tensor, head: nn.Module) -> Iter
 
 def _loss(head: nn.Module, hidden: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return cross_entropy(head(hidden).float(), wanted, reduction="sum")
-
-
-def _is_close(model: Any, whole: Any, forward: Any) -> bool:
-    """Whether both give the same loss: some models scale their logits, or add to the loss."""
-    generator = torch.Generator().manual_seed(0)
-    device = next(model.parameters()).device
-    ids = torch.randint(0, int(model.config.get_text_config().vocab_size), TRIED, generator=generator).to(device)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            expected, found = (call(input_ids=ids, labels=ids).loss for call in (whole, forward))
-    except (TypeError, AttributeError, RuntimeError):
-        return False
-    finally:
-        model.train(was_training)
-    relative = CLOSE.get(next(model.parameters()).dtype, 2e-2)
-    return expected is not None and bool((found - expected).abs() <= relative * expected.abs())

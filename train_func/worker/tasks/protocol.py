@@ -195,6 +195,14 @@ class Classifies(Protocol):
         """The name of the class that the pipeline of the published model gives to each row."""
 
 
+@runtime_checkable
+class NotesModel(Protocol):
+    """A worker half that has also something to tell of the model that it has loaded."""
+
+    model_notes: Sequence[str]
+    """What a person should know of the model that ``load`` has returned last."""
+
+
 def worker_half(run: Run, store: Store | None, cache: Path) -> WorkerTask:
     """The worker half of the run's task.
 

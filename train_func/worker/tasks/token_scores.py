@@ -12,12 +12,12 @@ class TokenScores:
     """Counted batch by batch; the model has counted the tokens already, see ``lm_loss``."""
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
-        """``logits``: of shape (3, rows): loss, number of tokens, and of those that are right; None for others."""
+        """``logits``: of shape (rows, 3): loss, number of tokens, and of those that are right; None for others."""
         import torch
 
-        if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or logits.shape[0] != 3:
+        if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or logits.shape[1] != 3:
             return None
-        sums = logits.double().sum(dim=1).tolist()
+        sums = logits.double().sum(dim=0).tolist()
         return dict(zip((LOSS, TOKENS, RIGHT), sums, strict=True))
 
     def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:

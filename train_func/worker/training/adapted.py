@@ -4,9 +4,12 @@ import hashlib
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+
+_hashed: WeakKeyDictionary[nn.Module, tuple[list[tuple[str, int, int]], str]] = WeakKeyDictionary()
 
 
 def has_adapters(model: nn.Module) -> bool:
@@ -40,9 +43,17 @@ def load_own_weights(model: nn.Module, weights: Mapping[str, Any]) -> None:
 
 
 def base_sha256(model: nn.Module) -> str:
-    """Of the frozen weights: adapters that were trained on others are worth nothing on these."""
+    """Of the frozen weights: adapters that were trained on others are worth nothing on these.
+
+    Billions of them are hashed in many seconds, so once only, until they lie elsewhere or an operation changes them.
+    """
+    base = sorted(_base(model), key=lambda named: named[0])
+    state = [(name, value.data_ptr(), value._version) for name, value in base]
+    if (held := _hashed.get(model)) and held[0] == state:
+        return held[1]
     digest = hashlib.sha256()
-    for name, value in sorted(_base(model), key=lambda named: named[0]):
+    for name, value in base:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    _hashed[model] = state, digest.hexdigest()
     return digest.hexdigest()

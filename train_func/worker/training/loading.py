@@ -16,7 +16,7 @@ from train_func.storage import Store
 from train_func.worker.inputs.hub_outage import is_retried
 from train_func.worker.inputs.named import bring, find, link
 from train_func.worker.pod.card import TaskPart
-from train_func.worker.tasks.protocol import Rows, WorkerTask, worker_half
+from train_func.worker.tasks.protocol import NotesModel, Rows, WorkerTask, worker_half
 from train_func.worker.training import world
 
 
@@ -54,6 +54,8 @@ class Loading:
         labels = self.rows.labels
         world.on_all_ranks(self._fetch)
         model, self.processor = world.on_all_ranks(lambda: self.task.load(labels, precision))
+        for note in self.task.model_notes if isinstance(self.task, NotesModel) else ():
+            world.note(note)
         return model, self.processor
 
     def _fetch(self) -> None:

@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 from train_func.worker.training import world
+from train_func.worker.training.adapted import base_sha256, has_adapters, own_weights
 
 if TYPE_CHECKING:
     import transformers
@@ -18,9 +19,9 @@ ROUNDING = 1e-4  # of a parameter's length: ranks on unlike machines drift apart
 
 
 def fingerprint(model: nn.Module) -> str:
-    """SHA-256 of all that is saved of the model: equal only where every value is the same bit for bit."""
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
+    """SHA-256 of all values of the model, also below adapters: equal only where each is the same bit for bit."""
+    digest = hashlib.sha256(base_sha256(model).encode() if has_adapters(model) else b"")
+    for name, value in sorted(own_weights(model).items()):
         digest.update(name.encode())
         if isinstance(value, torch.Tensor):
             digest.update(str((value.dtype, tuple(value.shape))).encode())
