@@ -1,6 +1,7 @@
 """Published adapters and their base: what is put together of them, and what is refused."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -78,6 +79,13 @@ def refused(*given):
     with pytest.raises(InvalidInput) as caught:
         adapters.base_of(*given)
     return caught.value
+
+
+def test_the_merged_model_ends_its_answers_where_the_pipeline_of_the_adapters_does(base, published, tmp_path):
+    adapted = shutil.copytree(published, tmp_path / "published")
+    (adapted / PIPELINE).write_text('{"task": "text-generation", "eos_token_id": [1, 5]}')
+    folder = adapters.write_merged(record_of(base, tmp_path), adapted, tmp_path / "merged")
+    assert AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id == [1, 5]
 
 
 def test_a_base_that_takes_long_is_told_of_and_one_that_takes_too_long_refused(

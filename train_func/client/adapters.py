@@ -123,9 +123,8 @@ def merged(kind: Any, base: Path, adapters: Path) -> Any:
     rules = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
     model = kind.from_pretrained(base, dtype="float32", **rules)
     adapted = PeftModel.from_pretrained(model, str(adapters), local_files_only=True)
-    adapted.peft_config["default"].base_model_name_or_path = str(
-        base
-    )  # by any other name peft would ask the Hub for it
+    # By any other name peft would ask the Hub for it.
+    adapted.peft_config["default"].base_model_name_or_path = str(base)
     if names != set(get_peft_model_state_dict(adapted)):
         raise InvalidInput(f"{adapters}: {WEIGHTS} has other tensors than adapters of {base} have", cause="model")
     return adapted.merge_and_unload()
@@ -143,9 +142,11 @@ def write_merged(record: RunRecord, adapters: Path, to: Path) -> Path:
             return to
         raise InvalidInput(f"{to} holds something else: name a folder that is not there yet, as to=...")
     # A loop of one's own publishes no pipeline; adapters without one are of a language model.
-    task = options_of(adapters)["task"] if (adapters / PIPELINE).exists() else "text-generation"
-    kind, parts = parts_of(adapters, task)
+    options = options_of(adapters) if (adapters / PIPELINE).exists() else {"task": "text-generation"}
+    kind, parts = parts_of(adapters, options["task"])
     model = merged(kind, base_of(record, adapters), adapters)
+    if "eos_token_id" in options:  # where its answers end, for those who generate without this package
+        model.generation_config.eos_token_id = options["eos_token_id"]
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to.parent, prefix=".train_func-merge-") as staging:
         folder = Path(staging) / "model"
