@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from jinja2 import TemplateError
-
+from train_func.errors import InvalidInput
 from train_func.worker.tasks.chat_tokens import template
 from train_func.worker.tasks.conversations import ASSISTANT, USER
 
@@ -15,7 +14,7 @@ def end_of_answers(tokenizer: Any) -> int | None:
     turns = [{"role": USER, "content": QUESTION}, {"role": ASSISTANT, "content": ANSWER}]
     try:
         text = template(tokenizer)(turns)
-    except (TemplateError, ValueError, TypeError):  # the conversations of the run meet the same, which names them
+    except InvalidInput:  # the conversations of the run meet the same, which names them
         return None
     _, found, behind = text.rpartition(ANSWER)
     ids: list[int] = tokenizer(behind.strip(), add_special_tokens=False)["input_ids"] if found else []
