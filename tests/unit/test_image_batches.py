@@ -11,6 +11,7 @@ from tests.messages import unnamed
 from tests.tiny_images import encoded, image_of
 from train_func.errors import InvalidInput
 from train_func.worker.tasks.image_batches import LEAST_AREA, ImageCollator, cut_out, shape_of
+from train_func.worker.tasks.image_decoding import decode
 from train_func.worker.training.plan import build_plan, facts_of
 from train_func.worker.training.plan_loader import PlanLoader
 from train_func.worker.training.randomness import seed_for
@@ -41,6 +42,26 @@ def test_what_is_drawn_depends_on_the_place_in_the_plan_alone(processor):
     assert torch.equal(batch_at(ImageCollator(processor, augment=True), 3, 1), first)
     assert not torch.equal(batch_at(collator, 3, 2), first)
     assert not torch.equal(batch_at(collator, 4, 1), first)
+
+
+def test_a_large_photo_to_train_on_is_decoded_at_a_fraction_of_its_size_and_held_out_whole(processor):
+    ramp = np.linspace(0, 250, 1600).astype(np.uint8)
+    photo = encoded(Image.fromarray(np.broadcast_to(ramp[None, :, None], (1200, 1600, 3)).copy()), "JPEG")
+    assert decode(photo, "a").size == (1600, 1200)
+    for suffices, size in ((2 * SIZE, (200, 150)), (150, (200, 150)), (151, (400, 300)), (1201, (1600, 1200))):
+        assert decode(photo, "a", suffices).size == size
+    rows = [{"pixel_values": {"bytes": photo, "path": None}}]
+    made = []
+    for _ in range(2):
+        seed_for("collate", 5, 3, 1)
+        made.append(ImageCollator(processor, augment=True)(rows)["pixel_values"])
+    assert torch.equal(*made)
+    seed_for("collate", 5, 3, 1)
+    part = cut_out(decode(photo, "a", 2 * SIZE), (SIZE, SIZE), processor.resample)
+    expected = processor(images=part, return_tensors="pt", do_resize=False)["pixel_values"]
+    assert torch.equal(made[0], expected)
+    held_out = ImageCollator(processor, augment=False)(rows)["pixel_values"]
+    assert torch.equal(held_out, processor(images=decode(photo, "a"), return_tensors="pt")["pixel_values"])
 
 
 def test_held_out_images_are_as_the_processor_makes_them_at_every_place(processor):

@@ -40,7 +40,10 @@ class ImageCollator:
         return batch
 
     def _pixels(self, stored: dict[str, Any]) -> np.ndarray:
-        image = decode(stored["bytes"], name_of(stored))  # one at a time: a batch of large ones would not fit
+        # The sides of a part are at least half of the image's: at twice the model's size none is enlarged.
+        suffices = 2 * max(self._shape) if self._augment else None
+        # One at a time: a batch of large ones would not fit.
+        image = decode(stored["bytes"], name_of(stored), suffices)
         if not self._augment:
             return _processed(self._processor, image)
         part = cut_out(image, self._shape, getattr(self._processor, "resample", None))
