@@ -33,7 +33,8 @@ def run(tmp_path_factory):
         kept = {name: value for name, value in os.environ.items() if name != "TRAIN_FUNC_STORE"}
         environment = {**kept, "TRAIN_FUNC_HOME": str(checkout / "home"), "PYTHONPATH": str(ROOT), **given}
         environment["TMPDIR"] = str(checkout)
-        command = [checkout / "infra/notebook.sh", notebook]
+        # The tests may run in the background of a shell, which has its programs ignore what Ctrl-C sends.
+        command = ["env", "--default-signal=INT", checkout / "infra/notebook.sh", notebook]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
 
