@@ -62,6 +62,7 @@ def test_what_was_done_is_attached_and_not_stopped_again(executed):
     assert "Cancelled after" not in shown
 
 
+@pytest.mark.slow
 def test_what_goes_on_already_is_not_stopped_again(folder, model):
     """The notebook up to the stop: the second execution goes on from a checkpoint, the third attaches."""
     notebook = nbformat.read(NOTEBOOK, 4)

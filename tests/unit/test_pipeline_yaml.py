@@ -29,17 +29,18 @@ SERVER = {
 }
 
 
-@pytest.fixture
-def compiled(tmp_path, monkeypatch):
-    for name in [name for name in os.environ if name.startswith(("TRAIN_FUNC_", "AWS_"))]:
-        if name != "TRAIN_FUNC_REWRITE_GOLDEN":
-            monkeypatch.delenv(name)
-    for name, value in SERVER.items():
-        monkeypatch.setenv(name, value)
-    return compile_pipeline(tmp_path / "pipeline.yaml")
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("TRAIN_FUNC_", "AWS_"))]:
+            if name != "TRAIN_FUNC_REWRITE_GOLDEN":
+                patch.delenv(name)
+        for name, value in SERVER.items():
+            patch.setenv(name, value)
+        yield compile_pipeline(tmp_path_factory.mktemp("compiled") / "pipeline.yaml")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def spec(compiled):
     pipeline, _ = yaml.safe_load_all(compiled.read_text())
     return pipeline
