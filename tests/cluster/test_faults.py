@@ -19,7 +19,7 @@ def uids(admin: Kubectl, namespace: str, found: Training) -> list[str]:
     return sorted(admin("get", "pods", f"--namespace={namespace}", found.selector, output).split())
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_rank_is_started_again_in_the_same_pods(namespace: str, admin: Kubectl, rank: int):
     with training(checkpoint_every=1.0, seed=rank) as found:
         found.until_step(12)

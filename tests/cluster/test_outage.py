@@ -98,6 +98,7 @@ def role(admin: Kubectl, namespace: str) -> Iterator[Callable[..., None]]:
     without()
 
 
+@pytest.mark.slow
 def test_a_right_that_is_lost_meanwhile_is_told_with_the_role(job, done, role, namespace):
     often = Timings(watch=2)  # rights are asked for when a watch begins anew
     with Waiting(Job(job.record, Cluster(timings=often), job._store)) as waiting:

@@ -178,6 +178,7 @@ def test_purging_without_the_name_of_the_context_changes_nothing(installed, admi
     assert everything(admin) == before
 
 
+@pytest.mark.slow
 def test_uninstalling_with_an_answer_lost_keeps_what_is_worth_it_and_installing_again_finds_the_data(
     installed, admin, bare, tmp_path
 ):
