@@ -78,6 +78,7 @@ class TokenClassifier:
                 "comes from; take a model with a tokenizer.json",
                 cause="model",
             )
+        tokenizer.model_max_length = self._task.max_length  # of each part of a text that the published model is given
         names: dict[str, Any] = {
             "id2label": dict(enumerate(labels)),
             "label2id": {name: code for code, name in enumerate(labels)},
@@ -104,7 +105,8 @@ class TokenClassifier:
         return TagScores(self._labels) if self._labels else None
 
     def pipeline(self) -> Mapping[str, Any]:
-        return {"task": "token-classification", "aggregation_strategy": "simple"}
+        overlap = self._task.max_length // 4  # tokens; a longer text is read in parts, each with some of the one before
+        return {"task": "token-classification", "aggregation_strategy": "simple", "stride": overlap}
 
     def card(self, labels: tuple[str, ...]) -> str:
         names = "\n".join(f"- {name}" for name in labels)
