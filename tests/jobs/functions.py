@@ -161,8 +161,13 @@ def grows_slowly(parameters):
 
 
 def ends_with(parameters):
+    """Ends rank 0, which has recorded its attempt by then; the others wait until their worker is ended."""
+    import os
+    import signal
     import sys
 
+    if os.environ["RANK"] != "0":
+        signal.pause()
     sys.exit(parameters["code"])
 
 
