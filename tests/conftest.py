@@ -32,7 +32,9 @@ def pytest_collection_finish() -> None:
 
 
 # Files that look at one launch of four ranks: in one process they share it.
-OF_ONE_LAUNCH = {f"tests/distributed/test_{name}.py" for name in ("parity", "splits", "task_metrics", "images")}
+OF_ONE_LAUNCH = {
+    f"tests/distributed/test_{name}.py" for name in ("parity", "splits", "weighing", "task_metrics", "lora", "images")
+}
 
 
 @pytest.hookimpl(optionalhook=True)

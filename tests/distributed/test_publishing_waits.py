@@ -142,6 +142,7 @@ def test_the_rank_waits_and_the_first_attempt_succeeds(job):
     assert not list(job.folder.glob("pod-0-*/publication"))
 
 
+@pytest.mark.slow
 def test_a_stop_leaves_the_grace_period_to_what_is_trained(job):
     job.grace = 40
     job.start()

@@ -2,53 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
+from tests.faults.attempts import attempts, first_line, first_step, output, result
 from tests.faults.forks import passed
-from tests.faults.test_kills import LIMIT, ROOT
 from train_func.storage import open_store
-
-ONE = """
-import json, sys
-from pathlib import Path
-from tests.faults import forks, trainings
-given = json.loads(sys.argv[1])
-folder = Path(given["folder"])
-codes = [
-    forks.attempt(getattr(trainings, given["training"]), number, size, folder, failpoint=where, **given["settings"])
-    for number, (size, where) in enumerate(given["attempts"], given["first"])
-]
-print(json.dumps(codes))
-"""
-
-
-def attempts(folder, *of, first=1, training="with_trainer", **settings):
-    """Exit codes of attempts, each of so many ranks, and ended where its failpoint says."""
-    given = {"folder": str(folder), "attempts": of, "first": first, "training": training, "settings": settings}
-    done = subprocess.run(
-        [sys.executable, "-c", ONE, json.dumps(given)], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def output(folder, number, rank=0):
-    return (folder / f"attempt-{number}" / f"rank-{rank}" / "output").read_text()
-
-
-def result(folder, rank=0):
-    return json.loads((folder / f"result-{rank}.json").read_text())
-
-
-def first_line(text, begin):
-    return next(line for line in text.splitlines() if line.startswith(begin))
-
-
-def first_step(text):
-    return int(first_line(text, "step ").split()[1])
 
 
 def killed_at(step):
@@ -71,6 +30,7 @@ def test_a_job_killed_when_epoch_two_is_saved_goes_on_with_the_first_step_of_epo
     assert first_line(output(tmp_path / "killed", 2), "audit epoch=").startswith("audit epoch=3 rows=101 used_once=101")
 
 
+@pytest.mark.slow
 def test_what_began_anew_is_told_also_where_no_step_was_left_to_do(tmp_path):
     settings = {"checkpoint_every": 3600, "own": {"save_strategy": "epoch"}, "waits": True}
     killed = {"point": "checkpoints deleted", "rank": 0, "nth": 3, "attempt": 1, "group": True}
@@ -102,6 +62,7 @@ def test_an_evaluation_that_a_signal_has_ended_is_made_first_and_no_step_is_done
         assert result(tmp_path / "told", rank) == result(tmp_path / "whole", rank)
 
 
+@pytest.mark.slow
 def test_a_callback_that_rank_0_alone_has_keeps_no_rank_waiting_in_an_evaluation(tmp_path):
     """It may put other weights into the model meanwhile, so the evaluation comes to its end before all stop."""
     told = {"point": "evaluation", "nth": 1, "rank": 1, "signal": 15, "attempt": 1}

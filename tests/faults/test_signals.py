@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from tests.faults.signalled import AWARE
 from tests.faults.signals import STOPPED, TOO_LATE, Moment, disturbed, faults_of, job_of, summary, undisturbed
 
@@ -14,6 +16,7 @@ MOMENTS = [
 GENEROUS = 60.0  # seconds for a stop on a busy machine
 
 
+@pytest.mark.slow
 def test_a_job_that_is_stopped_in_each_of_its_parts_ends_as_the_undisturbed_one(tmp_path):
     expected, seconds = undisturbed(tmp_path / "undisturbed", AWARE)
     with job_of(tmp_path / "disturbed", AWARE, checkpoint_every=3600) as job:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.faults.test_resuming import attempts, first_step, output, result
+from tests.faults.attempts import attempts, first_step, output, result
 from tests.mounts import needs_mount, run_on_disk
 from tests.s3_servers import s3_server
 from tests.tcp_proxy import Cut, tcp_proxy

@@ -68,7 +68,7 @@ TABLE = [
     row(of_users.fits_a_line_with_numpy, "line.pkl", "points.csv", result={"slope", "offset"}),
     row(of_users.counts_with_pandas, "means.csv", result={"Berlin": 4.5, "Graz": 3.0}),
     row(of_users.trains_alone, "model.pt", parameters={"lr": 0.05, "epochs": 2}, result={"loss"}),
-    row(of_users.trains_mnist_style, "mnist_cnn.pt", workers=3, result={"loss"}),
+    row(of_users.trains_mnist_style, "mnist_cnn.pt", workers=3, result={"loss"}, slow=True),
     row(
         of_users.resumes_from_its_own_files,
         "best.pt",
@@ -83,6 +83,7 @@ TABLE = [
         "model.safetensors",
         workers=2,
         result={"rows": 41, "processes": 2},
+        slow=True,
     ),
     row(
         of_users.trains_with_the_stock_trainer,
@@ -125,7 +126,7 @@ TABLE = [
         parameters={"C": [0.1, 1.0]},
         result={"score", "C"},
     ),
-    row(of_users.trains_with_fabric, "fabric.ckpt", workers=2, result={"ranks", "loss"}),
+    row(of_users.trains_with_fabric, "fabric.ckpt", workers=2, result={"ranks", "loss"}, slow=True),
     row(of_users.writes_for_tensorboard, beside="runs/", slow=True),
     row(of_users.starts_a_program, result={"answer": 42}),
     row(of_users.trains_two_against_each_other, "makes.pt", "judges.pt", result={"judged"}, slow=True),

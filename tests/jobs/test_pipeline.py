@@ -43,6 +43,7 @@ def metadata(root, step, artefact):
     return output(root, step)["artifacts"][artefact]["artifacts"][0]["metadata"]
 
 
+@pytest.mark.slow
 def test_a_better_model_takes_the_place_and_a_worse_one_does_not(steps, store, a_run):
     first = submit(fine_tunes_and_scores, a_run(workers=1, parameters={"score": 0.5}))
     first.wait()

@@ -88,6 +88,7 @@ def test_a_mended_function_goes_on_from_the_checkpoint_of_the_one_that_failed(ho
     assert len(re.findall(r"audit epoch=\d rows=40 used_once=40 missing=0", logs)) == (2 if saved < 5 else 1)
 
 
+@pytest.mark.slow
 def test_a_resume_that_its_workers_refused_is_forgotten_by_the_next_submission(home, a_run, capsys):
     asked = {"workers": 1, "epochs": 2, "batch_size": 8, "checkpoint_every": 0}
     broken = submit(functions.fails_at, a_run(parameters={"fails": 8}, **asked), on=Local())

@@ -90,6 +90,7 @@ def test_the_published_model_is_tested_on_reviews_that_no_worker_saw_and_drawn(e
         assert len(drawn) == 2
 
 
+@pytest.mark.slow
 def test_imdb_by_its_name_is_drawn_from_both_of_its_labelled_splits(folder, model, monkeypatch):
     def split(opinion):
         return ("text,label\n" + "".join(f"{opinion} number {n}<br /><br />!,{n % 2}\n" for n in range(101))).encode()
