@@ -28,7 +28,7 @@ from train_func import attach
 folder = attach(sys.argv[1]).fetch(to=sys.argv[2])
 print(json.dumps(sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())))
 """
-OF_EVERY_MODEL = {"SHA256SUMS", "manifest.json", "run.json", "versions.json", "train_func.py", "cells.json"}
+OF_EVERY_MODEL = {"SHA256SUMS", "manifest.json", "run.json", "versions.json", "source.py", "cells.json"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Images are trained on, measured, published, loaded and classified: by a model of transformers, and by one's own."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -55,6 +56,10 @@ def test_a_module_of_the_functions_own_is_trained_measured_and_loaded_by_its_cla
     card = (folder / "README.md").read_text()
     assert "pipeline_tag: image-classification" in card
     assert ".fetch()" in card
+    (code,) = re.findall(r"```python\n(from pathlib .*?)```", card, re.DOTALL)
+    named = {"net": image_functions.Net(len(CLASSES))}
+    exec(code.replace("THIS FOLDER", str(folder)).replace("net = ...", "net"), named)
+    assert all(torch.equal(of, model.state_dict()[name]) for name, of in named["net"].state_dict().items())
     with pytest.raises(InvalidInput) as caught:
         job.load()
     assert caught.value.cause == "model"

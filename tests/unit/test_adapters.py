@@ -1,10 +1,12 @@
 """Published adapters and their base: what is put together of them, and what is refused."""
 
 import json
+import re
 import shutil
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import (
     AutoModelForCausalLM,
@@ -17,7 +19,7 @@ from tests.messages import unnamed
 from tests.tiny_llama import write_tiny_llama
 from train_func.client import adapters, waiting_notice
 from train_func.errors import InvalidInput
-from train_func.layout import MODEL_MANIFEST, PIPELINE
+from train_func.layout import CARD, MODEL_MANIFEST, PIPELINE
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.tasks import CausalLM
@@ -62,7 +64,7 @@ def record_of(base, tmp_path):
 
 
 def test_the_merged_model_is_the_trained_one_also_where_the_base_was_saved_in_bfloat16(base, published, tmp_path):
-    folder = adapters.write_merged(record_of(base, tmp_path), published, tmp_path / "merged")
+    folder = adapters.write_merged(record_of(base, tmp_path), published, tmp_path / "merged", is_ours=False)
     trained = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), published)
     ids = torch.arange(2, 66).reshape(2, 32)
     with torch.no_grad():
@@ -84,8 +86,45 @@ def refused(*given):
 def test_the_merged_model_ends_its_answers_where_the_pipeline_of_the_adapters_does(base, published, tmp_path):
     adapted = shutil.copytree(published, tmp_path / "published")
     (adapted / PIPELINE).write_text('{"task": "text-generation", "eos_token_id": [1, 5]}')
-    folder = adapters.write_merged(record_of(base, tmp_path), adapted, tmp_path / "merged")
+    folder = adapters.write_merged(record_of(base, tmp_path), adapted, tmp_path / "merged", is_ours=False)
     assert AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id == [1, 5]
+
+
+def test_a_merged_model_of_other_adapters_gives_way_where_no_one_has_named_its_folder(base, published, tmp_path):
+    record, merged = record_of(base, tmp_path), tmp_path / "merged"
+    merged.mkdir()  # an empty folder is as good as none
+    adapters.write_merged(record, published, merged, is_ours=False)
+    before = (merged / "model.safetensors").stat().st_ino
+    assert adapters.write_merged(record, published, merged, is_ours=True) == merged
+    assert (merged / "model.safetensors").stat().st_ino == before
+    other = shutil.copytree(published, tmp_path / "published")
+    (other / MODEL_MANIFEST).write_text(json.dumps({"files": {"adapter_model.safetensors": "0" * 64}}))
+    with pytest.raises(InvalidInput):
+        adapters.write_merged(record, other, merged, is_ours=False)
+    assert (merged / "model.safetensors").stat().st_ino == before
+    adapters.write_merged(record, other, merged, is_ours=True)
+    assert json.loads((merged / adapters.MERGED).read_text())["adapters"] == {"adapter_model.safetensors": "0" * 64}
+    (merged / adapters.MERGED).unlink()
+    with pytest.raises(InvalidInput):
+        adapters.write_merged(record, published, merged, is_ours=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["merged", "published"]
+
+
+def test_the_card_of_a_merged_model_says_how_it_is_used_and_names_no_file_that_is_not_there(base, published, tmp_path):
+    adapted = shutil.copytree(published, tmp_path / "published")
+    (adapted / CARD).write_text("---\nlibrary_name: peft\nbase_model: a/b\n---\n# a-run\n\n42 rows to train on.\n")
+    folder = adapters.write_merged(record_of(base, tmp_path), adapted, tmp_path / "merged", is_ours=True)
+    card = ModelCard.load(folder / CARD)
+    assert (card.data.library_name, card.data.base_model, card.data.pipeline_tag) == (
+        "transformers",
+        "a/b",
+        "text-generation",
+    )
+    (code,) = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
+    found = {}
+    exec(code.replace("THIS FOLDER OR ITS HUB ID", str(folder)), found)
+    assert found["use"].task == "text-generation"
+    assert "42 rows to train on." in card.text
 
 
 def test_a_base_that_takes_long_is_told_of_and_one_that_takes_too_long_refused(

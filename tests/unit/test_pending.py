@@ -237,7 +237,7 @@ def test_files_of_the_function_named_like_its_source_are_published_as_they_are_a
     store = open_store(record.store)
     store.put(record.keys.source, b"the source")
     store.put(record.keys.cells, b"the cells")
-    pending, own = Pending(tmp_path), {"train_func.py": "mine", "cells.json": "[]"}
+    pending, own = Pending(tmp_path), {"source.py": "mine", "cells.json": "[]"}
     pending.add(writes(**own), 1)
     if is_sent:
         pending.send(store, record)
@@ -246,12 +246,12 @@ def test_files_of_the_function_named_like_its_source_are_published_as_they_are_a
     for name, text in own.items():
         assert store.get(f"{record.keys.model}/{name}").data == text.encode()
     said = capsys.readouterr().out
-    assert unnamed(said, "train_func.py", record.keys.source, "cells.json", record.keys.cells) == []
+    assert unnamed(said, "source.py", record.keys.source, "cells.json", record.keys.cells) == []
 
 
 def test_folders_of_the_function_named_like_files_that_are_added_stay(tmp_path, published):
     def write(folder):
-        for name in ("train_func.py", "run.json"):
+        for name in ("source.py", "run.json"):
             (folder / name).mkdir()
             (folder / name / "inner").write_text("mine")
 
@@ -259,7 +259,7 @@ def test_folders_of_the_function_named_like_files_that_are_added_stay(tmp_path, 
     pending.add(write, 1)
     open_store((tmp_path / "store").as_uri()).put("a-run/source/source.py", b"the source")
     pending.report(1, {}, seconds=60)
-    assert published(pending)[1] == {"train_func.py/inner", "run.json/inner", "versions.json"}
+    assert published(pending)[1] == {"source.py/inner", "run.json/inner", "versions.json"}
 
 
 class Notes:

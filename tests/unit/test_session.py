@@ -127,7 +127,7 @@ def test_the_function_can_be_called_as_it_is_and_publishes_a_usable_model(a_reco
     for entry in store.list("tiny-reviews-0123/model/"):
         store.download(entry.key, folder / Path(entry.key).name)
     names = {path.name for path in folder.iterdir()}
-    assert {"train_func.py", "cells.json", "run.json", "versions.json", "metrics.json", "manifest.json"} <= names
+    assert {"source.py", "cells.json", "run.json", "versions.json", "metrics.json", "manifest.json"} <= names
     assert not list(folder.glob("*.bin"))
     assert json.loads((folder / "metrics.json").read_text()) == result["metrics"]
     assert RunRecord.from_dict(json.loads((folder / "run.json").read_text())) == a_record(epochs=3)

@@ -5,8 +5,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from safetensors import safe_open
@@ -122,7 +123,10 @@ def merged(kind: Any, base: Path, adapters: Path) -> Any:
         raise InvalidInput(f"{adapters}: {CONFIG} has no adapters of LoRA, the only kind that is loaded", cause="model")
     rules = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
     model = kind.from_pretrained(base, dtype="float32", **rules)
-    adapted = PeftModel.from_pretrained(model, str(adapters), local_files_only=True)
+    with warnings.catch_warnings():
+        # Of transformers, where peft 0.19 asks by the old name; nothing to do for who merges.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+        adapted = PeftModel.from_pretrained(model, str(adapters), local_files_only=True)
     # By any other name peft would ask the Hub for it.
     adapted.peft_config["default"].base_model_name_or_path = str(base)
     if names != set(get_peft_model_state_dict(adapted)):
@@ -130,17 +134,20 @@ def merged(kind: Any, base: Path, adapters: Path) -> Any:
     return adapted.merge_and_unload()
 
 
-def write_merged(record: RunRecord, adapters: Path, to: Path) -> Path:
+def write_merged(record: RunRecord, adapters: Path, to: Path, *, is_ours: bool) -> Path:
     """Writes the base model with the adapters in its weights to ``to``, whole or not at all; needs torch.
+
+    ``is_ours``: no one has named the folder; a merged model of other adapters in it gives way to this one.
 
     Raises:
         InvalidInput: as ``options_of``, ``base_of`` and ``merged``; or ``to`` holds something else, and stays as it is.
     """
     made_of = {"run": record.name, "adapters": json.loads((adapters / MODEL_MANIFEST).read_text())["files"]}
-    if to.exists():
-        if (to / MERGED).exists() and json.loads((to / MERGED).read_text()) == made_of:
-            return to
-        raise InvalidInput(f"{to} holds something else: name a folder that is not there yet, as to=...")
+    held = _object_in(to / MERGED)
+    if held == made_of:
+        return to
+    if not _is_free(to) and not (is_ours and held):
+        raise InvalidInput(f"{to} holds something else: name a folder that is new or empty, as to=...")
     # A loop of one's own publishes no pipeline; adapters without one are of a language model.
     options = options_of(adapters) if (adapters / PIPELINE).exists() else {"task": "text-generation"}
     kind, parts = parts_of(adapters, options["task"])
@@ -153,9 +160,46 @@ def write_merged(record: RunRecord, adapters: Path, to: Path) -> Path:
         model.save_pretrained(folder)
         for part in parts.values():
             part.save_pretrained(folder)
-        for name in (CARD, PIPELINE):
-            if (adapters / name).exists():
-                shutil.copyfile(adapters / name, folder / name)
+        if (adapters / PIPELINE).exists():
+            shutil.copyfile(adapters / PIPELINE, folder / PIPELINE)
+        (folder / CARD).write_text(_card(record, adapters, options["task"]), encoding="utf-8")
         (folder / MERGED).write_text(json.dumps(made_of))
+        if held:
+            to.rename(Path(staging) / "before")
         folder.rename(to)
     return to
+
+
+def _is_free(folder: Path) -> bool:
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+
+
+def _card(record: RunRecord, adapters: Path, use: str) -> str:
+    """The card of a merged model; data, metrics and how to reproduce it are in that of its adapters, behind it."""
+    from huggingface_hub import ModelCard, ModelCardData
+
+    card = (adapters / CARD).read_text(encoding="utf-8") if (adapters / CARD).exists() else ""
+    of_adapters = ModelCard(card, ignore_metadata_errors=True)
+    base = of_adapters.data.get("base_model")
+    data = ModelCardData(library_name="transformers", pipeline_tag=use, base_model=base, tags=["train_func"])
+    adapted = record.run.task.to_dict().get("model", "") if record.run.task else ""
+    return f"""---
+{data.to_yaml()}
+---
+
+# {record.name}, merged
+
+The adapters of the run {record.name} in the weights of {base or PurePath(adapted).name}, on which they were trained.
+Its weights are float32. It is used as any other model of transformers:
+
+```python
+from transformers import pipeline
+
+use = pipeline({use!r}, model="THIS FOLDER OR ITS HUB ID")
+```
+
+`{MERGED}` names the files of the adapters with their SHA-256. What follows is the card that was published with them;
+the files that it names lie beside the adapters, which `attach({record.name!r}).fetch()` brings.
+
+{of_adapters.text.strip()}
+"""

@@ -139,7 +139,7 @@ class JobModel:
         if not are_adapters(adapters):
             raise InvalidInput(f"{self.name} has published a whole model and no adapters: fetch('model') brings it")
         folder = Path(to) if to is not None else adapters.with_name(f"{adapters.name}-merged")
-        return write_merged(self.record, adapters, folder.expanduser().absolute())
+        return write_merged(self.record, adapters, folder.expanduser().absolute(), is_ours=to is None)
 
     def _note(self, words: str) -> None:
         print(shown(f"{self.name}: {words}"), flush=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from train_func.errors import InvalidInput
 from train_func.inputs import key_of
-from train_func.layout import CELLS, RUN, SUMS
+from train_func.layout import CELLS, RUN, SOURCE, SUMS
 from train_func.records import RunRecord
 from train_func.worker.pod.card_data import fields_of, front_matter, hub_id, numbers, public
 
@@ -153,7 +153,7 @@ def _reproduce(record: RunRecord, versions: Mapping[str, str]) -> str:
     ]
     rows = [(name, f"`{value}`") for name, value in facts if value]
     told = (
-        f"`train_func.py` is the function ({CELLS} leads from its lines to the cells), `{RUN}` all that was asked for. "
+        f"`{SOURCE}` is the function ({CELLS} leads from its lines to the cells), `{RUN}` all that was asked for. "
         "Files of the machine that submitted are called by their names alone."
     )
     code = _code(*imports, "", *lines)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from train_func.errors import StorageFailed
 from train_func.failpoint import reach
-from train_func.layout import CELLS, MODEL_MANIFEST, RunKeys, later_generations
+from train_func.layout import CELLS, MODEL_MANIFEST, SOURCE, RunKeys, later_generations
 from train_func.model_copy import copy_model
 from train_func.records import RunRecord
 from train_func.result import Result
@@ -153,7 +153,7 @@ def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:
     A file of the function's own stays, which is told: its name and content may be in the store already.
     """
     notes = []
-    for key, name in {record.keys.source: "train_func.py", record.keys.cells: CELLS}.items():
+    for key, name in {record.keys.source: SOURCE, record.keys.cells: CELLS}.items():
         path, found = folder / name, find(store, key)
         if not found:
             notes.append(f"{name} is not published: the run was started without submit, so {key} is not in the store")

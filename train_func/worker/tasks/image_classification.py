@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from train_func.counted import listed
 from train_func.errors import InvalidInput
+from train_func.layout import LABELS, SOURCE
 from train_func.storage import Store
 from train_func.tasks import ImageClassification
 from train_func.worker.inputs.model import FoundModel, find_model
@@ -23,6 +24,22 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 8  # shown by name
 IMAGES_AT_ONCE = 32  # that a published model is asked for
+OF_A_MODULE = f"""\
+It is a module of the function's own, whose class is in `{SOURCE}`. An instance of that class takes its weights:
+
+```python
+from pathlib import Path
+
+from safetensors.torch import load_model
+
+folder = Path("THIS FOLDER")
+net = ...  # an instance of the class
+load_model(net, folder / "model.safetensors")
+net.eval()
+```
+
+The preprocessor in the folder turns images into what it takes, and `{LABELS}` has the names of the classes in the order
+of its logits."""
 
 
 class ImageClassifier:
@@ -144,4 +161,5 @@ class ImageClassifier:
 
     def card(self, labels: tuple[str, ...]) -> str:
         names = "\n".join(f"- {name}" for name in labels)
-        return f"---\npipeline_tag: image-classification\n---\n\nA classifier of images, with the classes\n\n{names}\n"
+        text = f"---\npipeline_tag: image-classification\n---\n\nA classifier of images, with the classes\n\n{names}\n"
+        return text if self._task.model is not None else f"{text}\n{OF_A_MODULE}\n"
