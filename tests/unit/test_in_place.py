@@ -179,6 +179,15 @@ def test_a_metric_that_one_of_the_runs_has_not_is_refused_with_those_there_are(s
     assert all(of in str(refused.value) for of in ("accuracy", "eval_loss", "f1"))
 
 
+def test_a_metric_that_the_run_has_not_is_refused_also_where_its_model_is_in_place_already(store):
+    record = put_model(store, 0.1)
+    promote(store, record, "reviews")
+    with pytest.raises(InvalidInput) as refused:
+        attach(record.name).promote("reviews", better_in="acc")
+    assert all(of in str(refused.value) for of in ("'acc'", "accuracy", "eval_loss"))
+    assert promote(store, record, "reviews", better_in="accuracy")[0]
+
+
 def test_the_command_tells_by_its_exit_code_whether_the_model_is_in_place(store, capsys):
     first, second = put_model(store, 0.1, accuracy=0.6), put_model(store, 0.2, accuracy=0.5)
     assert main(["promote", first.name, "reviews", "--better-in", "accuracy"]) == 0

@@ -67,6 +67,8 @@ def promote(
         newest, version = _newest(store, name, or_damaged=better_in is None)
         before = newest if newest and newest.run else None
         if before and (before.run, before.generation) == (record.name, record.generation):
+            if comparison:
+                comparison.check(Measured.of(record, result))
             complete(store, name)
             return True, f"its model was in place as {name!r} already"
         if comparison and (why := _no_better(comparison, Measured.of(record, result), before)):
