@@ -11,7 +11,7 @@ import yaml
 from kfp import components
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from train_func import Cluster, InvalidInput
+from train_func import Cluster, InvalidInput, Local
 from train_func.pipeline import compile_pipeline
 
 GOLDEN = Path(__file__).parents[1] / "golden/pipeline.yaml"
@@ -149,3 +149,19 @@ def test_without_image_and_store_nothing_is_compiled_and_both_are_named(compiled
         compile_pipeline(tmp_path / "none.yaml")
     assert len(refused.value.faults) == 2
     assert not (tmp_path / "none.yaml").exists()
+
+
+@pytest.mark.parametrize("backend", [Local(), Cluster, "Cluster"], ids=repr)
+def test_a_pipeline_is_compiled_for_a_cluster_alone(compiled, tmp_path, backend):
+    with pytest.raises(InvalidInput):
+        compile_pipeline(tmp_path / "pipeline.yaml", on=backend)
+    assert not (tmp_path / "pipeline.yaml").exists()
+
+
+@pytest.mark.parametrize("name", ["pipeline", "pipeline.json", "absent/pipeline.yaml", "folder.yaml", ""])
+def test_a_file_that_kfp_could_not_write_is_refused_by_its_name(compiled, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(InvalidInput) as refused:
+        compile_pipeline(name)
+    assert name in str(refused.value)
