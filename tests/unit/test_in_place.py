@@ -25,9 +25,9 @@ from train_func.storage import find, open_store
 MODEL = ModelKeys("reviews").model
 
 
-def put_model(store, lr, *, accuracy=0.5, held_out="h", generation=1, score=0.5):
+def put_model(store, lr, *, name=None, accuracy=0.5, held_out="h", generation=1, score=0.5):
     """A run that has published two files, of which one names the learning rate."""
-    run = Run(parameters={"lr": lr})
+    run = Run(name=name, parameters={"lr": lr})
     record = replace(put_run(store, run, generation=generation), held_out_sha256=held_out)
     store.put(record.keys.run, json.dumps(record.to_dict()).encode())
     files = {"model.safetensors": f"weights {lr} {generation}".encode(), f"only-{lr}": b""}
@@ -170,6 +170,45 @@ def test_what_can_be_no_name_is_refused(store, name):
     with pytest.raises(InvalidInput):
         promote(store, put_model(store, 0.1), name)
     assert store.names("models") == []
+
+
+SHORTENED = ("resnet", "resnet-good", "resnet-good-{}")
+
+
+@pytest.mark.parametrize("name", SHORTENED)
+@pytest.mark.parametrize("before", ["never", "withdrawn"])
+def test_a_name_by_which_another_run_is_found_is_refused_and_goes_on_finding_it(store, name, before):
+    other, record = put_model(store, 0.2, name="resnet-good"), put_model(store, 0.1)
+    name = name.format(other.name.rpartition("-")[2][:4])
+    if before == "withdrawn":
+        promote(store, other, name)
+        withdraw(name)
+    with pytest.raises(InvalidInput) as refused:
+        promote(store, record, name)
+    assert other.name in str(refused.value)
+    assert attach(name).name == other.name
+
+
+@pytest.mark.parametrize("name", SHORTENED)
+def test_a_run_is_promoted_under_the_beginning_of_its_own_name_and_another_takes_that_place(store, name):
+    own, record = put_model(store, 0.2, name="resnet-good"), put_model(store, 0.1)
+    name = name.format(own.name.rpartition("-")[2][:4])
+    for each in (own, record):
+        assert promote(store, each, name)[0]
+        assert attach(name).name == each.name
+
+
+@pytest.mark.parametrize("runs_there", [("tiny-bert-good",), ("goodness",), ("good-one", "good-two")])
+def test_a_name_by_which_no_one_run_is_found_is_taken(store, runs_there):
+    for name in runs_there:
+        put_run(store, Run(name=name))
+    assert promote(store, put_model(store, 0.1), "good")[0]
+
+
+def test_a_name_under_which_a_damaged_record_lies_is_taken_again_whatever_run_begins_so(store):
+    put_run(store, Run(name="reviews-of-films"))
+    store.put(ModelKeys("reviews").in_place, b"{")
+    assert promote(store, put_model(store, 0.1), "reviews")[0]
 
 
 def test_a_metric_that_one_of_the_runs_has_not_is_refused_with_those_there_are(store):

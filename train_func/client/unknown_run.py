@@ -3,6 +3,7 @@
 import difflib
 import re
 
+from train_func.client.run_names import run_names
 from train_func.counted import listed
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import NAME
@@ -28,7 +29,7 @@ def whole_name(store: Store, given: object, asked: str, *, in_part: bool = True)
         raise InvalidInput(f"{asked} was given {given!r}; the name of a run is expected, such as job.name")
     if NAME.fullmatch(given) and store.names(given):  # without a look at all the others
         return given
-    found = [name for name in _names(store) if name.startswith(given)]
+    found = [name for name in run_names(store) if name.startswith(given)]
     of_part = [] if in_part else [name for name in found if len(given) <= name.rindex("-") + 1]
     if of_part and of_part == found:
         raise JobNotFound(
@@ -46,7 +47,7 @@ def whole_name(store: Store, given: object, asked: str, *, in_part: bool = True)
 
 def unknown_run(store: Store, name: str, asked: str) -> JobNotFound:
     """Args: ``asked`` is the function that was called, such as ``attach``."""
-    known = _names(store)
+    known = run_names(store)
     return JobNotFound(
         f"{store.address} holds no run {name!r}; {_similar(name, known)}. Another store is named by "
         f"{asked}(..., on=Local(store=...)), on=Cluster(store=...), TRAIN_FUNC_STORE or TRAIN_FUNC_HOME"
@@ -55,12 +56,7 @@ def unknown_run(store: Store, name: str, asked: str) -> JobNotFound:
 
 def alike(store: Store, name: str) -> list[str]:
     """The other runs that have the readable part of this name."""
-    return [other for other in _names(store) if other != name and other.rpartition("-")[0] == name.rpartition("-")[0]]
-
-
-def _names(store: Store) -> list[str]:
-    folders = (found.removesuffix("/") for found in store.names("") if found.endswith("/"))
-    return [name for name in folders if NAME.fullmatch(name)]
+    return [other for other in run_names(store) if other != name and other.rpartition("-")[0] == name.rpartition("-")[0]]
 
 
 def _similar(name: str, known: list[str]) -> str:
