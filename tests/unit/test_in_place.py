@@ -279,6 +279,41 @@ def test_a_withdrawn_name_goes_on_counting_and_remembers_what_was_in_place(store
     assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.2 1"
 
 
+def test_a_name_in_place_that_is_given_where_a_run_is_expected_is_told_with_its_run_and_the_way_out(store):
+    record = put_model(store, 0.1)
+    promote(store, record, "reviews")
+    with pytest.raises(JobNotFound) as refused:
+        remove("reviews")
+    assert all(of in str(refused.value) for of in ("'reviews'", record.name, "withdraw('reviews')"))
+
+
+def test_names_in_place_are_among_the_nearest_of_a_name_that_leads_to_no_run(store):
+    record = put_model(store, 0.1)
+    for name in ("reviews", "newest"):
+        promote(store, record, name)
+    store.put(ModelKeys("damaged").in_place, b"{")
+    withdraw("newest")
+    with pytest.raises(JobNotFound) as refused:
+        attach("revews")
+    assert all(of in str(refused.value) for of in ("'revews'", record.name, "'reviews'"))
+    assert "newest" not in str(refused.value)
+
+
+def test_a_name_that_was_withdrawn_is_told_with_the_run_that_it_led_to(store):
+    record = put_model(store, 0.1)
+    promote(store, record, "reviews")
+    withdraw("reviews")
+    for ask in (attach, remove):
+        with pytest.raises(JobNotFound) as refused:
+            ask("reviews")
+        assert all(of in str(refused.value) for of in ("withdrawn", record.name))
+
+
+def test_of_an_unknown_name_the_command_tells_its_own_option_that_names_a_store(store, capsys):
+    assert main(["result", "nope"]) == 1
+    assert "--store" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["review", "Reviews", "", 7])
 def test_a_name_under_which_nothing_is_in_place_is_refused_with_those_there_are(store, name):
     promote(store, put_model(store, 0.1), "reviews")

@@ -29,13 +29,31 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 def in_place(store: Store, name: str) -> InPlace | None:
     """What is in place under ``name``; None where nothing is, or it can be no such name."""
-    held, _ = _newest(store, name) if _NAME.fullmatch(name) else (None, None)
+    held = newest_of(store, name)
     return held if held and held.run else None
+
+
+def newest_of(store: Store, name: str) -> InPlace | None:
+    """The newest record of a name, also of one that was withdrawn; None where nothing was ever in place."""
+    return _newest(store, name)[0] if _NAME.fullmatch(name) else None
 
 
 def names_in(store: Store) -> list[str]:
     """The names under which a model is, or was, in place."""
     return [folder.removesuffix("/") for folder in store.names(MODELS) if folder.endswith("/")]
+
+
+def all_in_place(store: Store) -> tuple[list[InPlace], list[str]]:
+    """What is in place under all names, and what is to be said of those that cannot be read."""
+    found, notes = [], []
+    for name in names_in(store):
+        try:
+            found += [held] if (held := in_place(store, name)) else []
+        except StorageFailed as failure:
+            if failure.reason != "damaged":
+                raise
+            notes.append(str(failure))
+    return found, notes
 
 
 def names_of(store: Store, run: str) -> list[str]:

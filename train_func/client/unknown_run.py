@@ -3,6 +3,8 @@
 import difflib
 import re
 
+from train_func.client.in_place import all_in_place, newest_of
+from train_func.client.in_place_record import InPlace
 from train_func.client.run_names import run_names
 from train_func.counted import listed
 from train_func.errors import InvalidInput, JobNotFound
@@ -46,12 +48,28 @@ def whole_name(store: Store, given: object, asked: str, *, in_part: bool = True)
 
 
 def unknown_run(store: Store, name: str, asked: str) -> JobNotFound:
-    """Args: ``asked`` is the function that was called, such as ``attach``."""
-    known = run_names(store)
+    """Args: ``asked`` is the function that was called, such as ``attach``, which takes names in place too."""
+    if last := newest_of(store, name):
+        return JobNotFound(f"{store.address} holds no run {name!r}; {_of_place(last)}")
+    places = [held.name for held in all_in_place(store)[0]] if asked == "attach" else []
+    nearest = difflib.get_close_matches(name, places, SIMILAR, cutoff=0)
+    there = f"; models are in place as {listed(nearest, SIMILAR, show=repr)}" if nearest else ""
     return JobNotFound(
-        f"{store.address} holds no run {name!r}; {_similar(name, known)}. Another store is named by "
-        f"{asked}(..., on=Local(store=...)), on=Cluster(store=...), TRAIN_FUNC_STORE or TRAIN_FUNC_HOME"
+        f"{store.address} holds no run {name!r}; {_similar(name, run_names(store))}{there}. Another store is named by "
+        f"{asked}(..., on=Local(store=...)), on=Cluster(store=...), TRAIN_FUNC_STORE or TRAIN_FUNC_HOME (--store of "
+        "the command)"
     )
+
+
+def _of_place(last: InPlace) -> str:
+    """Why what was in place last under the name that was given is not what was asked for, and what to do."""
+    if last.run:
+        return (
+            f"the model of {last.run} is in place under that name: name that run, or take the model from its place "
+            f"with withdraw({last.name!r})"
+        )
+    before = f", that of {last.earlier[0]['run']}," if last.earlier else ""
+    return f"the model that was in place under that name{before} was withdrawn at {last.promoted}"
 
 
 def alike(store: Store, name: str) -> list[str]:
