@@ -236,6 +236,17 @@ def test_the_command_tells_by_its_exit_code_whether_the_model_is_in_place(store,
     assert weights(Path(capsys.readouterr().out.splitlines()[-1])) == "weights 0.2 1"
 
 
+def test_the_command_fetches_what_is_asked_for_and_no_merged_model_where_no_adapters_are(store, tmp_path, capsys):
+    record = put_model(store, 0.1)
+    assert main(["fetch", record.name, "model", "--to", str(tmp_path / "model")]) == 0
+    assert weights(tmp_path / "model") == "weights 0.1 1"
+    assert main(["fetch", record.name, "merged", "--to", str(tmp_path / "merged")]) == 1
+    assert "InvalidInput" in capsys.readouterr().err
+    assert not (tmp_path / "merged").exists()
+    with pytest.raises(SystemExit):
+        main(["fetch", record.name, "weights"])
+
+
 def test_a_run_without_a_model_is_refused(store):
     with pytest.raises(InvalidInput):
         promote(store, put_run(store, Run(), code=70), "reviews")
