@@ -74,7 +74,8 @@ def _of_place(last: InPlace) -> str:
 
 def alike(store: Store, name: str) -> list[str]:
     """The other runs that have the readable part of this name."""
-    return [other for other in run_names(store) if other != name and other.rpartition("-")[0] == name.rpartition("-")[0]]
+    readable = name.rpartition("-")[0]
+    return [other for other in run_names(store) if other != name and other.rpartition("-")[0] == readable]
 
 
 def _similar(name: str, known: list[str]) -> str:
