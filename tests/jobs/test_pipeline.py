@@ -11,7 +11,7 @@ import pytest
 from kfp import dsl
 
 from tests.jobs.pipeline_functions import fails_each_time, fine_tunes_and_scores, trains_until_told
-from tests.kfp_local import folder_of, steps_in
+from tests.kfp_local import documented_pipeline, folder_of, steps_in
 from tests.twin_jobs import processes, until
 from tests.unit.test_in_place import put_model
 from train_func import Local, Run, attach, submit
@@ -89,24 +89,19 @@ def of_another_team(run: str, source: str) -> str:
     return trained.outputs["name"]
 
 
-@dsl.pipeline
-def tried_twice_more(run: str, source: str) -> str:
-    prepared = prepare(run=run, where="Local")
-    trained = train(run=prepared.outputs["run"], source=source, where="Local", began=prepared.outputs["began"])
-    trained.set_retry(num_retries=2)
-    for task in (prepared, trained):
-        task.set_caching_options(False)
-    return trained.outputs["name"]
+@pytest.fixture
+def nightly(tmp_path):
+    return documented_pipeline(tmp_path)
 
 
-def test_a_job_that_is_cancelled_while_its_pipeline_waits_is_not_started_again(steps, store, tmp_path, capfd):
+def test_a_job_that_is_cancelled_while_its_pipeline_waits_is_not_started_again(steps, store, nightly, tmp_path, capfd):
     files = {"started": str(tmp_path / "started"), "go_on": str(tmp_path / "go_on")}
     given = arguments(trains_until_told, Run(parameters=files), on=Local())
     ended = []
 
     def whole():
         try:
-            tried_twice_more(run=given["run"], source=given["source"])
+            nightly(**given)
         except RuntimeError:
             ended.append("failed")
 
@@ -124,16 +119,16 @@ def test_a_job_that_is_cancelled_while_its_pipeline_waits_is_not_started_again(s
     assert len(Path(files["started"]).read_text().splitlines()) == 1
     assert attach(name).state == "Cancelled"
     assert "train_func.errors.JobFailed" in capfd.readouterr().out
-    again = tried_twice_more(run=given["run"], source=given["source"])  # another run of the pipeline trains it
-    assert again.output == name
+    nightly(**given)  # another run of the pipeline trains it
     assert attach(name).result() == {"loss": 0.25}
+    assert f"{name}: {store.address}/{name}/model" in capfd.readouterr().out  # of the component that reports
 
 
-def test_a_fault_in_the_function_is_trained_once(steps, home, tmp_path):
+def test_a_fault_in_the_function_is_trained_once(steps, home, nightly, tmp_path):
     run = Run(parameters={"started": str(tmp_path / "started")})
     given = arguments(fails_each_time, run, on=Local())
     with contextlib.suppress(RuntimeError):
-        tried_twice_more(run=given["run"], source=given["source"])
+        nightly(**given)
     assert len((tmp_path / "started").read_text().splitlines()) == 1
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 import nbformat
 import pytest
 
-from tests.contracts.test_notebooks import ROOT
+from tests.contracts.test_notebooks import ROOT, parameters
 from tests.notebooks.executing import errors, execute, home_in, pictures
 from tests.tiny_hub import Repository, tiny_hub
 from tests.tiny_model import write_tiny_model
@@ -105,6 +105,48 @@ def test_imdb_by_its_name_is_drawn_from_both_of_its_labelled_splits(folder, mode
     assert "202 reviews; 80 to learn from, 20 to test on" in shown
     assert "72 rows to train, 8 held out" in shown
     assert "<br />" not in shown
+
+
+def drawn(**given):
+    """What the cell that draws the reviews leaves."""
+    (cell,) = (cell for cell in nbformat.read(NOTEBOOK, 4).cells if cell["id"] == "rows")
+    known = {**parameters(NOTEBOOK), "dataset": str(REVIEWS), **given}
+    exec(cell["source"], known)
+    return known
+
+
+@pytest.mark.parametrize("name", ["num_train", "num_test"])
+@pytest.mark.parametrize("number", [-5, 0, 0.5, "many"])
+def test_a_number_of_reviews_that_cannot_be_is_refused_by_its_name(name, number):
+    with pytest.raises(AssertionError) as refused:
+        drawn(**{name: number})
+    assert f"{name}={number!r}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ("text,topic\ngood,food\n", ("text", "topic")),
+        ("review,label\ngood,1\n", ("review", "label")),
+        ("text,label\ngood,2\nbad,0\n", ("[2, 0]",)),
+        ("text,label\ngood,pos\nbad,neg\n", ("pos", "neg")),
+    ],
+)
+def test_a_file_without_the_columns_and_labels_of_imdb_is_told_which_are_expected_and_which_it_has(
+    tmp_path, rows, found
+):
+    (tmp_path / "rows.csv").write_text(rows)
+    with pytest.raises(AssertionError) as refused:
+        drawn(dataset=str(tmp_path / "rows.csv"))
+    told, _, there = str(refused.value).partition("; ")
+    assert all(name in told for name in ("text", "label", "rows.csv"))
+    assert all(of in there for of in found)
+
+
+def test_of_a_smaller_file_the_reviews_are_divided_in_the_same_shares():
+    known = drawn()
+    assert (len(known["learn"]), len(known["test"])) == (480, 120)
+    assert list(known["learn"]) == ["text", "label"]
 
 
 def test_the_shipped_reviews_are_what_their_generator_makes():

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.contracts.test_notebooks import ROOT
 from tests.notebooks.executing import execute, home_in
 from train_func import Local, attach
+from train_func.client.cli import main
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 
@@ -62,9 +63,11 @@ def test_what_is_published_is_adapters_alone(executed):
     assert not [key for key in stored if key.endswith("/model.safetensors")]
 
 
-def test_the_merged_model_says_what_the_model_with_its_adapters_says(executed, tmp_path):
+def test_the_merged_model_says_what_the_model_with_its_adapters_says(executed, tmp_path, capsys):
     _, job = executed
-    adapters, merged = job.fetch(), job.fetch("merged", to=tmp_path / "merged")
+    adapters, merged = job.fetch(), tmp_path / "merged"
+    assert main(["fetch", job.name, "merged", "--to", str(merged)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(merged)
     assert job.fetch("merged", to=tmp_path / "merged") == merged
     base = AutoModelForCausalLM.from_pretrained(job.record.run.task.model)
     both = PeftModel.from_pretrained(base, adapters).eval()

@@ -25,9 +25,9 @@ from train_func.storage import find, open_store
 MODEL = ModelKeys("reviews").model
 
 
-def put_model(store, lr, *, accuracy=0.5, held_out="h", generation=1, score=0.5):
+def put_model(store, lr, *, name=None, accuracy=0.5, held_out="h", generation=1, score=0.5):
     """A run that has published two files, of which one names the learning rate."""
-    run = Run(parameters={"lr": lr})
+    run = Run(name=name, parameters={"lr": lr})
     record = replace(put_run(store, run, generation=generation), held_out_sha256=held_out)
     store.put(record.keys.run, json.dumps(record.to_dict()).encode())
     files = {"model.safetensors": f"weights {lr} {generation}".encode(), f"only-{lr}": b""}
@@ -172,11 +172,59 @@ def test_what_can_be_no_name_is_refused(store, name):
     assert store.names("models") == []
 
 
+SHORTENED = ("resnet", "resnet-good", "resnet-good-{}")
+
+
+@pytest.mark.parametrize("name", SHORTENED)
+@pytest.mark.parametrize("before", ["never", "withdrawn"])
+def test_a_name_by_which_another_run_is_found_is_refused_and_goes_on_finding_it(store, name, before):
+    other, record = put_model(store, 0.2, name="resnet-good"), put_model(store, 0.1)
+    name = name.format(other.name.rpartition("-")[2][:4])
+    if before == "withdrawn":
+        promote(store, other, name)
+        withdraw(name)
+    with pytest.raises(InvalidInput) as refused:
+        promote(store, record, name)
+    assert other.name in str(refused.value)
+    assert attach(name).name == other.name
+
+
+@pytest.mark.parametrize("name", SHORTENED)
+def test_a_run_is_promoted_under_the_beginning_of_its_own_name_and_another_takes_that_place(store, name):
+    own, record = put_model(store, 0.2, name="resnet-good"), put_model(store, 0.1)
+    name = name.format(own.name.rpartition("-")[2][:4])
+    for each in (own, record):
+        assert promote(store, each, name)[0]
+        assert attach(name).name == each.name
+
+
+@pytest.mark.parametrize("runs_there", [("tiny-bert-good",), ("goodness",), ("good-one", "good-two")])
+def test_a_name_by_which_no_one_run_is_found_is_taken(store, runs_there):
+    for name in runs_there:
+        put_run(store, Run(name=name))
+    assert promote(store, put_model(store, 0.1), "good")[0]
+
+
+def test_a_name_under_which_a_damaged_record_lies_is_taken_again_whatever_run_begins_so(store):
+    put_run(store, Run(name="reviews-of-films"))
+    store.put(ModelKeys("reviews").in_place, b"{")
+    assert promote(store, put_model(store, 0.1), "reviews")[0]
+
+
 def test_a_metric_that_one_of_the_runs_has_not_is_refused_with_those_there_are(store):
     promote(store, put_model(store, 0.1), "reviews")
     with pytest.raises(InvalidInput) as refused:
         promote(store, put_model(store, 0.2), "reviews", better_in="f1")
     assert all(of in str(refused.value) for of in ("accuracy", "eval_loss", "f1"))
+
+
+def test_a_metric_that_the_run_has_not_is_refused_also_where_its_model_is_in_place_already(store):
+    record = put_model(store, 0.1)
+    promote(store, record, "reviews")
+    with pytest.raises(InvalidInput) as refused:
+        attach(record.name).promote("reviews", better_in="acc")
+    assert all(of in str(refused.value) for of in ("'acc'", "accuracy", "eval_loss"))
+    assert promote(store, record, "reviews", better_in="accuracy")[0]
 
 
 def test_the_command_tells_by_its_exit_code_whether_the_model_is_in_place(store, capsys):
@@ -186,6 +234,17 @@ def test_the_command_tells_by_its_exit_code_whether_the_model_is_in_place(store,
     assert main(["promote", second.name, "reviews"]) == 0
     assert main(["fetch", "reviews"]) == 0
     assert weights(Path(capsys.readouterr().out.splitlines()[-1])) == "weights 0.2 1"
+
+
+def test_the_command_fetches_what_is_asked_for_and_no_merged_model_where_no_adapters_are(store, tmp_path, capsys):
+    record = put_model(store, 0.1)
+    assert main(["fetch", record.name, "model", "--to", str(tmp_path / "model")]) == 0
+    assert weights(tmp_path / "model") == "weights 0.1 1"
+    assert main(["fetch", record.name, "merged", "--to", str(tmp_path / "merged")]) == 1
+    assert "InvalidInput" in capsys.readouterr().err
+    assert not (tmp_path / "merged").exists()
+    with pytest.raises(SystemExit):
+        main(["fetch", record.name, "weights"])
 
 
 def test_a_run_without_a_model_is_refused(store):
@@ -229,6 +288,41 @@ def test_a_withdrawn_name_goes_on_counting_and_remembers_what_was_in_place(store
     held = in_place(store, "reviews")
     assert (held.number, held.run, [of["run"] for of in held.earlier]) == (3, second.name, [first.name])
     assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.2 1"
+
+
+def test_a_name_in_place_that_is_given_where_a_run_is_expected_is_told_with_its_run_and_the_way_out(store):
+    record = put_model(store, 0.1)
+    promote(store, record, "reviews")
+    with pytest.raises(JobNotFound) as refused:
+        remove("reviews")
+    assert all(of in str(refused.value) for of in ("'reviews'", record.name, "withdraw('reviews')"))
+
+
+def test_names_in_place_are_among_the_nearest_of_a_name_that_leads_to_no_run(store):
+    record = put_model(store, 0.1)
+    for name in ("reviews", "newest"):
+        promote(store, record, name)
+    store.put(ModelKeys("damaged").in_place, b"{")
+    withdraw("newest")
+    with pytest.raises(JobNotFound) as refused:
+        attach("revews")
+    assert all(of in str(refused.value) for of in ("'revews'", record.name, "'reviews'"))
+    assert "newest" not in str(refused.value)
+
+
+def test_a_name_that_was_withdrawn_is_told_with_the_run_that_it_led_to(store):
+    record = put_model(store, 0.1)
+    promote(store, record, "reviews")
+    withdraw("reviews")
+    for ask in (attach, remove):
+        with pytest.raises(JobNotFound) as refused:
+            ask("reviews")
+        assert all(of in str(refused.value) for of in ("withdrawn", record.name))
+
+
+def test_of_an_unknown_name_the_command_tells_its_own_option_that_names_a_store(store, capsys):
+    assert main(["result", "nope"]) == 1
+    assert "--store" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["review", "Reviews", "", 7])

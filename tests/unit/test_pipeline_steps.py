@@ -42,6 +42,17 @@ def test_what_the_model_could_not_be_promoted_by_is_refused_before_it_is_trained
         steps.prepare(json.dumps(Run().to_dict()), "Local", "{}", dataset, *by)
 
 
+@pytest.mark.parametrize(("own", "is_refused"), [("tiny", True), ("reviews", False), (None, False)])
+def test_a_name_by_which_another_run_is_found_is_refused_before_the_training(store, own, is_refused):
+    other = put_run(store, Run(name="reviews", epochs=7))
+    dataset = types.SimpleNamespace(metadata={})
+    given = (json.dumps(Run(name=own).to_dict()), "Local", "{}", dataset, "reviews", "", "")
+    with pytest.raises(InvalidInput) if is_refused else contextlib.nullcontext() as refused:
+        steps.prepare(*given)
+    if is_refused:
+        assert other.name in str(refused.value)
+
+
 def test_the_generation_that_was_trained_is_promoted_while_a_newer_one_is_in_training(store):
     trained = put_model(store, 0.1)
     put_run(store, Run(parameters={"lr": 0.1}), generation=2, code=None)

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kfp import components
+from kfp import compiler, components
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from train_func import Cluster, InvalidInput
-from train_func.pipeline import compile_pipeline
+from tests.jobs.functions import only_meets
+from tests.kfp_local import documented_pipeline
+from train_func import Cluster, InvalidInput, Local, Run
+from train_func.pipeline import arguments, compile_pipeline
 
 GOLDEN = Path(__file__).parents[1] / "golden/pipeline.yaml"
 IMAGE = "registry.example/train-func:7"
@@ -149,3 +151,33 @@ def test_without_image_and_store_nothing_is_compiled_and_both_are_named(compiled
         compile_pipeline(tmp_path / "none.yaml")
     assert len(refused.value.faults) == 2
     assert not (tmp_path / "none.yaml").exists()
+
+
+@pytest.mark.parametrize("backend", [Local(), Cluster, "Cluster"], ids=repr)
+def test_a_pipeline_is_compiled_for_a_cluster_alone(compiled, tmp_path, backend):
+    with pytest.raises(InvalidInput):
+        compile_pipeline(tmp_path / "pipeline.yaml", on=backend)
+    assert not (tmp_path / "pipeline.yaml").exists()
+
+
+@pytest.mark.parametrize("name", ["pipeline", "pipeline.json", "absent/pipeline.yaml", "folder.yaml", ""])
+def test_a_file_that_kfp_could_not_write_is_refused_by_its_name(compiled, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(InvalidInput) as refused:
+        compile_pipeline(name)
+    assert name in str(refused.value)
+
+
+def test_the_documented_pipeline_takes_all_that_arguments_gives_and_hands_the_options_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TRAIN_FUNC_STORE", raising=False)
+    nightly = documented_pipeline(tmp_path)
+    compiler.Compiler().compile(nightly, str(tmp_path / "nightly.yaml"))
+    spec = yaml.safe_load((tmp_path / "nightly.yaml").read_text())
+    given = arguments(only_meets, Run(workers=2), on=Local())
+    assert set(given) == set(spec["root"]["inputDefinitions"]["parameters"])
+    tasks = spec["root"]["dag"]["tasks"]
+    for task in (tasks["prepare"], tasks["train"]):
+        for name in ("where", "options"):
+            assert task["inputs"]["parameters"][name] == {"componentInputParameter": name}

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from train_func.client.comparison import Comparison, Measured
 from train_func.client.in_place_record import FORMAT, InPlace, following, withdrawn
+from train_func.client.run_names import run_names
 from train_func.client.stored_run import published_result
 from train_func.counted import listed
 from train_func.errors import InvalidInput, StorageFailed
@@ -28,13 +29,31 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 def in_place(store: Store, name: str) -> InPlace | None:
     """What is in place under ``name``; None where nothing is, or it can be no such name."""
-    held, _ = _newest(store, name) if _NAME.fullmatch(name) else (None, None)
+    held = newest_of(store, name)
     return held if held and held.run else None
+
+
+def newest_of(store: Store, name: str) -> InPlace | None:
+    """The newest record of a name, also of one that was withdrawn; None where nothing was ever in place."""
+    return _newest(store, name)[0] if _NAME.fullmatch(name) else None
 
 
 def names_in(store: Store) -> list[str]:
     """The names under which a model is, or was, in place."""
     return [folder.removesuffix("/") for folder in store.names(MODELS) if folder.endswith("/")]
+
+
+def all_in_place(store: Store) -> tuple[list[InPlace], list[str]]:
+    """What is in place under all names, and what is to be said of those that cannot be read."""
+    found, notes = [], []
+    for name in names_in(store):
+        try:
+            found += [held] if (held := in_place(store, name)) else []
+        except StorageFailed as failure:
+            if failure.reason != "damaged":
+                raise
+            notes.append(str(failure))
+    return found, notes
 
 
 def names_of(store: Store, run: str) -> list[str]:
@@ -55,18 +74,21 @@ def promote(
         greater_is_better: of that metric; None: as its name tells.
 
     Raises:
-        InvalidInput: no such name, metric or model, the name of the metric tells no direction, or what is promoted, or
-            the two, cannot be compared; nothing was changed.
+        InvalidInput: no such name, metric or model, the name is how that of another run is shortened, the name of the
+            metric tells no direction, or what is promoted, or the two, cannot be compared; nothing was changed.
         StorageFailed: reason "conflict" when another client has put another model in place meanwhile; or the store's.
     """
     check_name(name)
     comparison = Comparison.by(better_in, greater_is_better) if better_in is not None else None
     result = _published(store, record)
+    check_shortens_no_other(store, name, record.name)
     key = ModelKeys(name).in_place
     for _ in range(TRIES):
         newest, version = _newest(store, name, or_damaged=better_in is None)
         before = newest if newest and newest.run else None
         if before and (before.run, before.generation) == (record.name, record.generation):
+            if comparison:
+                comparison.check(Measured.of(record, result))
             complete(store, name)
             return True, f"its model was in place as {name!r} already"
         if comparison and (why := _no_better(comparison, Measured.of(record, result), before)):
@@ -179,6 +201,25 @@ def check_name(name: str) -> None:
         raise InvalidInput(
             f"promote({brief(name)}): at most 63 small letters, digits and hyphens are expected, such as 'reviews', "
             "and not the name of a run"
+        )
+
+
+def check_shortens_no_other(store: Store, name: str, own: str) -> None:
+    """Raises InvalidInput where ``attach(name)`` finds a run other than ``own`` by the words that its name begins with.
+
+    It would give the model in place from then on, and say nothing. A name that is in place already gives that now.
+    """
+    newest, version = _newest(store, name, or_damaged=True)
+    if newest.run if newest else version is not None:
+        return
+    found = [run for run in {own, *run_names(store)} if run.startswith(name)]
+    if len(found) != 1 or own in found:  # of several it finds none
+        return
+    (other,) = found
+    if other[len(name)] == "-" or len(name) > other.rindex("-"):
+        raise InvalidInput(
+            f"promote({name!r}): attach({name!r}) finds the run {other} by the beginning of its name, and would find "
+            "this model instead: give a name with which no other run begins"
         )
 
 

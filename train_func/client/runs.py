@@ -9,7 +9,7 @@ from train_func.client import registry
 from train_func.client.asked import differences
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.identity import newest_generation, stored
-from train_func.client.in_place import in_place, names_in
+from train_func.client.in_place import all_in_place
 from train_func.client.in_place_record import InPlace
 from train_func.client.stored_run import state_in_store, state_of
 from train_func.client.submission import SubmissionRecord
@@ -125,7 +125,7 @@ def stored_runs(begin: str, backend: Backend) -> tuple[list[StoredRun], list[str
     store = open_store(backend.store_address())
     folders = [name.removesuffix("/") for name in store.names("") if name.endswith("/")]
     jobs = {job.name: job for job in backend.jobs()}
-    held, notes = _held(store)
+    held, notes = all_in_place(store)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         names = [name for name in folders if NAME.fullmatch(name) and name.startswith(begin)]
         found = [run for run in pool.map(lambda name: _stored_run(store, name, backend, jobs), names) if run]
@@ -141,19 +141,6 @@ def stored_runs(begin: str, backend: Backend) -> tuple[list[StoredRun], list[str
     if foreign and not begin:
         notes.append(f"{store.address} also holds folders that are no runs: {listed(foreign)}")
     return found, [shown(note) for note in notes]
-
-
-def _held(store: Store) -> tuple[list[InPlace], list[str]]:
-    """What is in place, and what is to be said of names that cannot be read."""
-    found, notes = [], []
-    for name in names_in(store):
-        try:
-            found += [held] if (held := in_place(store, name)) else []
-        except StorageFailed as failure:
-            if failure.reason != "damaged":
-                raise
-            notes.append(str(failure))
-    return found, notes
 
 
 def _names(held: Sequence[InPlace], run: StoredRun) -> list[str]:

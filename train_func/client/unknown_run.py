@@ -3,6 +3,9 @@
 import difflib
 import re
 
+from train_func.client.in_place import all_in_place, newest_of
+from train_func.client.in_place_record import InPlace
+from train_func.client.run_names import run_names
 from train_func.counted import listed
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import NAME
@@ -28,7 +31,7 @@ def whole_name(store: Store, given: object, asked: str, *, in_part: bool = True)
         raise InvalidInput(f"{asked} was given {given!r}; the name of a run is expected, such as job.name")
     if NAME.fullmatch(given) and store.names(given):  # without a look at all the others
         return given
-    found = [name for name in _names(store) if name.startswith(given)]
+    found = [name for name in run_names(store) if name.startswith(given)]
     of_part = [] if in_part else [name for name in found if len(given) <= name.rindex("-") + 1]
     if of_part and of_part == found:
         raise JobNotFound(
@@ -45,22 +48,34 @@ def whole_name(store: Store, given: object, asked: str, *, in_part: bool = True)
 
 
 def unknown_run(store: Store, name: str, asked: str) -> JobNotFound:
-    """Args: ``asked`` is the function that was called, such as ``attach``."""
-    known = _names(store)
+    """Args: ``asked`` is the function that was called, such as ``attach``, which takes names in place too."""
+    if last := newest_of(store, name):
+        return JobNotFound(f"{store.address} holds no run {name!r}; {_of_place(last)}")
+    places = [held.name for held in all_in_place(store)[0]] if asked == "attach" else []
+    nearest = difflib.get_close_matches(name, places, SIMILAR, cutoff=0)
+    there = f"; models are in place as {listed(nearest, SIMILAR, show=repr)}" if nearest else ""
     return JobNotFound(
-        f"{store.address} holds no run {name!r}; {_similar(name, known)}. Another store is named by "
-        f"{asked}(..., on=Local(store=...)), on=Cluster(store=...), TRAIN_FUNC_STORE or TRAIN_FUNC_HOME"
+        f"{store.address} holds no run {name!r}; {_similar(name, run_names(store))}{there}. Another store is named by "
+        f"{asked}(..., on=Local(store=...)), on=Cluster(store=...), TRAIN_FUNC_STORE or TRAIN_FUNC_HOME (--store of "
+        "the command)"
     )
+
+
+def _of_place(last: InPlace) -> str:
+    """Why what was in place last under the name that was given is not what was asked for, and what to do."""
+    if last.run:
+        return (
+            f"the model of {last.run} is in place under that name: name that run, or take the model from its place "
+            f"with withdraw({last.name!r})"
+        )
+    before = f", that of {last.earlier[0]['run']}," if last.earlier else ""
+    return f"the model that was in place under that name{before} was withdrawn at {last.promoted}"
 
 
 def alike(store: Store, name: str) -> list[str]:
     """The other runs that have the readable part of this name."""
-    return [other for other in _names(store) if other != name and other.rpartition("-")[0] == name.rpartition("-")[0]]
-
-
-def _names(store: Store) -> list[str]:
-    folders = (found.removesuffix("/") for found in store.names("") if found.endswith("/"))
-    return [name for name in folders if NAME.fullmatch(name)]
+    readable = name.rpartition("-")[0]
+    return [other for other in run_names(store) if other != name and other.rpartition("-")[0] == readable]
 
 
 def _similar(name: str, known: list[str]) -> str:

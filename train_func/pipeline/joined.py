@@ -9,8 +9,10 @@ from kfp import compiler, dsl
 
 from train_func.client.cluster.cluster import Cluster
 from train_func.client.placement import SecretKey
+from train_func.errors import InvalidInput
 from train_func.pipeline import components
 from train_func.storage import scheme_of
+from train_func.validity import brief
 
 RETRIES = 2  # of the step that trains: it attaches to the job that is there
 Dress = Callable[[Any], Any]  # gives a task what its pod needs
@@ -93,8 +95,10 @@ def compile_pipeline(path: str | Path, *, on: Cluster | None = None) -> Path:
         on: the cluster, ``Cluster()`` by default.
 
     Raises:
-        InvalidInput: no image or no store is named, or an option cannot work.
+        InvalidInput: the file cannot be, no image or no store is named, or an option cannot work.
     """
+    if fault := _target_fault(Path(path), on):
+        raise InvalidInput(fault)
     cluster = Cluster() if on is None else on
     variables = reachable(cluster.client_environment())
 
@@ -103,6 +107,20 @@ def compile_pipeline(path: str | Path, *, on: Cluster | None = None) -> Path:
 
     compiler.Compiler().compile(joined(dress), str(path))
     return Path(path)
+
+
+def _target_fault(path: Path, on: object) -> str | None:
+    """Why nothing can be compiled for that backend to that file, which kfp would tell in words of its own."""
+    if on is not None and not isinstance(on, Cluster):
+        return (
+            f"compile_pipeline(on={brief(on)}): Cluster(...) is expected: the YAML is for a server, whose steps run in "
+            "pods. On this machine train_and_promote(...) is called as it is"
+        )
+    if path.suffix not in (".yaml", ".yml") or path.is_dir():
+        return f"compile_pipeline({brief(str(path))}): a file whose name ends in .yaml is expected"
+    if not path.parent.is_dir():
+        return f"compile_pipeline({brief(str(path))}): there is no folder {path.parent}: make it, or name another file"
+    return None
 
 
 def reachable(variables: Mapping[str, str | SecretKey]) -> dict[str, str | SecretKey]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.attach import attach
-from train_func.client.backend import Backend
+from train_func.client.backend import Backend, provisional
 from train_func.client.comparison import Comparison
 from train_func.client.identity import stored
-from train_func.client.in_place import check_name
+from train_func.client.in_place import check_name, check_shortens_no_other
 from train_func.client.job import Job
 from train_func.client.source import Source
 from train_func.client.submit import started
@@ -47,7 +47,11 @@ def prepare(
         check_name(promote_as)
     if better_in:
         Comparison.by(better_in, direction_of(greater_is_better))
-    prepared, facts = carried(run_of(run), backend_of(where, options))
+    asked, backend = run_of(run), backend_of(where, options)
+    prepared, facts = carried(asked, backend)
+    if promote_as and (asked.task or asked.name):  # of another run the name begins as the function, unknown here, does
+        store = open_store(backend.store_address())
+        check_shortens_no_other(store, promote_as, provisional(asked, store.address).name)
     if better_in and not facts.held_out_sha256:
         raise InvalidInput(
             f"better_in={brief(better_in)}: the run has no task, so that nothing tells which rows are held out, and "

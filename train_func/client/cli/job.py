@@ -33,7 +33,7 @@ def _result(given: argparse.Namespace) -> int:
 
 
 def _fetch(given: argparse.Namespace) -> int:
-    print(_job(given).fetch(to=given.to))
+    print(_job(given).fetch(given.what, to=given.to))
     return os.EX_OK
 
 
@@ -93,6 +93,8 @@ def _of_logs(parser: argparse.ArgumentParser) -> None:
 
 def _of_fetch(parser: argparse.ArgumentParser) -> None:
     _of_a_run(parser)
+    what = "merged: of a run that has published adapters, the whole model with them in its weights (default: model)"
+    parser.add_argument("what", nargs="?", choices=("model", "merged"), default="model", help=what)
     parser.add_argument("--to", metavar="FOLDER", help="where the model is put")
 
 
