@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 MOST_TAGS = 10  # shown by name
 SPACED = (
-    "A word has the tag of its first token. Put spaces between words, and between words and punctuation, as between the "
-    "words of the rows: many tokenizers tell where a word begins by the space before it."
+    "A word has the tag of its first token. Put spaces between words, and between words and punctuation, as between "
+    "the words of the rows: many tokenizers tell where a word begins by the space before it."
 )
 
 
