@@ -85,17 +85,25 @@ def contradictions(texts: pa.ChunkedArray, codes: np.ndarray, names: tuple[str, 
     return [f"{len(torn)} training text(s) stand there with different labels, such as {example[:60]!r} with {labels}"]
 
 
+def tokenizer_of(folder: Path) -> Tokenizer | None:
+    """That of a model's folder, which cuts nothing; None where it is no single file."""
+    path = folder / TOKENIZER
+    if not path.is_file():
+        return None
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
 def length_notes(table: pa.Table, folder: Path, max_length: int) -> list[str]:
     """A note with the lengths in tokens when many texts are cut; none where the tokenizer is no single file.
 
     ``table``: with the column text, and text_pair where texts are pairs.
     """
-    path = folder / TOKENIZER
-    if not path.is_file():
+    tokenizer = tokenizer_of(folder)
+    if tokenizer is None:
         return []
-    tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     rows = np.unique(np.linspace(0, table.num_rows - 1, SAMPLE).astype(np.int64))
     columns = [table[name].take(pa.array(rows)) for name in TEXTS if name in table.column_names]
     num_letters = max(MEASURED, 16 * max_length)  # a token has some 4
