@@ -206,6 +206,15 @@ def test_questions_that_leave_no_token_to_an_answer_are_refused_at_the_submissio
         tuner.encode(datasets.concatenate_datasets([rows.train, rows.held_out]), tokenizer)
 
 
+@pytest.mark.parametrize(("fields", "told"), [({}, "the default"), ({"max_length": 513}, "max_length=513: ")])
+def test_a_length_that_the_model_does_not_take_is_said_to_be_the_default_where_it_is(folder, fields, told):
+    data = write_questions(folder.parent / "rows.jsonl", 40)
+    tuner = CausalLMTuner(CausalLM(model=str(folder), dataset=data, **fields), 0, None, folder.parent / "cache")
+    ((cause, fault),) = tuner.check().faults
+    assert cause == "model"
+    assert unnamed(fault, "max_length=", told, "512 tokens at most") == []
+
+
 def test_answers_that_are_cut_are_taken(folder):
     rows = [{**row, "completion": LONG} for row in questions(41)]
     data = folder.parent / "long.jsonl"

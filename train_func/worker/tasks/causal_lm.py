@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 ADVICE = "take one such as llama, qwen3, gemma3_text or gpt2"
 ANSWER = 256  # tokens that the published model writes at most, unless asked for more
+ASKED = (
+    'Ask it with a list of messages, `use([{"role": "user", "content": "..."}])`: a plain text is gone on with as it '
+    "is, without the chat template that the model was tuned with."
+)
 ENDLESS = (
     "the chat template of the model ends an answer with no token of its own, so the published model may write on "
     f"behind its answer, up to {ANSWER} tokens; take a model whose template ends answers with one, or give the "
@@ -77,6 +81,7 @@ class CausalLMTuner:
             "causal language model",
             ADVICE,
             self._task.max_length,
+            has_default_length=self._task.max_length == CausalLM.max_length,
             encoders="MODEL_FOR_MASKED_LM_MAPPING_NAMES",
         )
         return find_model(self._task.model, self._task.model_revision, use, self._store, self._cache, weights=weights)
@@ -148,6 +153,6 @@ class CausalLMTuner:
 
     def card(self, labels: tuple[str, ...]) -> str:
         if (rank := self._task.lora_rank) is None:
-            return "A language model tuned on conversations.\n"
-        what = f"Adapters of rank {rank} (LoRA) for a language model, tuned on conversations.\n"
+            return f"A language model tuned on conversations.\n\n{ASKED}\n"
+        what = f"Adapters of rank {rank} (LoRA) for a language model, tuned on conversations.\n\n{ASKED}\n"
         return f"---\nlibrary_name: peft\n---\n\n{what}"

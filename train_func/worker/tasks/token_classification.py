@@ -62,6 +62,7 @@ class TokenClassifier:
             "token classifier",
             "take a text encoder such as bert, roberta, distilbert or deberta-v2",
             self._task.max_length,
+            has_default_length=self._task.max_length == TokenClassification.max_length,
         )
         return find_model(self._task.model, self._task.model_revision, use, self._store, self._cache, weights=weights)
 
