@@ -61,7 +61,7 @@ def code(call):
 print(json.dumps({
     "input": code(lambda: bring("base", "hf://me/tiny", commit, store, home / "cache")),
     "data": code(lambda: loading(dataset="me/reviews", dataset_revision=commit).rows),
-    "model": code(loading(dataset=str(home / "rows.csv")).model),
+    "model": code(lambda: loading(dataset=str(home / "rows.csv")).model("fp32")),
 }))
 """
 ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 2}\n" for i in range(40))
