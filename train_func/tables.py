@@ -80,12 +80,22 @@ def _of_frame(frame: Any, field: str) -> "Iterator[pa.Table]":
             columns[name] = pa.array(column, from_pandas=True)
         except (pa.ArrowException, TypeError, ValueError) as error:
             why = " ".join(str(error).split())
-            remedy = f"give all its rows one type, or leave it out: frame.drop(columns=[{name!r}])"
-            faults.append(f"{field}: column {name!r} of the DataFrame cannot be saved: {why}; {remedy}")
+            faults.append(f"{field}: column {name!r} of the DataFrame cannot be saved: {why}; {_remedy(column, name)}")
     if faults:
         raise InvalidInput(faults, cause="data")
     whole = pa.table(columns)
     return (whole.slice(start, ROWS) for start in range(0, max(1, whole.num_rows), ROWS))
+
+
+def _remedy(column: Any, name: str) -> str:
+    """What to do with a column that cannot be saved."""
+    first = next(iter(column.dropna()), None)
+    if is_a(first, "PIL", "Image") or is_a(first, "numpy", "ndarray"):
+        return (
+            "give images as the bytes of image files, or a datasets.Dataset with an Image column: of a frame of PIL "
+            "images datasets.Dataset.from_dict(frame.to_dict('list')) makes one"
+        )
+    return f"give all its rows one type, or leave it out: frame.drop(columns=[{name!r}])"
 
 
 def _of_dataset(dataset: Any, field: str) -> "Iterator[pa.Table]":

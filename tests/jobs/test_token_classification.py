@@ -9,8 +9,9 @@ LIMIT = 300.0
 
 
 def sentence(number):
-    words = [*["the", "so", "very"][: number % 4], *(["cold", "pizza"] if number % 3 else ["soup"]), "was", "good"]
-    kinds = {"cold": "B-DISH", "pizza": "I-DISH", "soup": "B-DISH"}
+    """In which "feta" has four tokens."""
+    words = [*["the", "so", "very"][: number % 4], *(["cold", "pizza"] if number % 3 else ["feta"]), "was", "good"]
+    kinds = {"cold": "B-DISH", "pizza": "I-DISH", "feta": "B-DISH"}
     return {"tokens": words, "tags": [kinds.get(word, "O") for word in words]}
 
 
@@ -32,4 +33,4 @@ def test_two_workers_learn_the_tags_and_the_pipeline_joins_them_to_spans(home, t
     tags = job.load()
     assert dishes(tags("so very cold pizza was good")) == ["cold pizza"]
     # A text of more tokens than a row had in the training is read in parts that overlap.
-    assert dishes(tags("the soup was good so very cold pizza was good " * 30)) == ["soup", "cold pizza"] * 30
+    assert dishes(tags("the feta was good so very cold pizza was good " * 30)) == ["feta", "cold pizza"] * 30

@@ -3,13 +3,15 @@
 import json
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tests.distributed import small
-from tests.tiny_llama import write_questions, write_tiny_llama
+from tests.messages import unnamed
+from tests.tiny_llama import questions, write_questions, write_tiny_llama
 from train_func.client.load import ready
 from train_func.errors import InvalidInput
 from train_func.layout import PIPELINE
@@ -168,3 +170,83 @@ def test_predictions_and_compute_metrics_have_three_numbers_for_each_row_in_thei
         assert number == counts.sum()
         assert loss == pytest.approx(expected.loss.item() * number, rel=1e-4)
         assert right == ((expected.logits[:, :-1].argmax(-1) == labels[:, 1:]) & counts).sum()
+
+
+LONG = "worker " * 80
+
+
+@pytest.mark.parametrize(
+    ("max_length", "held_out", "facts"),
+    [
+        (64, 0.2, ["max_length=64", "1 conversation", "row 8 "]),
+        (64, "other", ["max_length=64", "training rows", "row 8 ", "held-out rows", "row 3 "]),
+        (5, 0.2, ["max_length=5", "conversations"]),
+    ],
+)
+def test_questions_that_leave_no_token_to_an_answer_are_refused_at_the_submission(folder, max_length, held_out, facts):
+    def write(name, long):
+        rows = [{**row, "prompt": LONG if at == long else row["prompt"]} for at, row in enumerate(questions(41, long))]
+        (folder.parent / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(folder.parent / name)
+
+    data, other = write("long.jsonl", 7), write("other.jsonl", 2)
+    task = CausalLM(
+        model=str(folder),
+        dataset=data,
+        max_length=max_length,
+        held_out=other if held_out == "other" else held_out,
+    )
+    tuner = CausalLMTuner(task, 0, None, folder.parent / "cache")
+    faults = tuner.check().faults
+    assert {cause for cause, _ in faults} == {"data"}
+    assert unnamed("\n".join(fault for _, fault in faults), *facts) == []
+    tuner.fetch()
+    rows, (_, tokenizer) = tuner.rows(), tuner.load((), "fp32")
+    with pytest.raises(InvalidInput, match=f"max_length={max_length}"):  # as the worker would, by its own rule
+        tuner.encode(datasets.concatenate_datasets([rows.train, rows.held_out]), tokenizer)
+
+
+@pytest.mark.parametrize(("fields", "told"), [({}, "the default"), ({"max_length": 513}, "max_length=513: ")])
+def test_a_length_that_the_model_does_not_take_is_said_to_be_the_default_where_it_is(folder, fields, told):
+    data = write_questions(folder.parent / "rows.jsonl", 40)
+    tuner = CausalLMTuner(CausalLM(model=str(folder), dataset=data, **fields), 0, None, folder.parent / "cache")
+    ((cause, fault),) = tuner.check().faults
+    assert cause == "model"
+    assert unnamed(fault, "max_length=", told, "512 tokens at most") == []
+
+
+def test_answers_that_are_cut_are_taken(folder):
+    rows = [{**row, "completion": LONG} for row in questions(41)]
+    data = folder.parent / "long.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = CausalLM(model=str(folder), dataset=str(data), max_length=64)
+    assert CausalLMTuner(task, 0, None, folder.parent / "cache").check().faults == []
+
+
+@pytest.mark.parametrize("layers", [("q_prj",), ("v_proj", "q_prj"), ("mlp.q_proj",)])
+def test_layers_that_the_model_does_not_have_are_refused_by_the_field_that_names_them(folder, layers):
+    with pytest.raises(InvalidInput) as refused:
+        loaded(folder, lora_rank=4, lora_layers=layers)
+    assert refused.value.cause == "input"
+    assert unnamed(refused.value, "lora_layers=", repr(layers[-1]), "q_proj") == []
+    assert "v_proj'" not in str(refused.value).partition("called")[2]
+
+
+def test_layers_without_adapters_of_peft_are_refused_by_the_field_that_names_them(folder):
+    with pytest.raises(InvalidInput) as refused:
+        loaded(folder, lora_rank=4, lora_layers=("norm",))
+    assert refused.value.cause == "input"
+    assert unnamed(refused.value, "lora_layers=", "q_proj") == []
+
+
+def test_names_that_no_weight_has_are_refused_at_the_submission(folder):
+    ((cause, fault),) = tuner_of(folder, lora_rank=4, lora_layers=("q_prj", "v_proj")).check().faults
+    assert cause == "input"
+    assert unnamed(fault, "lora_layers=", "called 'q_prj'", "q_proj") == []
+    assert tuner_of(folder, lora_rank=4, lora_layers=("self_attn.q_proj", "lm_head")).check().faults == []
+
+
+def test_names_of_layers_that_transformers_may_rename_are_left_to_the_worker(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "mixtral"}))
+    assert tuner_of(folder, lora_rank=4, lora_layers=("gate_up_proj",)).check().faults == []

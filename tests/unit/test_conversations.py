@@ -69,6 +69,13 @@ def test_whole_conversations_are_read_from_one_column(tmp_path):
     }
 
 
+def test_a_column_of_conversations_that_no_field_names_is_offered(tmp_path):
+    rows = [{"id": n, "chat": said(f"a {n}", f"b {n}")} for n in range(40)]
+    assert "messages='chat'" in "\n".join(faults(tmp_path, rows))
+    without = [{"id": n, "chat": ["a"], "made": [{"role": "user"}]} for n in range(40)]
+    assert "messages=" not in "\n".join(faults(tmp_path, without))
+
+
 def test_every_fault_of_messages_is_told_with_its_rows(tmp_path):
     rows = [{"chat": said(f"a {n}", f"b {n}")} for n in range(40)]
     rows[3]["chat"][0]["role"] = "human"

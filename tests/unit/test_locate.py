@@ -55,6 +55,14 @@ def test_the_name_nearest_to_a_missing_one_is_offered(refusal, tmp_path):
     assert unnamed(said, tmp_path, "'reviews.csv'") == []
 
 
+def test_a_name_that_is_alike_by_its_ending_alone_is_not_offered(refusal, tmp_path):
+    (tmp_path / "one.jsonl").touch()
+    said = refusal(f"{tmp_path}/nothere.jsonl")
+    assert unnamed(said, tmp_path, "one.jsonl") == []
+    assert "did you mean" not in said
+    assert "did you mean 'one.jsonl'" in refusal(f"{tmp_path}/oen.jsonl")
+
+
 def test_of_many_names_beside_a_missing_one_the_nearest_few_are_told(refusal, tmp_path):
     names = ["reviews.csv", *(f"a{number:03}.txt" for number in range(101))]
     for name in names:

@@ -230,6 +230,26 @@ def test_other_kinds_of_file_are_recognised(tmp_path, content, reason):
 
 
 @pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("a.csv", "pd.read_csv(..., encoding='windows-1252')"),
+        ("a.tsv", "pd.read_csv(..., sep='\\t', encoding='windows-1252')"),
+        ("a.json", "pd.read_json(..., encoding='windows-1252')"),
+        ("a.jsonl", "pd.read_json(..., lines=True, encoding='windows-1252')"),
+    ],
+)
+def test_a_file_in_another_encoding_is_read_into_a_frame_by_its_kind(tmp_path, name, remedy):
+    assert remedy in refusal(write(tmp_path, name, '{"text": "the café"}'.encode("cp1252")))
+
+
+def test_values_of_several_kinds_in_lists_and_objects_are_named_with_their_lines(tmp_path):
+    turns = [[{"role": "user", "content": of}] for of in ("What is 0?", None, 7, ["What is 1?"])]
+    rows = [json.dumps({"id": number, "messages": of}) for number, of in enumerate(turns)]
+    said = refusal(write(tmp_path, "a.jsonl", "\n".join(rows)))
+    assert unnamed(said, "messages[].content", "text (line 1:", "number (line 3: 7)", "list (line 4:") == []
+
+
+@pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
         ("a.jsonl", '{"a": 1}\n{"a": \n{"a": 3}', "line 2: Expecting value at column 7; one object per line"),
@@ -239,6 +259,7 @@ def test_other_kinds_of_file_are_recognised(tmp_path, content, reason):
         ("a.json", '[{"a": 1}, 2]', "no object in 1 item: item 2: 2"),
         ("a.json", '[{"a": true}, {"a": {}}]', "column 'a' mixes true/false (item 1: true); object (item 2: {})"),
         ("a.parquet", b"PAR1 and no more", "not a whole Parquet file"),
+        ("a.zip", b"PK", "is an archive: unpack it"),
         ("a.txt", "text", "a file is read by its ending, which is one of .csv, .tsv, .json, .jsonl, .parquet, .conll"),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pandas as pd
+import PIL.Image
 import pyarrow.parquet as parquet
 import pytest
 
@@ -70,6 +71,7 @@ def test_another_process_and_another_home_give_the_same_bytes(frame, tmp_path):
 import hashlib, json, sys
 from pathlib import Path
 import pandas as pd
+import PIL.Image
 from train_func import TextClassification, tables
 tables.ROWS = {tables.ROWS}
 path = TextClassification(model="m", dataset=pd.DataFrame(json.loads(sys.stdin.read()))).dataset
@@ -160,6 +162,20 @@ def test_a_changed_file_is_written_anew(frame):
     path.write_bytes(whole[:-7])
     assert named(frame) == str(path)
     assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("kind", ["PIL", "numpy"])
+def test_images_that_cannot_be_saved_are_to_be_given_in_a_form_that_can(kind):
+    pixels = [np.full((5, 7, 3), number, dtype=np.uint8) for number in range(9)]
+    images = [PIL.Image.fromarray(of) for of in pixels] if kind == "PIL" else pixels
+    frame = pd.DataFrame({"image": images, "label": [number % 2 for number in range(9)]})
+    said = refusal(frame)
+    assert unnamed(said, "column 'image'", "bytes of image files", "datasets.Dataset.from_dict(frame.to_dict") == []
+    assert "drop(" not in said
+    if kind == "PIL":
+        whole = datasets.Dataset.from_dict(frame.to_dict("list"))
+        assert isinstance(whole.features["image"], datasets.Image)
+        assert whole.num_rows == 9
 
 
 def test_all_columns_that_cannot_be_saved_are_named_beside_the_other_faults(frame):

@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from tests.messages import unnamed
-from train_func.worker.tasks.texts import contradictions, overlap, text_faults
+from tests.tiny_model import write_tiny_tokenizer
+from train_func.worker.tasks.texts import MEASURED, contradictions, length_notes, overlap, text_faults
 
 
 def judged(*texts, type=None, **more):
@@ -62,6 +63,28 @@ def test_equal_texts_with_different_labels_are_noted():
     (note,) = contradictions(texts, np.array([1, 1, 0, 1, 0, 0]), ("neg", "pos"))
     assert unnamed(note, 1, "'so so'", "neg and pos") == []
     assert contradictions(texts, np.zeros(6, dtype=np.int64), ("neg", "pos")) == []
+
+
+@pytest.mark.parametrize(
+    ("lengths", "max_length", "facts"),
+    [
+        ([11] * 40, 3, ["cuts 100%", "the longest 13", "max_length=13 would cut none"]),
+        ([3] * 8 + [50], 10, ["cuts 11%", "90 % at most 52", "max_length=52 would cut none"]),
+        ([3] * 17 + [30, 30, 40], 10, ["cuts 15%", "90 % at most 32", "max_length=32 would cut 5%"]),
+    ],
+)
+def test_what_another_max_length_would_cut_is_what_it_does_cut(tmp_path, lengths, max_length, facts):
+    write_tiny_tokenizer(tmp_path)  # adds two tokens to each text
+    texts = pa.table({"text": pa.array([" ".join(["pizza"] * length) for length in lengths])})
+    (note,) = length_notes(texts, tmp_path, max_length)
+    assert unnamed(note, *facts) == []
+
+
+def test_no_more_of_a_long_text_is_counted_than_tells_that_it_is_cut(tmp_path):
+    write_tiny_tokenizer(tmp_path)
+    texts = pa.table({"text": pa.array(["the " * MEASURED, "the"])})
+    (note,) = length_notes(texts, tmp_path, 16)
+    assert unnamed(note, "cuts 50%", f"the longest {MEASURED // 4 + 2} or more") == []
 
 
 @pytest.mark.parametrize("text", ["NA", "null", "nan", "None"])

@@ -1,18 +1,19 @@
 """Sentences with tagged words: read, checked, divided, and encoded with the tag on the first token of each word."""
 
 import json
+import random
 
 import datasets
 import pytest
 from transformers import AutoTokenizer
 
 from tests.messages import unnamed
-from tests.tiny_model import write_tiny_model
+from tests.tiny_model import LETTERS, write_tiny_model
 from train_func import Run, TokenClassification
 from train_func.errors import InvalidInput
 from train_func.worker.check import report_of
 from train_func.worker.inputs.model_loading import load_tokenizer
-from train_func.worker.tasks.tag_scores import TagScores
+from train_func.worker.tasks.tag_scores import TagScores, spans_of
 from train_func.worker.tasks.token_classification import TokenClassifier
 
 NAMES = ["O", "B-DISH", "I-DISH"]
@@ -105,7 +106,8 @@ def test_batches_are_padded_with_what_no_loss_counts(half, model):
     assert set(batch["labels"][batch["attention_mask"] == 0].tolist()) == {-100}
 
 
-def test_byte_level_tokenizers_see_every_word_behind_a_space(tmp_path):
+def write_byte_level_tokenizer(folder):
+    """With tokens for letters behind a space, as large vocabularies have."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -114,10 +116,14 @@ def test_byte_level_tokenizers_see_every_word_behind_a_space(tmp_path):
     trainer = trainers.BpeTrainer(
         vocab_size=300, initial_alphabet=alphabet, special_tokens=["<pad>"], show_progress=False
     )
-    tokenizer.train_from_iterator(["the pizza was good"] * 9, trainer)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer.train_from_iterator([f" {letter}" for letter in f"{LETTERS}."], trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "model_max_length": 512}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def test_byte_level_tokenizers_see_every_word_behind_a_space(tmp_path):
+    write_byte_level_tokenizer(tmp_path)
 
     class Found:
         folder, where = tmp_path, str(tmp_path)
@@ -128,6 +134,40 @@ def test_byte_level_tokenizers_see_every_word_behind_a_space(tmp_path):
     made.save_pretrained(tmp_path / "published")
     again = AutoTokenizer.from_pretrained(tmp_path / "published")
     assert again("the pizza was good")["input_ids"] == expected
+
+
+@pytest.mark.parametrize("write_tokenizer", [None, write_byte_level_tokenizer])
+@pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
+def test_the_published_pipeline_marks_the_words_whose_tags_the_metric_counts(half, tmp_path, write_tokenizer):
+    """With random weights, so that the pieces of a word have tags of their own."""
+    import torch
+    from transformers import pipeline
+
+    folder = write_tiny_model(tmp_path / "tiny", vocab_size=400)
+    if write_tokenizer:
+        write_tokenizer(folder)
+    draw = random.Random(7)
+    words = ["ulm", "nuremberg", "the", "x9", "a", "margherita", "pizza", "."]
+    drawn = [draw.choices(words, k=draw.randint(1, 9)) for _ in range(41)]
+    rows = [{"tokens": of, "tags": draw.choices(NAMES, k=len(of))} for of in drawn]
+    task = half(rows, model=str(folder), max_length=128, held_out=0.5)
+    data = task.rows()
+    task.fetch()
+    model, tokenizer = task.load(data.labels, "fp32")
+    torch.nn.init.normal_(model.classifier.weight, std=3, generator=torch.Generator().manual_seed(7))
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "published")
+    use = pipeline(model=str(tmp_path / "published"), **task.pipeline())
+
+    num_spans = 0
+    for row, encoded in zip(data.held_out, task.encode(data.held_out, tokenizer), strict=True):
+        predicted = model.eval()(torch.tensor([encoded["input_ids"]])).logits[0].argmax(-1).tolist()
+        counted = [data.labels[code] for code, tag in zip(predicted, encoded["labels"], strict=True) if tag >= 0]
+        spans = [(kind, " ".join(row["tokens"][first : last + 1])) for kind, first, last in spans_of(counted)]
+        text = " ".join(row["tokens"])
+        assert [(of["entity_group"], text[of["start"] : of["end"]].strip()) for of in use(text)] == spans
+        num_spans += len(spans)
+    assert num_spans > 20
 
 
 def changed(number, **fields):

@@ -8,6 +8,12 @@ CHUNK = 1 << 20
 FRAME = "a DataFrame will do instead of the file"
 EXCEL = f"{FRAME}: dataset=pd.read_excel(...)"
 _CONTEXT = 24  # bytes shown on either side of the first wrong one
+_READERS = {  # of pandas
+    ".csv": "read_csv(...",
+    ".tsv": "read_csv(..., sep='\\t'",
+    ".json": "read_json(...",
+    ".jsonl": "read_json(..., lines=True",
+}
 _MAGIC = (
     (b"PK\x03\x04", f"a zip archive, as Excel files are, and no text: save the sheet as CSV (UTF-8), or {EXCEL}"),
     (b"\x1f\x8b", "gzip-compressed: unpack it with gunzip"),
@@ -70,4 +76,5 @@ def _is_multi_byte(near: bytes) -> bool:
 def _conversion(path: Path, encoding: str) -> str:
     converted = shlex.quote(f"{path.stem}-utf8{path.suffix}")
     command = f"`iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {converted}`"
-    return f"{command}; {FRAME}: dataset=pd.read_csv(..., encoding={encoding.lower()!r})"
+    reader = _READERS.get(path.suffix.lower())
+    return f"{command}; {FRAME}: dataset=pd.{reader}, encoding={encoding.lower()!r})" if reader else command

@@ -41,9 +41,9 @@ class Unreachable:
     def fault(self, wanted: Wanted, held: str = "no copy of it") -> HubUnreachable:
         """The error when this machine lacks it too; ``held``: what this machine holds."""
         return HubUnreachable(
-            f"{wanted}: the Hub ({constants.ENDPOINT}) cannot be reached from here ({self.why}), and HF_HOME "
-            f"({constants.HF_HOME}) holds {held}; without the Hub work a local file or folder, "
-            "package://NAME/FOLDER, a store address (file:///..., s3://...), or what was downloaded into "
+            f"{wanted}: no file or folder of that name is here, the Hub ({constants.ENDPOINT}) cannot be reached from "
+            f"here ({self.why}), and HF_HOME ({constants.HF_HOME}) holds {held}; without the Hub work a local file or "
+            "folder, package://NAME/FOLDER, a store address (file:///..., s3://...), or what was downloaded into "
             "HF_HOME before",
             cause=wanted.cause,
         )

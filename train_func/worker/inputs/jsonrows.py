@@ -4,7 +4,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,8 @@ def _table(path: Path, rows: list[tuple[int, Any]], unit: str) -> pa.Table:
     try:
         return pa.table({name: pa.array([row.get(name) for _, row in rows]) for name in names})
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise InvalidInput(f"{path}: cannot be read as a table: {error}", cause="data") from None
+        faults = _mixed_within(rows, unit) or [f"cannot be read as a table: {error}"]
+        raise InvalidInput([f"{path}: {fault}" for fault in faults], cause="data") from None
 
 
 def _mixed(rows: list[tuple[int, Any]], name: str, unit: str) -> str | None:
@@ -110,7 +111,37 @@ def _mixed(rows: list[tuple[int, Any]], name: str, unit: str) -> str | None:
     for number, row in rows:
         if (value := row.get(name)) is not None:
             first.setdefault(_KINDS[type(value)], f"{unit} {number}: {json.dumps(value)[:40]}")
+    return _mixture(f"column {name!r}", first)
+
+
+def _mixture(where: str, first: Mapping[str, str]) -> str | None:
+    """``first``: of each kind of value."""
     if len(first) <= 1:
         return None
     shown = "; ".join(f"{kind} ({where})" for kind, where in first.items())
-    return f"column {name!r} mixes {shown}; one kind per column is expected"
+    return f"{where} mixes {shown}; one kind per column is expected"
+
+
+def _mixed_within(rows: list[tuple[int, Any]], unit: str) -> list[str]:
+    """The messages of values inside of lists and objects that are of several kinds, as ``messages[].content``."""
+    first: dict[str, dict[str, str]] = {}
+    for number, row in rows:
+        for where, value in _inner("", row):
+            kinds = first.setdefault(where, {})
+            if (kind := _KINDS[type(value)]) not in kinds:
+                kinds[kind] = f"{unit} {number}: {json.dumps(value)[:40]}"
+    return [fault for where, kinds in first.items() if (fault := _mixture(where, kinds))]
+
+
+def _inner(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value and all that are in it, but nulls, each with where it stands."""
+    if value is None:
+        return
+    if where:
+        yield where, value
+    if isinstance(value, dict):
+        for name, of in value.items():
+            yield from _inner(f"{where}.{name}" if where else name, of)
+    if isinstance(value, list):
+        for of in value:
+            yield from _inner(f"{where}[]", of)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 from train_func.counted import listed
@@ -20,6 +20,7 @@ from train_func.worker.inputs.cache import entry
 
 AT_ONCE = 8  # files that are downloaded
 MAX_SHOWN, NEAREST = 12, 5  # names of what lies near: of a store in their order, of a folder those that are alike
+ALIKE = 0.6  # share of letters from which a name may have been meant by another
 PACKAGE, EXAMPLE = "package://", "package://NAME/FOLDER"
 DATA_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".conll")
 _MISTAKEN = (*DATA_SUFFIXES, ".txt", ".xlsx", ".xls", ".gz", ".zip", ".arrow", ".safetensors", ".bin", ".pt")
@@ -219,5 +220,7 @@ def check_carried(wanted: Wanted, found: Stored, sums: Mapping[str, str]) -> Non
 
 
 def _near(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    """The nearest, but none that is alike by its folder and ending alone."""
+    stem, close = PurePath(name).stem, difflib.get_close_matches(name, names, n=NEAREST)
+    meant = [of for of in close if difflib.SequenceMatcher(None, stem, PurePath(of).stem).ratio() >= ALIKE]
+    return f"; did you mean {meant[0]!r}?" if meant else ""

@@ -44,6 +44,8 @@ class ModelUse:
     """Which model to take instead of one of another type, for messages."""
     max_length: int | None
     """Tokens of the longest text that the model is given; None where it is given none, and needs no tokenizer."""
+    has_default_length: bool = False
+    """Whether ``max_length`` is what the task takes unless it is given."""
     needs_image_processor: bool = False
     encoders: str = ""
     """Name of a table of types of which a model sees the tokens behind a token too, unless its config.json says
@@ -79,8 +81,9 @@ def judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> 
     if use.max_length is not None:
         max_positions = _max_positions(config, _json(folder / "tokenizer_config.json"))
         if max_positions is not None and use.max_length > max_positions:
+            default = " (the default)" if use.has_default_length else ""
             faults.append(
-                f"max_length={use.max_length}: {where} takes {max_positions} tokens at most; "
+                f"max_length={use.max_length}{default}: {where} takes {max_positions} tokens at most; "
                 f"give max_length={max_positions} or less"
             )
         if TOKENIZER in sizes:

@@ -125,6 +125,8 @@ def _read_file(wanted: Wanted, path: Path) -> pa.Table:
     if suffix == ".parquet":
         return read_parquet(path, leaves_bytes=bool(wanted.columns))
     if suffix not in DATA_SUFFIXES:
+        if suffix == ".zip":
+            raise wanted.fault("is an archive: unpack it, and name its file of rows, or its folder with one per class")
         excel = f"; {EXCEL}" if suffix in (".xlsx", ".xls") else ""
         raise wanted.fault(
             f"a file is read by its ending, which is one of {', '.join(DATA_SUFFIXES)}; rename or convert it{excel}"

@@ -1,6 +1,7 @@
 """LoRA: small trained matrices beside the linear layers of a model, whose own weights stay as they are."""
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from peft import LoraConfig, get_peft_model
 from train_func.errors import InvalidInput
 from train_func.tasks import CausalLM
 from train_func.worker.inputs.model import FoundModel
+from train_func.worker.tasks.layer_names import unknown_layers
 
 ALL = "all-linear"  # but the last, as peft has it
 
@@ -17,7 +19,7 @@ def with_adapters(model: Any, task: CausalLM, found: FoundModel, seed: int) -> A
     """The model with adapters, the same for the same seed on every rank; they change nothing before they are trained.
 
     Raises:
-        InvalidInput: (cause "model") it has no such layers.
+        InvalidInput: (cause "input") it has no such layers, or peft has no adapters for them.
     """
     config = LoraConfig(
         task_type="CAUSAL_LM",
@@ -27,6 +29,10 @@ def with_adapters(model: Any, task: CausalLM, found: FoundModel, seed: int) -> A
         target_modules=list(task.lora_layers) or ALL,
         bias="none",
     )
+    modules = dict(model.named_modules())
+    if unknown := [name for name in task.lora_layers if not any(f".{of}".endswith(f".{name}") for of in modules)]:
+        known = f"its linear layers are called {', '.join(_linear(modules)) or 'nothing: it has none'}"
+        raise InvalidInput(unknown_layers(task.lora_layers, unknown, found.where, known), cause="input")
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             # peft asks for an attribute by the name that transformers gives up.
@@ -34,14 +40,22 @@ def with_adapters(model: Any, task: CausalLM, found: FoundModel, seed: int) -> A
             torch.manual_seed(seed)
             adapted = get_peft_model(model, config)
     except ValueError as error:
-        linear = sorted(
-            {name.rpartition(".")[2] for name, of in model.named_modules() if isinstance(of, torch.nn.Linear)}
-        )
+        said = " ".join(str(error).split())[:300]
         raise InvalidInput(
-            f"lora_layers={task.lora_layers!r}: {found.where} has no such layers; its linear layers are called "
-            f"{', '.join(linear) or 'nothing: it has none'}",
-            cause="model",
+            f"lora_layers={task.lora_layers!r}: peft has no adapters for these of {found.where}: {said}; name some of "
+            f"{', '.join(_linear(modules))} in lora_layers, or leave it out for every linear one but the last",
+            cause="input",
         ) from error
     held = adapted.peft_config["default"]
     held.base_model_name_or_path, held.revision = task.model, found.commit
     return adapted
+
+
+def _linear(modules: Mapping[str, Any]) -> list[str]:
+    """Last parts of the names of linear layers, also of those that GPT-2 has in their place."""
+    found = {
+        name.rpartition(".")[2]
+        for name, of in modules.items()
+        if not isinstance(of, torch.nn.Embedding) and getattr(getattr(of, "weight", None), "ndim", 0) == 2
+    }
+    return sorted(found)

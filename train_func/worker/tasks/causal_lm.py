@@ -16,7 +16,9 @@ from train_func.tasks import CausalLM
 from train_func.worker.inputs.model import FoundModel, find_model
 from train_func.worker.inputs.model_folder import ModelUse
 from train_func.worker.tasks.conversations import answers_of, split_conversations, texts_of
+from train_func.worker.tasks.layer_names import layer_faults
 from train_func.worker.tasks.protocol import Findings, Metric, Rows
+from train_func.worker.tasks.question_lengths import question_faults
 from train_func.worker.tasks.texts import length_notes
 from train_func.worker.tasks.token_scores import TokenScores
 
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 ADVICE = "take one such as llama, qwen3, gemma3_text or gpt2"
 ANSWER = 256  # tokens that the published model writes at most, unless asked for more
+ASKED = (
+    'Ask it with a list of messages, `use([{"role": "user", "content": "..."}])`: a plain text is gone on with as it '
+    "is, without the chat template that the model was tuned with."
+)
 ENDLESS = (
     "the chat template of the model ends an answer with no token of its own, so the published model may write on "
     f"behind its answer, up to {ANSWER} tokens; take a model whose template ends answers with one, or give the "
@@ -49,14 +55,18 @@ class CausalLMTuner:
         model = found.tried(lambda: self._find(weights=False))
         if model is not None:
             found.add_model(model)
+            wrong = layer_faults(self._task.lora_layers, model.folder, model.where)
+            found.faults += [("input", fault) for fault in wrong]
         if data is not None:
             words = pc.list_value_length(pc.utf8_split_whitespace(answers_of(data.train))).to_numpy()
             found.add_data(
                 data, f"{counted(len(words), 'answer')}, half of them of {int(np.median(words))} words or more"
             )
         if data is not None and model is not None:
+            max_length = self._task.max_length
+            found.faults += [("data", fault) for fault in question_faults(data, model.folder, max_length)]
             texts = pa.table({"text": texts_of(data.train)})
-            found.notes += length_notes(texts, model.folder, self._task.max_length)
+            found.notes += length_notes(texts, model.folder, max_length)
         return found
 
     def rows(self) -> Rows:
@@ -71,6 +81,7 @@ class CausalLMTuner:
             "causal language model",
             ADVICE,
             self._task.max_length,
+            has_default_length=self._task.max_length == CausalLM.max_length,
             encoders="MODEL_FOR_MASKED_LM_MAPPING_NAMES",
         )
         return find_model(self._task.model, self._task.model_revision, use, self._store, self._cache, weights=weights)
@@ -142,6 +153,6 @@ class CausalLMTuner:
 
     def card(self, labels: tuple[str, ...]) -> str:
         if (rank := self._task.lora_rank) is None:
-            return "A language model tuned on conversations.\n"
-        what = f"Adapters of rank {rank} (LoRA) for a language model, tuned on conversations.\n"
+            return f"A language model tuned on conversations.\n\n{ASKED}\n"
+        what = f"Adapters of rank {rank} (LoRA) for a language model, tuned on conversations.\n\n{ASKED}\n"
         return f"---\nlibrary_name: peft\n---\n\n{what}"

@@ -35,6 +35,8 @@ def split_conversations(task: CausalLM, seed: int, store: Store | None, cache: P
     for part, table in sources.tables.items():
         here = where(task, part)
         wrong = missing_columns(table, here, _columns(task).items())
+        if wrong and task.messages is None and (held := _with_conversations(table)):
+            wrong[0] += f"; conversations stand in the column {held!r}: give messages={held!r}"
         if not table.num_rows:
             wrong.append(f"{here}: 0 rows; the {part} rows are expected there")
         if not wrong:
@@ -69,6 +71,14 @@ def _columns(task: CausalLM) -> dict[str, str]:
         return {"messages": task.messages}
     named = {"prompt": task.prompt, "context": task.context, "completion": task.completion}
     return {field: name for field, name in named.items() if name is not None}
+
+
+def _with_conversations(table: pa.Table) -> str | None:
+    """The first column with messages of roles and contents."""
+    kinds = {of.name: of.type for of in table.schema if pa.types.is_list(of.type) or pa.types.is_large_list(of.type)}
+    structs = {name: kind.value_type for name, kind in kinds.items() if pa.types.is_struct(kind.value_type)}
+    is_held = {name: {"role", "content"} <= {field.name for field in kind} for name, kind in structs.items()}
+    return next((name for name, held in is_held.items() if held), None)
 
 
 def _prompted(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, list[str], list[str]]:

@@ -109,6 +109,7 @@ def find_text_model(task: TextClassification, store: Store | None, cache: Path, 
         "text classifier",
         "take a text encoder such as bert, roberta, distilbert or deberta-v2",
         task.max_length,
+        has_default_length=task.max_length == TextClassification.max_length,
     )
     return find_model(task.model, task.model_revision, use, store, cache, weights=weights)
 

@@ -17,6 +17,7 @@ MOST_EMPTY = 0.05  # share of empty texts above which the column cannot be the r
 MOST_SHARED = 0.10  # share of held-out rows whose text is also trained on, above which the metric means little
 SAMPLE = 1000  # texts whose lengths are measured; the share of cut ones is then known to some 3 %
 MOST_CUT = 0.10  # share of cut texts above which a note says so
+MEASURED = 100_000  # characters of a text whose tokens are counted, or more with a large max_length; 10 MB take long
 
 
 def text_faults(table: pa.Table, column: str, part: str) -> tuple[list[str], list[str]]:
@@ -84,27 +85,39 @@ def contradictions(texts: pa.ChunkedArray, codes: np.ndarray, names: tuple[str, 
     return [f"{len(torn)} training text(s) stand there with different labels, such as {example[:60]!r} with {labels}"]
 
 
+def tokenizer_of(folder: Path) -> Tokenizer | None:
+    """That of a model's folder, which cuts nothing; None where it is no single file."""
+    path = folder / TOKENIZER
+    if not path.is_file():
+        return None
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
 def length_notes(table: pa.Table, folder: Path, max_length: int) -> list[str]:
     """A note with the lengths in tokens when many texts are cut; none where the tokenizer is no single file.
 
     ``table``: with the column text, and text_pair where texts are pairs.
     """
-    path = folder / TOKENIZER
-    if not path.is_file():
+    tokenizer = tokenizer_of(folder)
+    if tokenizer is None:
         return []
-    tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     rows = np.unique(np.linspace(0, table.num_rows - 1, SAMPLE).astype(np.int64))
-    texts = [table[name].take(pa.array(rows)).to_pylist() for name in TEXTS if name in table.column_names]
+    columns = [table[name].take(pa.array(rows)) for name in TEXTS if name in table.column_names]
+    num_letters = max(MEASURED, 16 * max_length)  # a token has some 4
+    texts = [pc.utf8_slice_codeunits(of, 0, num_letters).to_pylist() for of in columns]
     given = list(zip(*texts, strict=True)) if len(texts) > 1 else texts[0]
     lengths = np.array([len(one.ids) for one in tokenizer.encode_batch(given)])
     share = float((lengths > max_length).mean())
     if share <= MOST_CUT:
         return []
-    middle, most, longest = (int(np.percentile(lengths, percent)) for percent in (50, 90, 100))
-    spread = f"half have at most {middle} tokens, 90 % at most {most}, the longest {longest}"
-    return [f"max_length={max_length} cuts {share:.0%} of the texts: {spread}; max_length={most} would cut 10 %"]
+    middle, most, longest = (int(np.percentile(lengths, of, method="higher")) for of in (50, 90, 100))
+    more = " or more" if any(pc.max(pc.utf8_length(of)).as_py() > num_letters for of in columns) else ""
+    spread = f"half have at most {middle} tokens, 90 % at most {most}, the longest {longest}{more}"
+    left = f"{(lengths > most).mean():.0%}" if longest > most else "none"
+    return [f"max_length={max_length} cuts {share:.0%} of the texts: {spread}; max_length={most} would cut {left}"]
 
 
 def _positions(mask: pa.ChunkedArray) -> np.ndarray:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 MOST_TAGS = 10  # shown by name
+SPACED = (
+    "A word has the tag of its first token. Put spaces between words, and between words and punctuation, as between "
+    "the words of the rows: many tokenizers tell where a word begins by the space before it."
+)
 
 
 class TokenClassifier:
@@ -58,6 +62,7 @@ class TokenClassifier:
             "token classifier",
             "take a text encoder such as bert, roberta, distilbert or deberta-v2",
             self._task.max_length,
+            has_default_length=self._task.max_length == TokenClassification.max_length,
         )
         return find_model(self._task.model, self._task.model_revision, use, self._store, self._cache, weights=weights)
 
@@ -106,8 +111,9 @@ class TokenClassifier:
 
     def pipeline(self) -> Mapping[str, Any]:
         overlap = self._task.max_length // 4  # tokens; a longer text is read in parts, each with some of the one before
-        return {"task": "token-classification", "aggregation_strategy": "simple", "stride": overlap}
+        # A word has the tag of its first token: the others are not trained.
+        return {"task": "token-classification", "aggregation_strategy": "first", "stride": overlap}
 
     def card(self, labels: tuple[str, ...]) -> str:
         names = "\n".join(f"- {name}" for name in labels)
-        return f"A classifier of words in sentences, with the tags\n\n{names}\n"
+        return f"A classifier of words in sentences, with the tags\n\n{names}\n\n{SPACED}\n"
