@@ -159,6 +159,7 @@ def running(found: Hanging) -> Hanging:
     return found
 
 
+@pytest.mark.slow
 def test_an_evicted_worker_is_told_and_the_job_goes_on(admin, namespace):
     found = running(hanging("evicted", runs(SLEEPS)))
     pod = f"{found.job.record.job_name}-worker-0"

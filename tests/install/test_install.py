@@ -74,6 +74,7 @@ def test_an_exchange_of_the_key_of_jobs_that_was_interrupted_is_completed(instal
     assert not can_list(admin, before)
 
 
+@pytest.mark.slow
 def test_the_doctor_names_what_is_not_well_and_finds_all_well_once_install_has_brought_it_back(installed, admin):
     admin("delete", "statefulset", "myminio", "--namespace=kubeflow")
     done = installed("doctor")
