@@ -105,10 +105,12 @@ def test_a_vote_to_stop_that_was_saved_ends_the_training_before_its_next_step(tm
 @pytest.mark.parametrize("size", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_another_number_of_ranks_goes_on_with_the_same_steps(tmp_path, size):
     assert attempts(tmp_path / "whole", (2, None))[0] == [0, 0]
-    settings = {"checkpoint_every": 3600, "own": {"save_strategy": "steps", "save_steps": 3}}  # within an epoch
+    own = {"save_strategy": "steps", "save_steps": 3}  # within an epoch
+    settings = {"checkpoint_every": 3600, "own": own, "waits": True}
     codes = attempts(tmp_path / "moved", (2, {**killed_at(11), "attempt": 1}), (size, None), **settings)
     assert codes[0][1] == -9
     assert codes[1] == [0] * size
+    assert first_step(output(tmp_path / "moved", 2)) == 10
     whole, moved = (result(tmp_path / name) for name in ("whole", "moved"))
     assert moved["step"] == whole["step"]
     assert moved["epochs"] == whole["epochs"]
@@ -121,7 +123,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_steps(tmp_path, size):
 def test_another_number_of_ranks_goes_on_with_the_same_global_batches_of_an_own_loop(tmp_path, size):
     assert attempts(tmp_path / "whole", (2, None), training="with_own_loop")[0] == [0, 0]
     killed = {**killed_at(11), "attempt": 1}
-    codes = attempts(tmp_path / "moved", (2, killed), (size, None), training="with_own_loop")
+    codes = attempts(tmp_path / "moved", (2, killed), (size, None), training="with_own_loop", waits=True)
     assert codes[0][1] == -9
     assert codes[1] == [0] * size
     assert first_step(output(tmp_path / "moved", 2)) > 1
@@ -162,7 +164,7 @@ def test_a_training_that_goes_on_loads_no_row_before_its_place(tmp_path, trainin
 
 @pytest.mark.slow
 def test_a_run_whose_checkpoints_are_all_damaged_stops_with_the_code_for_data(tmp_path):
-    assert attempts(tmp_path, (2, {**killed_at(11), "attempt": 1}))[0][1] == -9
+    assert attempts(tmp_path, (2, {**killed_at(11), "attempt": 1}), waits=True)[0][1] == -9
     store = open_store((tmp_path / "store").as_uri())
     for entry in store.list("a-run/checkpoints/0/1/"):
         if entry.key.endswith("training.safetensors"):
@@ -182,7 +184,7 @@ def test_a_full_disk_ends_no_training_and_the_checkpoint_before_stays(tmp_path):
 def test_a_training_with_frozen_weights_goes_on_with_them(tmp_path):
     assert attempts(tmp_path / "whole", (2, None), has_frozen=True)[0] == [0, 0]
     killed = {**killed_at(11), "attempt": 1}
-    codes = attempts(tmp_path / "killed", (2, killed), (2, None), has_frozen=True)
+    codes = attempts(tmp_path / "killed", (2, killed), (2, None), has_frozen=True, waits=True)
     assert codes[0][1] == -9
     assert codes[1] == [0, 0]
     assert "goes on behind step" in output(tmp_path / "killed", 2)
@@ -198,7 +200,7 @@ def test_a_second_session_does_not_go_on_from_the_first(tmp_path):
 
 @pytest.mark.slow
 def test_a_training_that_goes_on_does_not_evaluate_its_start_again(tmp_path):
-    own = {"own": {"eval_on_start": True}, "checkpoint_every": 0}
+    own = {"own": {"eval_on_start": True}, "checkpoint_every": 0, "waits": True}
     assert attempts(tmp_path / "whole", (2, None), **own)[0] == [0, 0]
     codes = attempts(tmp_path / "killed", (2, {**killed_at(11), "attempt": 1}), (2, None), **own)
     assert codes[1] == [0, 0]
@@ -214,12 +216,13 @@ def names_in(store, key):
 
 @pytest.mark.parametrize("step", [3, pytest.param(12, marks=pytest.mark.slow)])
 def test_adapters_that_were_killed_and_gone_on_with_are_those_of_the_undisturbed_training(tmp_path, step):
-    assert attempts(tmp_path / "whole", (2, None), training="with_adapters")[0] == [0, 0]
-    assert attempts(tmp_path / "killed", (2, killed_at(step)), training="with_adapters")[0][1] == -9
+    settings = {"training": "with_adapters", "waits": True}
+    assert attempts(tmp_path / "whole", (2, None), **settings)[0] == [0, 0]
+    assert attempts(tmp_path / "killed", (2, killed_at(step)), **settings)[0][1] == -9
     store = open_store((tmp_path / "killed" / "store").as_uri())
     saved = [item.key for item in store.list("a-run/checkpoints") if item.key.endswith(".safetensors")]
     kept = {name for key in saved for name in names_in(store, key)}
-    assert attempts(tmp_path / "killed", (2, None), first=2, training="with_adapters") == [[0, 0]]
+    assert attempts(tmp_path / "killed", (2, None), first=2, **settings) == [[0, 0]]
     assert first_step(output(tmp_path / "killed", 2)) > 1
     for rank in range(2):
         assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
@@ -233,8 +236,9 @@ def test_adapters_that_were_killed_and_gone_on_with_are_those_of_the_undisturbed
 
 @pytest.mark.parametrize("step", [3, pytest.param(11, marks=pytest.mark.slow)])
 def test_images_with_augmentation_go_on_as_in_the_undisturbed_training_with_the_same_buffers(tmp_path, step):
-    assert attempts(tmp_path / "whole", (2, None), training="with_images")[0] == [0, 0]
-    codes = attempts(tmp_path / "killed", (2, {**killed_at(step), "attempt": 1}), (2, None), training="with_images")
+    settings = {"training": "with_images", "waits": True}
+    assert attempts(tmp_path / "whole", (2, None), **settings)[0] == [0, 0]
+    codes = attempts(tmp_path / "killed", (2, {**killed_at(step), "attempt": 1}), (2, None), **settings)
     assert codes[0][1] == -9
     assert codes[1] == [0, 0]
     assert first_step(output(tmp_path / "killed", 2)) > 1

@@ -310,7 +310,7 @@ class Steps:
         self.rows, self.losses = list(state["rows"]), list(state["losses"])
 
 
-def with_adapters(folder, **fields):
+def with_adapters(folder, *, waits=False, **fields):
     """A Trainer of a task with adapters, which alone are saved."""
     task = CausalLM(
         model=write_tiny_llama(folder / "llama"),
@@ -330,7 +330,7 @@ def with_adapters(folder, **fields):
             args=TrainingArguments(**{**arguments, "bf16": False}),
             train_dataset=plan,
             eval_dataset=held_out,
-            callbacks=[Tells()],
+            callbacks=[Tells(), *([Waits()] if waits else [])],
         )
         trainer.train()
         adapters = {name: of for name, of in trainer.model.state_dict().items() if "lora_" in name}
@@ -345,7 +345,7 @@ def with_adapters(folder, **fields):
         session.publish(trainer)
 
 
-def with_images(folder, **fields):
+def with_images(folder, *, waits=False, **fields):
     """A Trainer of a task with augmentation and BatchNorm."""
     images = write_image_folder(folder / "images", NUM_ROWS)
     task = ImageClassification(model=str(write_tiny_resnet(folder / "resnet")), dataset=str(images))
@@ -360,7 +360,7 @@ def with_images(folder, **fields):
             args=TrainingArguments(**{**arguments, "bf16": False}),
             train_dataset=plan,
             eval_dataset=held_out,
-            callbacks=[Tells()],
+            callbacks=[Tells(), *([Waits()] if waits else [])],
         )
         trainer.train()
         buffers = dict(model.named_buffers())

@@ -215,9 +215,10 @@ def test_a_log_that_may_no_longer_be_read_is_an_outage_until_it_is_read_again(ac
     observer = Observer(access, "job-a")
     assert observer.ready(10)
     (pod,) = observer.pods()
-    reader = tail.Tail(access, lambda: observer, pod, lambda come: None)
+    read = []
+    reader = tail.Tail(access, lambda: observer, pod, read.append)
     reader.start()
-    until(lambda: server.num_flows, "the log is read")
+    until(lambda: read, "the log is read")  # what is refused before its first line was never allowed
     assert observer.outage is None
     server.expired = True
     server.breaks.set()
