@@ -81,6 +81,18 @@ EVALUATES_LONG = (
 )
 
 
+AWAITS_SIGNAL = SOURCE.replace(
+    """ is done", flush=True)
+""",
+    """ is done", flush=True)
+            while args.process_index == 1 and state.global_step == 5 and not stop_flag.requested():
+                time.sleep(0.01)  # else the steps that are left may be done before the signal comes
+""",
+).replace(
+    "    from datasets.dist", "    import time\n    from train_func.worker.pod import stop_flag\n    from datasets.dist"
+)
+
+
 @pytest.fixture
 def job(tmp_path):
     jobs = []
@@ -128,7 +140,7 @@ def test_signals_that_are_sent_again_and_again_cost_neither_the_save_nor_a_step(
 
 def test_a_save_that_takes_8_seconds_is_completed_within_the_grace_period(job):
     slow = {"point": "checkpoint file written", "seconds": 8}
-    made = job(environment={"TRAIN_FUNC_FAILPOINT": json.dumps(slow)}).start()
+    made = job(source=AWAITS_SIGNAL, environment={"TRAIN_FUNC_FAILPOINT": json.dumps(slow)}).start()
     made.pods[1].says(r"step 5 is done")
     begun = time.monotonic()
     made.pods[1].signal(signal.SIGTERM)

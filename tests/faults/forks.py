@@ -8,7 +8,6 @@ import json
 import os
 import pickle
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from tests.faults.trainings import LATER
 from train_func import failpoint as failpoints
+from train_func.worker.pod.rendezvous import reserved_port
 
 KILL, STOP = 1.0, 60.0  # seconds that the others have when one was killed, or has ended by itself
 LIMIT = 240.0  # seconds of an attempt; only a hang comes near it
@@ -32,9 +32,11 @@ def attempt(program, number, world_size, folder, *, failpoint=None, **others):
     """
     armed = failpoint if isinstance(failpoint, list) else [failpoint] if failpoint else []
     later = [of for of in armed if of.get("part") == "publication"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with reserved_port() as port:
+        return _wait(_started(program, number, world_size, folder, port, armed, later, others))
+
+
+def _started(program, number, world_size, folder, port, armed, later, others):
     pids = []
     for rank in range(world_size):
         work = folder / f"attempt-{number}" / f"rank-{rank}"
@@ -60,7 +62,7 @@ def attempt(program, number, world_size, folder, *, failpoint=None, **others):
         pids.append(pid)
         with contextlib.suppress(OSError):  # whichever of the two comes first
             os.setpgid(pid, pids[0])
-    return _wait(pids)
+    return pids
 
 
 def _rank(program, folder, work, environment, others):

@@ -1,4 +1,4 @@
-"""python -m tests.faults.kills FOLDER [--training with_trainer] [--seeds 0:100] [--how kill | stop]
+"""python -m tests.faults.kills FOLDER [--training with_trainer] [--seeds 0:100] [--how kill | stop] [--waits]
 
 Ends ranks of a training at drawn points, lets it go on, in half of the seeds ends it once more, and compares what all
 ranks leave with the undisturbed training, bit for bit. The points are those that the undisturbed training passes.
@@ -46,8 +46,12 @@ def program_of(training):
 class Training:
     """One of VARIANTS, its attempts in a folder of their own."""
 
-    def __init__(self, name, folder, bucket):
-        """``bucket``: address of one on a server, of which nothing is left in later calls of this program."""
+    def __init__(self, name, folder, bucket, waits=False):
+        """``bucket``: address of one on a server, of which nothing is left in later calls of this program.
+
+        ``waits``: no step comes while a checkpoint is saved.
+        """
+        self.waits = waits
         self.name, self.folder, self.codes, self.far, self.saved = name, folder, [], [], []
         self.store = f"{bucket}/{folder.name}-{time.time_ns()}" if name in SERVED else (folder / "store").as_uri()
         shutil.rmtree(folder, ignore_errors=True)
@@ -58,7 +62,7 @@ class Training:
         for path in self.folder.glob("result-*.json"):
             path.unlink()
         number = len(self.codes) + 1
-        settings = {**VARIANTS[self.name], "store": self.store}
+        settings = {**VARIANTS[self.name], "store": self.store, "waits": self.waits}
         codes = forks.attempt(program_of(self.name), number, RANKS, self.folder, failpoint=armed, **settings)
         self.codes.append(codes)
         far, saved = left.in_store(self.store)
@@ -102,17 +106,19 @@ class Training:
         ]
 
 
-def undisturbed(folder, name, code, bucket):
+def undisturbed(folder, name, code, bucket, waits):
     """What it leaves, how many steps it has, and which points an attempt passes: the first, and one that goes on."""
-    path = folder / f"undisturbed-{name}.json"
-    if path.exists() and (known := json.loads(path.read_text()))["code"] == code:
+    path, of = folder / f"undisturbed-{name}.json", {"code": code, "waits": waits}
+    if path.exists() and of.items() <= (known := json.loads(path.read_text())).items():
         return known
-    whole, halved = (Training(name, folder / f"undisturbed-{name}-{which}", bucket) for which in ("whole", "halved"))
+    whole, halved = (
+        Training(name, folder / f"undisturbed-{name}-{which}", bucket, waits) for which in ("whole", "halved")
+    )
     whole.go_on()
     assert whole.codes == [[0] * RANKS], forks.output(whole.folder, 1, 0)
     halved.go_on([HALFWAY])
     assert len(halved.codes) == 2, halved.codes
-    found = {"code": code, "left": whole.left(), "num_steps": len(whole.steps()[0][0])}
+    found = {**of, "left": whole.left(), "num_steps": len(whole.steps()[0][0])}
     found["passed"] = [whole.passed(), halved.passed()]
     found["trained"] = [forks.trained(whole.folder, 1, rank) for rank in range(RANKS)]
     if "to_best" in VARIANTS[name]:  # else it would not show whether early stopping and the best step are restored
@@ -131,7 +137,7 @@ def disturbed(training, drawn, how, expected):
         if any(training.codes[0]) or training.has_come_to(drawn[0]):
             break
         drawn[0]["nth"] //= 2  # it ended before it came there
-        training.__init__(training.name, training.folder, training.store.rpartition("/")[0])
+        training.__init__(training.name, training.folder, training.store.rpartition("/")[0], training.waits)
     now = training.left()
     return {
         "drawn": drawn,
@@ -154,12 +160,15 @@ def known_of(lines, of):
 
 def find(given, bucket):
     """The line of every seed."""
-    of = {"training": given.training, "how": given.how, "given": given.drawn, "code": left.code_sha256()}
+    of = {"training": given.training, "how": given.how, "given": given.drawn, "waits": given.waits}
+    of["code"] = left.code_sha256()
     lines = given.folder / "found.jsonl"
-    done, expected = known_of(lines, of), undisturbed(given.folder, given.training, of["code"], bucket)
+    done, expected = known_of(lines, of), undisturbed(given.folder, given.training, of["code"], bucket, given.waits)
     for seed in given.seeds:
         if seed not in done:
-            training = Training(given.training, given.folder / f"{given.training}-{given.how}-{seed}", bucket)
+            training = Training(
+                given.training, given.folder / f"{given.training}-{given.how}-{seed}", bucket, given.waits
+            )
             drawn = points(seed, given.training, expected, given.how, is_of_s3=given.training in SERVED)
             drawn = [dict(given.drawn[seed])] if given.drawn else drawn
             done[seed] = {**of, "seed": seed, **disturbed(training, drawn, given.how, expected)}
@@ -190,6 +199,7 @@ def main():
     parser.add_argument("--seeds", default="0:100", type=lambda text: range(*map(int, text.split(":"))))
     parser.add_argument("--how", choices=["kill", "stop"], default="kill")
     parser.add_argument("--drawn", action="append", type=json.loads, help="JSON of a point, in place of a seed")
+    parser.add_argument("--waits", action="store_true", help="no step comes while a checkpoint is saved")
     given = parser.parse_args()
     given.seeds = range(len(given.drawn)) if given.drawn else given.seeds
     given.folder = given.folder.resolve()

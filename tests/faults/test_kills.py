@@ -43,7 +43,7 @@ IN_OWN_STEP = at("updated", 0, 18)
 )
 def test_a_killed_training_goes_on_behind_its_checkpoint_and_ends_bit_for_bit_as_undisturbed(tmp_path, training, kills):
     given = [word for point in kills for word in ("--drawn", json.dumps(point))]
-    for found, point in zip(found_by(tmp_path, training, "kill", *given), kills, strict=True):
+    for found, point in zip(found_by(tmp_path, training, "kill", "--waits", *given), kills, strict=True):
         assert left.faults(found) == []
         assert found["marks"] == [True]
         assert found["codes"][0][point["rank"]] == -9

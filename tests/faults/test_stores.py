@@ -133,7 +133,7 @@ def away(tmp_path, server, monkeypatch):
 def test_a_server_that_is_away_for_a_while_is_saved_to_again(tmp_path, undisturbed, server, away, seconds):
     """Slow: for a minute."""
     meanwhile = dict.fromkeys(range(SPOILED + 1, HEALED), f"sleep {seconds}")
-    spoils = {SPOILED: f"touch {away}", **meanwhile, HEALED: f"rm {away}", HEALED + 3: "sleep 4"}
+    spoils = {SPOILED: f"touch {away}", **meanwhile, HEALED: f"rm {away}", HEALED + 3: "sleep 10"}
     store = f"s3://{server.bucket}/{seconds}"
     assert attempts(tmp_path, (2, None), store=store, spoils=spoils)[0] == [0, 0]
     text = output(tmp_path, 1)

@@ -151,13 +151,17 @@ def fails_at(parameters):
 
 
 def grows_slowly(parameters):
+    """So slowly when it comes near the limit that a look every tenth of a second finds it between two limits."""
     import os
     import time
 
+    from train_func.process_memory import unreclaimable_bytes
+
     hoard = []
     while os.environ["TRAIN_FUNC_ATTEMPT"] in parameters["attempts"]:
-        hoard.append(bytearray(4 * 2**20))
-        time.sleep(0.05)
+        is_near = unreclaimable_bytes([os.getpid()]) > parameters["near"]
+        hoard.append(bytearray((1 if is_near else 4) * 2**20))
+        time.sleep(0.2 if is_near else 0.05)
 
 
 def ends_with(parameters):

@@ -1,6 +1,7 @@
 """The pipeline on the twin: trains, evaluates, promotes what is better; a step that died attaches to its job."""
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -132,13 +133,14 @@ def test_a_fault_in_the_function_is_trained_once(steps, home, nightly, tmp_path)
     assert len((tmp_path / "started").read_text().splitlines()) == 1
 
 
-def test_a_step_that_is_killed_in_mid_train_attaches_to_its_job_when_it_is_tried_again(steps, store, tmp_path, capfd):
+def test_a_step_that_is_killed_in_mid_train_attaches_to_its_job_when_it_is_tried_again(steps, store, tmp_path):
     files = {"started": str(tmp_path / "started"), "go_on": str(tmp_path / "go_on")}
     given = arguments(trains_until_told, Run(parameters=files), on=Local())
-    ended = {}
+    ended, said = {}, io.StringIO()
 
     def whole():
-        ended["name"] = of_another_team(run=given["run"], source=given["source"]).output
+        with contextlib.redirect_stdout(said):  # of the step too, which another thread reads
+            ended["name"] = of_another_team(run=given["run"], source=given["source"]).output
 
     thread = threading.Thread(target=whole)
     thread.start()
@@ -147,7 +149,7 @@ def test_a_step_that_is_killed_in_mid_train_attaches_to_its_job_when_it_is_tried
         (first,) = until(lambda: steps_of_train(), "the step's process")
         os.kill(first, signal.SIGKILL)
         until(lambda: [pid for pid in steps_of_train() if pid != first], "the step is tried again")
-        until(lambda: "attached to it" in capfd.readouterr().out, "it has attached to the job")
+        until(lambda: "attached to it" in said.getvalue(), "it has attached to the job")
     finally:
         Path(files["go_on"]).touch()
         thread.join(120)

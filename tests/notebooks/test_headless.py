@@ -89,7 +89,7 @@ def test_what_a_step_of_a_pipeline_raises_is_told_as_the_typed_error_it_is(run):
 
 
 def test_an_interrupt_while_a_step_trains_names_the_job_that_goes_on(run):
-    process = run.start("06_pipeline", WORKERS="1")
+    process = run.start("06_pipeline", WORKERS="1", BATCH_SIZE="2")  # so many steps that it trains long enough
     submitted = (re.match(r"(\S+-[0-9a-f]{12}): submitted", line) for line in process.stdout)
     name = next(filter(None, submitted))[1]
     os.killpg(process.pid, signal.SIGINT)

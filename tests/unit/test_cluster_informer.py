@@ -210,10 +210,9 @@ def test_what_the_server_refuses_from_the_start_is_given_up(server, watched, sta
 @pytest.mark.parametrize("status", [401, 403])
 def test_what_the_server_refuses_later_is_told_listed_now_and_then_and_watched_again(server, watched, status):
     server.lists = [listing(10, pod("job-a-0", 8, "Pending")), *[listing(20, pod("job-a-0", 18))] * 200]
-    server.watches = [["end"], *[status] * 20]
+    server.watches = [["end"], *[status] * 60]
     watched.start()
-    until(lambda: watched.outage is not None, "it is told")
-    assert watched.outage.status == status
+    assert until(lambda: watched.outage, "it is told").status == status
     shows(watched, **{"0": "Running"})  # by the list
     assert watched.synced
     until(lambda: watched.outage is None, "it is watched again")

@@ -113,8 +113,12 @@ def access(server) -> Access:
     configuration.host = f"http://127.0.0.1:{server.server_address[1]}"
     configuration.retries = False
     api = client.ApiClient(configuration)
-    timings = Timings(late_pods=0.2, late_logs=1.0, whole_log=0.3)
+    timings = Timings(late_pods=0.2, late_logs=1.0)
     return Access("here", "a server of the test", PYTORCHJOB, timings, api)
+
+
+def impatient(access):
+    return dataclasses.replace(access, timings=dataclasses.replace(access.timings, whole_log=0.3))
 
 
 def test_of_a_pod_with_other_containers_the_log_of_the_worker_is_read(access):
@@ -184,7 +188,7 @@ def test_a_following_that_is_stopped_leaves_no_thread_and_no_connection_behind(a
 
 @pytest.mark.parametrize("pod", [ENDED, RUNS], ids=["ended", "seems to run"])
 def test_a_log_that_the_cluster_does_not_hand_out_is_cut_and_that_is_said(access, server, pod):
-    server.hangs, said = True, []
+    access, server.hangs, said = impatient(access), True, []
     following = logs.Following(access, Observed(pod, "Succeeded"), None, said.append)
     assert list(following.lines(threading.Event())) == [LogCut(0, "uid-0")]
     assert said == [logs.CUT]
@@ -193,7 +197,7 @@ def test_a_log_that_the_cluster_does_not_hand_out_is_cut_and_that_is_said(access
 def test_a_log_that_is_there_as_a_whole_is_not_waited_for_as_long_as_a_silent_worker(access, server):
     server.hangs = True
     with pytest.raises(Exception, match="timed out"):
-        tail.open_log(access, ENDED, follow=False)
+        tail.open_log(impatient(access), ENDED, follow=False)
 
 
 def test_credentials_that_expire_while_a_log_is_read_end_nothing_and_it_goes_on_after_a_login(access, server):

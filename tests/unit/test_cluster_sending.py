@@ -88,7 +88,7 @@ def test_a_wait_longer_than_the_limit_is_refused_at_once(server, access):
 
 
 def test_a_server_that_stays_busy_is_given_up(server, access):
-    access = connect(timings=Timings(busy=0.3))
+    access = connect(timings=Timings(busy=2.0))
     server.answer = lambda asked: busy(Retry_After=NOW)
     with pytest.raises(InvalidInput, match="429"), access.asking("get", "things"):
         send(access, "GET")

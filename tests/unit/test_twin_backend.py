@@ -33,6 +33,10 @@ def record(**fields):
     return RunRecord(run=run, name="job-a", generation=1, store="file:///s", function="f", source_sha256="0")
 
 
+def phases(jobs):
+    return [pod.phase for pod in jobs.backend.job("job-a").pods()]
+
+
 def test_local_is_a_place():
     backend: Backend = Local()
     assert backend == Local()
@@ -180,7 +184,7 @@ def test_of_many_that_create_the_same_job_at_once_one_wins(jobs):
 def test_a_failed_job_is_replaced_and_its_last_pods_are_ended_first(jobs):
     jobs.start(LINGERS, grace=1)
     until(lambda: jobs.backend.job("job-a").status().finished, "failure")
-    assert [pod.phase for pod in jobs.backend.job("job-a").pods()] == ["Running", "Failed"]
+    until(lambda: phases(jobs) == ["Running", "Failed"], "one worker stays")
     jobs.start("print('again')")
     assert jobs.ended().condition("Succeeded") is not None
     assert [(pod.phase, pod.deleted) for pod in jobs.backend.job("job-a").pods()] == [
@@ -286,7 +290,7 @@ def test_files_of_a_job_are_always_whole(jobs):
 
 def test_a_running_job_names_the_command_that_asks_each_of_its_workers_where_it_is(jobs):
     job = jobs.backend.job(jobs.start(ANSWERS))
-    until(lambda: jobs.text().count("ready") == 2, "both workers run")
+    until(lambda: jobs.text().count("ready") == 2 and phases(jobs) == ["Running", "Running"], "both workers run")
     subprocess.run(shlex.split(job.stacks_command()), check=True, timeout=60)
     until(lambda: jobs.text().count("asked") == 2, "both were asked")
     job.cancel()

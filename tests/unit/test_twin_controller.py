@@ -69,12 +69,13 @@ def test_the_container_starts_within_half_a_second(jobs):
 @pytest.mark.parametrize("exit_code", [1, 65])
 def test_a_permanent_exit_code_fails_the_job_at_once_and_once(jobs, exit_code):
     code = (
-        "import pathlib, sys, time; gone = pathlib.Path(os.environ['TRAIN_FUNC_CACHE_DIR'], 'gone')\n"
-        f"if worker: gone.touch(); sys.exit({exit_code})\n"
-        "while not gone.exists(): time.sleep(0.01)\n"
-        "time.sleep(0.5)"
+        "import pathlib, sys, time; go = pathlib.Path(os.environ['TRAIN_FUNC_HOME'], 'go')\n"
+        f"if worker: sys.exit({exit_code})\n"
+        "while not go.exists(): time.sleep(0.01)"
     )
     jobs.start(WORKER + code)
+    until(lambda: jobs.backend.job("job-a").status().finished, "failure")
+    (jobs.home / "go").touch()
     status = jobs.ended()
     assert [found.type for found in status.conditions if found.status == "True"] == ["Created", "Failed"]
     assert status.condition("Failed").reason == "PyTorchJobFailed"
@@ -99,9 +100,11 @@ def test_a_retryable_end_starts_that_worker_again_and_no_other(jobs, end):
     assert "Created Restarting" in jobs.conditions()
     assert jobs.conditions()[-1] == "Created Succeeded"
     expected = ["Error", "ExitedWithCode", *["PyTorchJobRestarting"] * 2, "SuccessfulDeletePod", "SuccessfulCreatePod"]
-    start = reasons(jobs).index("Error")
-    assert reasons(jobs)[start : start + 6] == expected
-    (error,) = [event for event in jobs.backend.job("job-a").events() if event.reason == "Error"]
+    events = jobs.backend.job("job-a").events()
+    told = [event.reason for event in events if event.object.startswith("PyTorchJob/")]  # those of pods come between
+    start = told.index("Error")
+    assert told[start : start + 6] == expected
+    (error,) = [event for event in events if event.reason == "Error"]
     told = f"Error pod job-a-worker-1 container pytorch exitCode: {code} terminated message: first\n"
     assert (error.type, error.object, error.message) == ("Warning", "PyTorchJob/job-a", told)
 

@@ -19,7 +19,11 @@ def holds(jobs, kind):
 
 
 def started(jobs, lines):
-    until(lambda: jobs.text() == ["ready"] * lines and holds(jobs, "Running"), f"{lines} starts")
+    def run():
+        phases = {pod.phase for pod in existing(jobs)}
+        return jobs.text() == ["ready"] * lines and holds(jobs, "Running") and phases == {"Running"}
+
+    until(run, f"{lines} starts")
 
 
 def existing(jobs):

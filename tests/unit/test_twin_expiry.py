@@ -17,10 +17,11 @@ def age(jobs, name="job-a"):
 
 
 def test_an_expired_job_is_absent_and_its_folder_gone(jobs):
-    jobs.start("print('ran')", policy=LIVES)
+    jobs.start("print('ran')")
     jobs.ended()
     assert jobs.text() == ["ran", "ran"]
-    until(lambda: jobs.backend.job("job-a").status() is None, "expiry")
+    age(jobs)
+    assert jobs.backend.job("job-a").status() is None
     assert jobs.backend.job("job-a").pods() == jobs.backend.job("job-a").events() == jobs.text() == []
     assert not (jobs.home / "jobs/job-a").exists()
     with pytest.raises(JobNotFound):
@@ -46,7 +47,7 @@ def test_the_next_job_clears_away_what_has_expired(jobs):
 
 
 def test_an_expired_job_can_be_started_anew_under_its_name(jobs):
-    jobs.start("print('first')", policy=LIVES)
+    jobs.start("print('first')")
     jobs.ended()
     age(jobs)
     jobs.start("print('second')")

@@ -15,7 +15,7 @@ def test_following_gives_lines_as_they_come_and_ends_with_the_job(jobs, tmp_path
     jobs.start("print('before', flush=True)\n" + WAIT_FOR.format(path=str(go)) + "print('after')", workers=2)
     lines = jobs.backend.job("job-a").logs(follow=True)
     assert [next(lines).text for _ in range(2)] == ["before", "before"]
-    assert jobs.backend.job("job-a").status().condition("Running") is not None
+    until(lambda: jobs.backend.job("job-a").status().condition("Running"), "it runs")
     go.touch()
     rest = list(lines)
     assert sorted((line.worker, line.text) for line in rest) == [(0, "after"), (1, "after")]

@@ -207,8 +207,8 @@ def test_a_job_survives_the_kernel_that_started_it_and_another_process_sees_all_
     kernel.wait()
     kernel.stdout.close()
     started(jobs)
-    assert jobs.backend.job("job-a").status().condition("Running") is not None
-    assert len(running_pods(jobs)) == 2
+    until(lambda: jobs.backend.job("job-a").status().condition("Running"), "it runs")
+    until(lambda: len(running_pods(jobs)) == 2, "both workers run")
 
 
 def hog(num_mebibytes: int) -> str:
