@@ -33,36 +33,32 @@ def attempt(program, number, world_size, folder, *, failpoint=None, **others):
     armed = failpoint if isinstance(failpoint, list) else [failpoint] if failpoint else []
     later = [of for of in armed if of.get("part") == "publication"]
     with reserved_port() as port:
-        return _wait(_started(program, number, world_size, folder, port, armed, later, others))
-
-
-def _started(program, number, world_size, folder, port, armed, later, others):
-    pids = []
-    for rank in range(world_size):
-        work = folder / f"attempt-{number}" / f"rank-{rank}"
-        work.mkdir(parents=True)
-        environment = {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": world_size,
-            "LOCAL_WORLD_SIZE": world_size,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "OMP_NUM_THREADS": 1,
-            "TRAIN_FUNC_ATTEMPT": number,
-            "TRAIN_FUNC_WORK_DIR": work,
-            "TRAIN_FUNC_HOME": folder / "home",
-            failpoints.VARIABLE: json.dumps([of for of in armed if of not in later]),
-            LATER: json.dumps(later),
-        }
-        pid = os.fork()
-        if pid == 0:
-            os.setpgid(0, pids[0] if pids else 0)  # a group of the ranks, less this process
-            _rank(program, folder, work, {name: str(value) for name, value in environment.items()}, others)
-        pids.append(pid)
-        with contextlib.suppress(OSError):  # whichever of the two comes first
-            os.setpgid(pid, pids[0])
-    return pids
+        pids = []
+        for rank in range(world_size):
+            work = folder / f"attempt-{number}" / f"rank-{rank}"
+            work.mkdir(parents=True)
+            environment = {
+                "RANK": rank,
+                "LOCAL_RANK": rank,
+                "WORLD_SIZE": world_size,
+                "LOCAL_WORLD_SIZE": world_size,
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "OMP_NUM_THREADS": 1,
+                "TRAIN_FUNC_ATTEMPT": number,
+                "TRAIN_FUNC_WORK_DIR": work,
+                "TRAIN_FUNC_HOME": folder / "home",
+                failpoints.VARIABLE: json.dumps([of for of in armed if of not in later]),
+                LATER: json.dumps(later),
+            }
+            pid = os.fork()
+            if pid == 0:
+                os.setpgid(0, pids[0] if pids else 0)  # a group of the ranks, less this process
+                _rank(program, folder, work, {name: str(value) for name, value in environment.items()}, others)
+            pids.append(pid)
+            with contextlib.suppress(OSError):  # whichever of the two comes first
+                os.setpgid(pid, pids[0])
+        return _wait(pids)
 
 
 def _rank(program, folder, work, environment, others):

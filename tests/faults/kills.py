@@ -46,12 +46,8 @@ def program_of(training):
 class Training:
     """One of VARIANTS, its attempts in a folder of their own."""
 
-    def __init__(self, name, folder, bucket, waits=False):
-        """``bucket``: address of one on a server, of which nothing is left in later calls of this program.
-
-        ``waits``: no step comes while a checkpoint is saved.
-        """
-        self.waits = waits
+    def __init__(self, name, folder, bucket):
+        """``bucket``: address of one on a server, of which nothing is left in later calls of this program."""
         self.name, self.folder, self.codes, self.far, self.saved = name, folder, [], [], []
         self.store = f"{bucket}/{folder.name}-{time.time_ns()}" if name in SERVED else (folder / "store").as_uri()
         shutil.rmtree(folder, ignore_errors=True)
@@ -62,7 +58,7 @@ class Training:
         for path in self.folder.glob("result-*.json"):
             path.unlink()
         number = len(self.codes) + 1
-        settings = {**VARIANTS[self.name], "store": self.store, "waits": self.waits}
+        settings = {**VARIANTS[self.name], "store": self.store}
         codes = forks.attempt(program_of(self.name), number, RANKS, self.folder, failpoint=armed, **settings)
         self.codes.append(codes)
         far, saved = left.in_store(self.store)
@@ -106,19 +102,17 @@ class Training:
         ]
 
 
-def undisturbed(folder, name, code, bucket, waits):
+def undisturbed(folder, name, code, bucket):
     """What it leaves, how many steps it has, and which points an attempt passes: the first, and one that goes on."""
-    path, of = folder / f"undisturbed-{name}.json", {"code": code, "waits": waits}
-    if path.exists() and of.items() <= (known := json.loads(path.read_text())).items():
+    path = folder / f"undisturbed-{name}.json"
+    if path.exists() and (known := json.loads(path.read_text()))["code"] == code:
         return known
-    whole, halved = (
-        Training(name, folder / f"undisturbed-{name}-{which}", bucket, waits) for which in ("whole", "halved")
-    )
+    whole, halved = (Training(name, folder / f"undisturbed-{name}-{which}", bucket) for which in ("whole", "halved"))
     whole.go_on()
     assert whole.codes == [[0] * RANKS], forks.output(whole.folder, 1, 0)
     halved.go_on([HALFWAY])
     assert len(halved.codes) == 2, halved.codes
-    found = {**of, "left": whole.left(), "num_steps": len(whole.steps()[0][0])}
+    found = {"code": code, "left": whole.left(), "num_steps": len(whole.steps()[0][0])}
     found["passed"] = [whole.passed(), halved.passed()]
     found["trained"] = [forks.trained(whole.folder, 1, rank) for rank in range(RANKS)]
     if "to_best" in VARIANTS[name]:  # else it would not show whether early stopping and the best step are restored
@@ -137,7 +131,7 @@ def disturbed(training, drawn, how, expected):
         if any(training.codes[0]) or training.has_come_to(drawn[0]):
             break
         drawn[0]["nth"] //= 2  # it ended before it came there
-        training.__init__(training.name, training.folder, training.store.rpartition("/")[0], training.waits)
+        training.__init__(training.name, training.folder, training.store.rpartition("/")[0])
     now = training.left()
     return {
         "drawn": drawn,
@@ -160,15 +154,13 @@ def known_of(lines, of):
 
 def find(given, bucket):
     """The line of every seed."""
-    of = {"training": given.training, "how": given.how, "given": given.drawn, "waits": given.waits}
-    of["code"] = left.code_sha256()
+    code = f"{left.code_sha256()} {json.dumps(VARIANTS[given.training])}"
+    of = {"training": given.training, "how": given.how, "given": given.drawn, "code": code}
     lines = given.folder / "found.jsonl"
-    done, expected = known_of(lines, of), undisturbed(given.folder, given.training, of["code"], bucket, given.waits)
+    done, expected = known_of(lines, of), undisturbed(given.folder, given.training, code, bucket)
     for seed in given.seeds:
         if seed not in done:
-            training = Training(
-                given.training, given.folder / f"{given.training}-{given.how}-{seed}", bucket, given.waits
-            )
+            training = Training(given.training, given.folder / f"{given.training}-{given.how}-{seed}", bucket)
             drawn = points(seed, given.training, expected, given.how, is_of_s3=given.training in SERVED)
             drawn = [dict(given.drawn[seed])] if given.drawn else drawn
             done[seed] = {**of, "seed": seed, **disturbed(training, drawn, given.how, expected)}
@@ -201,6 +193,8 @@ def main():
     parser.add_argument("--drawn", action="append", type=json.loads, help="JSON of a point, in place of a seed")
     parser.add_argument("--waits", action="store_true", help="no step comes while a checkpoint is saved")
     given = parser.parse_args()
+    if given.waits:
+        VARIANTS[given.training] = {**VARIANTS[given.training], "waits": True}
     given.seeds = range(len(given.drawn)) if given.drawn else given.seeds
     given.folder = given.folder.resolve()
     given.folder.mkdir(parents=True, exist_ok=True)

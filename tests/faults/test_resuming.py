@@ -216,13 +216,12 @@ def names_in(store, key):
 
 @pytest.mark.parametrize("step", [3, pytest.param(12, marks=pytest.mark.slow)])
 def test_adapters_that_were_killed_and_gone_on_with_are_those_of_the_undisturbed_training(tmp_path, step):
-    settings = {"training": "with_adapters", "waits": True}
-    assert attempts(tmp_path / "whole", (2, None), **settings)[0] == [0, 0]
-    assert attempts(tmp_path / "killed", (2, killed_at(step)), **settings)[0][1] == -9
+    assert attempts(tmp_path / "whole", (2, None), training="with_adapters")[0] == [0, 0]
+    assert attempts(tmp_path / "killed", (2, killed_at(step)), training="with_adapters")[0][1] == -9
     store = open_store((tmp_path / "killed" / "store").as_uri())
     saved = [item.key for item in store.list("a-run/checkpoints") if item.key.endswith(".safetensors")]
     kept = {name for key in saved for name in names_in(store, key)}
-    assert attempts(tmp_path / "killed", (2, None), first=2, **settings) == [[0, 0]]
+    assert attempts(tmp_path / "killed", (2, None), first=2, training="with_adapters") == [[0, 0]]
     assert first_step(output(tmp_path / "killed", 2)) > 1
     for rank in range(2):
         assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
@@ -236,9 +235,8 @@ def test_adapters_that_were_killed_and_gone_on_with_are_those_of_the_undisturbed
 
 @pytest.mark.parametrize("step", [3, pytest.param(11, marks=pytest.mark.slow)])
 def test_images_with_augmentation_go_on_as_in_the_undisturbed_training_with_the_same_buffers(tmp_path, step):
-    settings = {"training": "with_images", "waits": True}
-    assert attempts(tmp_path / "whole", (2, None), **settings)[0] == [0, 0]
-    codes = attempts(tmp_path / "killed", (2, {**killed_at(step), "attempt": 1}), (2, None), **settings)
+    assert attempts(tmp_path / "whole", (2, None), training="with_images")[0] == [0, 0]
+    codes = attempts(tmp_path / "killed", (2, {**killed_at(step), "attempt": 1}), (2, None), training="with_images")
     assert codes[0][1] == -9
     assert codes[1] == [0, 0]
     assert first_step(output(tmp_path / "killed", 2)) > 1

@@ -310,8 +310,8 @@ class Steps:
         self.rows, self.losses = list(state["rows"]), list(state["losses"])
 
 
-def with_adapters(folder, *, waits=False, **fields):
-    """A Trainer of a task with adapters, which alone are saved."""
+def with_adapters(folder, **fields):
+    """A Trainer of a task with adapters, which alone are saved; no step comes while they are saved."""
     task = CausalLM(
         model=write_tiny_llama(folder / "llama"),
         dataset=write_questions(folder / "questions.jsonl", NUM_ROWS),
@@ -330,7 +330,7 @@ def with_adapters(folder, *, waits=False, **fields):
             args=TrainingArguments(**{**arguments, "bf16": False}),
             train_dataset=plan,
             eval_dataset=held_out,
-            callbacks=[Tells(), *([Waits()] if waits else [])],
+            callbacks=[Tells(), Waits()],
         )
         trainer.train()
         adapters = {name: of for name, of in trainer.model.state_dict().items() if "lora_" in name}
@@ -345,8 +345,8 @@ def with_adapters(folder, *, waits=False, **fields):
         session.publish(trainer)
 
 
-def with_images(folder, *, waits=False, **fields):
-    """A Trainer of a task with augmentation and BatchNorm."""
+def with_images(folder, **fields):
+    """A Trainer of a task with augmentation and BatchNorm; no step comes while one is saved."""
     images = write_image_folder(folder / "images", NUM_ROWS)
     task = ImageClassification(model=str(write_tiny_resnet(folder / "resnet")), dataset=str(images))
     record = record_of(folder, task=task, **fields)
@@ -360,7 +360,7 @@ def with_images(folder, *, waits=False, **fields):
             args=TrainingArguments(**{**arguments, "bf16": False}),
             train_dataset=plan,
             eval_dataset=held_out,
-            callbacks=[Tells(), *([Waits()] if waits else [])],
+            callbacks=[Tells(), Waits()],
         )
         trainer.train()
         buffers = dict(model.named_buffers())

@@ -101,9 +101,9 @@ def test_a_retryable_end_starts_that_worker_again_and_no_other(jobs, end):
     assert jobs.conditions()[-1] == "Created Succeeded"
     expected = ["Error", "ExitedWithCode", *["PyTorchJobRestarting"] * 2, "SuccessfulDeletePod", "SuccessfulCreatePod"]
     events = jobs.backend.job("job-a").events()
-    told = [event.reason for event in events if event.object.startswith("PyTorchJob/")]  # those of pods come between
-    start = told.index("Error")
-    assert told[start : start + 6] == expected
+    of_job = [event.reason for event in events if event.object.startswith("PyTorchJob/")]  # those of pods come between
+    start = of_job.index("Error")
+    assert of_job[start : start + 6] == expected
     (error,) = [event for event in events if event.reason == "Error"]
     told = f"Error pod job-a-worker-1 container pytorch exitCode: {code} terminated message: first\n"
     assert (error.type, error.object, error.message) == ("Warning", "PyTorchJob/job-a", told)
