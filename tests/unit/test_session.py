@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
 
@@ -282,6 +283,30 @@ def test_a_checkpoint_without_an_optimizer_is_told_of(a_record, capsys, is_given
         model = torch.nn.Linear(1, 1)
         session.checkpoint(model, *([torch.optim.AdamW(model.parameters())] if is_given else []))
     assert ("no optimizer" in capsys.readouterr().out) is not is_given
+
+
+def test_what_a_second_call_would_leave_out_of_the_checkpoints_is_refused(a_record):
+    with Session(a_record().parameters()) as session:
+        model = torch.nn.Linear(1, 1)
+        session.checkpoint(model)
+        with pytest.raises(InvalidInput, match="again before session.steps") as refused:
+            session.checkpoint(torch.optim.AdamW(model.parameters()))
+    assert refused.value.cause == "code"
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_checkpoint_within_the_loop_is_refused_and_one_for_the_next_loop_is_not(a_record, is_given):
+    with Session(a_record(epochs=1).parameters()) as session:
+        plan = split_dataset_by_node(session.plan(Dataset.from_dict({"x": [0.0] * 40})), 0, 1)
+        model = torch.nn.Linear(1, 1)
+        if is_given:
+            session.checkpoint(model)
+        for _ in session.steps(plan):
+            with pytest.raises(InvalidInput, match="within the loop") as refused:
+                session.checkpoint(model)
+            break
+        assert refused.value.cause == "code"
+        session.checkpoint(model)
 
 
 def test_rows_without_numbers_of_their_own_are_measured_by_their_places(a_record):

@@ -1,7 +1,7 @@
 """The steps of an own loop: this rank's micro-batches of a plan with their weights, and the audit of every epoch."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -105,7 +105,7 @@ def steps(
     collate: Collator | None,
     state: OwnState | None = None,
     of_task: Callable[[Dataset], Collator | None] = lambda rows: None,
-) -> Iterator[OwnStep]:
+) -> Generator[OwnStep, None, None]:
     """Collective: what ``Session.steps`` gives.
 
     ``state``: what is saved between two steps, and gone on from; ``of_task``: makes batches of such rows.

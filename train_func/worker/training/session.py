@@ -4,9 +4,11 @@ Every method is to be called on every rank, and succeeds on all of them or raise
 ``publish`` of anything but a Trainer, concern one rank alone: it alone raises, and the supervisor ends the others.
 """
 
+import inspect
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -18,6 +20,7 @@ import torch
 import transformers
 from datasets import Dataset
 
+from train_func.errors import InvalidInput
 from train_func.events import Reported, SessionOpened
 from train_func.records import Numerics
 from train_func.storage import Store, open_store
@@ -64,6 +67,7 @@ class Session:
         run = self.record.run
         self.run = replace(run, task=run.task and run.task.load())
         self._own_state: OwnState | None = None
+        self._own_loop: weakref.ref[Generator[Any, Any, Any]] | None = None  # not held: to end where it is left
 
     def __enter__(self) -> Self:
         sessions.here.opened = True
@@ -204,7 +208,9 @@ class Session:
                 checkpoint was saved with, or rows were left out; on one rank, when rows cannot be made a batch.
         """
         state, self._own_state = self._own_state, None
-        return own_loop.steps(plan, self.device, collate, state, self._loading.collator)
+        loop = own_loop.steps(plan, self.device, collate, state, self._loading.collator)
+        self._own_loop = weakref.ref(loop)
+        return loop
 
     def checkpoint(self, *objects: Any, **named: Any) -> None:
         """What the next ``session.steps`` saves between its steps, and goes on from after a restart.
@@ -216,11 +222,28 @@ class Session:
             for step in session.steps(plan):
 
         Raises:
-            InvalidInput: (cause "code", on every rank) naming those without such methods.
+            InvalidInput: (cause "code", on every rank) naming those without such methods; (on the rank that calls it)
+                when it is called within the loop, or again before it.
             StorageFailed: reason "damaged" when there are checkpoints, and none can be used.
         """
+        if self._is_within_loop():
+            raise InvalidInput(
+                "session.checkpoint was called within the loop of session.steps: call it before the loop, with what is "
+                "to be saved; the loop saves it as often as Run(checkpoint_every=...) says",
+                cause="code",
+            )
+        if self._own_state:
+            raise InvalidInput(
+                "session.checkpoint was called again before session.steps, which saves the objects of one call: give "
+                "all of them to one, as in session.checkpoint(model, optimizer)",
+                cause="code",
+            )
         numbered = {str(number): of for number, of in enumerate(objects)}
         self._own_state = OwnState(self._trainings, {**numbered, **named}, self.device)
+
+    def _is_within_loop(self) -> bool:
+        loop = self._own_loop() if self._own_loop else None  # in this frame, which no traceback keeps
+        return loop is not None and inspect.getgeneratorstate(loop) in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING)
 
     def report(self, step: int, **metrics: Any) -> None:
         """Says how far a loop of your own is: ``watch`` shows it and ``job.history()`` keeps it. Of rank 0 alone.
