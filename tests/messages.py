@@ -1,4 +1,4 @@
-"""What a message names: fields, values and numbers, in whatever words; the words stand in tests/golden/messages.txt."""
+"""What a message names: fields, values and numbers, in whatever words."""
 
 import re
 

@@ -44,30 +44,14 @@ def relative(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_a_module_is_small_and_says_its_one_idea(path):
+def test_a_module_is_one_idea_and_says_it(path):
     text = path.read_text()
-    tree = ast.parse(text)
-    assert len(text.splitlines()) <= 300
-    docstring = ast.get_docstring(tree)
-    assert docstring, "no docstring"
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            assert node.end_lineno - node.lineno < 60, f"{node.name} has {node.end_lineno - node.lineno + 1} lines"
+    assert len(text.splitlines()) <= 500
+    assert ast.get_docstring(ast.parse(text)), "no docstring"
 
 
 def test_no_module_is_named_after_nothing():
     assert not [relative(path) for path in MODULES if path.stem in NAMELESS]
-
-
-def test_functions_are_short_on_the_whole():
-    lengths = sorted(
-        node.end_lineno - node.lineno + 1
-        for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    )
-    assert lengths[len(lengths) // 2] <= 12
-    assert lengths[len(lengths) * 9 // 10] <= 40
 
 
 def test_the_environment_is_read_at_the_edges_only():
