@@ -19,7 +19,7 @@ from train_func.records import RunRecord
 from train_func.storage import open_store
 from train_func.worker.pod import packages, rank_weights, reporting
 from train_func.worker.pod.attempt_store import Refused
-from train_func.worker.pod.environment import Environment, read_environment
+from train_func.worker.pod.environment import GROUP_SECRET, Environment, read_environment
 from train_func.worker.pod.launcher import Launcher
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import NotFormed, Peers, PeersLost
@@ -46,6 +46,7 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
     supervisor: Supervisor | None = None
     try:
         environment = read_environment(environ)
+        os.environ.pop(GROUP_SECRET, None)  # the ranks, and what they start, need none of it
         stop.grace = environment.grace
         reporting.say(_starts(environment))
         supervisor = Supervisor(environment, log_tee, stop)
