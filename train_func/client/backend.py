@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from train_func.client.kinds.kind import Operator
-from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod, SchedulingReport
+from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod
 from train_func.errors import InvalidInput
 from train_func.inventory import Inventory
 from train_func.records import RunRecord
@@ -97,9 +97,6 @@ class BoundJob(Protocol):
 
     def stacks_command(self) -> str:
         """What is typed so that all ranks write where they are to their logs; empty where none is known to run."""
-
-    def scheduling_report(self) -> SchedulingReport | None:
-        """Why its waiting workers find no room; None where that cannot be known."""
 
     def cancel(self) -> None:
         """Stops the job within its grace period; raises JobNotFound."""
