@@ -1,7 +1,7 @@
 """What every backend can do: where jobs execute, this machine or a cluster."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,6 +46,8 @@ class Submission:
     found_by: Mapping[str, Any]
     """As the backend's own, and what it would take from its surroundings."""
     ranks_per_worker: int = 1
+    set_here: Collection[str] = ()
+    """Variables of the environment in which it is submitted."""
 
 
 def provisional(run: Run, store: str) -> RunRecord:
