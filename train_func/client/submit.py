@@ -152,7 +152,10 @@ def _tell(*notes: str) -> None:
 def _attempts_note(run: Run, asked: Run) -> str:
     if run.max_attempts == asked.max_attempts:
         return ""
-    return f"max_attempts={run.max_attempts}, not {asked.max_attempts}: a job there has no more attempts"
+    return (
+        f"max_attempts={run.max_attempts}, not {asked.max_attempts}: a failure ends a job there; a worker that is "
+        "deleted or evicted is replaced, and the training goes on"
+    )
 
 
 def _summary(record: RunRecord, facts: Facts, goes_on: str) -> str:

@@ -15,6 +15,7 @@ from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.incidents import CRASHES, failed_before_first_attempt, incidents, not_before, since
 from train_func.client.diagnose.starting import StoreWaits, refusals, waits
 from train_func.client.kinds.kind import Operator
+from train_func.client.kinds.reading import DELETED
 from train_func.client.status import Event, JobStatus, Pod
 from train_func.errors import Cause, InvalidInput, JobFailed
 from train_func.records import RunRecord
@@ -92,7 +93,8 @@ class JobMonitor:
             self._dead_nodes.look([])
             return []
         pods, events = not_before(status.created, self._job.pods()), since(status.created, self._job.events())
-        new = self._new_incidents(pods, events)
+        left = status.deleting or status.condition("Suspended")  # by all pods together
+        new = self._new_incidents([pod for pod in pods if not (left and pod.reason == DELETED)], events)
         found = [*self._hindrances(status, pods, events, now), *self._repeated(new, now)]
         self._hindering = self._settled(found, now)
         passing = [incident for incident in new if not incident.permanent]
