@@ -6,7 +6,6 @@ from pathlib import Path
 from train_func.client.diagnose import JobMonitor
 from train_func.client.kinds import reading
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
-from train_func.client.status import SchedulingReport
 from train_func.errors import InvalidInput
 from train_func.records import RunRecord
 from train_func.run import Run
@@ -31,8 +30,6 @@ class RecordedJob:
 
     def __init__(self, name: str) -> None:
         self.recorded = json.loads((FOLDER / f"{name}.json").read_text())
-        self.room: SchedulingReport | None = None
-        self.asked_for_room = 0
         self.last_line = ""
         self.silence: InvalidInput | None = None
 
@@ -48,10 +45,6 @@ class RecordedJob:
 
     def stacks_command(self):
         return ""
-
-    def scheduling_report(self):
-        self.asked_for_room += 1
-        return self.room
 
     def outage(self):
         return self.silence

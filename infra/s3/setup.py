@@ -1,10 +1,10 @@
 """Makes the bucket and the key of jobs in a store that has just been started, and tries both; safe to run again."""
 
+import contextlib
 import json
 import os
 import secrets
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
@@ -149,19 +149,49 @@ def try_out(store: Any) -> None:
 
 
 def refuse_elsewhere(store: Any) -> None:
-    """The key of jobs must not open anything else, nor change who may use the bucket."""
-    public = json.dumps(policy(Principal="*"))
-    attempts: dict[str, Callable[[], Any]] = {
-        "make a bucket": lambda: store.create_bucket(Bucket=f"{BUCKET}-not-for-jobs"),
-        "open the bucket to every client": lambda: store.put_bucket_policy(Bucket=BUCKET, Policy=public),
-    }
+    """The key of jobs must not open anything else, nor change who may use the bucket; what it could is taken back."""
+    attempts = {"make a bucket": makes_a_bucket, "change who may use the bucket": changes_policy}
+    allowed = []
     for what, attempt in attempts.items():
-        try:
-            attempt()
-        except ClientError as error:
-            print(f"the key of jobs may not {what}: {code_of(error)}")
+        if refusal := attempt(store):
+            print(f"the key of jobs may not {what}: {refusal}")
         else:
-            end(f"the key of jobs could {what}", "undo it as root, and take another engine or version")
+            allowed.append(what)
+    if allowed:
+        end(f"the key of jobs could {' and '.join(allowed)}; it was taken back", "take another engine or version")
+
+
+def makes_a_bucket(store: Any) -> str:
+    """The refusal; empty when it could."""
+    other = f"{BUCKET}-not-for-jobs"
+    try:
+        store.create_bucket(Bucket=other)
+    except ClientError as error:
+        return code_of(error)
+    client(ROOT).delete_bucket(Bucket=other)
+    return ""
+
+
+def changes_policy(store: Any) -> str:
+    """The refusal; empty when it could. What is tried denies the reading of an object that is not there."""
+    root, before = client(ROOT), None
+    with contextlib.suppress(ClientError):  # there is none, or the engine has no such policies
+        before = root.get_bucket_policy(Bucket=BUCKET)["Policy"]
+    nothing = f"arn:aws:s3:::{BUCKET}/probes/{secrets.token_hex(8)}"
+    deny = {"Effect": "Deny", "Principal": {"AWS": ["*"]}, "Action": ["s3:GetObject"], "Resource": [nothing]}
+    is_refused = False
+    try:
+        store.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Version": "2012-10-17", "Statement": [deny]}))
+    except ClientError as error:
+        is_refused = True
+        return code_of(error)
+    finally:
+        if not is_refused:  # also where the answer was lost
+            if before is None:
+                root.delete_bucket_policy(Bucket=BUCKET)
+            else:
+                root.put_bucket_policy(Bucket=BUCKET, Policy=before)
+    return ""
 
 
 def main() -> None:

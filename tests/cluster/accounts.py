@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from tests.cluster.kubectl import Kubectl, until
+from tests.cluster.kubectl import Kubectl
 
 INFRA = Path(__file__).parents[2] / "infra"
 ACCOUNT = "notebook"
@@ -63,30 +61,6 @@ def notebook_user(admin: Kubectl, namespace: str, folder: Path) -> Kubectl:
     config["users"] = [{"name": ACCOUNT, "user": {"token": token}}]
     config["contexts"][0]["context"] |= {"user": ACCOUNT, "namespace": namespace}
     return Kubectl(_written(folder / "notebook.kubeconfig", config), namespace)
-
-
-@contextlib.contextmanager
-def looking_at_nodes(admin: Kubectl, namespace: str, user: Kubectl) -> Iterator[None]:
-    """Gives ``user`` what infra/rbac-cluster.yaml offers, under a name of this namespace alone, and takes it back."""
-    role = yaml.safe_load((INFRA / "rbac-cluster.yaml").read_text())
-    name = role["metadata"]["name"] = f"{role['metadata']['name']}-{namespace}"
-    admin.apply(role, _binding(name, namespace))
-    try:
-        until(lambda: user.run("auth", "can-i", "list", "nodes").returncode == 0, "the user may list nodes")
-        yield
-    finally:
-        admin("delete", "clusterrolebinding,clusterrole", name)
-        until(lambda: user.run("auth", "can-i", "list", "nodes").returncode != 0, "the user may not list nodes")
-
-
-def _binding(name: str, namespace: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}],
-    }
 
 
 def _written(path: Path, config: dict[str, Any]) -> Path:

@@ -68,6 +68,12 @@ ENVIRONMENT = [
     Variable("HF_HOME", ANYTHING, "/cache/hf", "the Hub cache of the person who submits, where the check looked, too"),
     Variable("CUDA_VISIBLE_DEVICES", ANYTHING, None, "GPUs are dealt by this; on a cluster by its device plugin"),
     Variable("TRAIN_FUNC_JOB|TRAIN_FUNC_HOME", ANYTHING, None, "by these the processes of a job are found again"),
+    Variable(
+        "TRAIN_FUNC_GROUP_SECRET",
+        ANYTHING,
+        None,
+        "workers know one another by it; on a cluster by the store's keys",
+    ),
     Variable("KUBERNETES_.*", None, ANYTHING, "the API server's own Service; the twin has none", passing=True),
     Variable("CONFORMANCE_PACE", ANYTHING, ANYTHING, "on this machine the scenarios run faster", passing=True),
     Variable(

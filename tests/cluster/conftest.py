@@ -82,13 +82,6 @@ def as_notebook(
         yield
 
 
-@pytest.fixture
-def nodes_visible(admin: Kubectl, namespace: str, notebook: Kubectl) -> Iterator[None]:
-    """During one test, what infra/rbac-cluster.yaml offers."""
-    with accounts.looking_at_nodes(admin, namespace, notebook):
-        yield
-
-
 @pytest.fixture(scope="session")
 def left_behind(admin: Kubectl, namespace: str) -> Callable[[], list[str]]:
     """All objects of any kind in the namespace that carry our labels or the operator's."""

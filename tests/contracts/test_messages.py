@@ -85,8 +85,6 @@ def formatted(path: Path) -> list[str]:
 
 # What is never one where it is said, and why.
 MORE_THAN_ONE = {
-    ("client/cluster/capacity.py", "num_workers"): "fewer places than workers, and at least one place",
-    ("client/cluster/capacity.py", "len(found)"): "one node has a sentence of its own",
     ("client/cluster/logs.py", "MOST_FOLLOWED"): "a constant",
     ("client/twin/capacity.py", "cores"): "more than this machine has",
     ("client/twin/local.py", "run.workers"): "more than this machine has cores, or GPUs",

@@ -72,6 +72,7 @@ class Job:
             "TRAIN_FUNC_POD": f"a-run-worker-{worker}",
             "TRAIN_FUNC_CPUS": "2",
             "TRAIN_FUNC_GRACE_SECONDS": str(self.grace),
+            "TRAIN_FUNC_GROUP_SECRET": "known to the workers alone",
             "PET_NNODES": f"{self.num_workers}:{self.num_workers}",
             "PET_NPROC_PER_NODE": str(self.ranks),
             "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.port}",

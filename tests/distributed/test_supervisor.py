@@ -1,8 +1,10 @@
 """Real supervisors with real ranks: how they end, what they leave behind, and what they never leave behind."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import time
 
 import psutil
@@ -10,6 +12,7 @@ import pytest
 
 from tests.distributed.pods import PROMPT, Job, await_handled, seconds_until_gone
 from tests.messages import unnamed
+from train_func import exits
 from train_func.attempt_records import Verdict
 from train_func.storage import open_store
 from train_func.worker.pod.attempt_store import Attempts
@@ -143,6 +146,46 @@ def train_func(parameters):
     root = made.end_record(1, workers - 1)
     assert (root["cause"], root["ranks"][-1]["error"]["type"]) == ("code", "NameError")
     assert unnamed(made.pods[0].termination["message"], "rank 1", "NameError", "'mistyped'") == []
+
+
+def test_a_job_is_ended_by_none_but_its_workers(job):
+    """A pod of the same cluster knows where the workers meet, and the words that they use there."""
+    source = """
+def train_func(parameters):
+    import os, time
+    from pathlib import Path
+    print("waits", flush=True)
+    while not Path(os.environ["STRANGERS_DONE"]).exists():
+        time.sleep(0.02)
+    return {"GROUP_SECRET": os.environ.get("TRAIN_FUNC_GROUP_SECRET")}
+"""
+    made = job(source, workers=2)
+    done = made.folder / "done"
+    made.environment["STRANGERS_DONE"] = str(done)
+    made.start()
+    for worker in (0, 1):
+        made.pods[worker].says(rf"^\[rank {worker}\] waits")
+    failed = {"exit_code": 70, "cause": "code", "message": "the function has failed", "worker": 1, "root_cause": True}
+    wishes = [["compare_set", "1/verdict", "", json.dumps({**failed, "follows": False})], ["set", "left", "2"]]
+    with contextlib.ExitStack() as strangers:
+        for hello in ({"train_func": made.record.job_name}, {"train_func": "known to the workers alone"}, {}, [], None):
+            stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", made.port)))
+            for said in (hello, *wishes):
+                with contextlib.suppress(OSError):
+                    stranger.sendall(json.dumps(said).encode() + b"\n")
+        for _ in range(100):  # that stay and say nothing
+            strangers.enter_context(socket.create_connection(("127.0.0.1", made.port)))
+        done.touch()
+        assert made.exit_codes() == [0, 0]
+    assert json.loads(open_store(made.record.store).get("a-run/result.json").data)["returned"] == {"GROUP_SECRET": None}
+
+
+def test_a_worker_with_another_secret_is_no_member_of_the_group(job):
+    made = job(MEET_FOR_EVER, workers=2, max_attempts=2, environment={"PET_RDZV_CONF": "join_timeout=3"})
+    made.start(0)
+    made.environment["TRAIN_FUNC_GROUP_SECRET"] = "of another job"
+    made.start(1)
+    assert made.exit_codes() == [exits.RENDEZVOUS] * 2
 
 
 def test_a_peer_that_waits_in_vain_is_told_that_the_other_failed(job):

@@ -42,9 +42,10 @@ def reached(admin: Kubectl, namespace: str, *addresses: str, labels: dict[str, s
 
 
 @contextmanager
-def listening(admin: Kubectl, namespace: str) -> Iterator[str]:
-    """A pod in this namespace that every pod may connect to: its address."""
+def listening(admin: Kubectl, namespace: str, labels: dict[str, str] | None = None) -> Iterator[str]:
+    """A pod in this namespace with these labels, which answers every pod: its address."""
     pod = restricted_pod.pod(os.environ["TRAIN_FUNC_IMAGE"], "listens", "python", "-c", LISTENS)
+    pod["metadata"]["labels"] = labels or {}
     there = Kubectl(admin.kubeconfig, namespace)
     there.apply(pod)
     try:

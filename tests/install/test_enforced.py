@@ -4,6 +4,7 @@ import pytest
 
 from tests.cluster import accounts
 from tests.install.reach import listening, reached, skip_unless_enforced
+from train_func.client.kinds.pod import RUN_LABEL
 
 # Finding out whether a cluster enforces them takes a minute; test_confined reads them everywhere.
 pytestmark = pytest.mark.slow
@@ -25,8 +26,16 @@ def test_a_pod_beside_the_store_does_not_reach_it_either(admin):
     assert reached(admin, "kubeflow", STORE) == set()
 
 
-def test_workers_are_reached_by_one_another_alone(admin):
-    with listening(admin, "train-func") as worker, accounts.namespace_of_its_own(admin) as name:
-        assert reached(admin, "train-func", worker) == {worker}
-        assert reached(admin, name, worker) == set()
-        assert reached(admin, "kubeflow", worker) == set()
+def test_workers_are_reached_by_workers_alone(admin):
+    worker = {RUN_LABEL: "a-run"}
+    with listening(admin, "train-func", worker) as address, accounts.namespace_of_its_own(admin) as name:
+        assert reached(admin, "train-func", address, labels=worker) == {address}
+        assert reached(admin, "train-func", address) == set()
+        assert reached(admin, name, address, labels=worker) == set()
+        assert reached(admin, "kubeflow", address, labels=worker) == set()
+
+
+def test_another_pod_of_the_namespace_is_reached_from_within_it(admin):
+    with listening(admin, "train-func") as address, accounts.namespace_of_its_own(admin) as name:
+        assert reached(admin, "train-func", address) == {address}
+        assert reached(admin, name, address) == set()

@@ -49,9 +49,6 @@ class Done:
     def stacks_command(self):
         return ""
 
-    def scheduling_report(self):
-        return None
-
     def cancel(self):
         if self.status() is None:
             raise JobNotFound(f"room {self.room} has no job {self.name}")

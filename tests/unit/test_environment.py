@@ -17,6 +17,8 @@ POD = {
     "TRAIN_FUNC_POD": "a-run-worker-1",
     "TRAIN_FUNC_CPUS": "7",
     "TRAIN_FUNC_GRACE_SECONDS": "30",
+    "AWS_ACCESS_KEY_ID": "minio",
+    "AWS_SECRET_ACCESS_KEY": "of the store",
     "PET_NNODES": "3:3",
     "PET_NPROC_PER_NODE": "2",
     "PET_RDZV_ENDPOINT": "a-run-worker-0:23456",
@@ -47,6 +49,33 @@ def test_the_variables_of_a_train_job_are_read():
     found = read_environment({**pod, **trainer})
     assert (found.worker, found.num_workers, found.num_ranks) == (1, 3, 2)
     assert (found.endpoint, found.rendezvous_id) == ("a-run-node-0-0.a-run:29500", "a-run-node-0-0.a-run")
+
+
+def test_the_workers_of_one_submission_and_no_others_have_the_same_key(tmp_path):
+    def key(submission="one", **changed):
+        folder = tmp_path / submission
+        folder.mkdir(exist_ok=True)
+        (folder / "run.json").write_text(f'{{"submitted": "{submission}"}}')
+        return read_environment({**POD, "TRAIN_FUNC_JOB_DIR": str(folder), **changed}).group_key
+
+    ours = key()
+    assert key(TRAIN_FUNC_WORKER="2", TRAIN_FUNC_POD="a-run-worker-2", TRAIN_FUNC_CPUS="1") == ours
+    others = [
+        key("another"),
+        key(AWS_SECRET_ACCESS_KEY="of another store"),
+        key(TRAIN_FUNC_GROUP_SECRET="of this machine"),
+        key("another", TRAIN_FUNC_GROUP_SECRET="of this machine"),
+    ]
+    assert len({ours, *others}) == 5
+    assert key(AWS_ACCESS_KEY_ID="another user") == ours
+    assert "of the store" not in repr(read_environment(POD))
+
+
+def test_workers_that_share_no_secret_do_not_start():
+    pod = {name: value for name, value in POD.items() if not name.startswith("AWS_")}
+    with pytest.raises(InvalidInput, match="TRAIN_FUNC_GROUP_SECRET"):
+        read_environment(pod)
+    assert read_environment({**pod, "TRAIN_FUNC_WORKER": "0", "PET_NNODES": "1:1"}).num_workers == 1
 
 
 def test_a_rank_has_at_least_one_thread():

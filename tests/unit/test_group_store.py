@@ -1,12 +1,19 @@
 """The store of worker 0, and how a group forms through it."""
 
 import contextlib
+import hashlib
+import json
+import os
 import socket
+import threading
 
+import psutil
 import pytest
 
 from train_func.worker.pod import group_store
 from train_func.worker.pod.group_store import FORMED, MISSING, TAKEN, GroupStore, Host, RemoteStore
+
+KEY, OTHER_KEY = hashlib.sha256(b"of this job").digest(), hashlib.sha256(b"of another job").digest()
 
 
 @pytest.fixture
@@ -21,9 +28,9 @@ def remote():
     """Makes connections to a store that is served."""
     hosts = []
 
-    def make(store, job="a-run"):
-        hosts.append(Host(store, "a-run", 0))
-        return RemoteStore("127.0.0.1", hosts[-1].port, job)
+    def make(store, key=KEY):
+        hosts.append(Host(store, KEY, 0))
+        return RemoteStore("127.0.0.1", hosts[-1].port, key)
 
     yield make
     for host in hosts:
@@ -84,25 +91,103 @@ def test_a_remote_store_answers_as_the_store_itself(remote):
     assert (far.compare_set("v", "", "mine"), store.compare_set("v", "", "other")) == ("mine", "mine")
 
 
-def test_what_is_no_worker_harms_no_store_and_no_worker(remote):
+HELLO = json.dumps({"train_func": "a-run"}).encode() + b"\n"
+VERDICT = json.dumps(["compare_set", "1/verdict", "", "the function has failed"]).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GET / HTTP/1.1\r\n\r\n", HELLO + VERDICT, b"\0" * 64 + VERDICT, b"x" * (2 * group_store.LONGEST)],
+    ids=["nothing", "http", "two lines", "zeros", "too much"],
+)
+def test_a_stranger_is_heard_by_nobody(remote, said):
     store = GroupStore(2)
     far = remote(store)
-    for said in (b"GET / HTTP/1.1\r\n\r\n", b"x" * (2 * group_store.LONGEST), b""):
-        with socket.create_connection(far._connection.getpeername()[:2]) as stranger, contextlib.suppress(OSError):
-            stranger.sendall(said)
-            stranger.shutdown(socket.SHUT_WR)
-            assert stranger.recv(1) == b""
+    with socket.create_connection(far._connection.getpeername()[:2]) as stranger, contextlib.suppress(OSError):
+        stranger.sendall(said)
+        stranger.shutdown(socket.SHUT_WR)
+        answer = b""
+        while more := stranger.recv(1000):
+            answer += more
+        assert len(answer) <= group_store.PROOF  # its challenge, and no word more
+    assert store.get("1/verdict") == ""
     far.set("a", "b")
+    assert store.get("a") == "b"
+
+
+def test_what_a_stranger_heard_of_a_worker_opens_nothing_later(remote):
+    """The proof answers a challenge that is new for each connection."""
+    store = GroupStore(2)
+    far = remote(store)
+    address = far._connection.getpeername()[:2]
+    with socket.create_server(("127.0.0.1", 0)) as between:
+
+        def passes_on():
+            worker, _ = between.accept()
+            with worker, socket.create_connection(address) as host:
+                worker.sendall(host.recv(group_store.PROOF, socket.MSG_WAITALL))
+                heard.append(worker.recv(2 * group_store.PROOF, socket.MSG_WAITALL))
+
+        heard = []
+        passing = threading.Thread(target=passes_on)
+        passing.start()
+        with pytest.raises(OSError):
+            RemoteStore(*between.getsockname(), KEY)
+        passing.join()
+    with socket.create_connection(address) as stranger, contextlib.suppress(OSError):
+        stranger.recv(group_store.PROOF, socket.MSG_WAITALL)
+        stranger.sendall(heard[0] + VERDICT)
+        assert stranger.recv(1) == b""
+    assert store.get("1/verdict") == ""
+
+
+def test_a_crowd_of_strangers_costs_no_thread_and_keeps_no_worker_out(remote):
+    store = GroupStore(2)
+    first = remote(store)
+    address, process = first._connection.getpeername()[:2], psutil.Process()
+    threads, descriptors = process.num_threads(), process.num_fds()
+    with contextlib.ExitStack() as crowd:
+        for _ in range(5 * group_store.MOST_STRANGERS):
+            crowd.enter_context(socket.create_connection(address))
+        second = RemoteStore(*address, KEY)
+        second.set("a", "b")
+        first.set("c", "d")
+        assert (first.get("a"), second.get("c")) == ("b", "d")
+        assert process.num_threads() == threads
+        ours = 5 * group_store.MOST_STRANGERS + 1  # the other ends of their connections
+        assert process.num_fds() - descriptors - ours <= group_store.MOST_STRANGERS + 2
+        second.close()
+
+
+def test_a_stranger_that_says_nothing_is_left(remote, monkeypatch):
+    monkeypatch.setattr(group_store, "ANSWER", 0.2)
+    far = remote(GroupStore(2))
+    with socket.create_connection(far._connection.getpeername()[:2]) as stranger:
+        stranger.settimeout(60)
+        assert len(stranger.recv(1000, socket.MSG_WAITALL)) == group_store.PROOF  # until its end
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n", b"\0" * 64, os.urandom(64), b""])
+def test_a_worker_believes_no_other_host(said):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        lost = RemoteStore(*other.getsockname(), "a-run")
-        answering, _ = other.accept()
-        answering.sendall(b"HTTP/1.1 400 Bad Request\r\n")
-        with answering, pytest.raises(OSError):
-            lost.get("a")
+
+        def answers():
+            connection, _ = other.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(said)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(1000):
+                    pass
+
+        answering = threading.Thread(target=answers)
+        answering.start()
+        with pytest.raises(OSError):
+            RemoteStore(*other.getsockname(), KEY)
+        answering.join()
 
 
 def test_a_worker_of_another_job_or_one_that_asks_for_anything_else_is_turned_away(remote):
     with pytest.raises(OSError):
-        remote(GroupStore(1), job="another").get("a")
+        remote(GroupStore(1), OTHER_KEY)
     with pytest.raises(OSError):
         remote(GroupStore(1))._call("_membership", 0, "")

@@ -1,5 +1,8 @@
 """What a backend shows and what the store keeps become one log: nothing is lost, nothing comes twice."""
 
+import random
+import time
+
 import pytest
 
 from train_func import events
@@ -141,6 +144,38 @@ def test_lines_that_repeat_are_told_apart_by_those_before_them_and_by_their_plac
     assert after(list("xaxbxc"), seen("x", "a", "x")) == list("bxc")
     assert after(["same"] * 1000, seen(*["same"] * 900)) == ["same"] * 100
     assert after(["", "a", "", "b"], seen("", "a", "")) == ["b"]
+
+
+@pytest.mark.parametrize("line", ["", "[rank 0] "])
+def test_a_log_of_5_mib_of_equal_lines_is_joined_within_seconds(line):
+    num_lines = 5 * 2**20 // (len(line) + 1)
+    shown = seen(*[line] * 1000)
+    begun = time.process_time()
+    rest = after([line] * num_lines, shown)
+    assert time.process_time() - begun < 20  # hours, where every line is compared with every other
+    assert len(rest) == num_lines - 1000
+
+
+def test_the_place_is_that_of_the_longest_agreement_whatever_lines_repeat():
+    """Compared with every pair of places, in logs of few different lines."""
+    draw = random.Random(14)
+    for _ in range(300):
+        whole = draw.choices("ab", k=draw.randrange(1, 30))
+        begin = draw.randrange(len(whole))
+        shown = [*whole[:begin], *draw.choices("abc", k=draw.randrange(3))]
+        assert after(whole, seen(*shown)) == by_every_pair(whole, shown), (whole, shown)
+
+
+def by_every_pair(stored, shown):
+    found = []
+    for last in range(len(shown)):
+        for place in range(len(stored)):
+            agreeing = 0
+            while agreeing <= min(last, place) and shown[last - agreeing] == stored[place - agreeing]:
+                agreeing += 1
+            found.append((agreeing, -abs(place - last), place))
+    most, _, place = max(found, default=(0, 0, 0))
+    return stored[place + 1 :] if most else stored[len(shown) :]
 
 
 def test_a_gap_in_the_kept_log_is_counted():

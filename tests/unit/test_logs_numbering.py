@@ -57,6 +57,14 @@ def test_a_pod_that_is_replaced_before_the_group_formed_belongs_to_the_same_atte
     assert numbers([first(0, "a"), first(1, "b"), first(1, "c"), claims("a", 1)]) == [(1, 0), (1, 1), (1, 1), (1, 0)]
 
 
+def test_a_container_that_starts_again_in_its_pod_belongs_to_the_next_attempt():
+    before = [first(0, "a"), first(1, "b"), claims("a", 1)]
+    again = [first(0, "a"), first(1, "c"), claims("a", 2), said(1, "c", "x")]
+    found = numbers([*before, *again])
+    assert (found[:3], found[3:]) == ([(1, 0), (1, 1), (1, 0)], [(2, 0), (2, 1), (2, 0), (2, 1)])
+    assert numbers([first(0, "a"), first(0, "a"), first(1, "b"), claims("a", 1)]) == [(1, 0), (1, 0), (1, 1), (1, 0)]
+
+
 def test_a_straggler_of_an_earlier_attempt_is_labelled_with_it():
     lines = [first(0, "a"), first(1, "b"), claims("a", 1), first(0, "c"), said(1, "b", "late"), first(1, "d")]
     told = list(Numbering({}, 0).told(lines))

@@ -13,6 +13,7 @@ from train_func.worker.pod.peers import Peers, PeersLost
 from train_func.worker.pod.stop import Stop
 
 LIMIT = 60  # seconds
+KEY = b"of this job"
 
 
 @pytest.fixture
@@ -22,10 +23,10 @@ def group():
 
     def make(num_workers, *workers, **seconds):
         store = GroupStore(num_workers)
-        hosts.append(Host(store, "a-run", 0))
+        hosts.append(Host(store, KEY, 0))
         return [
             Peers(
-                RemoteStore("127.0.0.1", hosts[-1].port, "a-run") if worker else store,
+                RemoteStore("127.0.0.1", hosts[-1].port, KEY) if worker else store,
                 worker=worker,
                 num_workers=num_workers,
                 stop=Stop(),

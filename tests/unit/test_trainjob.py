@@ -6,8 +6,11 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
+from tests.messages import unnamed
+from tests.recorded_jobs import RecordedJob, looked
 from tests.unit.test_manifest import CASES, FILES, GOLDEN
 from train_func import Cluster, Run
+from train_func.client.cluster.tail import ended
 from train_func.client.kinds import reading
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.kinds.trainjob import TRAINJOB
@@ -113,6 +116,64 @@ def test_a_pod_is_known_by_its_label_and_its_own_container():
     labels = {"batch.kubernetes.io/job-completion-index": "3"}
     pod = TRAINJOB.pod({"metadata": {"name": f"{NODE}-3-x7k2p", "uid": "u", "labels": labels}, "status": status})
     assert (pod.worker, pod.exit_code, pod.reason) == (3, 65, "Error")
+
+
+def a_pod(worker, *, code=None, deleted=False, phase="Running", condition=None):
+    state = {"terminated": {"exitCode": code, "reason": "Error", "finishedAt": CREATED}} if code else {"running": {}}
+    status = {"phase": phase, "containerStatuses": [{"name": "node", "state": state}]}
+    if condition:
+        status["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": condition, "message": ""}]
+    labels = {"batch.kubernetes.io/job-completion-index": f"{worker}"}
+    metadata = {"name": f"{NODE}-{worker}-x7k2p", "uid": f"uid-{worker}", "labels": labels}
+    return {"metadata": metadata | ({"deletionTimestamp": CREATED} if deleted else {}), "status": status}
+
+
+class PlayedBack(RecordedJob):
+    """A TrainJob with these pods, of which no event tells."""
+
+    operator = TRAINJOB.operator
+
+    def __init__(self, *pods, condition="Running"):
+        self._pods, self._condition = pods, condition
+        self.last_line, self.silence = "", None
+
+    def status(self):
+        return TRAINJOB.status(a_job((self._condition, "True", "")))
+
+    def pods(self):
+        return [TRAINJOB.pod(pod) for pod in self._pods]
+
+    def events(self):
+        return []
+
+
+@pytest.mark.parametrize("code", [None, 143])
+def test_that_a_pod_is_deleted_is_told_at_once_and_once(code):
+    told, _, given_up = looked(PlayedBack(a_pod(0), a_pod(1, deleted=True, code=code)), workers=2)
+    assert [(one.cause, unnamed(one, "worker 1", f"{NODE}-1-x7k2p", "deleted")) for one in told] == [("preemption", [])]
+    assert given_up is None
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        PlayedBack(a_pod(0, deleted=True), a_pod(1, deleted=True), condition="Suspended"),
+        PlayedBack(a_pod(0, deleted=True, code=70)),
+    ],
+    ids=["all pods of a job that is suspended", "one that had failed before"],
+)
+def test_no_other_end_is_taken_for_a_deletion(job):
+    assert not any("deleted" in str(one) for one in looked(job, workers=2)[0])
+
+
+def test_an_eviction_keeps_the_words_of_the_cluster():
+    (told,) = looked(PlayedBack(a_pod(0, deleted=True, condition="EvictionByEvictionAPI")))[0]
+    assert "evicted" in str(told)
+
+
+def test_a_container_that_ended_has_not_ended_its_pod_unless_that_is_over():
+    assert not ended(TRAINJOB.pod(a_pod(0, code=145)))
+    assert ended(TRAINJOB.pod(a_pod(0, code=145, phase="Failed")))
 
 
 def event(kind, name, reason, message):

@@ -1,13 +1,13 @@
 """What every backend can do: where jobs execute, this machine or a cluster."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from train_func.client.kinds.kind import Operator
-from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod, SchedulingReport
+from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod
 from train_func.errors import InvalidInput
 from train_func.inventory import Inventory
 from train_func.records import RunRecord
@@ -46,6 +46,8 @@ class Submission:
     found_by: Mapping[str, Any]
     """As the backend's own, and what it would take from its surroundings."""
     ranks_per_worker: int = 1
+    set_here: Collection[str] = ()
+    """Variables of the environment in which it is submitted."""
 
 
 def provisional(run: Run, store: str) -> RunRecord:
@@ -97,9 +99,6 @@ class BoundJob(Protocol):
 
     def stacks_command(self) -> str:
         """What is typed so that all ranks write where they are to their logs; empty where none is known to run."""
-
-    def scheduling_report(self) -> SchedulingReport | None:
-        """Why its waiting workers find no room; None where that cannot be known."""
 
     def cancel(self) -> None:
         """Stops the job within its grace period; raises JobNotFound."""

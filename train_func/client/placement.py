@@ -74,7 +74,7 @@ class Placement:
     """Further variables: plain values, or Secrets by reference."""
 
     def __post_init__(self) -> None:
-        faults = [*_faults(self), *_environment_faults(self.environment)]
+        faults = [*_faults(self), *environment_faults(self.environment)]
         if faults:
             raise InvalidInput(faults)
 
@@ -193,7 +193,8 @@ def _tolerates(toleration: Mapping[str, Any]) -> bool:
     )
 
 
-def _environment_faults(given: object) -> list[str]:
+def environment_faults(given: object) -> list[str]:
+    """What is wrong with further variables of the workers."""
     if not isinstance(given, Mapping):
         return [f"environment={given!r}: a dict of variables is expected"]
     return [fault for name, value in given.items() if (fault := _variable_fault(name, value))]

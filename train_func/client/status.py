@@ -136,13 +136,3 @@ class LogCut:
 
     worker: int
     pod_uid: str
-
-
-@dataclass(frozen=True)
-class SchedulingReport:
-    """Why nodes do not take a job's workers."""
-
-    lack: str | None
-    """Why all nodes together could not hold them even if they were empty; None when they could."""
-    table: str
-    """Per node what is free and why not."""

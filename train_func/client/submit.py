@@ -25,6 +25,7 @@ from train_func.client.packages import carry
 from train_func.client.packages.wheels import Resolved
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
+from train_func.client.source.variables import left_behind
 from train_func.client.stored_run import FINISHED, goes_on_in
 from train_func.client.submission import SubmissionRecord
 from train_func.client.unfinished import resumed, unfinished_note
@@ -104,6 +105,8 @@ def started(
     carry.upload(packages.wheels, store)
     resembles = unfinished_note(record, backend, store) if claim.is_first and not (earlier or record.resumes) else ""
     _tell(*facts.notes, _restart_note(source, record, store, claim), resembles)
+    asks = backend.submission(record, ())
+    _tell(left_behind(source.text, asks.manifest, asks.set_here))
     goes_on = goes_on_in(store, record)
     carry_again = partial(_carry_again, backend, store, packages, facts, is_moved=prepared != record.run)
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
@@ -149,7 +152,10 @@ def _tell(*notes: str) -> None:
 def _attempts_note(run: Run, asked: Run) -> str:
     if run.max_attempts == asked.max_attempts:
         return ""
-    return f"max_attempts={run.max_attempts}, not {asked.max_attempts}: a job there has no more attempts"
+    return (
+        f"max_attempts={run.max_attempts}, not {asked.max_attempts}: a failure ends a job there; a worker that is "
+        "deleted or evicted is replaced, and the training goes on"
+    )
 
 
 def _summary(record: RunRecord, facts: Facts, goes_on: str) -> str:

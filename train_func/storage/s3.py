@@ -39,7 +39,7 @@ class S3Store(Scheme):
     endpoint_variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     own_variables = re.compile("AWS_.*")
     secret_variables: ClassVar = {
-        KEY: FromSecret("rootUser"),
+        KEY: FromSecret("rootUser", is_hidden=False),
         SECRET_KEY: FromSecret("rootPassword"),
         TOKEN: FromSecret("sessionToken", optional=True),
     }

@@ -115,6 +115,8 @@ class FromSecret:
     key: str
     optional: bool = False
     """Whether the workers start without it."""
+    is_hidden: bool = True
+    """Whether no log may show the value; the name of a user is no such value."""
 
 
 class Scheme:
@@ -133,7 +135,10 @@ class Scheme:
     own_variables: ClassVar[re.Pattern[str]] = re.compile("(?!)")
     """Variables that a user may not set for the workers, because the store there reads them."""
     secret_variables: ClassVar[Mapping[str, FromSecret]] = {}
-    """Variables that the workers take from the store's Secret."""
+    """Variables that the workers take from the store's Secret.
+
+    By those that are hidden and not optional the workers of a job know one another, so that a cluster needs one.
+    """
 
     @classmethod
     def open(cls, address: str) -> Store:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from train_func.client.cluster import capacity, faults, quota, rights
+from train_func.client.cluster import faults, quota, rights
 from train_func.client.cluster.access import Access, run_concurrently
 from train_func.client.diagnose.diagnosis import Diagnosis, create_secret
 from train_func.client.diagnose.starting import judge
@@ -106,14 +106,6 @@ def quotas(access: Access, job: Asked) -> Said:
     """Whether the namespace's quotas could hold the job, and do now."""
     items = access.get(access.core("resourcequotas"))["items"]
     yield from quota.excesses(job.workers, access.kind.num_objects(job.workers.num), items)
-
-
-def nodes(access: Access, job: Asked) -> Said:
-    """Whether the nodes could ever hold the workers."""
-    report = capacity.look(access, job.workers)
-    if report and report.lack:
-        todo = "ask for less cpu, memory or gpu, or for fewer workers"
-        yield Diagnosis("scheduling", f"{report.lack}; {todo}\n{report.table}")
 
 
 def secrets(access: Access, job: Asked) -> Said:

@@ -199,7 +199,8 @@ class Cluster(NamedFields):
         placement = self._placement(self._image_or_unnamed(), namespace)
         found_by = {**self.found_by, "namespace": namespace}
         options = {"kind": self._kind.name, **placement.options, "s3_endpoint": self._endpoint()[1]}
-        return Submission(self._kind.render(record, placement, files), options, found_by, placement.ranks)
+        manifest = self._kind.render(record, placement, files)
+        return Submission(manifest, options, found_by, placement.ranks, frozenset(os.environ))
 
     def submit(self, submission: Submission, files: Mapping[str, bytes]) -> BoundJob:
         """Creates the job; a finished one of that name is removed first.

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from train_func.client.backend import Note
-from train_func.client.cluster import capacity, logs, objects
+from train_func.client.cluster import logs, objects
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.observer import READY_SECONDS, REFUSED_SECONDS, Observer
 from train_func.client.kinds.kind import Operator
-from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod, SchedulingReport
+from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod
 from train_func.errors import InvalidInput, JobNotFound
 
 
@@ -77,10 +77,6 @@ class ClusterJob:
         names = [pod.name for pod in self.pods() if pod.phase == "Running" and not pod.deleted]
         ask = f"kubectl -n {self._access().namespace} exec $pod -- sh -c 'kill -QUIT 1'"
         return f"for pod in {' '.join(names)}; do {ask}; done" if names else ""
-
-    def scheduling_report(self) -> SchedulingReport | None:
-        """Per node why it takes no worker; None where the nodes may not be looked at."""
-        return capacity.scheduling_report(self._access(), self.name)
 
     def cancel(self) -> None:
         """Removes the job with its pods and its ConfigMap; raises JobNotFound."""

@@ -23,7 +23,6 @@ CHECKS = (
     (checks.namespace, "get", "namespaces", "the namespace's state"),
     (checks.pod, "create", "pods", "whether a worker's pod would be admitted"),
     (checks.quotas, "list", "resourcequotas", "its quotas"),
-    (checks.nodes, "list", "nodes", "whether a node could hold a worker"),
     (checks.secrets, "get", "secrets", "whether its Secrets are there"),
     (checks.claims, "get", "persistentvolumeclaims", "whether its claims are there"),
 )
@@ -84,11 +83,7 @@ def _ask(access: Access, job: Asked, seconds: float) -> list[Diagnosis | str]:
             said[question] = [one for one in told if isinstance(one, str) or cause not in (None, one.cause)]
     if unknown and (known := (access.where, access.namespace, *unknown)) not in _told:
         _told.add(known)
-        words = (
-            f"not known beforehand, for want of the right to look: {', '.join(unknown)} (infra/rbac-cluster.yaml lets "
-            "look at what the whole cluster shares)"
-        )
-        said["unknown"] = [words]
+        said["unknown"] = [f"not known beforehand, for want of the right to look: {', '.join(unknown)}"]
     return [one for told in said.values() for one in told]
 
 

@@ -1,11 +1,11 @@
 """What a namespace allows, held against what a job asks for: its resource quotas."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
 from train_func.client import quantity
-from train_func.client.cluster import capacity
 from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.kinds.kind import Workers
 
@@ -46,9 +46,27 @@ def _asked(name: str, workers: Workers, num_objects: Mapping[str, int]) -> Decim
         return Decimal(num)
     kind, _, resource = name.partition(".") if name.startswith(("requests.", "limits.")) else ("requests", "", name)
     limits = (workers.container.get("resources") or {}).get("limits")
-    each = capacity.requests(workers.spec) if kind == "requests" else capacity.parsed(limits)
+    each = requests(workers.spec) if kind == "requests" else _parsed(limits)
     return each[resource] * workers.num if resource in each else None
 
 
+def requests(pod: Json) -> dict[str, Decimal]:
+    """What the containers of a pod's spec ask for; what has a limit and no request is requested as much."""
+    together: defaultdict[str, Decimal] = defaultdict(Decimal)
+    for container in pod.get("containers") or ():
+        resources = container.get("resources") or {}
+        for name, amount in {**_parsed(resources.get("limits")), **_parsed(resources.get("requests"))}.items():
+            together[name] += amount
+    return dict(together)
+
+
+def _parsed(resources: Mapping[str, Any] | None) -> dict[str, Decimal]:
+    return {name: quantity.parse(str(text)) for name, text in (resources or {}).items()}
+
+
 def _worded(name: str, amount: Decimal) -> str:
-    return capacity.worded(name.removeprefix("requests.").removeprefix("limits."), amount)
+    """One resource's amount as people write it."""
+    resource = name.removeprefix("requests.").removeprefix("limits.")
+    if resource == "memory" or resource.endswith("storage") or resource.startswith("hugepages"):
+        return quantity.readable(int(amount)).replace(".0", "")
+    return f"{amount.normalize():f}"

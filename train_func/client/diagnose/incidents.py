@@ -13,6 +13,7 @@ from datetime import datetime
 from train_func import exits
 from train_func.attempt_records import Termination
 from train_func.client.diagnose.diagnosis import Diagnosis
+from train_func.client.kinds.reading import DELETED
 from train_func.client.status import ContainerEnd, Event, Pod
 from train_func.errors import Cause
 
@@ -149,6 +150,9 @@ def _with_repeated(found: Iterable[Incident]) -> list[Incident]:
 
 
 def _of_pod(pod: Pod) -> Incident | None:
+    if pod.reason == DELETED:
+        found = eviction(pod.worker, "was deleted", pod.message)
+        return Incident(f"deletion {pod.name} {pod.uid}", pod.worker, found)
     if pod.reason not in EVICTION_REASONS:
         return None
     return _eviction(pod.worker, f"{pod.name} {pod.uid}", pod.reason, pod.message)

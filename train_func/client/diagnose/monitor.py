@@ -3,6 +3,7 @@
 On a cluster most failures never make a job Failed: it hangs, and only its pods and events say why.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +15,8 @@ from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.incidents import CRASHES, failed_before_first_attempt, incidents, not_before, since
 from train_func.client.diagnose.starting import StoreWaits, refusals, waits
 from train_func.client.kinds.kind import Operator
-from train_func.client.status import Event, JobStatus, Pod, SchedulingReport
+from train_func.client.kinds.reading import DELETED
+from train_func.client.status import Event, JobStatus, Pod
 from train_func.errors import Cause, InvalidInput, JobFailed
 from train_func.records import RunRecord
 
@@ -25,13 +27,10 @@ LOOP = 90.0  # without another end of the same kind, after which a worker no lon
 SETTLE = 4.0  # that a diagnosis lasts before it counts as permanent: some are over in a moment
 SLOW = 2.0  # that a worker may be without a node before it is reported: most get one at the second try
 REPEAT = 10.0  # at least, before the same kind of diagnosis is reported in other words
-NODES = 20.0  # between two looks at the nodes
-QUIET = 10.0  # without a sign of the operator, after which that is reported
-SILENT = 20.0  # the same, after which the operator counts as not running
+QUIET = 10.0  # without a sign of the operator, after which that is reported, and again after twice as long
 
 # Causes of errors that say nothing about the job: it keeps running, and the caller keeps waiting.
 OF_THE_BACKEND: tuple[Cause, ...] = ("permission", "cluster")
-_LESS = "job.cancel(), then ask for less cpu, memory or gpu, or for fewer workers, or have nodes added; submit again"
 
 
 def patiently(ask: Callable[[], str], before: str) -> str:
@@ -57,6 +56,7 @@ class JobMonitor:
         self._record = record
         self._job = job
         self._now = now
+        self._today = today
         self._begun = now()
         self._looked: float | None = None
         self._since: dict[tuple[Cause, bool], float] = {}
@@ -64,7 +64,6 @@ class JobMonitor:
         self._seen: set[str] = set()
         self._hopeless: tuple[Diagnosis, float] | None = None
         self._quiet = True
-        self._report: tuple[SchedulingReport | None, float] | None = None
         self._outage: list[Diagnosis] = []
         self._store_waits = StoreWaits(job, now)
         self._dead_nodes = DeadNodes(now, today)
@@ -94,7 +93,8 @@ class JobMonitor:
             self._dead_nodes.look([])
             return []
         pods, events = not_before(status.created, self._job.pods()), since(status.created, self._job.events())
-        new = self._new_incidents(pods, events)
+        left = status.deleting or status.condition("Suspended")  # by all pods together
+        new = self._new_incidents([pod for pod in pods if not (left and pod.reason == DELETED)], events)
         found = [*self._hindrances(status, pods, events, now), *self._repeated(new, now)]
         self._hindering = self._settled(found, now)
         passing = [incident for incident in new if not incident.permanent]
@@ -157,24 +157,12 @@ class JobMonitor:
                 )
             ]
         found = [*refusals(pods, events, self._record.run.workers), *waits(pods, events)]
-        found = [self._with_report(each, now) if each.cause == "scheduling" else each for each in found]
         found += self._store_waits.look(pods, failed_before_first_attempt(pods, events))
         self._quiet = not (status.conditions or pods or any(event.object != f"Pod/{event.pod}" for event in events))
-        if self._quiet and (seconds := now - self._begun) >= QUIET:
-            found.append(_silent(self._job.operator, permanent=seconds >= SILENT))
+        if self._quiet and now - self._begun >= QUIET:
+            age = (self._today() - status.created).total_seconds() if status.created else 0.0
+            found.append(_not_picked_up(self._job.operator, max(age, now - self._begun)))
         return found
-
-    def _with_report(self, diagnosis: Diagnosis, now: float) -> Diagnosis:
-        """The diagnosis with what every node has free; permanent when no node could ever hold the workers."""
-        if self._report is None or now - self._report[1] >= NODES:
-            self._report = (self._job.scheduling_report(), now)
-        report = self._report[0]
-        if report is None:
-            return diagnosis
-        what = f"{diagnosis.message}\n{report.table}"
-        if report.lack is None:
-            return replace(diagnosis, message=what)
-        return replace(diagnosis, message=f"{report.lack}: {what}", remedy=_LESS, permanent=True)
 
     def _settled(self, found: list[Diagnosis], now: float) -> list[Diagnosis]:
         kinds = {(diagnosis.cause, diagnosis.permanent) for diagnosis in found}
@@ -200,10 +188,13 @@ def _outage(error: InvalidInput) -> Diagnosis:
     return Diagnosis(error.cause, what, "the job keeps running; news of it comes as soon as the cluster answers")
 
 
-def _silent(operator: Operator, *, permanent: bool) -> Diagnosis:
+def _not_picked_up(operator: Operator, seconds: float) -> Diagnosis:
+    """Says so in other words only when it has lasted twice as long; an operator may be busy, or start only now."""
+    told = QUIET * 2 ** int(math.log2(max(1.0, seconds / QUIET)))
+    since = f"{told:.0f} s" if told < 120 else f"{told / 60:.0f} minutes"
     return Diagnosis(
         "cluster",
-        f"the {operator.name} has not picked up this job: it does not run, or does not handle this namespace",
-        f"ask the administrator of the cluster to check it: {operator.look}; the job starts once the operator runs",
-        permanent=permanent,
+        f"the {operator.name} has not picked up this job yet, for more than {since}: it is busy or starting, does not "
+        "run, or does not handle this namespace",
+        f"the job starts once it does; to see whether it runs: {operator.look}",
     )

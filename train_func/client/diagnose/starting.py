@@ -95,7 +95,7 @@ def _amounts(text: str) -> dict[str, str]:
 
 # The registry has answered, and another answer is not to be expected.
 _NO_SUCH_IMAGE = re.compile(
-    r"not found|manifest unknown|name unknown|does not exist|denied|unauthorized|no such host|invalid reference", re.I
+    r"not found|manifest unknown|name unknown|does not exist|denied|unauthorized|invalid reference", re.I
 )
 _NO_SUCH_OBJECT = re.compile(
     r'(?:configmap|secret) "[^"]+" not found|couldn\'t find key \S+ in|references non-existent', re.I

@@ -206,11 +206,17 @@ def _environment(record: RunRecord, placement: Placement, container: str, number
         "HF_HOME": f"{CACHE_DIR}/hf",
         **({"TRAIN_FUNC_CLAIMS_DIR": CLAIMS_DIR} if _claims(record) else {}),
     }
-    of_store = {
-        name: SecretKey(secret=placement.store_secret, key=found.key, optional=found.optional)
+    found = {
+        name: of
         for scheme in schemes_of([record.store, *record.run.inputs.values()])
-        for name, found in scheme.secret_variables.items()
+        for name, of in scheme.secret_variables.items()
     }
+    references = {
+        **{n: SecretKey(secret=placement.store_secret, key=of.key, optional=of.optional) for n, of in found.items()},
+        "HF_TOKEN": SecretKey(secret=placement.hub_secret, key="HF_TOKEN", optional=True),
+    }
+    given = [name for name, value in placement.environment.items() if isinstance(value, SecretKey)]
+    hidden = [name for name in [*references, *given] if name not in found or found[name].is_hidden]
     return [
         *(_variable(*item) for item in plain.items()),
         _reference("TRAIN_FUNC_WORKER", "fieldRef", _field(f"metadata.labels['{number_label}']")),
@@ -227,9 +233,9 @@ def _environment(record: RunRecord, placement: Placement, container: str, number
             {"containerName": container, "resource": "limits.memory", "divisor": "1"},
         ),
         *(_variable(*item) for item in placement.store_settings.items()),
-        *(_variable(*item) for item in of_store.items()),
-        _variable("HF_TOKEN", SecretKey(secret=placement.hub_secret, key="HF_TOKEN", optional=True)),
+        *(_variable(*item) for item in references.items()),
         *(_variable(*item) for item in placement.environment.items()),
+        _variable("TRAIN_FUNC_SECRETS", " ".join(hidden)),  # whose values the worker shows nowhere
     ]
 
 

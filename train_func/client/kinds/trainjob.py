@@ -13,7 +13,8 @@ from typing import Any
 from train_func.client.kinds import pod, reading
 from train_func.client.kinds.kind import Json, Kind, Operator, Workers
 from train_func.client.placement import Placement
-from train_func.client.status import Condition, JobStatus
+from train_func.client.status import Condition, JobStatus, Pod
+from train_func.exits import STOPPED
 from train_func.records import RunRecord
 
 RUNTIME = "torch-distributed"
@@ -95,6 +96,13 @@ class TrainJob(Kind):
         }
         made = {**template["spec"], "containers": containers, "restartPolicy": "OnFailure"}
         return Workers(trainer["numNodes"], {"metadata": metadata, "spec": made})
+
+    def pod(self, found: Json) -> Pod:
+        """No event tells how it ends: that it is deleted is the news. A container that has ended starts again in it."""
+        pod = super().pod(found)
+        if pod.deleted and pod.exit_code in (None, STOPPED) and pod.reason in ("", "Error"):
+            return replace(pod, reason=reading.DELETED, message=f"pod {pod.name}")
+        return replace(pod, ended=None) if pod.phase == "Running" and not pod.deleted else pod
 
     def num_objects(self, num_workers: int) -> Mapping[str, int]:
         """One JobSet with one Job and one Service; the files travel in one ConfigMap."""

@@ -100,6 +100,8 @@ class Numbering:
         """Each line with its attempt."""
         for line in lines:
             event = events.parse(line.text)
+            if isinstance(event, WorkerStarts) and line.pod_uid in self._of:
+                self._start_again(line, event)
             attempt = self._of.get(line.pod_uid) or self._join(line, event)
             if isinstance(event, RanksRestart) or (
                 line.worker == 0 and isinstance(event, (AttemptStarts, PublishesPending))
@@ -116,6 +118,13 @@ class Numbering:
         attempt.formed = self._formed(attempt)
         self._of[line.pod_uid] = attempt
         return attempt
+
+    def _start_again(self, line: LogLine, event: WorkerStarts) -> None:
+        """The container has started again in its pod, for the attempt that begins now, or for the next one."""
+        number = self._predicted(line, event.submitted)
+        attempt = self._attempts.get(number) or self._begin(number, event.submitted, event.time)
+        attempt.pods[line.worker] = line.pod_uid
+        self._of[line.pod_uid] = attempt
 
     def _begin(self, number: int, submitted: str, started: str) -> Attempt:
         before = self._attempts.get(number - 1)

@@ -158,14 +158,21 @@ def after(stored: list[str], seen: Seen) -> list[str]:
     The last line shown need not be in the log: a line may have been cut, and native code may bypass the worker's log.
     Where the last lines occur more than once, their position decides; the stored log may have a gap in its middle.
     """
-    counts = _counts(stored)
-    best: tuple[int, int, int] | None = None  # how many lines agree, how far from the count, where
-    for skipped, text in enumerate(reversed(seen.last)):
-        for place in (place for place, line in enumerate(stored) if line == text):
-            agreeing = _agreeing(stored[: place + 1], [*seen.last][: len(seen.last) - skipped])
-            found = (agreeing, -abs(counts[place] - (seen.count - skipped)), place)
-            best = max(best, found) if best else found
-    if best:
+    import numpy as np  # beside the notebook it is needed nowhere else
+
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(seen.last))}
+    lines = np.array([numbers.get(line, -1) for line in stored], dtype=np.int16)
+    counts = np.array(_counts(stored), dtype=np.int64)
+    best = (0, 0, -1)  # how many lines agree, how far from the count, where
+    agreeing = np.zeros(len(lines) + 1, dtype=np.int16)  # that end before each line and with the one shown last
+    for skipped, text in zip(range(len(seen.last) - 1, -1, -1), seen.last, strict=True):
+        agreeing[1:] = np.where(lines == numbers[text], agreeing[:-1] + 1, 0)
+        if most := int(agreeing.max()):
+            places = np.flatnonzero(agreeing == most) - 1
+            away = np.abs(counts[places] - (seen.count - skipped))
+            nearest = len(places) - 1 - int(np.argmin(away[::-1]))
+            best = max(best, (most, -int(away[nearest]), int(places[nearest])))
+    if best[0]:
         return stored[best[2] + 1 :]
     return [line for line, count in zip(stored, counts, strict=True) if count > seen.count]
 
@@ -178,8 +185,3 @@ def _counts(stored: list[str]) -> list[int]:
         count += event.num_lines if isinstance(event, LogGap) else 1
         counts.append(count)
     return counts
-
-
-def _agreeing(stored: list[str], seen: list[str]) -> int:
-    pairs = zip(reversed(stored), reversed(seen), strict=False)
-    return next((num for num, (one, other) in enumerate(pairs) if one != other), min(len(stored), len(seen)))

@@ -7,7 +7,7 @@ sees the same. The environment is read here, once per call, and handed on.
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,7 @@ from train_func.client.backend import BoundJob, Input, RunsAlready, Submission, 
 from train_func.client.kinds.pod import FILES
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.packages.wheels import requirement_faults
-from train_func.client.placement import Placement, memory_fault
+from train_func.client.placement import Placement, SecretKey, environment_faults, memory_fault
 from train_func.client.twin import room, start_and_end
 from train_func.client.twin.capacity import capacity_faults
 from train_func.client.twin.folder import JobFolder
@@ -57,6 +57,8 @@ class Local(NamedFields):
     """GPUs of each worker; default: those of this machine shared evenly, none if there are fewer than workers."""
     packages: Sequence[str] = ()
     """Requirements such as ``"scikit-learn==1.9.1"``: what this interpreter lacks travels with the run, as wheels."""
+    environment: Mapping[str, str | SecretKey] = field(default_factory=dict)
+    """Further variables of the workers: plain values; a SecretKey stands for the variable of that name here."""
 
     def __post_init__(self) -> None:
         if isinstance(given := cast(object, self.store), Path):
@@ -67,6 +69,7 @@ class Local(NamedFields):
             memory_fault(self.memory) if self.memory is not None else None,
             whole_fault("gpu", self.gpu, 0) if self.gpu is not None else None,
             *requirement_faults(self.packages),
+            *environment_faults(self.environment),
         ]
         if found := [fault for fault in faults if fault]:
             raise InvalidInput(found)
@@ -109,6 +112,7 @@ class Local(NamedFields):
                     for name in claims
                 ]
             )
+        self._check_secrets()
         machine = Machine.look(os.environ)
         record = provisional(run, self.store_address())
         _refuse(self.submission(record, FILES).manifest, machine)
@@ -151,9 +155,10 @@ class Local(NamedFields):
             memory=self.memory,
             gpu=self._gpus_of_each(machine, workers),
             store_settings={n: v for scheme in read for n, v in scheme.worker_settings(os.environ).items()},
+            environment=self.environment,
         )
         manifest = PYTORCHJOB.render(record, placement, files)
-        return Submission(manifest, placement.options, self.found_by, placement.ranks)
+        return Submission(manifest, placement.options, self.found_by, placement.ranks, frozenset(os.environ))
 
     def submit(self, submission: Submission, files: Mapping[str, bytes]) -> BoundJob:
         """Starts a job; one of that name that has ended is replaced, its logs stay readable.
@@ -188,6 +193,15 @@ class Local(NamedFields):
     def jobs(self) -> list[BoundJob]:
         found = (self.job(folder.name) for folder in sorted((home(os.environ) / "jobs").glob("[a-z]*")))
         return [job for job in found if job.status() is not None]
+
+    def _check_secrets(self) -> None:
+        if missing := [
+            f"environment[{name!r}]={value!r}: {name} is not set in this process, which has no Secrets; set os.environ"
+            f"[{name!r}] before submit, or say optional=True"
+            for name, value in self.environment.items()
+            if isinstance(value, SecretKey) and not value.optional and name not in os.environ
+        ]:
+            raise InvalidInput(missing)
 
     def _gpus_of_each(self, machine: Machine, workers: int) -> int:
         return len(machine.gpus) // workers if self.gpu is None else self.gpu

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
-from train_func.client.status import Event, JobStatus, LogLine, Pod, SchedulingReport
+from train_func.client.status import Event, JobStatus, LogLine, Pod
 from train_func.client.twin import logs, rules, start_and_end
 from train_func.client.twin.folder import JobFolder
 from train_func.errors import InvalidInput, JobNotFound
@@ -73,10 +73,6 @@ class LocalJob:
         """Asks the first process of each pod, its supervisor."""
         pids = [str(record.pid) for record in self._folder().records() if record.pid and record.phase == "Running"]
         return f"kill -QUIT {' '.join(pids)}" if pids else ""
-
-    def scheduling_report(self) -> SchedulingReport | None:
-        """None: a job that this machine has no room for was refused at once."""
-        return None
 
     def delete_pod(self, pod_name: str) -> None:
         """Asks for the deletion of a worker's pod and returns; what then becomes of the job is the operator's matter.

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ def start(folder: JobFolder, manifest: Mapping[str, Any]) -> None:
         **substitutes.secrets(manifest, os.environ),
         "TRAIN_FUNC_HOME": str(folder.home),
         "TRAIN_FUNC_JOB": folder.root.name,
+        "TRAIN_FUNC_GROUP_SECRET": secrets.token_hex(32),
     }
     with folder.log.open("ab") as log:
         starting = subprocess.Popen(

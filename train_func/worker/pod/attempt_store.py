@@ -17,6 +17,7 @@ from train_func.events import now
 from train_func.layout import RunKeys
 from train_func.records import RunRecord
 from train_func.storage import Store
+from train_func.worker.pod import masks
 from train_func.worker.pod.rank_end import RankEnd, records_of
 
 Record = TypeVar("Record", bound=Lease)
@@ -244,7 +245,7 @@ class Attempts:
         """Writes this worker's end record; ``step``: the last that was done."""
         claim = {**asdict(lease), "worker": self._worker, "pod": self._pod, "pod_uid": self._pod_uid}
         record = EndRecord(**{**asdict(verdict), **claim}, ended=now(), ranks=records_of(ends), step=step)
-        self._store.put(self._keys.attempt(lease.attempt).end(self._worker), record.to_json())
+        self._store.put(self._keys.attempt(lease.attempt).end(self._worker), masks.mask(record).to_json())
 
     def put_log(self, number: int, log: bytes) -> None:
         """Replaces this worker's log of the attempt."""

@@ -1,13 +1,17 @@
 """What the pod tells the worker: its environment, read once and checked as a whole."""
 
+import hmac
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from train_func.errors import InvalidInput
+from train_func.storage import schemes_of
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.pod.timings import Timings
+
+GROUP_SECRET = "TRAIN_FUNC_GROUP_SECRET"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,8 @@ class Environment:
     """Bytes that its processes may have together; None where that is not limited."""
     claims_dir: Path | None = None
     """In which the claims are mounted that the run reads; None where it reads none."""
+    group_key: bytes = field(default=b"", repr=False)
+    """What the workers of the submission know and no other program does; empty where there is one worker."""
     timings: Timings = field(default=Timings())
 
     @property
@@ -66,6 +72,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         cache_dir=machine_cache(environ),
         memory=read.whole("TRAIN_FUNC_MEMORY", low=1) if "TRAIN_FUNC_MEMORY" in environ else None,
         claims_dir=Path(claims) if (claims := environ.get("TRAIN_FUNC_CLAIMS_DIR")) else None,
+        group_key=_group_key(environ, read) if num_workers > 1 else b"",
     )
     if environment.worker >= num_workers > 0:
         read.faults.append(f"TRAIN_FUNC_WORKER={environment.worker}: below the {num_workers} workers of PET_NNODES")
@@ -106,6 +113,32 @@ def _num_workers(read: _Reader) -> int:
     if value:
         read.faults.append(f"PET_NNODES={value!r}: a fixed number of workers is expected, such as 2:2")
     return 0
+
+
+def _group_key(environ: Mapping[str, str], read: _Reader) -> bytes:
+    """The key of one submission, made from a secret of all its workers.
+
+    A cluster gives them the keys of the store, which whoever knows could change all of the run with. This machine makes
+    a secret for each job.
+    """
+    own = environ.get(GROUP_SECRET)
+    shared = [own] if own else _secrets_of_store(environ)
+    if not shared:
+        read.faults.append(f"{GROUP_SECRET} is not set, and the store has no secret by which workers know one another")
+    try:
+        submission = Path(environ.get("TRAIN_FUNC_JOB_DIR", "")).joinpath("run.json").read_bytes()
+    except OSError:  # which is said where it is read as a record
+        submission = b""
+    return hmac.digest("\0".join(shared).encode(), b"group of workers\0" + submission, "sha256")
+
+
+def _secrets_of_store(environ: Mapping[str, str]) -> list[str]:
+    return [
+        environ[name]
+        for scheme in schemes_of([environ.get("TRAIN_FUNC_STORE", "")])
+        for name, found in sorted(scheme.secret_variables.items())
+        if found.is_hidden and not found.optional and environ.get(name)
+    ]
 
 
 def _endpoint(read: _Reader) -> str:

@@ -1,13 +1,16 @@
 """What the supervisors of one job share: a small key-value store in the memory of worker 0, and who of them is there.
 
-One request and one answer at a time on each connection, each a line of JSON; nothing in it waits for another worker. It
-stands in for torch's TCPStore, so that no supervisor has to import torch.
+Each connection begins with 32 random bytes of either side, and the proof of either side that it knows the key of the
+group. Then there is one request and one answer at a time, each a line of JSON; nothing in it waits for another worker.
+It stands in for torch's TCPStore, so that no supervisor has to import torch.
 """
 
+import asyncio
 import contextlib
+import hmac
 import json
+import secrets
 import socket
-import socketserver
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -18,6 +21,8 @@ from train_func.counted import counted, listed
 PRESENT = 5.0  # seconds after which a worker that has not asked again counts as gone, while the group forms
 LONGEST = 2**20  # bytes of a request and of an answer
 ANSWER = 20.0  # seconds in which worker 0 answers; a connection of a network that is gone never breaks by itself
+PROOF = 32  # bytes of a challenge, and of the SHA-256 that answers it
+MOST_STRANGERS = 64  # connections without a proof that are kept at a time
 WHO_IS_MISSING = "missing"  # the key of words that say it, while the group forms
 _CALLS = frozenset({"set", "get", "check", "add", "compare_set", "join"})
 
@@ -124,69 +129,113 @@ class GroupStore:
 
 
 class Host:
-    """Serves a GroupStore to the other workers of one job, in threads, until the process ends."""
+    """Serves a GroupStore to the other workers of one job, in one thread, until the process ends.
 
-    def __init__(self, store: GroupStore, job: str, port: int) -> None:
-        """Listens at once. ``job``: names the job; a worker of another one is turned away. Raises OSError."""
+    Only who proves to know the key of the group is heard. Who does not do so in time is left, and of those that have
+    not done so yet the oldest has to go when they are too many: a stranger costs a descriptor for some seconds.
+    """
 
-        class Connection(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                pods: set[str] = set()
-                with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-                    self.connection.settimeout(ANSWER)
-                    if self.rfile.readline(LONGEST) != _hello(job):
-                        return
-                    self.connection.settimeout(None)
-                    while line := self.rfile.readline(LONGEST):
-                        name, *values = json.loads(line)
-                        if name not in _CALLS:
-                            return
-                        if name == "join":
-                            pods.add(values[1])
-                        self.wfile.write(json.dumps(getattr(store, name)(*values)).encode() + b"\n")
-                store.leave(pods)
-
-        address = ("::", port) if socket.has_dualstack_ipv6() else ("", port)
-        self._server = _Server(address, Connection)
-        threading.Thread(target=self._server.serve_forever, name="group store", daemon=True).start()
+    def __init__(self, store: GroupStore, key: bytes, port: int) -> None:
+        """Listens at once. Raises OSError."""
+        self._store, self._key = store, key
+        is_dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if is_dual else socket.AF_INET
+        self._socket = socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=is_dual)
+        self._socket.setblocking(False)
+        self._loop = asyncio.new_event_loop()
+        self._accepting = self._loop.create_task(self._accept())
+        threading.Thread(target=self._serve, name="group store", daemon=True).start()
 
     @property
     def port(self) -> int:
         """The port that it listens at."""
-        return int(self._server.server_address[1])
+        return int(self._socket.getsockname()[1])
 
     def close(self) -> None:
-        """Takes no further connection."""
-        self._server.shutdown()
-        self._server.server_close()
+        """Takes no further connection, and leaves those that it has."""
+        self._loop.call_soon_threadsafe(self._accepting.cancel)
 
+    def _serve(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError), contextlib.closing(self._loop), self._socket:
+            self._loop.run_until_complete(self._accepting)
 
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-    request_queue_size = 128
-    block_on_close = False
+    async def _accept(self) -> None:
+        strangers: dict[asyncio.Task[None], None] = {}  # in the order in which they came
+        async with asyncio.TaskGroup() as connections:
+            while True:
+                try:
+                    connection, _ = await self._loop.sock_accept(self._socket)
+                except OSError:  # no descriptor is left, or the other side has gone already
+                    await asyncio.sleep(0.1)
+                    continue
+                if len(strangers) >= MOST_STRANGERS:
+                    oldest = next(iter(strangers))
+                    oldest.cancel()
+                    del strangers[oldest]
+                task = connections.create_task(self._hear(connection, strangers))
+                strangers[task] = None
+                task.add_done_callback(lambda task: strangers.pop(task, None))
 
-    def __init__(self, address: tuple[str, int], handler: type[socketserver.BaseRequestHandler]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, handler)
+    async def _hear(self, connection: socket.socket, strangers: dict[asyncio.Task[None], None]) -> None:
+        pods: set[str] = set()
+        with contextlib.suppress(Exception):  # whatever a client sends or does not send, the others are served
+            with contextlib.ExitStack() as until_known:
+                until_known.callback(connection.close)
+                connection.setblocking(False)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                async with asyncio.timeout(ANSWER):
+                    if not await self._is_worker(connection):
+                        return
+                reader, writer = await asyncio.open_connection(sock=connection, limit=LONGEST)
+                until_known.pop_all()
+            if task := asyncio.current_task():
+                strangers.pop(task, None)
+            with contextlib.closing(writer):
+                while line := await reader.readline():
+                    name, *values = json.loads(line)
+                    if name not in _CALLS:
+                        break
+                    if name == "join":
+                        pods.add(values[1])
+                    writer.write(json.dumps(getattr(self._store, name)(*values)).encode() + b"\n")
+                    await writer.drain()
+        self._store.leave(pods)
 
-    def server_bind(self) -> None:
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
+    async def _is_worker(self, connection: socket.socket) -> bool:
+        """Whether the other side knows the key; it is then shown that this side knows it too."""
+        challenge, said = secrets.token_bytes(PROOF), b""
+        await self._loop.sock_sendall(connection, challenge)
+        while len(said) < 2 * PROOF:
+            if not (more := await self._loop.sock_recv(connection, 2 * PROOF - len(said))):
+                return False
+            said += more
+        own, proof = said[:PROOF], said[PROOF:]
+        if not hmac.compare_digest(proof, _proof(self._key, b"worker", challenge + own)):
+            return False
+        await self._loop.sock_sendall(connection, _proof(self._key, b"host", challenge + own))
+        return True
 
 
 class RemoteStore:
     """The store as the other workers have it; its threads share one connection."""
 
-    def __init__(self, host: str, port: int, job: str) -> None:
-        """Raises OSError when nothing listens there yet, or the name is not known yet."""
+    def __init__(self, host: str, port: int, key: bytes) -> None:
+        """Raises OSError when nothing listens there yet, the name is not known yet, or who listens is not worker 0."""
         self._lock = threading.Lock()
         self._connection = socket.create_connection((host, port), timeout=ANSWER)
-        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self._connection.makefile("rb")
-        self._connection.sendall(_hello(job))
+        try:
+            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._meet_host(key)
+        except OSError:
+            self.close()
+            raise
+
+    def _meet_host(self, key: bytes) -> None:
+        challenge, own = self._file.read(PROOF), secrets.token_bytes(PROOF)
+        self._connection.sendall(own + _proof(key, b"worker", challenge + own))
+        if not hmac.compare_digest(self._file.read(PROOF), _proof(key, b"host", challenge + own)):
+            raise ConnectionError("what listens there is not worker 0 of this job, or takes this for no worker of it")
 
     def set(self, key: str, value: str) -> None:
         self._call("set", key, value)
@@ -223,5 +272,5 @@ class RemoteStore:
             raise ConnectionError(f"what listens there is no worker of this job: {line[:80]!r}") from error
 
 
-def _hello(job: str) -> bytes:
-    return json.dumps({"train_func": job}).encode() + b"\n"
+def _proof(key: bytes, who: bytes, challenges: bytes) -> bytes:
+    return hmac.digest(key, who + challenges, "sha256")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from train_func import events
 from train_func.events import Event, LogGap, StepProgress
-from train_func.worker.pod import stacks
+from train_func.worker.pod import masks, stacks
 from train_func.worker.pod.history import History
 from train_func.worker.pod.periodic import Periodic
 from train_func.worker.pod.real_output import RealOutput
@@ -102,8 +102,8 @@ class _Stream(threading.Thread):
             num_bytes -= len(data)
             *lines, self._rest = (self._rest + data).split(b"\n")
             if len(self._rest) > LONGEST_LINE:
-                lines.append(self._rest)
-                self._rest = b""
+                begin, self._rest = masks.split(self._rest)
+                lines.append(begin)
             for line in lines:
                 self._emit(line)
 
@@ -198,6 +198,7 @@ class LogTee:
 
     def say(self, event: Event) -> None:
         """Writes an event's line, unless it is for the history alone."""
+        event = masks.mask(event)
         if not (isinstance(event, StepProgress) and event.is_row_only):
             self._emit(events.line(event).encode() + b"\n")
         if self._history is not None:
@@ -258,6 +259,7 @@ class LogTee:
         return stream
 
     def _emit(self, line: bytes) -> None:
+        line = masks.mask_line(line)
         with self._lock:
             self._first = self._first or line
             self._log.add(line)

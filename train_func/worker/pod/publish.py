@@ -17,7 +17,7 @@ from train_func.records import RunRecord
 from train_func.result import Result
 from train_func.storage import Store, find
 from train_func.storage.retry import call_with_timeout
-from train_func.worker.pod import reporting
+from train_func.worker.pod import masks, reporting
 
 
 class File(NamedTuple):
@@ -67,7 +67,7 @@ def publish(
         StorageFailed: reason "conflict" when another attempt has published already; or the store's own failure.
     """
     files = send(store, record, attempt, folder, sent)
-    _win(store, record, attempt, Result.write(attempt, record.generation, report, files))
+    _win(store, record, attempt, Result.write(attempt, record.generation, masks.mask(report), files))
     reach("result put")
     complete(store, record, folder)
 

@@ -12,6 +12,7 @@ from train_func.attempt_records import Failure, RankRecord
 from train_func.errors import Cause, TrainFuncError
 from train_func.events import now
 from train_func.exits import CODE, DONE, MEMORY, STOPPED, Exit, exit_of, is_lost_peer
+from train_func.worker.pod import masks
 from train_func.worker.pod.stop_flag import StopSignal
 
 LONGEST_MESSAGE = 4_000  # characters; a record stays readable when an exception carries a whole tensor
@@ -48,7 +49,7 @@ class Outcome:
         """Best effort: on a full disk the exit code has to say it alone, and that the rank came to its end."""
         with contextlib.suppress(OSError):
             unfinished = path.with_suffix(".unfinished")
-            unfinished.write_text(json.dumps(asdict(self)))
+            unfinished.write_text(json.dumps(asdict(masks.mask(self))))
             unfinished.replace(path)
         with contextlib.suppress(OSError):
             running(path).unlink()

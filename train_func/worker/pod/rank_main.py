@@ -19,6 +19,7 @@ from train_func.records import RunRecord
 from train_func.storage import Store, open_store
 from train_func.worker.attempt_setup import write_setup
 from train_func.worker.pod import (
+    masks,
     output,
     process_group,
     progress_mark,
@@ -38,6 +39,7 @@ LONGEST_WAIT_FOR_GROUPS = 30.0  # seconds; ranks that come later than that find 
 def main(environ: Mapping[str, str]) -> NoReturn:
     """Runs the shipped function and exits; the exit code is that of exits.py or the function's own."""
     had_torch = "torch" in sys.modules  # of the template
+    masks.begin(environ)
     faulthandler.enable()
     stacks.answer(environ.get(stacks.VARIABLE))
     _configure_logging()

@@ -44,10 +44,10 @@ def meet(environment: Environment, stop: Stop) -> Group:
     while True:
         try:
             if own is not None and not is_served:
-                Host(own, environment.rendezvous_id, port)
+                Host(own, environment.group_key, port)
                 is_served = True
             address = own_address(environment.endpoint) if environment.num_workers > 1 else "127.0.0.1"
-            store = store or RemoteStore(host, port, environment.rendezvous_id)
+            store = store or RemoteStore(host, port, environment.group_key)
             agreed = store.join(environment.worker, pod, agreed)
             why = f"another pod is worker {environment.worker}" if agreed == TAKEN else store.get(WHO_IS_MISSING)
         except OSError as error:  # a name not yet known, a store not yet there

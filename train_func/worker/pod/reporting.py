@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from train_func import events
 from train_func.events import Event, StepProgress
-from train_func.worker.pod import progress_mark
+from train_func.worker.pod import masks, progress_mark
 
 LONGEST = 60_000  # bytes of an event on its way to the supervisor, which reads lines of up to 64 KiB
 Say = Callable[[Event], object]
@@ -51,7 +51,7 @@ def report_through(path: str) -> None:
         # The supervisor cuts what its log cannot hold; the history has all. No event ends a rank: where no supervisor
         # reads any more, it is the supervisor's end that does.
         with lock, contextlib.suppress(Exception):
-            data = events.line(event, LONGEST).encode() + b"\n"
+            data = events.line(masks.mask(event), LONGEST).encode() + b"\n"
             while data:
                 data = data[os.write(pipe, data) :]
 

@@ -17,9 +17,9 @@ from train_func.events import WorkerEnds, WorkerStarts
 from train_func.process_tree import adopt_orphans, kill_descendants
 from train_func.records import RunRecord
 from train_func.storage import open_store
-from train_func.worker.pod import packages, rank_weights, reporting
+from train_func.worker.pod import masks, packages, rank_weights, reporting
 from train_func.worker.pod.attempt_store import Refused
-from train_func.worker.pod.environment import Environment, read_environment
+from train_func.worker.pod.environment import GROUP_SECRET, Environment, read_environment
 from train_func.worker.pod.launcher import Launcher
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import NotFormed, Peers, PeersLost
@@ -41,11 +41,13 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
     faulthandler.enable(os.dup(2))
     adopt_orphans()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the parent may have ignored it, and exit codes with it
+    masks.begin(environ)
     log_tee = LogTee()
     reporting.report_to(log_tee.say)
     supervisor: Supervisor | None = None
     try:
         environment = read_environment(environ)
+        os.environ.pop(GROUP_SECRET, None)  # the ranks, and what they start, need none of it
         stop.grace = environment.grace
         reporting.say(_starts(environment))
         supervisor = Supervisor(environment, log_tee, stop)
@@ -53,6 +55,7 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
     except InvalidInput as error:
         verdict = Verdict(exits.USAGE, error.cause, str(error), worker=0)
     attempt = supervisor.attempt_number if supervisor else None
+    verdict = masks.mask(verdict)
     said = Termination(attempt=attempt, exit_code=verdict.exit_code, cause=verdict.cause, message=verdict.message)
     _write_termination(environ.get("TRAIN_FUNC_TERMINATION_FILE"), said.to_json())
     log_tee.close(_ends(verdict), supervisor.seconds_left() if supervisor else 0.0)
