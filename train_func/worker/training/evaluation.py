@@ -124,9 +124,6 @@ def predict(
     Raises:
         InvalidInput: (cause "code", on every rank) when ranks have different rows.
     """
-    if isinstance(rows, Dataset) and ROW_ID not in rows.column_names:
-        audit.check_contents_alike(rows, "given")
-        rows = rows.add_column(ROW_ID, np.arange(len(rows)))
     ids = audit.check_rows_alike(rows, None, "given")
     weights.agree(trainer)
     made = _predict_all(trainer, rows, ids, ignore_keys, "predicted", keep=True)
