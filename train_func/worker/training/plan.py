@@ -45,6 +45,7 @@ class PlanFacts:
     world_size: int
     seed: int
     batch_size: int
+    micro_batch_size: int
     rows_sha256: str
     """Of the row ids, in the order of the rows, and of the rows' lengths."""
 
@@ -119,6 +120,7 @@ def build_plan(
         world_size=world_size,
         seed=seed,
         batch_size=batch_size,
+        micro_batch_size=micro_batch_size,
         rows_sha256=_sha256_of(transform.row_ids, lengths),
     )
     description = json.dumps({"plan": asdict(facts)})
