@@ -65,10 +65,5 @@ def arguments(folder, plan_facts, **others):
 
 
 def arguments_of(folder, **others):
-    return TrainingArguments(
-        output_dir=str(folder),
-        report_to="none",
-        save_strategy="no",
-        logging_strategy="no",
-        **{"use_cpu": True, **others},
-    )
+    quiet = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "use_cpu": True}
+    return TrainingArguments(output_dir=str(folder), **{**quiet, **others})

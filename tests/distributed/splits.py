@@ -1,7 +1,12 @@
 """Gives Trainer, and transformers.Trainer, data that was split in right and wrong ways, and tells what was said."""
 
+import tracemalloc
+
+import numpy as np
+import pyarrow as pa
 import torch
 import transformers
+from datasets import Dataset, Value, load_from_disk
 from datasets.distributed import split_dataset_by_node
 
 from tests.distributed import small
@@ -139,6 +144,8 @@ def on_the_plan(folder, rank, size):
     }.items():
         yield name, what_is_said(lambda given=given: audit.check_rows_alike(given, row_ids_of(rows), "training"))
     held_out = split(small.rows(10, seed=1), rank, size)
+    shuffled = small.rows(10, seed=1).remove_columns("row_id").shuffle(seed=rank)
+    yield "predicted rows shuffled", what_is_said(lambda: trainer_of(Trainer, folder, plan, plan).predict(shuffled))
     yield "held-out split", what_is_said(lambda: trainer_of(Trainer, folder, plan, plan).evaluate(held_out))
 
 
@@ -153,5 +160,52 @@ def on_rows(folder, rank, size):
         )
 
 
+def without_ids(folder, rank, size):
+    """Rows of a loop of one's own; ``rank`` is 0 everywhere in a world of one."""
+    rows = small.rows(101).remove_columns("row_id")
+    draw = np.random.default_rng(0)
+    bodies = [draw.bytes(20_000) for _ in range(40)]
+    images = Dataset.from_dict(
+        {
+            "pixels": draw.integers(0, 255, (101, 12, 12, 3)).tolist(),
+            "image": [{"bytes": bodies[row % 40] + b"end", "path": None} for row in range(101)],
+        }
+    )
+    texts = Dataset.from_dict({"text": ["the same words at first " * 400 + f"{row:03}" for row in range(101)]})
+    rare = Dataset.from_dict({"is_rare": (draw.random(5_000) < 0.1).tolist(), "none": [None] * 5_000})
+    rows.save_to_disk(str(folder / f"copy-{size}-{rank}"))
+    noise = np.random.default_rng(rank)
+    yield "whole", rows
+    yield "of a copy of the file", load_from_disk(str(folder / f"copy-{size}-{rank}"))
+    yield "in a format of its own", rows.with_format(("torch", "numpy", None)[rank % 3])
+    for name, of in {"rows": rows, "images": images, "texts": texts, "rare classes": rare}.items():
+        yield f"{name}, shuffled", of.shuffle(seed=rank)
+    yield "images, changed at random", images.map(lambda row: {"pixels": noise.random((12, 12, 3))})
+    yield "fewer", rows.select(range(101 - rank))
+    yield "of another type", rows.cast_column("label", Value("int64" if rank else "int32"))
+    yield "with another column", rows.rename_column("label", f"label-{rank}")
+    yield "with ids on one rank", rows if rank else small.rows(101)
+
+
+def cost_of_large_rows(size):
+    """Bytes that were held at once where a plan of 40 MB of rows was made and split."""
+    rows = Dataset.from_dict({"image": [np.random.default_rng(row).bytes(10**6) for row in range(40)]})
+    arrow = pa.total_allocated_bytes()
+    tracemalloc.start()
+    audit.check_rows_alike(rows, None, "training")
+    split(the_plan(size, rows), 0, size)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak + pa.total_allocated_bytes() - arrow
+
+
 def run(world_size, rank, folder):
-    return {"plan": dict(on_the_plan(folder, rank, world_size)), "stock": dict(on_rows(folder, rank, world_size))}
+    def said_of(rows):
+        return what_is_said(lambda: audit.check_rows_alike(rows, None, "training"))
+
+    return {
+        "plan": dict(on_the_plan(folder, rank, world_size)),
+        "stock": dict(on_rows(folder, rank, world_size)),
+        "without ids": {name: said_of(rows) for name, rows in without_ids(folder, rank, world_size)},
+        "bytes": cost_of_large_rows(world_size),
+    }

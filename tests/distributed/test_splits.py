@@ -40,6 +40,7 @@ NAMED = {
     "a step left out": "Epoch 1 did not use every training row once: of 40 rows 28 once, 12 never .row ids",
     "rows split": "different training rows: a block for each rank .split_dataset_by_node",
     "rows shuffled": "different training rows: in a different order on every rank",
+    "predicted rows shuffled": "different given rows .*order, on rank 1",
     "held-out split": "different held-out rows: a block for each rank",
 }
 NAMED_ROWS = {
@@ -51,6 +52,18 @@ NAMED_ROWS = {
     "iterable, split": "an iterable data set was split by split_dataset_by_node",
     "without use_cpu": "transformers.Trainer sees 1 of",
     "drop last": "dataloader_drop_last=True leaves out",
+}
+RIGHT_WITHOUT_IDS = ["whole", "of a copy of the file", "in a format of its own"]
+NAMED_WITHOUT_IDS = {
+    "rows, shuffled": "on rank 1",
+    "images, shuffled": "on rank 1",
+    "texts, shuffled": "on rank 1",
+    "rare classes, shuffled": "on rank 1",
+    "images, changed at random": "on rank 1",
+    "fewer": "101 on rank 0, 100 on rank 1",
+    "of another type": "label",
+    "with another column": "label-0, label-1",
+    "with ids on one rank": "row_id",
 }
 # With a GPU, transformers finds the ranks without being told.
 NEEDS_NO_GPU = {"without use_cpu"} if torch.cuda.is_available() else set()
@@ -95,5 +108,27 @@ def test_rows_split_before_transformers_trainer_are_named(said, size, case):
 
 
 @pytest.mark.parametrize("size", WORLD_SIZES)
-def test_all_ranks_say_the_same(said, size):
-    assert all(said[size, rank] == said[size, 0] for rank in range(size))
+def test_rows_without_ids_that_are_the_same_on_all_ranks_are_never_accused(said, size):
+    found = said[size, 0]["without ids"]
+    assert {*RIGHT_WITHOUT_IDS, *NAMED_WITHOUT_IDS} == set(found)
+    right = found if size == 1 else RIGHT_WITHOUT_IDS
+    assert [found[case] for case in right] == [None] * len(right)
+
+
+@pytest.mark.parametrize("case", NAMED_WITHOUT_IDS)
+@pytest.mark.parametrize("size", SEVERAL)
+def test_rows_without_ids_that_differ_between_ranks_are_named_before_the_plan(said, size, case):
+    cause, message = said[size, 0]["without ids"][case]
+    assert cause == "code"
+    assert NAMED_WITHOUT_IDS[case] in message, message
+
+
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_a_plan_costs_nothing_that_grows_with_what_its_rows_hold(said, size):
+    assert max(said[size, rank]["bytes"] for rank in range(size)) < 4_000_000
+
+
+@pytest.mark.parametrize("size", WORLD_SIZES)
+@pytest.mark.parametrize("rows", ["plan", "stock", "without ids"])
+def test_all_ranks_say_the_same(said, size, rows):
+    assert all(said[size, rank][rows] == said[size, 0][rows] for rank in range(size))

@@ -172,6 +172,23 @@ def test_predictions_and_compute_metrics_have_three_numbers_for_each_row_in_thei
         assert right == ((expected.logits[:, :-1].argmax(-1) == labels[:, 1:]) & counts).sum()
 
 
+def test_smoothed_labels_leave_the_metrics_of_the_task_as_they_are(folder, monkeypatch):
+    tuner, model, tokenizer = loaded(folder)
+    monkeypatch.setattr(Trainer, "task", tuner)
+    rows = tuner.encode(tuner.rows().train, tokenizer).select(range(7))
+    plain, smoothed = (
+        Trainer(
+            model=model,
+            args=small.arguments_of(folder.parent / "out", label_smoothing_factor=factor),
+            eval_dataset=rows,
+            processing_class=tokenizer,
+        ).evaluate()
+        for factor in (0.0, 0.3)
+    )
+    assert {"eval_loss", "eval_perplexity", "eval_token_accuracy"} <= set(plain)
+    assert smoothed == plain
+
+
 LONG = "worker " * 80
 
 

@@ -147,24 +147,6 @@ def test_metrics_may_use_what_a_training_has_before_its_first_step(a_record):
             assert seen[-1] == [4, 0, 0, trainer.lr_scheduler]
 
 
-@pytest.mark.parametrize("trains", [True, False])
-def test_a_model_is_measured_where_its_training_moves_it(a_record, monkeypatch, trains):
-    """transformers leaves it where it is, with full evaluation in bfloat16, until it trains or evaluates."""
-    events, move = [], Trainer._move_model_to_device
-
-    def moved(self, model, device):
-        events.append("moved")
-        move(self, model, device)
-
-    monkeypatch.setattr(Trainer, "_move_model_to_device", moved)
-    with Session(a_record(address="").parameters()) as session:
-        trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3}, bf16_full_eval=True)
-        trainer.compute_metrics = lambda prediction: events.append("measured") or {}
-        trainer.train() if trains else trainer.evaluate()
-    assert events[0] == "moved"
-    assert "measured" in events
-
-
 @pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
 def test_that_metrics_are_not_tried_before_the_first_step_is_told(a_record, kind, capsys):
     parameters = a_record(address="", epochs=1).parameters()

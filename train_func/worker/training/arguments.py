@@ -1,5 +1,6 @@
 """Arguments: what the session gives to TrainingArguments, and what no TrainingArguments may say otherwise."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -141,6 +142,10 @@ def argument_faults(args: transformers.TrainingArguments, facts: PlanFacts) -> l
         "gradient_accumulation_steps": facts.accumulation,
     }
     faults = value_faults(args, wanted)
+    decided = {"seed": facts.seed, "per_device_train_batch_size": facts.micro_batch_size}
+    defaults = {field.name: field.default for field in dataclasses.fields(args)}
+    # A default was not chosen by anybody.
+    faults += value_faults(args, {name: of for name, of in decided.items() if getattr(args, name) != defaults[name]})
     if not args.world_size == world.size() == facts.world_size:
         faults.append(
             f"transformers sees {args.world_size} ranks, the launcher started {world.size()}, and the plan was made "

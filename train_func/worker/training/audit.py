@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.events import RowsAudited
-from train_func.worker.training import world
+from train_func.worker.training import row_samples, world
 from train_func.worker.training.plan import (
     CALL,
     GIVEN,
@@ -216,15 +216,18 @@ def served_by(loader: DataLoader[Any]) -> RowIds:
 def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
     """Collective: every rank was given the same rows in the same order; returns their ids.
 
+    Ids are compared one by one. Rows without ids are compared by their number, their columns and a sample of fixed
+    size, which finds an order drawn on each rank, and not a single row that differs.
+
     ``whole``: the ids of all rows there are, when known. Fewer, the same on all ranks, are allowed; a note says so.
 
     Raises:
         InvalidInput: (cause "code", on every rank) when ranks were given different rows.
     """
     ids = world.on_all_ranks(lambda: _ids(rows, what))
-    if ROW_ID not in rows.column_names:
-        check_contents_alike(rows, what)
-    if len(set(world.gather(hashlib.sha256(repr(ids.tolist()).encode()).hexdigest()))) > 1:
+    if world.size() > 1 and not all(world.gather(ROW_ID in rows.column_names)):
+        _check_samples_alike(rows, what)
+    elif len(set(world.gather(_digest(ids)))) > 1:
         parts = world.gather(ids)
         if whole is None:  # all ids, each once, in the order of the ranks
             whole = np.asarray(list(dict.fromkeys(np.concatenate(parts).tolist())))
@@ -241,32 +244,25 @@ def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
     return ids
 
 
-def check_contents_alike(rows: Dataset, what: str) -> None:
-    """Collective, for rows without ids: every rank was given the same contents in the same order.
-
-    Raises:
-        InvalidInput: (cause "code", on every rank) when it is not so.
-    """
-    if len(set(world.gather(world.on_all_ranks(lambda: _digest(rows))))) > 1:
-        sizes = ", ".join(f"{number} on rank {rank}" for rank, number in enumerate(world.gather(len(rows))))
+def _check_samples_alike(rows: Dataset, what: str) -> None:
+    samples = world.gather(world.on_all_ranks(lambda: row_samples.sample_of(rows)))
+    if difference := row_samples.difference(samples):
         raise InvalidInput(
-            f"The ranks were given different {what} rows ({sizes}): leave these rows whole, and in one order, on every "
-            "rank; they are dealt over the ranks where they are used",
+            f"The ranks were given different {what} rows ({difference}): leave these rows whole, and in one order, on "
+            "every rank; they are dealt over the ranks where they are used",
             cause="code",
         )
 
 
-def _digest(rows: Dataset) -> str:
-    digest = hashlib.sha256()
-    for table in rows.with_format("arrow").iter(batch_size=1_000):
-        digest.update(repr(table.to_pydict()).encode())
-    return digest.hexdigest()
+def _digest(ids: RowIds) -> str:
+    data = ids.tobytes() if ids.dtype.kind in "iu" else repr(ids.tolist()).encode()
+    return hashlib.sha256(data).hexdigest()
 
 
 def _ids(rows: Dataset, what: str) -> RowIds:
     if isinstance(rows, Dataset) and len(rows):
         ids = row_ids_of(rows)
-        if len(np.unique(ids)) == len(ids):
+        if ROW_ID not in rows.column_names or len(np.unique(ids)) == len(ids):
             return ids
         fault = f"have the same {ROW_ID} more than once, by which their use is counted: leave that column out"
     elif isinstance(rows, Dataset):

@@ -25,17 +25,6 @@ def saving_faults(args: transformers.TrainingArguments) -> list[str]:
     return [fault]
 
 
-def loading_faults(args: transformers.TrainingArguments) -> list[str]:
-    """Why the best cannot be loaded at the end on every rank."""
-    faults = saving_faults(args)
-    if args.load_best_model_at_end and (args.deepspeed or args.fsdp):
-        faults.append(
-            "TrainingArguments(load_best_model_at_end=True): not with fsdp or deepspeed, which leave a part of the "
-            "weights on every rank; leave one of them out"
-        )
-    return faults
-
-
 def checkpoint_of(trainer: transformers.Trainer) -> str:
     """The name under which transformers' state keeps that this step has the best weights that were saved."""
     return str(Path(str(trainer.args.output_dir)) / f"checkpoint-{trainer.state.global_step}")

@@ -3,7 +3,8 @@
 Batches do not depend on the number of ranks, so neither does the metric.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,8 @@ class _Predictions:
     logits: Any
     """None unless they were to be kept."""
     labels: Any
+    inputs: Any
+    losses: Any
     measured: Mapping[str, float]
     """By the metric of the task."""
     loss: float | None
@@ -66,7 +69,7 @@ class _Predictions:
 
 @dataclass(frozen=True)
 class _Part:
-    """What one batch gave. ``logits``, ``labels``: first dimension rows."""
+    """What one batch gave. ``logits``, ``labels``, ``inputs``, ``losses``: first dimension rows."""
 
     positions: Ints
     row_ids: tuple[Any, ...]
@@ -77,6 +80,8 @@ class _Part:
     """What it adds to the sums of the metric; None where it has none."""
     logits: Any
     labels: Any
+    inputs: Any
+    losses: Any
 
 
 @progress_mark.within(Phase.OUTSIDE)
@@ -124,9 +129,6 @@ def predict(
     Raises:
         InvalidInput: (cause "code", on every rank) when ranks have different rows.
     """
-    if isinstance(rows, Dataset) and ROW_ID not in rows.column_names:
-        audit.check_contents_alike(rows, "given")
-        rows = rows.add_column(ROW_ID, np.arange(len(rows)))
     ids = audit.check_rows_alike(rows, None, "given")
     weights.agree(trainer)
     made = _predict_all(trainer, rows, ids, ignore_keys, "predicted", keep=True)
@@ -160,15 +162,13 @@ def _predict_all(
         raise InvalidInput(f"The {what.replace('_', '-')} rows are none: give at least one", cause="code")
     batches = batches_of(lengths_of(rows), trainer.args.per_device_eval_batch_size)
     collator = trainer.collator("evaluation")
-    if trainer.args.bf16_full_eval or trainer.args.fp16_full_eval:  # transformers has left it where it was made
-        trainer._move_model_to_device(trainer.model, trainer.args.device)
     trainer.model.eval()
     mine = list(enumerate(batches))[world.rank() :: world.size()]
 
     def predicted() -> list[_Part]:
         found: list[_Part] = []
         errors: list[Exception] = []
-        with progress_mark.within(Phase.EVALUATION):
+        with progress_mark.within(Phase.EVALUATION), _unsmoothed(trainer):
             for number, batch in enumerate(mine, 1):
                 try:
                     found += [] if errors else [_predict(trainer, rows, *batch, collator, ignore_keys, keep)]
@@ -192,10 +192,22 @@ def _predict_all(
     return _Predictions(
         _in_order([part.logits for part in parts], positions),
         _in_order([part.labels for part in parts], positions),
+        _in_order([part.inputs for part in parts], positions),
+        _in_order([part.losses for part in parts], positions),
         _measured(trainer.metric, parts),
         _loss(parts),
         coverage,
     )
+
+
+@contextmanager
+def _unsmoothed(trainer: transformers.Trainer) -> Iterator[None]:
+    """Within, the loss is that of the labels as they are: losses of runs that smooth them by other factors compare."""
+    smoother, trainer.label_smoother = trainer.label_smoother, None
+    try:
+        yield
+    finally:
+        trainer.label_smoother = smoother
 
 
 def batches_of(lengths: Ints, batch_size: int) -> list[Ints]:
@@ -220,6 +232,7 @@ def _predict(
     inputs = collator(features)
     trainer.rows_evaluated = len(positions)
     weight = trainer.items.count(inputs, len(positions))
+    shown = _of_inputs(trainer, inputs) if keep else None
     with trainer.accelerator.autocast():
         loss, logits, labels = trainer.prediction_step(
             trainer.model, inputs, trainer.args.prediction_loss_only, ignore_keys
@@ -231,7 +244,22 @@ def _predict(
     progress_mark.batch_evaluated()
     if not keep:
         logits = labels = None
-    return _Part(positions, row_ids, mean, weight, sums, _numpy_or_none(logits), _numpy_or_none(labels))
+    losses = np.full(len(positions), mean) if keep and mean is not None else None
+    return _Part(positions, row_ids, mean, weight, sums, _numpy_or_none(logits), _numpy_or_none(labels), shown, losses)
+
+
+def _of_inputs(trainer: transformers.Trainer, inputs: Mapping[str, Any]) -> Any:
+    """What of a batch ``include_for_metrics`` asks for, before a loss may take it out."""
+    if "inputs" not in trainer.args.include_for_metrics:
+        return None
+    name = getattr(trainer.model, "main_input_name", "input_ids")
+    if name not in inputs:
+        raise InvalidInput(
+            f"TrainingArguments(include_for_metrics=['inputs']): the main input of {type(trainer.model).__name__} is "
+            f"{name!r}, and the collator makes {', '.join(inputs)}",
+            cause="code",
+        )
+    return _numpy_or_none(inputs[name])
 
 
 def _numpy_or_none(values: Any) -> Any:
@@ -266,7 +294,8 @@ def _metrics(trainer: transformers.Trainer, made: _Predictions) -> dict[str, Any
     seed_for("evaluate", trainer.args.seed, trainer.weights_step, -1)
     metrics: dict[str, Any] = {}
     if trainer.compute_metrics is not None and not trainer.args.prediction_loss_only:
-        prediction = EvalPrediction(predictions=made.logits, label_ids=made.labels)
+        losses = made.losses if "loss" in trainer.args.include_for_metrics else None
+        prediction = EvalPrediction(made.logits, made.labels, made.inputs, losses)
         computed = to_python(trainer.compute_metrics(prediction))
         if not isinstance(computed, dict):
             raise InvalidInput(

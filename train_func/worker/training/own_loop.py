@@ -115,7 +115,7 @@ def steps(
     part = part if collate else world.on_all_ranks(lambda: as_tensors(part))
     expected = row_ids_of(rows_of(part, STEPS))
     audit.check_plan_part(part, facts, STEPS)
-    loader = PlanLoader(part, facts, _Wrapping(collate or _stacked), num_workers=0, pin_memory=False)
+    loader = PlanLoader(part, facts, _Wrapping(collate or _stacked))
     done, used = state.begin(facts) if state else (0, [])
     begun = done
     models = state.models if state else []

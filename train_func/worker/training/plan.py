@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetInfo
 from datasets.table import InMemoryTable
+from datasets.utils._dill import pklregister
 
 from train_func.errors import InvalidInput
 from train_func.worker.training.epoch_batches import EMPTY, EpochBatches, assign_to_ranks, cut_epochs
@@ -44,6 +45,7 @@ class PlanFacts:
     world_size: int
     seed: int
     batch_size: int
+    micro_batch_size: int
     rows_sha256: str
     """Of the row ids, in the order of the rows, and of the rows' lengths."""
 
@@ -118,9 +120,12 @@ def build_plan(
         world_size=world_size,
         seed=seed,
         batch_size=batch_size,
+        micro_batch_size=micro_batch_size,
         rows_sha256=_sha256_of(transform.row_ids, lengths),
     )
-    plan = Dataset(InMemoryTable(table), info=DatasetInfo(description=json.dumps({"plan": asdict(facts)})))
+    description = json.dumps({"plan": asdict(facts)})
+    fingerprint = hashlib.sha256(f"{rows._fingerprint} {description}".encode()).hexdigest()
+    plan = Dataset(InMemoryTable(table), info=DatasetInfo(description=description), fingerprint=fingerprint)
     return plan.with_transform(transform)
 
 
@@ -164,6 +169,12 @@ class _WithRows:
         features = features_of(self.rows, positions)
         ids = self.row_ids[positions].tolist()
         return [{**row, ROW_ID: row_id} for row_id, row in zip(ids, features, strict=True)]
+
+
+@pklregister(_WithRows)  # type: ignore[untyped-decorator]
+def _name_rows(pickler: Any, transform: _WithRows) -> None:
+    """Of the pickler by which datasets names a transform: without it, each split of a plan pickles all its rows."""
+    pickler.save_reduce(_WithRows, (transform.rows._fingerprint, transform.filler), obj=transform)
 
 
 def features_of(rows: Dataset, positions: list[int]) -> list[dict[str, Any]]:

@@ -34,17 +34,15 @@ class Place:
 class PlanLoader(DataLoader[Any]):
     """Serves the micro-batches of one epoch; transformers says which by ``set_epoch``."""
 
-    def __init__(
-        self, part: Dataset, facts: PlanFacts, collator: Collator, *, num_workers: int, pin_memory: bool
-    ) -> None:
+    def __init__(self, part: Dataset, facts: PlanFacts, collator: Collator, **others: Any) -> None:
+        """``others``: what torch's loader takes for its processes and their memory."""
         self._entries = _EntriesOfEpoch(facts.steps_per_epoch * facts.accumulation)
         super().__init__(
             part,
             batch_sampler=BatchSampler(self._entries, batch_size=1, drop_last=False),
             collate_fn=_Collate(collator, facts.seed),
-            num_workers=num_workers,
-            pin_memory=pin_memory,
             generator=torch.Generator(),  # its own, so that it draws nothing from the process's
+            **others,
         )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class

@@ -28,7 +28,7 @@ from train_func.worker.pod import progress_mark
 from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.tasks.accuracy import Accuracy
 from train_func.worker.tasks.protocol import Metric, WorkerTask
-from train_func.worker.training import audit, best, evaluation, weights, world
+from train_func.worker.training import audit, best, evaluation, trainer_interface, weights, world
 from train_func.worker.training.arguments import argument_faults, fitted, logging_steps_of
 from train_func.worker.training.batch_statistics import BatchStatistics, check_layers
 from train_func.worker.training.control_flags import Actions
@@ -51,6 +51,11 @@ class Trainer(ResumingTrainer):
     """Of the session that is open in this process: the function makes its Trainer without naming it."""
 
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
+        """Raises InvalidInput naming what transformers' Trainer would use of this class and its arguments, and this one
+        would not."""
+        faults = trainer_interface.faults_of(self, Trainer) + trainer_interface.parameter_faults(others)
+        if faults := faults + (trainer_interface.unused_argument_faults(args) if args else []):
+            raise InvalidInput(faults, cause="code")
         super().__init__(model, fitted(args), **others)
         self._of_task: tuple[Any, Any] = (None, None)
         if others.get("data_collator") is None:
@@ -78,6 +83,8 @@ class Trainer(ResumingTrainer):
     ) -> Any:
         """Raises InvalidInput before the first step when the plan, the loader or the arguments do not fit together,
         at a step whose loss is not finite, and after an epoch that did not use every row once."""
+        if trial is not None:
+            self.hyperparameter_search()
         self._facts = world.on_all_ranks(self._checked_facts)
         audit.check_plan_part(self.train_dataset, self._facts)
         audit.check_loader(self.get_train_dataloader(), self._facts.steps_per_epoch * self._facts.accumulation)
@@ -92,11 +99,22 @@ class Trainer(ResumingTrainer):
         with self._statistics.watched():
             return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
+    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises InvalidInput: the second training of a search would go on from the checkpoint of the first."""
+        raise InvalidInput(f"trainer.hyperparameter_search: {trainer_interface.SEARCH}", cause="code")
+
+    def end(self) -> None:
+        """Raises InvalidInput: without the process group no rank knows the others, and each would publish."""
+        raise InvalidInput(f"trainer.end: {trainer_interface.END}", cause="code")
+
     def _checked_facts(self) -> PlanFacts:
         facts = facts_of(self.train_dataset)
         rows_of(self.train_dataset)
         check_layers(self.model)
-        if faults := argument_faults(self.args, facts) + best.loading_faults(self.args):
+        faults = argument_faults(self.args, facts) + best.saving_faults(self.args)
+        faults += trainer_interface.unused_argument_faults(self.args)
+        faults += trainer_interface.smoothing_faults(self.args, self.model)
+        if faults := faults + trainer_interface.faults_of(self, Trainer):
             raise InvalidInput(faults, cause="code")
         return facts
 
@@ -108,6 +126,9 @@ class Trainer(ResumingTrainer):
             self.collator("training"),
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            multiprocessing_context=self.args.dataloader_multiprocessing_context,
         )
 
     def collator(self, description: str) -> Collator:

@@ -1,0 +1,33 @@
+"""What transformers' Trainer offers is decided for ours: a new version's method or argument fails here until it is."""
+
+import dataclasses
+import inspect
+
+import transformers
+
+from train_func.worker.training import trainer_interface as interface
+
+
+def test_every_method_of_transformers_trainer_is_obeyed_refused_or_harmless():
+    kind = transformers.Trainer
+    methods = {
+        name
+        for name in vars(kind)
+        if inspect.isroutine(getattr(kind, name)) or isinstance(getattr(kind, name), property)
+    }
+    methods = {name for name in methods if name == "__init__" or not name.startswith("__")}
+    tables = [interface.OBEYED_METHODS, interface.HARMLESS_METHODS, set(interface.REFUSED_METHODS)]
+    assert methods | interface.FORMER_METHODS == set.union(*map(set, tables))
+    assert sum(map(len, tables)) == len(methods | interface.FORMER_METHODS)
+
+
+def test_every_parameter_of_transformers_trainer_is_obeyed_or_refused():
+    parameters = set(inspect.signature(transformers.Trainer.__init__).parameters) - {"self"}
+    assert parameters == interface.OBEYED_PARAMETERS | set(interface.REFUSED_PARAMETERS)
+    assert not interface.OBEYED_PARAMETERS & set(interface.REFUSED_PARAMETERS)
+
+
+def test_every_training_argument_is_obeyed_refused_harmless_or_decided_by_the_run():
+    arguments = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
+    assert [name for name in sorted(arguments) if interface.decision_of(name) is None] == []
+    assert set(interface.REFUSED_ARGUMENTS) <= arguments
