@@ -336,11 +336,10 @@ CORRECT = {
         def train_func(p): return TABLE["n"], TABLE["f"]("ab")
     """,
     "attribute of a module": """
-        import os, sys
-        ENVIRONMENT = os.environ
-        out = sys.stdout
+        import os, math
         join = os.path.join
-        def train_func(p): return "PATH" in ENVIRONMENT, join("a", "b"), out is not None
+        CIRCLE = math.tau
+        def train_func(p): return join("a", "b"), CIRCLE
     """,
     "submodules": """
         import xml
@@ -375,27 +374,6 @@ CORRECT = {
         TABLE = {"size": SIZE}
         SIZE = 2
         def train_func(p): return first(), TABLE, SIZE
-    """,
-    "function around an earlier one of its name": """
-        import functools
-        def helper(n): return n + 1
-        plain = helper
-        @functools.wraps(helper)
-        def helper(n): return [plain(n)]
-        class Base: x = 1
-        class Base(Base): y = 2
-        def train_func(p): return helper(1), Base.x + Base.y
-    """,
-    "decorated by an assignment": """
-        import functools
-        def twice(f):
-            @functools.wraps(f)
-            def wrapper(*args): return [f(*args)] * 2
-            return wrapper
-        def helper(n): return n
-        helper = twice(helper)
-        def train_func(p): return helper(1)
-        train_func = twice(train_func)
     """,
     "value that a block may leave in place": """
         import os

@@ -77,84 +77,44 @@ REFUSED = {
     "open file": (
         "f = open(__file__)\ndef train_func(p): return f.read()\n",
         1,
-        "'f' is a live object",
+        "'f' is a _io.TextIOWrapper",
     ),
     "open file in a container": (
         "f = {'a': [open(__file__)]}\ndef train_func(p): return f\n",
         1,
-        "'f' is a dict that holds a live object",
-    ),
-    "content of a file": ("T = open(__file__).read()\ndef train_func(p): return T\n", 1, "reads from this machine"),
-    "file in a block": (
-        "with open(__file__) as f:\n    T = f.read()\ndef train_func(p): return T\n",
-        1,
-        "'T' is bound by a `with` statement",
+        "'f' is a dict that holds a _io.TextIOWrapper",
     ),
     "lock": (
         "import threading\nL = threading.Lock()\ndef train_func(p): return L\n",
         2,
-        "'L' is a live object",
+        "'L' is a _thread.lock",
     ),
     "thread": (
         "import threading\nT = threading.Thread()\ndef train_func(p): return T\n",
         2,
-        "'T' is a live object (threading.Thread)",
+        "'T' is a threading.Thread",
     ),
-    "socket": ("import socket\nS = socket.socket()\ndef train_func(p): return S\n", 2, "a live object (socket.socket)"),
+    "socket": ("import socket\nS = socket.socket()\ndef train_func(p): return S\n", 2, "'S' is a socket.socket"),
     "generator value": (
         "G = (x for x in range(3))\ndef train_func(p): return G\n",
         1,
-        "'G' is a live object (generator)",
+        "'G' is a generator",
     ),
-    "iterator": ("I = map(str, [1])\ndef train_func(p): return I\n", 1, "'I' is a live object (map)"),
+    "iterator": ("I = map(str, [1])\ndef train_func(p): return I\n", 1, "'I' is a map"),
     "database": (
         "import sqlite3\nD = sqlite3.connect(':memory:')\ndef train_func(p): return D\n",
         2,
-        "a live object (sqlite3.Connection)",
+        "'D' is a sqlite3.Connection",
     ),
     "live inside an own object": (
         "class Box:\n    def __init__(self): self.f = open(__file__)\nB = Box()\ndef train_func(p): return B\n",
         3,
-        "'B' is a Box that holds a live object",
+        "Box; a name travels",
     ),
-    "method of a live object": ("r = open(__file__).read\ndef train_func(p): return r()\n", 1, "holds a live object"),
-    "random constant": (
-        "import random\nN = random.random()\ndef train_func(p): return N\n",
-        2,
-        "another value each time",
-    ),
-    "random constant, renamed": (
-        "from uuid import uuid4 as new\nN = str(new())\ndef train_func(p): return N\n",
-        2,
-        "new(...) gives another value each time",
-    ),
-    "time": ("import time as t\nN = t.time()\ndef train_func(p): return N\n", 2, "another value each time"),
-    "bound by a loop": ("for n in range(3): pass\ndef train_func(p): return n\n", 1, "'n' is bound by a `for`"),
-    "changed container": (
-        "C = {'a': 1}\nC['a'] = 2\ndef train_func(p): return C\n",
+    "method of a live object": (
+        "r = open(__file__).read\ndef train_func(p): return r()\n",
         1,
-        "'C' is no longer what this statement gives; it was changed in",
-    ),
-    "changed object": (
-        "from types import SimpleNamespace\nC = SimpleNamespace(a=1)\nC.a = 2\ndef train_func(p): return C\n",
-        2,
-        "line 3: `C.a = 2`",
-    ),
-    "changed without a statement": (
-        "C = [1]\n[C.append(n) for n in (2, 3)]\ndef train_func(p): return C\n",
-        1,
-        "no longer what this statement gives; only the",
-    ),
-    "patched class": (
-        "class A: x = 1\nA.x = 2\ndef train_func(p): return A.x\n",
-        1,
-        "changed in",
-    ),
-    "made by exec": ("exec('helper = 3')\ndef train_func(p): return helper\n", 2, "binds 'helper'"),
-    "under the main guard": (
-        "if __name__ != '__main__':\n    N = 1\ndef train_func(p): return N\n",
-        1,
-        "a block under `if __name__",
+        "'r' is 'TextIOWrapper.read'",
     ),
     "key in a literal": (f"def train_func(p):\n    return '{KEY}'\n", 2, "an OpenAI or Anthropic key"),
     "key in a comment": (f"def train_func(p):\n    return 1  # {KEY}\n", 2, "an OpenAI or Anthropic key"),
@@ -181,7 +141,7 @@ REFUSED = {
     "made beside the notebook": (
         "from train_func.client.source import pack\ndef f(p): pass\nS = pack(f)\ndef train_func(p): return S\n",
         3,
-        "pack(...) works only beside the notebook",
+        "Source",
     ),
     "nothing published": (
         "def train_func(p):\n    from train_func.worker import Session, Trainer\n    Session(p); Trainer().train()\n",
@@ -217,7 +177,7 @@ def test_prose_and_code_that_speak_of_credentials_travel(tmp_path):
 def test_all_faults_are_reported_at_once(tmp_path):
     text = f"""
         LOG = open(__file__)
-        TOKENS = []
+        TOKENS = [iter([])]
         TOKENS.append(1)
         def helper():
             import a_missing_module
@@ -269,28 +229,6 @@ def test_a_text_that_is_too_large_is_refused(tmp_path):
     assert unnamed(fault, f"{module.__name__}.py", "line 2", "`DATA = (`", "50,000,000 bytes") == []
 
 
-def test_models_frames_and_clients_are_live(tmp_path):
-    text = """
-        import boto3, pandas, torch
-        MODEL = torch.nn.Linear(1, 1)
-        FRAME = pandas.DataFrame({"a": [1]})
-        CLIENT = boto3.client("s3", region_name="x")
-        class Own(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.w = torch.nn.Parameter(torch.zeros(1))
-        OWN = Own()
-        WEIGHTS = torch.tensor([0.5, 0.5])
-        KIND = torch.float32
-        def train_func(p): return MODEL, FRAME, CLIENT, OWN, WEIGHTS, KIND
-    """
-    with imported(tmp_path, inspect.cleandoc(text)) as module, pytest.raises(SourceRefused) as refused:
-        pack(module.train_func)
-    assert [fault.partition(" is ")[0].rpartition(": ")[2] for fault in refused.value.faults] == [
-        *("'CLIENT'", "'FRAME'", "'MODEL'", "'OWN'")
-    ]
-
-
 def test_a_credential_is_shown_by_no_other_fault(tmp_path):
     text = f"""
         from types import SimpleNamespace
@@ -303,6 +241,6 @@ def test_a_credential_is_shown_by_no_other_fault(tmp_path):
     """
     with imported(tmp_path, inspect.cleandoc(text)) as module, pytest.raises(SourceRefused) as refused:
         pack(module.train_func)
-    assert len(refused.value.faults) == 6
+    assert len(refused.value.faults) == 4
     for value in (KEY, KEY[:12], KEY[-12:], "hunter2", "correcthorse"):
         assert value not in str(refused.value)

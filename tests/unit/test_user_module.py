@@ -87,7 +87,10 @@ def test_tracebacks_and_inspect_show_the_text(source, tmp_path, by_store):
 
 
 def test_an_error_of_the_text_itself_is_the_code_s(tmp_path):
-    text = "import os\nA = {'a': 1}[os.environ.get('KEY_OF_A_WORKER', 'a')]\ndef train_func(p): return A\n"
+    text = (
+        "import os\ndef chosen(f): return {'a': f}[os.environ.get('KEY_OF_A_WORKER', 'a')]\n"
+        "@chosen\ndef train_func(p): return 1\n"
+    )
     source = packed(tmp_path, text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KEY_OF_A_WORKER", "b")

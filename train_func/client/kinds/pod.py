@@ -200,6 +200,7 @@ def _environment(record: RunRecord, placement: Placement, container: str, number
         "TRAIN_FUNC_TERMINATION_FILE": TERMINATION_FILE,
         "TRAIN_FUNC_STORE": record.store,
         "TRAIN_FUNC_GRACE_SECONDS": str(placement.grace_seconds),
+        "PYTHONHASHSEED": "0",  # so that a set has the same order in all workers, and in every attempt
         "HOME": WORK_DIR,
         "USER": "train-func",  # the user's number has no name in most images, and torch asks for one
         "TMPDIR": f"{WORK_DIR}/tmp",

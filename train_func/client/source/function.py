@@ -1,10 +1,9 @@
 """The function that was handed over: what kind it must be, and where its own text stands."""
 
-import ast
 import functools
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
@@ -27,6 +26,7 @@ class Root:
     space: Space
     statement: Statement
     name: str
+    value: object
 
 
 def find(function: object, parameters: Mapping[str, Any] | None = None) -> Root:
@@ -74,9 +74,24 @@ def _faults_of_signature(function: object, root: Root | None, parameters: Mappin
     except ValueError:  # it tells no signature
         return
     except TypeError as error:
-        takes = f"{root.name!r} takes {inspect.signature(function)}"
+        takes = f"{root.name!r} takes {_signature(function)}"
         task = f"{takes}, but is called with the dict of parameters ({error})"
         yield f"{root.statement.place()}: {task if parameters is None else f'{error}; {takes}'}; {ALLOWED}"
+
+
+class _Default:
+    """What a message shows of a default, which may be a credential."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _signature(function: Callable[..., object]) -> inspect.Signature:
+    signature = inspect.signature(function)
+    parameters = [
+        one if one.default is one.empty else one.replace(default=_Default()) for one in signature.parameters.values()
+    ]
+    return signature.replace(parameters=parameters)
 
 
 def _plain(function: object) -> Root:
@@ -93,7 +108,16 @@ def _plain(function: object) -> Root:
             f"{statement.place()}: the nested function {inner.__name__!r} uses {captured} of the function around it; "
             f"{ALLOWED}. Define it at the top level and pass such values by Run(parameters={{...}})"
         )
-    return Root(space, statement, inner.__name__)
+    if inner is not function and not isinstance(function, staticmethod) and not _is_decorated(statement):
+        raise SourceRefused(
+            f"{statement.place()}: {inner.__name__!r} was changed by a call below its definition; {ALLOWED}. Write "
+            "that call as a decorator above the `def`"
+        )
+    return Root(space, statement, inner.__name__, function)
+
+
+def _is_decorated(statement: Statement) -> bool:
+    return isinstance(statement.node, Definition) and bool(statement.node.decorator_list)
 
 
 def _wrapped(function: object) -> Root | None:
@@ -103,13 +127,9 @@ def _wrapped(function: object) -> Root | None:
     for live in _namespaces(function):
         for name in [name for name, value in list(live.items()) if value is function and not name.startswith("_")]:
             space = Space.of(live, live.get("__file__"))
-            binding = space.binding(name) if space else None
-            if space is None or binding is None:
-                continue
-            node = binding.statement.node
-            is_decorated = isinstance(node, Definition) and bool(node.decorator_list)
-            if is_decorated or (isinstance(node, ast.Assign) and space.earlier(name, binding.statement)):
-                return Root(space, binding.statement, name)
+            statement = space.binder(name) if space else None
+            if space and statement and _is_decorated(statement):
+                return Root(space, statement, name, function)
     return None
 
 

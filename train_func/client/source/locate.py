@@ -39,13 +39,14 @@ def locate_main(cells: Mapping[str, Any], stacks: str) -> list[tuple[str, int, s
 
 
 def _origin(cells: Mapping[str, Any], path: str | None, line: int) -> tuple[str, int, str] | None:
+    if path is not None:
+        if path not in cells.get("modules", {}):
+            return None
+        line += cells["modules"][path] - 1
     for piece in cells["pieces"]:
-        if path is None:
-            index = line - piece["first"] if piece["first"] <= line <= piece["last"] else -1
-        else:
-            index = line - piece["line"] if piece["origin"] == path else -1
         lines = split_lines(piece["text"])
-        if 0 <= index < len(lines):
+        if piece["first"] <= line <= piece["last"] and lines:
+            index = 0 if "is_value" in piece else min(line - piece["first"], len(lines) - 1)
             return piece["origin"], piece["line"] + index, lines[index].strip()
     return None
 

@@ -7,11 +7,11 @@ import sys
 import sysconfig
 import tokenize
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
 
 from train_func.client.source.statements import Text
-from train_func.packed import Module
 
 NEVER_PACKED = frozenset({"train_func", "__main__", "__future__"})  # train_func is installed in the worker
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -64,12 +64,21 @@ def read_text(path: Path) -> str:
     return data.decode(encoding)
 
 
+@dataclass(frozen=True)
+class LocalModule:
+    """A module whose text lies here; the origin of ``text`` is its path below the folder it is imported from."""
+
+    name: str
+    is_package: bool
+    text: Text
+
+
 class Modules:
     """Collects what all import statements of the packed code ask for."""
 
     def __init__(self, is_there: Callable[[str], bool]) -> None:
         """``is_there``: whether a top-level module that is not here is installed where the code runs."""
-        self.local: dict[str, tuple[Module, Text]] = {}
+        self.local: dict[str, LocalModule] = {}
         self.installed: dict[str, str] = {}  # top-level names that the code cannot do without, and where each stands
         self._is_there = is_there
         self.faults: list[str] = []
@@ -100,6 +109,14 @@ class Modules:
             self._embed_all(spec, rest, is_certain, text, line)
         elif is_certain:
             self._stays(top, text, line)
+
+    def need(self, name: str, place: str) -> bool:
+        """Whether the module is a local one; of another one the code needs the package that it comes from."""
+        if name not in self.local:
+            self._want(name, False, Text("", ""), 1)
+        if name not in self.local:
+            self.installed.setdefault(name.partition(".")[0], place)
+        return name in self.local
 
     def _stays(self, top: str, text: Text, line: int) -> None:
         self.installed.setdefault(top, text.place(line))
@@ -151,8 +168,7 @@ class Modules:
         except (OSError, SyntaxError, ValueError) as error:
             self.faults.append(f"{place}: the local module {name!r} ({path}) cannot be read as Python: {error}")
             return
-        self.local[name] = (Module(name, is_package, path, text.text), text)
-        self.add(text.tree, text, name if is_package else name.rpartition(".")[0], lazy_is_optional=True)
+        self.local[name] = LocalModule(name, is_package, text)
 
 
 def _asked(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, bool]]:

@@ -6,14 +6,14 @@ where two pieces need each other's functions does the order of execution decide.
 
 from collections.abc import Callable
 
-from train_func.client.source.gather import Piece
+from train_func.client.source.piece import Piece
 from train_func.client.source.statements import Text
 
 
-def ordered(pieces: list[Piece], root: Piece) -> list[Piece]:
+def ordered(pieces: list[Piece], root: Piece | None) -> list[Piece]:
     """All pieces; those of one cell keep their lines' order, and cells come before the cells that use them."""
     ranks = _ranks(root, pieces)
-    waiting = sorted(pieces, key=lambda p: (not p.is_import, ranks[p.statement.text], p.statement.first))
+    waiting = sorted(pieces, key=lambda p: (p.is_last, not p.is_import, ranks[p.text], p.line))
     needs = {piece: _closure(piece.now, lambda p: p.now) for piece in pieces}
     wants = {piece: _wants(piece, needs) for piece in pieces}
     done: list[Piece] = []
@@ -22,21 +22,21 @@ def ordered(pieces: list[Piece], root: Piece) -> list[Piece]:
         ready = next((p for p in waiting if not (needs[p] | wants[p]) & after - {p}), None)
         if ready is None:
             tied = [p for p in waiting if not needs[p] & after - {p}] or waiting
-            ready = min(tied, key=lambda p: (p.statement.text.order, p.statement.first))
+            ready = min(tied, key=lambda p: (p.text.order, p.line))
         waiting.remove(ready)
         done.append(ready)
     return done
 
 
-def _ranks(root: Piece, pieces: list[Piece]) -> dict[Text, int]:
+def _ranks(root: Piece | None, pieces: list[Piece]) -> dict[Text, int]:
     """The cells, each after those it leads to; walked without recursion, for chains of any length."""
     ranks: dict[Text, int] = {}
     seen: set[Piece] = set()
-    stack = [(piece, False) for piece in [*reversed(pieces), root]]
+    stack = [(piece, False) for piece in [*reversed(pieces), *([root] if root else [])]]
     while stack:
         piece, is_left = stack.pop()
         if is_left:
-            ranks.setdefault(piece.statement.text, len(ranks))
+            ranks.setdefault(piece.text, len(ranks))
         elif piece not in seen:
             seen.add(piece)
             stack.append((piece, True))

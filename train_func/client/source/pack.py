@@ -1,4 +1,4 @@
-"""Packs a function and all it uses into one module, verbatim, or refuses with every reason at once."""
+"""Packs a function and all it uses into one module, code verbatim and names by value, or refuses with every reason."""
 
 import ast
 import hashlib
@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from train_func.client.source.embedded import faults_of_module
+from train_func.client.source.collect import Collection
+from train_func.client.source.faults import MAX_BYTES, too_large
 from train_func.client.source.function import Root, find
-from train_func.client.source.gather import MAX_BYTES, Gathering, Piece, too_large
 from train_func.client.source.literals import Secret, secrets_in
 from train_func.client.source.order import ordered
+from train_func.client.source.part import Part
+from train_func.client.source.piece import Piece
 from train_func.client.source.saving import saves_state
 from train_func.client.source.statements import Definition, parsed
 from train_func.errors import SourceRefused
-from train_func.packed import NUM_HEADER_LINES, fold, split_lines, unfold
+from train_func.packed import NUM_HEADER_LINES, Module, fold, split_lines, unfold
 
 PACKED = "what train_func.pipeline.arguments(function, run) returns is expected, unchanged"
 _INDENTED = "if True:\n"  # holds an indented function without touching a character of it
@@ -61,7 +63,7 @@ def pack(
     *,
     is_there: Callable[[str], bool] = lambda module: False,
 ) -> Source:
-    """Packs ``function`` with the helpers, constants, classes and imports it uses, from other cells and local modules.
+    """Packs ``function`` with the functions, classes, imports and values it uses, of other cells and local modules.
 
     Args:
         function: to be packed.
@@ -69,57 +71,58 @@ def pack(
         parameters: what it is called with; None: a Run with its task, as one dict.
         is_there: whether a top-level module that is not here is installed where the function runs.
 
-    The text depends only on the text of what is packed: not on cell numbers, nor on when cells were executed.
+    The text depends on the text of functions and classes and on the values of names, as they are now: not on cell
+    numbers, nor on when cells were executed.
 
     Raises:
         SourceRefused: when anything of it cannot travel; every reason, each with its cell and line.
     """
     root = find(function, parameters)
-    gathering = Gathering(root, is_there)
-    modules = gathering.modules
-    for name in also:
-        modules.add(ast.parse(f"import {name}"), root.statement.text)
-    faults = [*gathering.faults, *modules.faults, *_nothing_published(gathering)]
-    for name, (_, text) in sorted(modules.local.items()):
-        faults += faults_of_module(name, text)
-    secrets = _secrets(gathering)
+    collection = Collection(root, is_there, also)
+    faults = [*collection.faults, *collection.modules.faults, *_nothing_published(collection)]
+    secrets = _secrets(collection)
     for secret in secrets:
         faults = [secret.hidden_from(fault) for fault in faults]
     if faults or secrets:
         raise SourceRefused(list(dict.fromkeys([*faults, *(secret.fault for secret in secrets)])))
-    body, pieces = _body(root, gathering)
-    package = root.space.package if _is_relative(gathering.pieces) else ""
-    packed = fold(body, [module for _, (module, _) in sorted(modules.local.items())], package)
+    own, *others = collection.all_parts
+    body, pieces = _body(own, collection.root)
+    bodies = {part.name: _body(part, None) for part in others}
+    local = collection.modules.local
+    modules = [
+        Module(name, local[name].is_package, local[name].text.origin, text) for name, (text, _) in bodies.items()
+    ]
+    package = root.space.package if _is_relative(own) else ""
+    packed = fold(body, modules, package)
     data = packed.encode()
     _check_whole(data, packed, root)
     sha256 = hashlib.sha256(data).hexdigest()
-    pieces += [_entry(first, module.path, 1, module.text) for module, first in unfold(packed).modules]
-    cells = {"function": root.name, "sha256": sha256, "pieces": pieces}
-    imports = dict(sorted(modules.installed.items()))
-    return Source(packed, sha256, root.name, cells, imports, saves_state(_trees(gathering)))
+    entries = [_moved(entry, NUM_HEADER_LINES) for entry in pieces]
+    first_lines = {module.path: first for module, first in unfold(packed).modules}
+    for module in modules:
+        entries += [_moved(entry, first_lines[module.path] - 1) for entry in bodies[module.name][1]]
+    cells = {"function": root.name, "sha256": sha256, "modules": first_lines, "pieces": entries}
+    imports = dict(sorted(collection.modules.installed.items()))
+    return Source(packed, sha256, root.name, cells, imports, saves_state(collection.trees))
 
 
-def _secrets(gathering: Gathering) -> list[Secret]:
-    statements = [piece.statement for piece in gathering.pieces]
+def _secrets(collection: Collection) -> list[Secret]:
+    statements = [piece.statement for part in collection.all_parts for piece in part.pieces if piece.statement]
+    statements = list(dict.fromkeys(statements))
     found = [secret for s in statements for secret in secrets_in(s.node, s.text, s.first, s.last)]
-    for _, (_, text) in sorted(gathering.modules.local.items()):
-        found += secrets_in(text.tree, text, 1, len(text.lines))
-    return found
+    places = {secret.place for secret in found}
+    return [*found, *(secret for secret in collection.secrets if secret.place not in places)]
 
 
-def _nothing_published(gathering: Gathering) -> Iterator[str]:
-    nodes = [node for tree in _trees(gathering) for node in ast.walk(tree)]
-    returns = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(gathering.root.statement.node))
+def _nothing_published(collection: Collection) -> Iterator[str]:
+    nodes = [node for tree in collection.trees for node in ast.walk(tree)]
+    root = collection.root.node or ast.Pass()
+    returns = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(root))
     if _opens_session(nodes) and not returns and not any(_publishes(node) for node in nodes) and _trains(nodes):
         yield (
-            f"{gathering.root.statement.place()}: a Trainer is used in a Session and `.publish(` stands nowhere: the "
+            f"{collection.root.place()}: a Trainer is used in a Session and `.publish(` stands nowhere: the "
             "model would be lost. Call session.publish(trainer) at the end of the `with Session(...)` block"
         )
-
-
-def _trees(gathering: Gathering) -> list[ast.AST]:
-    local = [text.tree for _, text in gathering.modules.local.values()]
-    return [*(piece.statement.node for piece in gathering.pieces), *local]
 
 
 def _opens_session(nodes: list[ast.AST]) -> bool:
@@ -139,28 +142,27 @@ def _publishes(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value == "publish"
 
 
-def _is_relative(pieces: list[Piece]) -> bool:
-    nodes = (node for piece in pieces for node in ast.walk(piece.statement.node))
+def _is_relative(part: Part) -> bool:
+    nodes = (node for piece in part.pieces if piece.node for node in ast.walk(piece.node))
     return any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
 
 
-def _body(root: Root, gathering: Gathering) -> tuple[str, list[dict[str, Any]]]:
-    """The pieces, one after the other, and for each its lines in the packed text."""
-    last = max(piece.statement.text.order for piece in gathering.pieces)
-    futures = [statement for statement in root.space.futures if statement.text.order <= last]
-    statements = [*futures, *(piece.statement for piece in ordered(gathering.pieces, gathering.root))]
+def _body(part: Part, root: Piece | None) -> tuple[str, list[dict[str, Any]]]:
+    """The text of one module, and the map of its lines."""
+    last = max((piece.text.order for piece in part.pieces), default=0)
+    futures = [statement for statement in part.space.futures if statement.text.order <= last]
     text, entries, was_definition = "", [], False
-    for statement in statements:
-        source, is_definition = statement.source, isinstance(statement.node, Definition)
+    pieces = [Piece.of(statement) for statement in futures if part.pieces]
+    for piece in [*pieces, *ordered(part.pieces, root)]:
+        is_definition = isinstance(piece.node, Definition)
         if text and (is_definition or was_definition):
             text += 2 * _line_break(text)
         was_definition = is_definition
-        if statement.is_indented:
+        if piece.is_indented:
             text += _INDENTED
-        first = NUM_HEADER_LINES + len(split_lines(text)) + 1
-        text += source
-        line = statement.text.line + statement.first - 1
-        entries.append(_entry(first, statement.text.origin, line, source))
+        first = len(split_lines(text)) + 1
+        text += piece.source
+        entries.append(_entry(first, piece))
     return text, entries
 
 
@@ -169,9 +171,21 @@ def _line_break(text: str) -> str:
     return next(end for end in ("\r\n", "\r", "\n") if text.endswith(end))
 
 
-def _entry(first: int, origin: str, line: int, text: str) -> dict[str, Any]:
-    """Of the map to cells: a text from line ``first`` of the packed text on, and where it stands in its origin."""
-    return {"first": first, "last": first + len(split_lines(text)) - 1, "origin": origin, "line": line, "text": text}
+def _entry(first: int, piece: Piece) -> dict[str, Any]:
+    """Of the map to cells: the lines of a piece, and the statement that stands for them in its cell or file."""
+    last = first + len(split_lines(piece.source)) - 1
+    return {
+        "first": first,
+        "last": last,
+        "origin": piece.text.origin,
+        "line": piece.text.line + piece.line - 1,
+        "text": piece.original,
+        **({"is_value": True} if piece.node is None else {}),
+    }
+
+
+def _moved(entry: dict[str, Any], num_lines: int) -> dict[str, Any]:
+    return {**entry, "first": entry["first"] + num_lines, "last": entry["last"] + num_lines}
 
 
 def _check_whole(data: bytes, packed: str, root: Root) -> None:

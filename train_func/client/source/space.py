@@ -6,29 +6,20 @@ import ast
 import inspect
 import linecache
 import sys
-from collections import ChainMap, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from train_func.client.source.constants import changes, expression_of, root_of
-from train_func.client.source.evaluation import NotHarmless, evaluate, same
+from train_func.client.source.changes import attributes_set, root_of
 from train_func.client.source.modules import read_text
 from train_func.client.source.statements import Definition, Statement, Text
 from train_func.client.source.uses import binds
 
 _TIMED = "<timed exec>"  # what a cell under %%time is compiled as
-
-
-@dataclass(frozen=True)
-class Binding:
-    """The statement that gave a name its value; ``gives``: whether it still does, None when that cannot be told."""
-
-    statement: Statement
-    gives: bool | None
+_NONE = object()
 
 
 class Space:
@@ -69,12 +60,20 @@ class Space:
         return sum({feature.compiler_flag for feature in features if feature})
 
     @cached_property
-    def _binders(self) -> dict[str, list[Statement]]:
+    def binders(self) -> Mapping[str, list[Statement]]:
+        """By name: the statements that bind it."""
         found: dict[str, list[Statement]] = defaultdict(list)
         for statement in self.statements:
             for name in binds(statement.node, self.flags):
                 found[name].append(statement)
         return found
+
+    def binder(self, name: str) -> Statement | None:
+        """The newest statement that binds ``name``, without those that have plainly not given its value."""
+        binders = [*self._stars(name), *self.binders.get(name, [])]
+        value = self.live.get(name, _NONE)
+        likely = (one for one in reversed(binders) if value is _NONE or _may_give(one.node, name, value))
+        return next(likely, binders[-1] if binders else None)
 
     def text_of(self, code: CodeType) -> Text | None:
         """The cell or file that ``code`` was compiled from; of equal cells the one executed last."""
@@ -99,57 +98,56 @@ class Space:
         text = self.text_of(code)
         return text.functions.get(_key(code)) if text else None
 
-    def binding(self, name: str) -> Binding | None:
-        """The newest statement that gives ``name`` the value it has; of several that do not, the newest."""
-        value = self.live[name]
-        located = self._located(name, value)
-        first: Binding | None = None
-        for statement in reversed([*self._stars(name), *self._binders.get(name, [])]):
-            is_other = located is not None and isinstance(statement.node, Definition) and statement is not located
-            gives = False if is_other else self._gives(statement, name, value)
-            if gives is not False:
-                return Binding(statement, gives)
-            first = first or Binding(statement, gives)
-        return Binding(located, None) if located else first
-
-    def earlier(self, name: str, user: Statement) -> Statement | None:
-        """The binding that ``user`` saw, when ``user`` itself or a later line of its cell has bound ``name`` again.
-
-        So it is with ``rows = sorted(rows)``. A name bound again by another cell counts with its newest value.
-        """
-        bindings = self._binders.get(name, [])
-        before = [one for one in bindings if user.comes_after(one)]
-        is_own = any(one.text is user.text and one.first == user.first for one in bindings)
-        if not before or not (is_own or (bindings[-1].text is user.text and bindings[-1].comes_after(user))):
+    def located(self, value: object) -> Statement | None:
+        """The statement that defines a function or a class of this space, or what a decorator has made of one."""
+        for depth, code in enumerate(_codes(value, self.live)):
+            found = self.definition(code)
+            for statement in found.text.definitions if found else []:
+                inside = found is not None and statement.first <= found.first <= statement.last
+                if not (inside and isinstance(statement.node, Definition)):
+                    continue
+                if isinstance(value, type) and isinstance(statement.node, ast.ClassDef):
+                    return statement
+                is_it = found is not None and (_name_of(statement.node), statement.first) == _key(code)
+                is_plain = depth == 0 and isinstance(value, FunctionType | staticmethod)
+                if is_it and (is_plain or statement.node.decorator_list):
+                    return statement
+        if not isinstance(value, type) or value.__module__ != self.live.get("__name__"):
             return None
-        other = [one for one in before if one.source != user.source]
-        if is_own and other and other[-1] is not before[-1] and self._gives_after(other[-1], user, name):
-            return other[-1]  # a cell that was executed twice, and once would have done
-        return before[-1]
+        definitions = [one for text in self.texts for one in text.definitions if isinstance(one.node, ast.ClassDef)]
+        return next((one for one in reversed(definitions) if _name_of(one.node) == value.__qualname__), None)
 
-    def before(self, name: str, user: Statement) -> Statement | None:
-        """The newest binding of ``name`` that was executed before ``user``, though it may be deleted by now."""
-        return next((one for one in reversed(self._binders.get(name, [])) if user.comes_after(one)), None)
-
-    def in_a_block(self, name: str) -> Statement | None:
-        """The newest block that would have bound ``name``, had it gone the other way."""
-        binders = reversed(self._binders.get(name, []))
-        return next((one for one in binders if isinstance(one.node, ast.If | ast.Try | ast.Match | ast.With)), None)
+    def lambda_of(self, code: CodeType) -> tuple[Text, ast.Lambda] | None:
+        """The expression that a lambda was compiled from."""
+        text = self.text_of(code)
+        if text is None:
+            return None
+        names = [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
+        spans = [(a, c, b, d) for a, b, c, d in code.co_positions() if None not in (a, b, c, d) and (c, d) != (0, 0)]
+        found = [
+            node
+            for node in ast.walk(text.tree)
+            if isinstance(node, ast.Lambda)
+            and node.lineno == code.co_firstlineno
+            and [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)] == names
+            and all(_holds(node.body, span) for span in spans)
+        ]
+        return (text, min(found, key=lambda node: len(ast.unparse(node)))) if found else None
 
     def imports_of(self, dotted: str) -> list[Statement]:
         """The statements ``import a.b`` of that dotted name, the newest."""
         found = [
             s
-            for s in self._binders.get(dotted.partition(".")[0], [])
+            for s in self.binders.get(dotted.partition(".")[0], [])
             if isinstance(s.node, ast.Import)
             and any(alias.name == dotted and not alias.asname for alias in s.node.names)
         ]
         return found[-1:] if dotted in sys.modules else []
 
-    def changed_by(self, name: str, statement: Statement, *, by_method: bool) -> Statement | None:
-        """The newest later statement that changed what ``name`` holds in place."""
-        later = (one for one in reversed(self.statements) if one.comes_after(statement))
-        return next((one for one in later if changes(one, name, by_method=by_method)), None)
+    def attributes_set(self, name: str, statement: Statement) -> dict[str, Statement]:
+        """The attributes that later statements set on what ``statement`` defined as ``name``; the newest of each."""
+        later = (one for one in self.statements if one.comes_after(statement) and not isinstance(one.node, Definition))
+        return {attribute: one for one in later for attribute in attributes_set(one.node, name)}
 
     def registered_with(self, name: str, statement: Statement) -> list[Statement]:
         """Later definitions decorated with something of ``name``, as ``@name.register``; the newest of each wording."""
@@ -162,56 +160,47 @@ class Space:
         ]
         return list({s.source: s for s in found}.values())
 
+    def gives(self, node: ast.stmt, name: str) -> bool:
+        """Whether the import binds ``name`` to what it holds; of objects, one of the same name will do."""
+        value = self.live.get(name, _NONE)
+        for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else []:
+            if isinstance(node, ast.Import) and name == (alias.asname or alias.name.partition(".")[0]):
+                return isinstance(value, ModuleType)
+            if isinstance(node, ast.ImportFrom) and name == (alias.asname or alias.name):
+                home = self.absolute(node)
+                given = getattr(sys.modules.get(home), alias.name, sys.modules.get(f"{home}.{alias.name}", _NONE))
+                return given is value or isinstance(value, ModuleType | type | FunctionType)
+            if isinstance(node, ast.ImportFrom) and alias.name == "*":
+                return True
+        return False
+
+    def absolute(self, node: ast.ImportFrom) -> str:
+        """The full name of the module that ``node`` imports from."""
+        parents = self.package.split(".")
+        parents = parents[: len(parents) + 1 - node.level] if node.level else []
+        return ".".join([*parents, *([node.module] if node.module else [])])
+
     def _stars(self, name: str) -> list[Statement]:
         return [
             s
             for s in self.statements
             if isinstance(s.node, ast.ImportFrom)
             and s.node.names[0].name == "*"
-            and getattr(sys.modules.get(self._absolute(s.node)), name, self) is self.live[name]
+            and getattr(sys.modules.get(self.absolute(s.node)), name, self) is self.live.get(name, _NONE)
         ]
 
-    def _absolute(self, node: ast.ImportFrom) -> str:
-        parents = self.package.split(".")
-        parents = parents[: len(parents) + 1 - node.level] if node.level else []
-        return ".".join([*parents, *([node.module] if node.module else [])])
 
-    def _located(self, name: str, value: object) -> Statement | None:
-        """The top-level statement that holds the code of a function, or of a class's method."""
-        for code in _codes(value, self.live):
-            found = self.definition(code)
-            for statement in found.text.statements if found else []:
-                inside = found is not None and statement.first <= found.first <= statement.last
-                if inside and name in binds(statement.node, self.flags):
-                    return statement
-        return None
-
-    def _gives(self, statement: Statement, name: str, value: object) -> bool | None:
-        node = statement.node
-        if isinstance(node, Definition):
-            return None if callable(value) or node.decorator_list else False
-        try:
-            return same(self._value(statement, name), value)
-        except NotHarmless:
-            return None
-
-    def _gives_after(self, earlier: Statement, statement: Statement, name: str) -> bool:
-        """Whether ``statement``, executed right after ``earlier``, gives ``name`` its value, as far as can be told."""
-        try:
-            return same(self._value(statement, name, {name: self._value(earlier, name)}), self.live[name])
-        except NotHarmless:
-            return True
-
-    def _value(self, statement: Statement, name: str, seen: Mapping[str, Any] | None = None) -> object:
-        """What the assignment gave ``name``; raises NotHarmless when that cannot be told harmlessly."""
-        expression = expression_of(statement.node, name)
-        if expression is None:
-            raise NotHarmless(name)
-        if seen is None:
-            names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
-            earlier = {used: self.earlier(used, statement) for used in names}
-            seen = {used: self._value(binder, used) for used, binder in earlier.items() if binder}
-        return evaluate(expression, ChainMap(dict(seen), dict(self.live)))
+def _may_give(node: ast.stmt, name: str, value: object) -> bool:
+    """Unless it assigns ``name`` a literal that is another value."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    is_alone = [ast.unparse(target) for target in targets if target] == [name]
+    if not is_alone or not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+        return True
+    try:
+        given = ast.literal_eval(node.value)
+        return type(given) is type(value) and (given is value or bool(given == value) or repr(given) == repr(value))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return True
 
 
 def _cells(history: list[str]) -> Iterator[Text]:
@@ -240,8 +229,17 @@ def _shown(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
 
+def _name_of(node: ast.stmt) -> str:
+    return node.name if isinstance(node, Definition) else ""
+
+
 def _key(code: CodeType) -> tuple[str, int]:
     return code.co_name, code.co_firstlineno
+
+
+def _holds(node: ast.expr, span: tuple[Any, ...]) -> bool:
+    first, last = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+    return first <= span[:2] and span[2:] <= last
 
 
 def _codes(value: object, live: Mapping[str, Any]) -> Iterator[CodeType]:

@@ -46,8 +46,24 @@ class Text:
     def functions(self) -> dict[tuple[str, int], "Statement"]:
         """Every ``def``, at any depth, by its name and first line, as a code object knows them."""
         nodes = (node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-        found = (Statement(self, node) for node in nodes)
-        return {(statement.node.name, statement.first): statement for statement in found}  # type: ignore[attr-defined]
+        known = {id(statement.node): statement for statement in self.definitions}
+        found = [(node, known.get(id(node)) or Statement(self, node)) for node in nodes]
+        return {(node.name, statement.first): statement for node, statement in found}
+
+    @cached_property
+    def definitions(self) -> list["Statement"]:
+        """Every ``def`` and ``class`` that binds a name of the module, also in a block."""
+        found: list[Statement] = []
+        waiting: list[ast.AST] = [*self.tree.body]
+        own = {id(statement.node): statement for statement in self.statements}
+        while waiting:
+            node = waiting.pop(0)
+            if isinstance(node, Definition):
+                found.append(own.get(id(node)) or Statement(self, node))
+            else:
+                blocks = (ast.stmt, ast.ExceptHandler, ast.match_case)
+                waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, blocks)]
+        return found
 
     def place(self, line: int) -> str:
         """Where line ``line`` of this text stands, and what it says, for a message."""
@@ -83,12 +99,12 @@ class Statement:
     def source(self) -> str:
         """Its whole original lines; only where it shares a line with another statement, its own characters."""
         lines = self.text.lines[self.first - 1 : self.last]
-        tail = _from_byte(lines[-1], self.node.end_col_offset or 0)
+        tail = from_byte(lines[-1], self.node.end_col_offset or 0)
         if not _NOTHING_AFTER.fullmatch(tail):
             lines[-1] = lines[-1].removesuffix(tail)
         if not lines[-1].endswith(("\r", "\n")):
             lines[-1] += "\n"
-        own = _from_byte(lines[0], self.node.col_offset)
+        own = from_byte(lines[0], self.node.col_offset)
         if not isinstance(self.node, Definition) and lines[0].removesuffix(own).strip(" \t\f"):
             lines[0] = own
         return "".join(lines)
@@ -112,6 +128,7 @@ def parsed(text: str) -> ast.Module:
     return tree
 
 
-def _from_byte(line: str, column: int) -> str:
+def from_byte(line: str, column: int) -> str:
+    """The rest of the line from a column of the syntax tree on."""
     # Columns of the syntax tree count UTF-8 bytes.
     return line.encode()[column:].decode()

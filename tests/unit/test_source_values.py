@@ -1,0 +1,433 @@
+"""A name travels as the value it holds: the worker has what the notebook had, bit for bit, or submit refuses it."""
+
+import ast
+import inspect
+import math
+import struct
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from tests.messages import unnamed
+from tests.shipping import imported, ship
+from train_func.client.source import locate, pack
+from train_func.errors import SourceRefused
+
+
+def arrived(tmp_path, text):
+    """What the function returns here, and where it arrives."""
+    with imported(tmp_path, inspect.cleandoc(text) if text[0] == "\n" else text) as module:
+        here = module.train_func()
+        source = pack(module.train_func)
+    return here, ship(source, tmp_path)(), source
+
+
+def refused(tmp_path, text):
+    with imported(tmp_path, inspect.cleandoc(text)) as module:
+        started = time.process_time()
+        with pytest.raises(SourceRefused) as raised:
+            pack(module.train_func)
+        assert time.process_time() - started < 1
+    return raised.value.faults
+
+
+# Computed once, beside the notebook: a second computation would give something else.
+COMPUTED = {
+    "a permutation": "import numpy as np\nX = np.random.default_rng().permutation(101)",
+    "a permutation of torch": "import torch\nX = torch.randperm(101)",
+    "a permutation by a helper": "import random\ndef draw(): return random.sample(range(101), 40)\nX = draw()",
+    "the order of a set": "import uuid\nX = list({uuid.uuid4().hex for _ in range(40)})",
+    "a variable of this machine": "import os\nX = os.environ['PATH'], os.getpid(), os.getcwd()",
+    "files of this machine": "import glob, pathlib\nX = glob.glob('/*'), str(pathlib.Path.home())",
+    "the time": "import time, datetime\nX = time.time_ns(), datetime.datetime.now(), time.perf_counter()",
+    "an id": "import uuid\nX = uuid.uuid4()",
+    "the content of a file": "X = open(__file__).read()",
+    "a value of a block": "import os\nwith open(__file__) as f:\n    X = f.readline(), os.urandom(8)",
+    "a value of a loop": "import random\nfor X in [random.random() for _ in range(3)]: pass",
+    "a value under a guard": "if __name__ != '__main__':\n    import random\n    X = random.random()",
+    "a value that exec made": "exec('import random; X = random.random()')",
+    "a list that was changed": "import random\nX = []\nfor _ in range(7): X.append(random.random())",
+    "a dict that was changed": "import os\nX = {}\nX['a'] = os.getpid()\nX.update(b=os.urandom(3))",
+    "a name that a function bound": "import random\ndef draw():\n    global X\n    X = random.random()\ndraw()",
+    "an unpacked call": "import random\ndef two(): return random.random(), random.random()\nY, X = two()",
+}
+
+
+@pytest.mark.parametrize("text", COMPUTED.values(), ids=COMPUTED)
+def test_what_was_computed_is_not_computed_again(tmp_path, text):
+    here, there, _ = arrived(tmp_path, f"{text}\ndef train_func(): return X\n")
+    assert repr(there) == repr(here)
+
+
+OF_DEFINITIONS = {
+    "a default": "import random\ndef f(x=random.random(), *, y=[random.random()]): return x, y\nX = f",
+    "a default over lines": "import random\ndef f(x=[\n  random.random(),\n  2], y=(\n 3)): return x, y\nX = f",
+    "a default of a method": "import os\nclass A:\n    def f(self, x=os.urandom(3)): return x\ndef X(): return A().f()",
+    "an attribute of a class": (
+        "import os, random\nclass CFG:\n    seed, files = random.random(), sorted(os.listdir('/'))\n    n = 3\n"
+        "    __own = os.getpid()\n    class Inner: y = random.random()\n"
+        "def X(): return CFG.seed, CFG.files, CFG.n, CFG._CFG__own, CFG.Inner.y"
+    ),
+    "an attribute set later": "class CFG: n = 3\nCFG.n = 4\nCFG.new = [1]\ndef X(): return CFG.n, CFG.new",
+    "an attribute that a function changed": "class CFG: n = 3\ndef s(): CFG.n += 1\ns()\ndef X(): return CFG.n",
+    "an attribute of a function": "def f(): return f.calls\nf.calls = 7\nX = f",
+    "a method set later": "class A: pass\ndef go(self): return 5\nA.go = go\ndef X(): return A().go()",
+    "a field of a dataclass": (
+        "import random\nfrom dataclasses import dataclass, field\n@dataclass(order=True)\nclass C:\n"
+        "    x: float = random.random()\n    y: float = field(default=random.random(), repr=False)\n"
+        "    z: list = field(default_factory=list)\ndef X(): return C(), C().y, C() == C()"
+    ),
+    "a field of a named tuple": (
+        "import random\nfrom typing import NamedTuple\nclass P(NamedTuple):\n    x: float = random.random()\n"
+        "def X(): return P()"
+    ),
+    "a member of an enum": (
+        "import enum, random\nclass E(enum.Enum):\n    A = random.random()\n    B = enum.auto()\n"
+        "def X(): return E.A.value, E.B.value"
+    ),
+    "the value before it was bound again": "N = 1\ndef f(x=N, y={'n': N}): return x, y, N\nN = 2\nX = f",
+    "a name that is gone": "n = [1]\ndef f(x=n): return x\ndel n\nX = f",
+}
+
+
+@pytest.mark.parametrize("text", OF_DEFINITIONS.values(), ids=OF_DEFINITIONS)
+def test_defaults_and_class_attributes_are_not_computed_again(tmp_path, text):
+    here, there, _ = arrived(tmp_path, f"{text}\ndef train_func(): return X()\n")
+    assert repr(there) == repr(here)
+
+
+def test_a_definition_with_a_computed_default_keeps_its_lines(tmp_path):
+    text = "import random\ndef f(x=[\n    random.random(),\n], y=1):\n    raise KeyError(y)\ndef train_func(): f()\n"
+    with imported(tmp_path, text) as module:
+        source = pack(module.train_func)
+    with pytest.raises(KeyError) as raised:
+        ship(source, tmp_path)()
+    import traceback
+
+    said = locate(source.cells, "".join(traceback.format_exception(raised.value)))
+    assert [line for _, line, _ in said] == [6, 5]
+
+
+VALUES = [
+    *(None, True, False, 0, -1, 10**5000, -(2**70), ..., NotImplemented),
+    *(0.1, -0.0, 5e-324, 1.7976931348623157e308, math.inf, -math.inf, complex(-0.0, math.inf), 1j),
+    *("", "é\u2028\x00\x85\r\n'\"\\{}", "\ud83d", "😀", b"", b"\x00\xff'", bytearray(b"a\x00")),
+    *([], [1, [2, [3]]], (), (1,), (1, (2,)), {}, {1: 2, "a": None, (1, 2): [3]}, set(), frozenset()),
+    *({1, 2, "a"}, frozenset({(1, 2), "b"}), {"b": 1, "a": 2}, range(3, 9, 2), slice(None, 3), [None, True, 1, 1.0]),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{type(value).__name__}")
+def test_plain_values_arrive_with_their_types(tmp_path, value):
+    with imported(tmp_path, "X = None\ndef train_func(): return X\n") as module:
+        module.X = value
+        there = ship(pack(module.train_func), tmp_path)()
+    assert (type(there), there) == (type(value), value)
+    if isinstance(value, float):
+        assert struct.pack("d", there) == struct.pack("d", value)
+    if isinstance(value, dict):
+        assert list(there) == list(value)
+
+
+def test_a_nan_keeps_its_sign(tmp_path):
+    here, there, _ = arrived(
+        tmp_path, "X = [float('nan'), -float('nan'), {'a': float('nan')}]\ndef train_func(): return X\n"
+    )
+    assert repr(there) == repr(here)
+    assert [math.copysign(1, value) for value in there[:2]] == [math.copysign(1, value) for value in here[:2]]
+
+
+OBJECTS = """
+    import collections, datetime, decimal, enum, fractions, functools, logging, operator, pathlib, re, types, typing
+    import uuid, zoneinfo
+    import numpy as np
+    from dataclasses import dataclass, field, KW_ONLY
+    class Color(enum.IntEnum):
+        RED = 1
+        BLUE = 2
+    class Right(enum.Flag):
+        READ = enum.auto()
+        WRITE = enum.auto()
+    @dataclass(frozen=True, slots=True)
+    class Part:
+        n: int
+        kind: Color = Color.RED
+    @dataclass
+    class Config:
+        parts: list[Part]
+        _: KW_ONLY
+        made: int = field(default=0, init=False)
+        def __post_init__(self): self.made = len(self.parts) + 1
+    Point = collections.namedtuple("Point", "x y", defaults=[0])
+    class Typed(typing.NamedTuple):
+        a: int
+    def own(x): return x + 1
+    def keep(x): return x
+    CONFIG = Config([Part(1, Color.BLUE), Part(2)])
+    CONFIG.made = 40
+    X = [
+        Color.BLUE, Right.READ | Right.WRITE, {Color.RED: "r"}, CONFIG, Point(1), Typed(3), [Part(7)],
+        pathlib.Path("a/b"), pathlib.PurePosixPath("/c"), pathlib.PureWindowsPath("c:/d"),
+        datetime.date(2020, 1, 2), datetime.time(1, 2, 3, 4), datetime.timedelta(1, 2, 3),
+        datetime.datetime(2020, 1, 1, 5, fold=1, tzinfo=zoneinfo.ZoneInfo("UTC")),
+        datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=2))), datetime.timezone.utc,
+        decimal.Decimal("-0.10"), fractions.Fraction(1, 3), uuid.UUID(int=5), re.compile("a+", re.I), re.compile(b"x"),
+        collections.OrderedDict(b=1, a=2), collections.Counter("aab"), collections.defaultdict(list, {"a": [1]}),
+        collections.deque([1, 2], maxlen=2), types.SimpleNamespace(a=[1]), types.MappingProxyType({"a": 1}),
+        list[int], dict[str, list[int]], int | None, typing.Optional[str], typing.Literal["a", 1],
+        typing.Callable[[int], str], typing.Any, int, Part, Color, np.float32, np.int8(3), np.float64("nan"),
+        np.dtype(">i2"), np.mean, np.add, len, str.upper, operator.add, dict.fromkeys,
+    ]
+    CALLS = {"own": own, "partial": functools.partial(own, 2), "lambda": lambda x: x * 3}
+    CALLS["item"] = operator.itemgetter(1)
+    LOG = logging.getLogger("of.mine")
+    MISSING = object()
+    def same(x=MISSING): return x is MISSING
+    def train_func():
+        called = CALLS["own"](1), CALLS["partial"](), CALLS["lambda"](2), CALLS["item"]([1, 2]), LOG.name, same()
+        return X, called, X[0] is Color.BLUE, X[9 - 6].parts[0] == Part(1, Color.BLUE), type(X[4]) is Point
+"""
+
+
+def test_objects_that_stand_for_values_arrive_with_their_classes(tmp_path):
+    here, there, _ = arrived(tmp_path, OBJECTS)
+    # A class of the cell is another one here and there, and shows itself by its module.
+    assert repr(there).replace("train_func_source.", "").replace("__main__.", "") == repr(here).replace(
+        here[0][4].__class__.__module__ + ".", ""
+    )
+    assert there[2:] == (True, True, True)
+
+
+ARRAYS = {
+    "plain": np.arange(6.0).reshape(2, 3),
+    "of bits": np.array([np.nan, -0.0, np.inf, 1e-310]),
+    "big-endian": np.array([1, 2, 3], dtype=">i4"),
+    "structured": np.array([(1, 2.5), (3, 4.5)], dtype=[("a", "<i2"), ("b", ">f8")]),
+    "strided": np.arange(20).reshape(4, 5)[::2, ::-2],
+    "transposed": np.asfortranarray(np.arange(6).reshape(2, 3)),
+    "empty": np.empty((0, 3), dtype="float32"),
+    "of no dimension": np.array(3.5),
+    "of texts": np.array(["a", "éé"]),
+    "of dates": np.array(["2020-01-01", "NaT"], dtype="datetime64[D]"),
+    "of truths": np.array([[True], [False]]),
+    "complex": np.array([1 + 2j]),
+    "half": np.array([0.1], dtype="float16"),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+def test_arrays_arrive_bit_for_bit(tmp_path, array):
+    with imported(tmp_path, "X = None\ndef train_func(): return X\n") as module:
+        module.X = [array, array.reshape(-1)[:1]]
+        there = ship(pack(module.train_func), tmp_path)()[0]
+    assert (there.dtype, there.shape, there.tobytes()) == (array.dtype, array.shape, array.tobytes())
+    assert there.flags.writeable
+
+
+TENSORS = {
+    "plain": torch.arange(6.0).reshape(2, 3),
+    "bfloat16": torch.tensor([1.0, float("nan"), -0.0], dtype=torch.bfloat16),
+    "strided": torch.arange(20).reshape(4, 5)[::2, 1::2],
+    "transposed": torch.arange(6).reshape(2, 3).t(),
+    "expanded": torch.ones(1, 3).expand(4, 3),
+    "of no dimension": torch.tensor(3),
+    "empty": torch.empty(0, 2, dtype=torch.int16),
+    "of truths": torch.tensor([True, False]),
+    "complex": torch.tensor([1 + 2j]).conj(),
+    "with a gradient": torch.ones(2, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("tensor", TENSORS.values(), ids=TENSORS)
+def test_tensors_arrive_bit_for_bit(tmp_path, tensor):
+    with imported(tmp_path, "X = None\ndef train_func(): return X\n") as module:
+        module.X = {"t": tensor, "dtype": tensor.dtype, "size": tensor.shape}
+        there = ship(pack(module.train_func), tmp_path)()
+    assert torch.equal(there["t"].nan_to_num(7), tensor.nan_to_num(7))
+    found = there["t"].dtype, there["t"].shape, there["t"].requires_grad
+    assert found == (tensor.dtype, tensor.shape, tensor.requires_grad)
+    assert (there["dtype"], there["size"]) == (tensor.dtype, tensor.shape)
+
+
+REFUSED = {
+    "a model": ("import torch\nX = torch.nn.Linear(1, 1)", "torch.nn"),
+    "an own model": ("import torch\nclass N(torch.nn.Module): pass\nX = [N()]", "N"),
+    "a parameter": ("import torch\nX = torch.nn.Parameter(torch.zeros(1))", "Parameter"),
+    "a device": ("import torch\nX = torch.device('cpu')", "torch.device"),
+    "a device in a default": ("import torch\ndef X(d=torch.device('cpu')): return d", "torch.device"),
+    "a device in a class": ("import torch\nclass X:\n    d = torch.device('cpu')", "torch.device"),
+    "a transform": ("import torch\nX = torch.nn.Sequential(torch.nn.ReLU())", "Sequential"),
+    "a tokenizer": ("from tokenizers import Tokenizer, models\nX = Tokenizer(models.BPE())", "Tokenizer"),
+    "a frame": ("import pandas\nX = pandas.DataFrame({'a': [1]})", "DataFrame"),
+    "a client": ("import boto3\nX = boto3.client('s3', region_name='x')", "S3"),
+    "a generator of numbers": ("import numpy as np\nX = np.random.default_rng()", "Generator"),
+    "Python's generator": ("import random\nX = random.Random(3)", "random.Random"),
+    "an own object": ("class Box: pass\nX = Box()", "Box"),
+    "a closure": ("def make(n):\n    return lambda x: x + n\nX = make(2)", "call"),
+    "a function changed by a call": ("import functools\ndef f(): pass\nX = functools.lru_cache(f)", "lru_cache"),
+    "an array of objects": ("import numpy as np\nX = np.array([{}, None], dtype=object)", "objects"),
+    "a masked array": ("import numpy as np\nX = np.ma.array([1])", "MaskedArray"),
+    "a sparse tensor": ("import torch\nX = torch.eye(2).to_sparse()", "torch.sparse_coo"),
+    "a tensor with its graph": ("import torch\nX = torch.ones(1, requires_grad=True) * 2", "detach"),
+    "a tensor on another device": ("import torch\nX = torch.empty(2, device='meta')", "meta"),
+    "arrays of more than 1 MiB": ("import numpy as np\nX = [np.zeros(2**16), np.zeros(2**16 + 1)]", "1,048,576"),
+    "a list that holds itself": ("X = []\nX.append(X)", "holds itself"),
+    "two that hold each other": ("X = {}\nY = [X]\nX['y'] = Y", "holds itself"),
+    "the environment": ("import os\nX = os.environ", "os._Environ"),
+    "standard output": ("import sys\nX = sys.stdout", "'X'"),
+    "an instance of an earlier class": (
+        "import dataclasses as d\n@d.dataclass\nclass C:\n  a: int\nX = C(1)\n@d.dataclass\nclass C:\n  b: int",
+        "C",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "fact"), REFUSED.values(), ids=REFUSED)
+def test_what_is_no_value_is_refused_where_it_is_made(tmp_path, text, fact):
+    (fault,) = refused(tmp_path, f"{text}\ndef train_func(): return X\n")
+    lines = [
+        number for number, line in enumerate(text.splitlines(), 1) if "X = " in line or "d=" in line or "d =" in line
+    ]
+    lines += [number for number, line in enumerate(text.splitlines(), 1) if "X.append" in line or "X['y']" in line]
+    assert any(not unnamed(fault, f"line {line}: ", fact, "inside train_func") for line in lines), fault
+
+
+def test_a_value_that_no_code_uses_is_not_looked_at(tmp_path):
+    text = "MODEL = open(__file__)\ndef unused(): return MODEL\ndef train_func(): return 1\n"
+    assert arrived(tmp_path, text)[1] == 1
+
+
+SECRETS = {
+    "by its name": "API_KEY = ''.join(['hunter2'] * 2)\ndef train_func(): return API_KEY",
+    "by its shape": "X = ['s' + 'k-' + 'a1B2' * 8]\ndef train_func(): return X",
+    "under a key": "X = {'api_key': 'hunter2' * 2}\ndef train_func(): return X",
+    "in a field": (
+        "from dataclasses import dataclass\n@dataclass\nclass C:\n    password: str\nX = C('hunter2' * 2)\n"
+        "def train_func(): return X"
+    ),
+    "in a default": "def f(*, token='hunter2' * 2): return token\ndef train_func(): return f()",
+    "in a class": "class CFG:\n    token = 'hunter2' * 2\ndef train_func(): return CFG",
+    "set on a class": "class CFG: pass\nCFG.token = 'hunter2' * 2\ndef train_func(): return CFG",
+    "in the statement alone": "X = len('sk-" + "a1B2" * 8 + "')\ndef train_func(): return X",
+}
+
+
+@pytest.mark.parametrize("text", SECRETS.values(), ids=SECRETS)
+def test_a_credential_in_a_computed_value_is_refused_and_not_shown(tmp_path, text):
+    (fault,) = refused(tmp_path, text)
+    assert unnamed(fault, "line ", "credential") == []
+    assert "hunter2" * 2 not in fault
+    assert "a1B2" * 8 not in fault
+
+
+def test_names_of_one_object_stay_names_of_one_object(tmp_path):
+    text = """
+        import numpy as np
+        A = [1]
+        B = A
+        C = {"a": A, "w": (W := np.zeros(3))}
+        def train_func(): return A is B, C["a"] is A, C["w"] is W, A
+    """
+    here, there, _ = arrived(tmp_path, text)
+    assert there == here == (True, True, True, [1])
+
+
+def test_a_registry_holds_what_it_held_once(tmp_path):
+    text = """
+        KINDS, NAMES = {}, []
+        def register(name):
+            def add(kind):
+                assert name not in KINDS
+                KINDS[name] = kind
+                NAMES.append(name)
+                return kind
+            return add
+        @register("a")
+        class A: pass
+        @register("b")
+        def _(): return "first"
+        @register("c")
+        def _(): return "second"
+        def train_func(): return sorted(KINDS), NAMES, KINDS["b"](), KINDS["c"](), KINDS["a"] is A
+    """
+    here, there, _ = arrived(tmp_path, text)
+    assert there == here == (["a", "b", "c"], ["a", "b", "c"], "first", "second", True)
+
+
+def test_a_builtin_that_a_cell_has_hidden_is_not_used_for_a_value(tmp_path):
+    text = "def float(x): return 'mine'\ndef set(): pass\nX = [1e999, {*()}]\ndef train_func(): return X, float(1)\n"
+    here, there, _ = arrived(tmp_path, text)
+    assert repr(there) == repr(here)
+
+
+VALUES_OF_A_MODULE = {
+    "own_values.py": "import random, os\nDRAWN = [random.random() for _ in range(3)]\nMADE = random.random()\n"
+    "class CFG: pid = os.getpid(), random.random()\ndef f(x=random.random()): return x, DRAWN\n"
+    "TABLE = {}\nfor n in range(3): TABLE[n] = random.random()\n",
+}
+
+
+@pytest.mark.parametrize("imported_as", ["import own_values as v", "from own_values import DRAWN, MADE, CFG, f, TABLE"])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_local_module_is_not_computed_again(tmp_path, monkeypatch, imported_as, is_late):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    (tmp_path / "own_values.py").write_text(VALUES_OF_A_MODULE["own_values.py"])
+    v = "v." if "as v" in imported_as else ""
+    inner, outer = (f"{imported_as}; ", "") if is_late else ("", f"{imported_as}\n")
+    text = f"{outer}def train_func():\n    {inner}return {v}DRAWN, {v}MADE, {v}CFG.pid, {v}f(), {v}TABLE\n"
+    try:
+        here, there, _ = arrived(tmp_path, text)
+    finally:
+        sys.modules.pop("own_values", None)
+    assert there == here
+
+
+def test_the_value_that_a_name_was_imported_with_travels(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    (tmp_path / "own_rates.py").write_text("RATE = 1\ndef rate(): return RATE\n")
+    text = (
+        "import own_rates as o\nfrom own_rates import RATE, rate\no.RATE = 5\ndef train_func(): return RATE, rate()\n"
+    )
+    try:
+        here, there, _ = arrived(tmp_path, text)
+    finally:
+        sys.modules.pop("own_rates", None)
+    assert there == here == (1, 5)
+
+
+def test_another_value_is_another_source_and_the_same_value_the_same(tmp_path):
+    def sha256(value):
+        with imported(tmp_path, f"X = {value}\ndef train_func(): return X\n") as module:
+            return pack(module.train_func).sha256
+
+    assert sha256("[1, 2]") == sha256("list(range(1, 3))") != sha256("[1, 3]")
+
+
+def test_a_set_is_written_alike_in_every_process(tmp_path):
+    path = tmp_path / "of_sets.py"
+    path.write_text("X = {'a', 'b', 'c', ('d', 1), None, 2.5}\ndef train_func(): return X\n")
+    code = (
+        "import sys; sys.path[:0] = ['.', sys.argv[1]]; import of_sets\n"
+        "from train_func.client.source import pack; print(pack(of_sets.train_func).sha256)"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(said) == 1
+
+
+def test_an_error_in_a_value_s_line_names_the_cell_s_line(tmp_path):
+    with imported(tmp_path, "import os\n\nX = [\n  os.getpid()]\ndef train_func(): return X\n") as module:
+        source = pack(module.train_func)
+    (number,) = (n for n, line in enumerate(source.text.splitlines(), 1) if line.startswith("X ="))
+    assert [place[1:] for place in locate(source.cells, f'File "/a/source.py", line {number}\n')] == [(3, "X = [")]
+    assert ast.parse(source.text)

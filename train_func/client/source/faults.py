@@ -1,0 +1,43 @@
+"""What is said of what cannot travel."""
+
+from train_func.client.source.values import ALLOWED, NoValueError
+
+MAX_BYTES = 50_000_000
+IPYTHON_ONLY = frozenset({"get_ipython", "display", "In", "Out", "__IPYTHON__"})
+
+
+def undefined(name: str, place: str, near: list[str]) -> str:
+    """The fault of a name that nothing binds."""
+    if name in IPYTHON_ONLY:
+        return of_ipython(name, place)
+    meant = f"; did you mean {near[0]!r}?" if near else "."
+    return (
+        f"{place}: {name!r} is not defined: a name must be bound in the function, in an executed cell or its file, "
+        f"or be a builtin{meant} Correct it, or define or import it and run that cell before submitting"
+    )
+
+
+def no_value(name: str, place: str, why: NoValueError, value: object, function: str) -> str:
+    """The fault of a name that holds something that does not travel."""
+    file = getattr(getattr(value, "__code__", None), "co_filename", None)
+    origin = f" (its text is in {file}: import it from there)" if file and not file.startswith("<") else ""
+    return (
+        f"{place}: {name!r} is {why}{origin}; a name travels as its value, which may be made of {ALLOWED}. "
+        f"Build it inside {function}"
+    )
+
+
+def of_ipython(name: str, place: str) -> str:
+    """The fault of a name that only a notebook has."""
+    return (
+        f"{place}: {name!r} belongs to IPython (magics and ! commands use it too), and a worker is plain Python. "
+        "Leave it out of what the function uses, or put it in a cell of its own"
+    )
+
+
+def too_large(place: str) -> str:
+    """The fault of more text than travels."""
+    return (
+        f"{place}: with this the function and what it uses are more than {MAX_BYTES:,} bytes of text, the most that "
+        "travels. Keep data in a file or the store, and read it there"
+    )

@@ -1,0 +1,187 @@
+"""The expressions that run when a definition is executed: defaults of arguments, and what a class body assigns.
+
+They are not computed again in a worker: where one is no literal and no name that holds the same object, its value
+takes its place in the text that travels, in the same lines.
+"""
+
+import ast
+import dataclasses
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from train_func.client.source.space import layers
+from train_func.client.source.statements import Definition, Statement, from_byte
+from train_func.packed import split_lines
+
+ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Computed:
+    """An expression of a header, and the value that it gave; ABSENT when that cannot be seen."""
+
+    node: ast.expr
+    name: str
+    value: object
+    is_default: bool = False
+    is_literal: bool = False
+
+    @property
+    def calls(self) -> bool:
+        """Whether it may give another value each time."""
+        waiting: list[ast.AST] = [self.node]
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, ast.Call | ast.Await):
+                return True
+            if not isinstance(one, ast.Lambda):
+                waiting.extend(ast.iter_child_nodes(one))
+        return False
+
+    @property
+    def is_code(self) -> bool:
+        """Whether its value belongs to its class, as a property or a field does."""
+        return hasattr(type(self.value), "__get__") or isinstance(self.value, dataclasses.Field)
+
+
+def computed_in(statement: Statement, value: object, live: Mapping[str, Any]) -> Iterator[Computed]:
+    """The expressions of the definition ``statement``, which made ``value``, whose values have to be looked at."""
+    node = statement.node
+    if isinstance(node, ast.ClassDef):
+        found = _of_class(node, value if isinstance(value, type) else None)
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        found = _of_function(node, value)
+    else:
+        return
+    for one in found:
+        if isinstance(one.node, ast.Lambda) or _is_same(_seen(one.node, live), one.value):
+            continue
+        literal = _literal(one.node)
+        is_changed = one.is_literal and one.value is not ABSENT and repr(literal) != repr(one.value)
+        if literal is ABSENT or is_changed:
+            yield one
+
+
+def rewritten(statement: Statement, expressions: Mapping[ast.expr, str]) -> str:
+    """The statement with other expressions in the same lines."""
+    lines = split_lines(statement.source)
+    for node in sorted(expressions, key=lambda one: (one.lineno, one.col_offset), reverse=True):
+        first, last = node.lineno - statement.first, (node.end_lineno or node.lineno) - statement.first
+        tail = from_byte(lines[last], node.end_col_offset or 0)
+        head = lines[first].encode()[: node.col_offset].decode()
+        breaks = ["".join(c for c in line[-2:] if c in "\r\n") for line in lines[first:last]]
+        text = f"({expressions[node]}{''.join(breaks)})" if breaks else expressions[node]
+        *others, end = text.splitlines(keepends=True) if breaks else [text]
+        lines[first : last + 1] = [*_with_head(head, others), (end if others else head + end) + tail]
+    return "".join(lines)
+
+
+def _with_head(head: str, lines: list[str]) -> list[str]:
+    return [head + lines[0], *lines[1:]] if lines else []
+
+
+def _of_function(node: ast.FunctionDef | ast.AsyncFunctionDef, value: object) -> Iterator[Computed]:
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    function = next((f for f in layers(value) if _is_of(f, node.name, first)), None)
+    given = (function.__defaults__ or ()) if function else ()
+    names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)][-len(node.args.defaults) :]
+    for index, default in enumerate(node.args.defaults):
+        is_seen = len(given) == len(node.args.defaults)
+        yield Computed(default, names[index], given[index] if is_seen else ABSENT, is_default=True)
+    named = (function.__kwdefaults__ or {}) if function else {}
+    for argument, word in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+        if word is not None:
+            yield Computed(word, argument.arg, named.get(argument.arg, ABSENT), is_default=True)
+
+
+def _is_of(function: FunctionType, name: str, first: int) -> bool:
+    code = function.__code__
+    return code.co_name == name and code.co_firstlineno == first
+
+
+def _of_class(node: ast.ClassDef, kind: type | None) -> Iterator[Computed]:
+    for inner in node.body:
+        if isinstance(inner, Definition):
+            value = vars(kind).get(_mangled(inner.name, node), ABSENT) if kind else ABSENT
+            if isinstance(inner, ast.ClassDef):
+                yield from _of_class(inner, value if isinstance(value, type) else None)
+            else:
+                yield from _of_function(inner, value)
+        elif isinstance(inner, ast.Assign | ast.AnnAssign) and inner.value is not None:
+            target = inner.targets[0] if isinstance(inner, ast.Assign) else inner.target
+            yield from _assigned(node, kind, target, inner.value)
+
+
+def _assigned(node: ast.ClassDef, kind: type | None, target: ast.expr, value: ast.expr) -> Iterator[Computed]:
+    if isinstance(target, ast.Name):
+        field = _default_of_field(value)
+        found = _attribute(kind, _mangled(target.id, node), target.id)
+        is_own = (
+            isinstance(kind, type) and not dataclasses.is_dataclass(kind) and not issubclass(kind, enum.Enum | tuple)
+        )
+        if field is not None:
+            yield Computed(field, target.id, found)
+        elif not _is_auto(value):
+            yield Computed(value, target.id, found, is_literal=is_own)
+    elif isinstance(target, ast.Tuple) and all(isinstance(one, ast.Name) for one in target.elts):
+        names = [one.id for one in target.elts if isinstance(one, ast.Name)]
+        parts = [_attribute(kind, _mangled(name, node), name) for name in names]
+        yield Computed(value, ", ".join(names), ABSENT if ABSENT in parts else tuple(parts))
+
+
+def _attribute(kind: type | None, name: str, field: str) -> object:
+    if kind is None:
+        return ABSENT
+    if issubclass(kind, enum.Enum) and name in kind.__members__:
+        return ABSENT if "__new_member__" in vars(kind) else kind.__members__[name]._value_
+    fields = getattr(kind, "__dataclass_fields__", {})
+    if field in fields and "__dataclass_fields__" in vars(kind):
+        default = fields[field].default
+        return ABSENT if default is dataclasses.MISSING else default
+    defaults = getattr(kind, "_field_defaults", {})  # of a named tuple
+    if field in defaults:
+        return defaults[field]
+    return vars(kind).get(name, ABSENT)
+
+
+def _default_of_field(value: ast.expr) -> ast.expr | None:
+    """``3`` in ``field(default=3)``."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "field":
+        return next((word.value for word in value.keywords if word.arg == "default"), None)
+    return None
+
+
+def _is_auto(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "auto"
+
+
+def _mangled(name: str, owner: ast.ClassDef) -> str:
+    is_private = name.startswith("__") and not name.endswith("__")
+    return f"_{owner.name.lstrip('_')}{name}" if is_private else name
+
+
+def _seen(node: ast.expr, live: Mapping[str, Any]) -> object:
+    """What a name, or an attribute of one, holds now."""
+    if isinstance(node, ast.Name):
+        return live.get(node.id, ABSENT)
+    if isinstance(node, ast.Attribute):
+        owner = _seen(node.value, live)
+        return ABSENT if owner is ABSENT else getattr(owner, node.attr, ABSENT)
+    return ABSENT
+
+
+def _is_same(held: object, value: object) -> bool:
+    if held is ABSENT or value is ABSENT:
+        return False
+    is_atom = type(held) is type(value) and type(value) in (bool, int, float, complex, str, bytes)
+    return held is value or (is_atom and repr(held) == repr(value))
+
+
+def _literal(node: ast.expr) -> object:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return ABSENT

@@ -1,0 +1,468 @@
+"""One module of what travels, made of pieces: what is used of its code, verbatim, and the values of its names."""
+
+import ast
+import builtins
+import enum
+import sys
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Protocol
+
+from train_func.client.source.changes import changed_within
+from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_ipython
+from train_func.client.source.headers import ABSENT, computed_in, rewritten
+from train_func.client.source.piece import ImportStatement, Piece, closure
+from train_func.client.source.space import Space
+from train_func.client.source.statements import Definition, Statement, Text, parsed
+from train_func.client.source.values import ALLOWED, NoValueError, Writer, is_mutable
+
+BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
+OF_A_MODULE = frozenset(
+    (
+        *("__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__path__"),
+        *("__annotations__", "__conditional_annotations__", "__cached__", "__debug__", "__class__", "__classdict__"),
+        *("__module__", "__qualname__"),
+    )
+)
+_FILLED = {"dict": "{0}.clear()\n{0}.update({1})\n", "set": "{0}.clear()\n{0}.update({1})\n", "list": "{0}[:] = {1}\n"}
+
+
+class Whole(Protocol):
+    """All that travels, of which a Part is one module."""
+
+    function: str
+    faults: list[str]
+    missing: list[tuple[str, "Part", Piece, int]]
+    unimported: dict[str, str]
+    writer: Writer
+
+    def follow(self, part: "Part", piece: Piece) -> None:
+        """Looks at what ``piece`` needs, when its turn comes."""
+
+    def look_for_secrets(self, piece: Piece, place: str) -> None:
+        """In a value that was computed; ``place``: of the statement that did."""
+
+    def names_of(self, part: "Part", value: object) -> list[str]:
+        """The names of a module that hold a mutable object."""
+
+    def need_in(self, module: str, name: str, user: Piece | None, text: Text, line: int) -> None:
+        """Lets ``name`` of another module travel, when that is a local one."""
+
+
+class Part:
+    """One module of what travels; the values in it are written for it."""
+
+    def __init__(self, collection: Whole, space: Space, name: str, *, is_live: bool = True) -> None:
+        self.collection = collection
+        self.space = space
+        self.name = name
+        self.is_live = is_live
+        self.pieces: list[Piece] = []
+        self._of_statement: dict[int, Piece] = {}
+        self.of_name: dict[str, list[Piece]] = {}
+        self._values: dict[str, Piece] = {}
+        self._generated: dict[str, tuple[str, Piece]] = {}
+        self._using: list[tuple[Piece | None, Text, int]] = []  # who needs what is written, innermost last
+        self._written: list[list[Piece]] = []  # what is needed by the expressions that are written, innermost last
+
+    # What the statements of this module look up.
+
+    def need(self, name: str, user: Piece, line: int, *, is_certain: bool = True) -> list[Piece]:
+        """The pieces that bind ``name``, which ``user`` looks up in ``line``."""
+        if name in OF_A_MODULE:
+            return []
+        if name not in self.of_name:
+            self.of_name[name] = []
+            num_faults = len(self.collection.faults)
+            pieces = self._find(name, user, line, is_certain=is_certain)
+            if pieces is None or (not is_certain and len(self.collection.faults) > num_faults):
+                del self.of_name[name]  # and the next place that uses the name is accused as well
+                if not is_certain:
+                    del self.collection.faults[num_faults:]
+                return []
+            self.of_name[name] = pieces
+        return self.of_name[name]
+
+    def _find(self, name: str, user: Piece, line: int, *, is_certain: bool) -> list[Piece] | None:
+        live, binder = self.space.live, self.space.binder(name)
+        if name not in live:
+            if name in BUILTINS:
+                return []
+            if not self.is_live and binder:
+                return self._unseen(name, binder)
+            if binder is None or not isinstance(binder.node, ast.If | ast.Try | ast.Match | ast.With):
+                if is_certain:
+                    self.collection.missing.append((name, self, user, line))
+                return None
+            return []  # a block that went the other way, and the use may be as conditional
+        value = live[name]
+        if binder and isinstance(binder.node, ImportStatement) and self.space.gives(binder.node, name):
+            return [self.statement(binder)]
+        located = self._definition_of(name, value, binder)
+        if located is not None:
+            return [located]
+        if isinstance(value, ModuleType):
+            return [self._import_as(value, name, binder, user)]
+        if name in IPYTHON_ONLY or (binder is None and name.startswith("_") and self.name == ""):
+            self.collection.faults.append(of_ipython(name, user.place(line)))
+            return None
+        return self._value(name, value, binder, user, line)
+
+    def _unseen(self, name: str, binder: Statement) -> list[Piece] | None:
+        """Of a module that cannot be imported here: what its text says for certain."""
+        node = binder.node
+        is_literal = isinstance(node, ast.Assign) and _is_literal(node.value)
+        if isinstance(node, (Definition, ImportStatement)) or is_literal:
+            return [self.statement(binder)]
+        self.collection.faults.append(
+            f"{binder.place()}: the value of {name!r} is not known, because {self.name} cannot be imported here "
+            f"({self.collection.unimported[self.name]}). Build it inside a function, or make the import work"
+        )
+        return None
+
+    def _definition_of(self, name: str, value: object, binder: Statement | None) -> Piece | None:
+        statement = self.space.located(value)
+        if statement is None and binder and isinstance(binder.node, Definition) and not _is_plain(value):
+            statement = binder  # what a decorator made
+        if statement is not None and not isinstance(statement.node, Definition):
+            return None
+        if statement is not None and isinstance(statement.node, Definition):
+            is_wrapped = isinstance(value, FunctionType) and bool(value.__closure__) and binder is not statement
+            if is_wrapped and not statement.node.decorator_list:
+                return None  # made of it by a call
+            piece = self.statement(statement, value)
+            if statement.node.name == name:
+                return piece
+            return self._alias(name, statement.node.name, piece, binder)
+        if binder and hasattr(ast, "TypeAlias") and isinstance(binder.node, ast.TypeAlias):
+            return self.statement(binder)
+        is_lambda = isinstance(value, FunctionType) and value.__name__ == "<lambda>" and not value.__closure__
+        if is_lambda and binder and isinstance(getattr(binder.node, "value", None), ast.Lambda):
+            return self.statement(binder)
+        return None
+
+    def _alias(self, name: str, of: str, piece: Piece, binder: Statement | None) -> Piece:
+        text, line = (binder.text, binder.first) if binder else (piece.text, piece.line)
+        alias = Piece(text, line, f"{name} = {of}\n", binder.source if binder else f"{name} = {of}\n")
+        alias.now.append(piece)
+        return self.add(alias)
+
+    def _import_as(self, module: ModuleType, name: str, binder: Statement | None, user: Piece) -> Piece:
+        text, line = (binder.text, binder.first) if binder else (user.text, user.line)
+        source = f"import {module.__name__} as {name}\n"
+        node = parsed(source).body[0]
+        piece = Piece(text, line, source, source, node=node, is_import=True)
+        return self.add(piece)
+
+    def _value(self, name: str, value: object, binder: Statement | None, user: Piece, line: int) -> list[Piece] | None:
+        place = binder.place() if binder else user.place(line)
+        text, first = (binder.text, binder.first) if binder else (user.text, line)
+        names = self.collection.names_of(self, value) if is_mutable(value) else []
+        if names and names[0] != name:
+            held = self.need(names[0], user, line, is_certain=False)
+            if held:
+                return [self._alias(name, names[0], held[0], binder)]
+        written = self._made_class(value, text, first) or self._write(value, text, first, is_named=True)
+        if isinstance(written, NoValueError):
+            self.collection.faults.append(no_value(name, place, written, value, self.collection.function))
+            return None
+        expression, needed = written
+        piece = Piece(text, first, f"{name} = {expression}\n", f"{name} = ...\n", statement=binder)
+        piece.original = binder.source if binder else piece.original
+        piece.now += needed
+        self.collection.look_for_secrets(piece, place)
+        self._values[name] = piece
+        return [self.add(piece)]
+
+    def _made_class(self, value: object, text: Text, line: int) -> tuple[str, list[Piece]] | NoValueError | None:
+        """A class of named tuples or an enum that was made by a call, without a body."""
+        if not isinstance(value, type) or value.__module__ != self.space.live.get("__name__"):
+            return None
+        made: tuple[object, ...]
+        if value.__bases__ == (tuple,) and hasattr(value, "_fields"):
+            path, made = "collections.namedtuple", (value.__name__, [*value._fields])
+            words: dict[str, object] = {"defaults": [*value._field_defaults.values()]}  # type: ignore[attr-defined]
+        elif issubclass(value, enum.Enum) and value.__bases__[0].__module__ == "enum":
+            members = [(name, member._value_) for name, member in value.__members__.items()]
+            path, made, words = f"enum.{value.__bases__[0].__name__}", (value.__name__, members), {}
+        else:
+            return None
+        home, _, maker = path.rpartition(".")
+        written = self._write((made, words), text, line, is_named=True)
+        given = self._write(made, text, line, is_named=True)
+        if isinstance(written, NoValueError) or isinstance(given, NoValueError):
+            return written
+        self._using.append((None, text, line))
+        self._written.append([])
+        called = f"{self.module(home)}.{maker}"
+        self._using.pop()
+        needed = [*written[1], *self._written.pop()]
+        rest = written[0][len(given[0]) + 3 : -1]
+        return f"{called}(*{given[0]}, **{rest}, module=__name__)", needed
+
+    def _write(self, value: object, text: Text, line: int, *, is_named: bool) -> tuple[str, list[Piece]] | NoValueError:
+        self._written.append([])
+        self._using.append((None, text, line))
+        num_faults = len(self.collection.faults)
+        try:
+            expression = self.collection.writer.write(value, self, is_named=is_named)
+            return expression, list(dict.fromkeys(self._written[-1]))
+        except NoValueError as error:
+            del self.collection.faults[num_faults:]
+            return error
+        finally:
+            self._using.pop()
+            self._written.pop()
+
+    # What the expressions of values in this module look up.
+
+    def reference(self, value: object) -> str | None:
+        """The expression that names ``value``, a function or a class, in this module; None when it has no name."""
+        if value is type(None):
+            return f"{self.builtin('type')}(None)"
+        if isinstance(value, MethodType | BuiltinFunctionType) and isinstance(value.__self__, type):
+            owner = self.reference(value.__self__)  # a class method
+            return f"{owner}.{value.__name__}" if owner else None
+        own = self._own(value)
+        if own is not None:
+            return own
+        name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+        if not isinstance(name, str):
+            return None
+        home = getattr(value, "__module__", None)
+        module_of_function = getattr(value, "__self__", None)
+        of_builtin = module_of_function.__name__ if isinstance(module_of_function, ModuleType) else None
+        homes = [home, of_builtin, type(value).__module__]
+        for module in (one for one in homes if isinstance(one, str) and one != "__main__"):
+            if _looked_up(sys.modules.get(module), name) is not value or module.startswith("train_func.client"):
+                continue  # of the client nothing works in a worker
+            if module == "builtins":
+                return self.builtin(name)
+            self.collection.need_in(module, name.partition(".")[0], *self._user())
+            return f"{self.module(module)}.{name}"
+        return None
+
+    def _own(self, value: object) -> str | None:
+        is_code = isinstance(value, FunctionType) and value.__globals__ is self.space.live
+        is_class = isinstance(value, type) and value.__module__ == self.space.live.get("__name__")
+        if not is_code and not is_class:
+            return None
+        assert isinstance(value, FunctionType | type)
+        if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
+            return self._lambda(value)
+        top, _, rest = value.__qualname__.partition(".")
+        held = self.space.live.get(top)
+        is_same = _looked_up(held, rest) is value
+        if is_same or _is_successor(held, value):
+            user, text, line = self._using[-1]
+            pieces = self.need(top, user or Piece(text, line, "", ""), line)
+            self._written[-1] += pieces
+            return value.__qualname__ if pieces else None
+        if is_class and isinstance(held, type) and held.__qualname__ == value.__qualname__:
+            return None  # a class with other fields has its name by now
+        statement = self.space.located(value)
+        if statement is None or rest or (isinstance(value, FunctionType) and value.__closure__):
+            return None
+        piece = self.statement(statement, value)  # its name is bound to something else by now
+        return self._named_piece(top, statement, piece)
+
+    def _named_piece(self, name: str, statement: Statement, piece: Piece) -> str:
+        key = f"{name} {id(statement)}"
+        if key not in self._generated:
+            alias = self._free(f"_{name}")
+            made = Piece(statement.text, statement.first, f"{alias} = {name}\n", f"{alias} = {name}\n", now=[piece])
+            self._generated[key] = alias, self.add(made)
+        alias, made = self._generated[key]
+        self._written[-1].append(made)
+        return alias
+
+    def _lambda(self, value: FunctionType) -> str | None:
+        found = None if value.__closure__ else self.space.lambda_of(value.__code__)
+        if found is None:
+            return None
+        text, node = found
+        key = f"lambda {text.origin} {node.lineno} {node.col_offset}"
+        if key not in self._generated:
+            alias = self._free("_lambda")
+            segment = ast.get_source_segment(text.text, node) or ast.unparse(node)
+            source = f"{alias} = ({segment})\n"
+            piece = Piece(text, node.lineno, source, source, node=parsed(source).body[0])
+            self._generated[key] = alias, self.add(piece)
+        alias, piece = self._generated[key]
+        self._written[-1].append(piece)
+        return alias
+
+    def module(self, name: str) -> str:
+        """The name by which this module has the module ``name``."""
+        key = f"import {name}"
+        if key not in self._generated:
+            alias = self._free("_" + name.replace(".", "_"))
+            _, text, line = self._user()
+            source = f"import {name} as {alias}\n"
+            piece = Piece(text, line, source, source, node=parsed(source).body[0], is_import=True)
+            self._generated[key] = alias, self.add(piece)
+        alias, piece = self._generated[key]
+        self._written[-1].append(piece)
+        return alias
+
+    def builtin(self, name: str) -> str:
+        """The name by which this module has the builtin ``name``."""
+        return f"{self.module('builtins')}.{name}" if name in self.space.live else name
+
+    def shared(self, value: object) -> str | None:
+        """The name of this module that holds the very object; of several the first in the alphabet."""
+        names = self.collection.names_of(self, value)
+        if not names:
+            return None
+        user, text, line = self._using[-1]
+        pieces = self.need(names[0], user or Piece(text, line, "", ""), line)
+        self._written[-1] += pieces
+        return names[0] if pieces else None
+
+    def helper(self, wanted: str, text: str) -> str:
+        """The name of a function of this package that the expressions call."""
+        if wanted not in self._generated:
+            alias = self._free(f"_{wanted}")
+            _, origin, line = self._user()
+            source = text.format(name=alias)
+            self._generated[wanted] = alias, self.add(Piece(origin, line, source, source))
+        alias, piece = self._generated[wanted]
+        self._written[-1].append(piece)
+        return alias
+
+    def _user(self) -> tuple[Piece | None, Text, int]:
+        return self._using[-1]
+
+    def _free(self, name: str) -> str:
+        used = {alias for alias, _ in self._generated.values()} | self.space.binders.keys()
+        while name in self.space.live or name in used:
+            name += "_"
+        return name
+
+    # The statements that travel.
+
+    def add(self, piece: Piece) -> Piece:
+        """Lets a piece travel, and what it looks up follow."""
+        self.pieces.append(piece)
+        self.collection.follow(self, piece)
+        return piece
+
+    def statement(self, statement: Statement, value: object = ABSENT) -> Piece:
+        """The piece of a statement that travels as it is; ``value``: what it has defined."""
+        if id(statement) not in self._of_statement:
+            piece = Piece.of(statement)
+            self._of_statement[id(statement)] = piece
+            if isinstance(statement.node, Definition):
+                self._see_header(statement, value, piece)
+            self.add(piece)
+            if isinstance(statement.node, Definition) and not statement.is_indented:
+                self._see_attributes(statement, value, piece)
+                piece.later += [
+                    self.statement(one) for one in self.space.registered_with(statement.node.name, statement)
+                ]
+        return self._of_statement[id(statement)]
+
+    def _see_header(self, statement: Statement, value: object, piece: Piece) -> None:
+        """Puts the values of defaults and class attributes in the place of the expressions that computed them."""
+        assert isinstance(statement.node, Definition)
+        texts: dict[ast.expr, str] = {}
+        for one in computed_in(statement, value, self.space.live):
+            place = statement.place(one.node.lineno)
+            shown = f"{one.name!r} of {statement.node.name!r}"
+            if one.value is ABSENT:
+                if one.calls and one.is_default:
+                    self.collection.faults.append(
+                        f"{place}: the default of {shown} is computed by a call, and a decorator hides its value; bind "
+                        "it to a name above, or compute it inside the function"
+                    )
+                continue
+            written = self._write(one.value, statement.text, one.node.lineno, is_named=False)
+            if isinstance(written, NoValueError):
+                if one.calls and not one.is_code:
+                    self.collection.faults.append(
+                        no_value(one.name, place, written, one.value, self.collection.function)
+                    )
+                continue
+            expression, needed = written
+            given = Piece(statement.text, one.node.lineno, f"({one.name.replace(', ', '_')}) = {expression}\n", "")
+            self.collection.look_for_secrets(given, place)
+            is_of_code = any(isinstance(each.node, Definition) for each in needed)
+            if not one.is_literal or one.calls or not is_of_code:
+                texts[one.node] = expression
+                piece.now += needed
+        if texts:
+            piece.source = rewritten(statement, texts)
+            piece.node = _moved(piece.source, statement)
+
+    def _see_attributes(self, statement: Statement, value: object, piece: Piece) -> None:
+        """What later statements have set on it, as ``Config.rate = 2`` or ``Net.forward = own``."""
+        assert isinstance(statement.node, Definition)
+        name = statement.node.name
+        if self.space.live.get(name) is not value:
+            return
+        for attribute, by in self.space.attributes_set(name, statement).items():
+            held = vars(value).get(attribute, ABSENT) if hasattr(value, "__dict__") else ABSENT
+            if held is ABSENT:
+                self.collection.faults.append(
+                    f"{by.place()}: {attribute!r} of {name!r} cannot be seen any more. Set it in the definition itself"
+                )
+                continue
+            written = self._write(held, by.text, by.first, is_named=False)
+            if isinstance(written, NoValueError):
+                self.collection.faults.append(
+                    f"{by.place()}: {attribute!r} of {name!r} is {written}; what is set on a function or a class "
+                    f"travels as its value, which may be made of {ALLOWED}. Set it inside {self.collection.function}"
+                )
+                continue
+            expression, needed = written
+            made = Piece(by.text, by.first, f"{name}.{attribute} = {expression}\n", by.source, statement=by)
+            made.now += [piece, *needed]
+            self.collection.look_for_secrets(made, by.place())
+            self.add(made)
+
+    def settle_registries(self) -> None:
+        """What definitions fill while they are made, as a decorator does a registry, gets its value when all are."""
+        reached = closure([one for piece in self.pieces if piece.is_definition for one in piece.now])
+        changed = {
+            name for piece in reached if piece.is_definition and piece.node for name in changed_within(piece.node)
+        }
+        for name in sorted(changed & self._values.keys()):
+            piece = self._values[name]
+            expression = piece.source.removeprefix(f"{name} = ").removesuffix("\n")
+            kind = type(self.space.live[name]).__name__
+            filled = _FILLED.get(kind, "{0} = {1}\n").format(name, expression)
+            self.pieces.append(Piece(piece.text, piece.line, filled, piece.original, is_last=True, now=[*piece.now]))
+            if kind in _FILLED:
+                piece.source = f"{name} = {'{}' if kind == 'dict' else '[]' if kind == 'list' else 'set()'}\n"
+                piece.now = []
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or (type(value).__module__ == "builtins" and not callable(value))
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+        return True
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+
+
+def _is_successor(held: object, value: object) -> bool:
+    """Whether ``held`` is the class of a cell that was executed again after it had made ``value``."""
+    if not (isinstance(held, type) and isinstance(value, type)) or held.__qualname__ != value.__qualname__:
+        return False
+    kinds = ("__dataclass_fields__", "_fields", "__members__")
+    return all([*getattr(held, kind, ())] == [*getattr(value, kind, ())] for kind in kinds)
+
+
+def _looked_up(owner: object, path: str) -> object:
+    for name in filter(None, path.split(".")):
+        owner = getattr(owner, name, None)
+    return owner
+
+
+def _moved(source: str, statement: Statement) -> ast.stmt:
+    node = parsed(source).body[0]
+    ast.increment_lineno(node, statement.first - 1)
+    return node
