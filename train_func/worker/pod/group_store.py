@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from train_func.counted import counted, listed
 
 PRESENT = 5.0  # seconds after which a worker that has not asked again counts as gone, while the group forms
-LONGEST = 2**20  # bytes of a request and of an answer
+LONGEST = 2**10  # bytes of the first line of a connection, which may come from anywhere
 ANSWER = 20.0  # seconds in which worker 0 answers; a connection of a network that is gone never breaks by itself
 WHO_IS_MISSING = "missing"  # the key of words that say it, while the group forms
 _CALLS = frozenset({"set", "get", "check", "add", "compare_set", "join"})
@@ -137,7 +137,7 @@ class Host:
                     if self.rfile.readline(LONGEST) != _hello(job):
                         return
                     self.connection.settimeout(None)
-                    while line := self.rfile.readline(LONGEST):
+                    while line := self.rfile.readline():
                         name, *values = json.loads(line)
                         if name not in _CALLS:
                             return
@@ -214,7 +214,7 @@ class RemoteStore:
     def _call(self, name: str, *values: Any) -> Any:
         with self._lock:
             self._connection.sendall(json.dumps([name, *values]).encode() + b"\n")
-            line = self._file.readline(LONGEST)
+            line = self._file.readline()
         if not line.endswith(b"\n"):
             raise ConnectionError("worker 0 has closed the connection")
         try:

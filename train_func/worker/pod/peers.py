@@ -243,17 +243,6 @@ class Peers:
             if self._store.compare_set(self._key("finish"), "", NO) == YES:
                 self._finish()
 
-    def tell_of_ranks(self, said: str) -> None:
-        """Says something of this worker's ranks, before ``ranks_ended``."""
-        with contextlib.suppress(OSError):  # its host has gone, which the next call notices
-            self._store.set(self._key(f"ranks/{self._worker}"), said)
-
-    def told_of_ranks(self) -> list[str]:
-        """What all workers have said so, after ``ranks_ended``."""
-        names = [f"ranks/{worker}" for worker in range(self._num_workers)]
-        with _host():
-            return [self._store.get(self._key(name)) for name in names if self._has(name)]
-
     def all_done(self) -> None:
         """Returns when every worker has come here: the group leaves together, because one exit 0 ends the job."""
         self._meet("done")

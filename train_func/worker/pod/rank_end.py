@@ -39,8 +39,6 @@ class Outcome:
     """Of rank 0: the result that its return value stands for."""
     left_out: tuple[str, ...] = ()
     """What of that value is no JSON."""
-    weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Sketches of the model that it has published, by parameter."""
     notes: tuple[str, ...] = ()
     """What is told with the result."""
 

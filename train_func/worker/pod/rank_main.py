@@ -109,7 +109,7 @@ def _finished(value: object) -> Outcome:
         )
     returned, left_out = plain_result(value) if is_first else ({}, [])
     done = Outcome(0, None, here.opened, follows=False, failure=None, returned=returned, left_out=tuple(left_out))
-    return replace(done, weights=here.weights, notes=tuple(here.notes))
+    return replace(done, notes=tuple(here.notes))
 
 
 def _failed(error: BaseException) -> Outcome:

@@ -13,7 +13,7 @@ from train_func.events import PublishesPending, RanksRestart
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
-from train_func.worker.pod import rank_weights, reporting, trackers
+from train_func.worker.pod import reporting, trackers
 from train_func.worker.pod.attempt_store import Attempts, Refused
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.history import History
@@ -124,12 +124,10 @@ class Attempt:
         """
         environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
         assert lease is not None  # no rank starts before
-        rank_weights.tell(peers, ends)
         peers.ranks_ended()
         if environment.worker == 0 and not self._is_published:
             first = next((end.outcome for end in ends if end.rank == 0), None)
-            output, notes = of_rank(environment.work_dir, 0), rank_weights.notes(peers)
-            self._pending.conclude(self._record.run, lease.attempt, output, first, notes)
+            self._pending.conclude(self._record.run, lease.attempt, of_rank(environment.work_dir, 0), first)
             self._pending.publish(self._store, self._record, stop)  # before what may be lost
             self._is_published = True
         waiting = patient(self._store, stop, self._timings.record, "keep the files of ranks", self._timings)

@@ -20,8 +20,6 @@ class Sessions:
     """Whether a training of a Trainer has come to its end."""
     may_cut_finer: bool = False
     """Whether another attempt can do with less memory, because it computes the batches of a plan in smaller parts."""
-    weights: dict[str, list[float]] = field(default_factory=dict)
-    """Sketches of the model that an own loop has published last, by parameter."""
     notes: list[str] = field(default_factory=list)
     """What is told with the result."""
 

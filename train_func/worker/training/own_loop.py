@@ -18,6 +18,7 @@ from train_func.worker.pod import progress_mark, stop_flag
 from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import audit, world
 from train_func.worker.training.batch_statistics import BatchStatistics, check_layers
+from train_func.worker.training.gradients import FirstGradients
 from train_func.worker.training.own_state import OwnState
 from train_func.worker.training.plan import STEPS, as_tensors, facts_of, row_ids_of, rows_of
 from train_func.worker.training.plan_loader import Collator, PlanLoader
@@ -130,6 +131,9 @@ def steps(
             left.enter_context(stop_flag.deferred())
             left.callback(state.close)
         left.callback(progress_mark.mark, Phase.OUTSIDE)
+        gradients = FirstGradients()
+        gradients.watch()
+        left.callback(gradients.close)
         for epoch in range(done // facts.steps_per_epoch, facts.num_epochs):
             loader.set_epoch(epoch, done % facts.steps_per_epoch * facts.accumulation)
             entries = iter(loader)
@@ -141,6 +145,7 @@ def steps(
                 progress_mark.mark(Phase.STEP)
                 yield OwnStep(done, epoch + 1, step.now.place.batch_rows, step, facts.seed, used, statistics)
                 _check_merged(statistics, done)
+                gradients.compare()
                 progress_mark.step_done(done)
             progress_mark.mark(Phase.OUTSIDE)  # until the first step of the next epoch
             audit.check_epoch(epoch + 1, expected, np.asarray(used, dtype=expected.dtype))
