@@ -56,7 +56,8 @@ class Attempt:
         self._until = 0.0  # monotonic seconds; set anew where an end is written down
         self._before: Verdict | None = None
         self._root: Verdict | None = None  # of the worker whose end came first, if known
-        self._num_charged = self.num_hangs = 0
+        self._num_charged = 0
+        self.hang_after = record.run.hang_after
         self.step = 0  # the last of the training that was done
         self.out_of_memory = False  # a rank was killed for it before the kernel could
         self._is_stuck = False  # a rank cannot be ended, and may hold what another attempt needs
@@ -91,7 +92,6 @@ class Attempt:
         else:
             start = Start.from_json(peers.hear_start())
         self._begin(start.lease)
-        self.num_hangs = start.num_hangs
         if start.refused:
             raise Refused(replace(start.refused, worker=self._environment.worker))
         number, worker = start.lease.attempt, self._environment.worker

@@ -220,7 +220,7 @@ class Supervisor:
         variables = attempt.open(group.peers)
         self._template.start(self._environment.job_dir / "source.py")
         self._launcher = Launcher(
-            self._environment, self._log_tee, self._stop, group, self._template, attempt.num_hangs
+            self._environment, self._log_tee, self._stop, group, self._template, attempt.hang_after
         )
         if self._launcher.run(variables):
             return self._finish(attempt, group.peers)
