@@ -7,8 +7,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 
-
-
 def signal_group(group: int, number: signal.Signals) -> None:
     """Signals every process of the group that is still there."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -56,7 +56,8 @@ class FirstGradients:
         for parameter in _parameters(optimizer):
             gradient = parameter.grad
             if gradient is not None and id(parameter) not in self._lengths and _is_whole(parameter, gradient):
-                length = torch.linalg.vector_norm(gradient, dtype=torch.float32)
+                wide = torch.promote_types(gradient.dtype, torch.float32)
+                length = torch.linalg.vector_norm(gradient, dtype=wide)
                 self._lengths[id(parameter)] = gradient.numel(), length
 
 
