@@ -28,7 +28,7 @@ from train_func.worker.pod.run_inputs import RunInputs
 from train_func.worker.pod.start import Start
 from train_func.worker.pod.stop import Stop, WithinGrace
 from train_func.worker.pod.store_wait import patient, patiently
-from train_func.worker.pod.verdict import following, of_ranks
+from train_func.worker.pod.verdict import following, left_steps, of_ranks
 
 T = TypeVar("T")
 
@@ -124,6 +124,8 @@ class Attempt:
         """
         environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
         assert lease is not None  # no rank starts before
+        if left := left_steps(ends, worker=environment.worker):
+            peers.tell_left(left)
         peers.ranks_ended()
         if environment.worker == 0 and not self._is_published:
             first = next((end.outcome for end in ends if end.rank == 0), None)
@@ -194,8 +196,10 @@ class Attempt:
         if verdict.exit_code == exits.DONE:
             return verdict
         if verdict.exit_code == exits.PEER and not verdict.root_cause:
-            root = root or self._ask_for_root()
+            root = root or self._ask_for_root(has_lost_ranks=found is not None)
             verdict = following(root, verdict)
+            if root and root.follows == verdict.worker:  # their ranks went on
+                verdict = left_steps(ends, worker=verdict.worker) or verdict
         if self._peers:
             self._peers.refuse_to_finish()
             self._peers.tell(verdict)
@@ -227,10 +231,12 @@ class Attempt:
         attempt._before = root
         return attempt
 
-    def _ask_for_root(self) -> Verdict | None:
+    def _ask_for_root(self, *, has_lost_ranks: bool) -> Verdict | None:
         if self._peers is None or self._stop.requested:
             return None
-        if (told := self._peers.verdict(self._timings.root)) and told.worker != self._environment.worker:
+        if (
+            told := self._peers.verdict(self._timings.root, of_left=has_lost_ranks)
+        ) and told.worker != self._environment.worker:
             return told
         if (lease := self.lease) is None:
             return None
