@@ -38,8 +38,6 @@ class AttemptStarts(Event):
     """Grows with every attempt that saves a checkpoint: attempts without progress are counted."""
     num_free: int = 0
     """Of the earlier attempts: that do not count."""
-    num_hangs: int = 0
-    """Earlier attempts that ended because a rank got on no more."""
     num_workers: int
     num_ranks: int
     num_threads: int
@@ -53,8 +51,7 @@ class AttemptStarts(Event):
         left = f"{f'at most {num_left} more may follow' if num_left else 'no other follows'} without a new checkpoint"
         before = f"{counted(self.num_free, 'attempt')} before it"
         free = f"; not counted, as a checkpoint was saved in or after it, or it was stopped: {before}"
-        wider = "; a rank may now take longer before it counts as hanging" if self.num_hangs else ""
-        return f"attempt {self.attempt} {how}{here}; {sizes}; {left}{free if self.num_free else ''}{wider}"
+        return f"attempt {self.attempt} {how}{here}; {sizes}; {left}{free if self.num_free else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,8 @@ _STORAGE: dict[StorageReason, int] = {
     "unsupported": USAGE,
 }
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
-_ALLOCATION = re.compile(r"can't allocate memory|CUDA out of memory|out of memory")
+_ALLOCATOR = re.compile(r"\[enforce fail at \S*alloc_cpu\.cpp:\d+\]")  # where torch says that it was raised
+_CUDA_ALLOCATION = 2  # cudaErrorMemoryAllocation, which is raised outside of torch's own allocator
 
 
 # What a code says by itself, of a worker that could not write down why it ended.
@@ -106,43 +107,42 @@ def exit_of(error: BaseException, *, has_peers: bool = True) -> Exit:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError) or _named(error, "OutOfMemoryError"):
+    if isinstance(error, MemoryError) or _is_of_torch(error, "OutOfMemoryError"):
         return True
-    return isinstance(error, RuntimeError) and bool(_ALLOCATION.search(str(error)))
+    if _is_of_torch(error, "AcceleratorError"):
+        return getattr(error, "error_code", None) == _CUDA_ALLOCATION
+    return type(error) is RuntimeError and bool(_ALLOCATOR.match(str(error)))
 
 
-# What gloo, nccl and the TCP store say when the process at the other end of a connection has gone. Their exceptions
-# are named here and not imported, because a worker that fails early has no torch loaded.
+# What torch.distributed raises when the process at the other end of a connection has gone. Its exceptions are named
+# here and not imported, because a worker that fails early has no torch loaded.
 _LOST_TYPES = ("DistBackendError", "DistNetworkError", "DistStoreError")
-_LOST_TEXT = re.compile(
-    r"gloo/transport"
-    r"|Connection (?:closed|reset) by (?:remote )?peer|Connection reset|Broken pipe|Connection refused"
-    r"|Socket Timeout|failed to recv, got 0 bytes|Timed out (?:waiting|after)|remote process exited",
-    re.IGNORECASE,
-)
+_C10D = re.compile(r"\[\S*/(?:gloo/transport|distributed/c10d)/\S+:\d+\] ")  # where gloo says that it was raised
+
+
+class PeerFailed(RuntimeError):
+    """Another rank has failed, and has said so."""
 
 
 def is_lost_peer(error: BaseException, *, has_peers: bool = True) -> bool:
     """Whether ``error``, or one that it followed from, only says that another rank has gone.
 
-    Of a rank alone, only what torch's own process group raises says so: words may concern any other connection.
+    No wording tells that: torch has types for it, and gloo, which raises a plain RuntimeError, also out of ``wait()``
+    and out of a backward pass, begins it with its source file. Of a rank alone, only the types say so.
     """
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
-        if _named(current, *_LOST_TYPES) or (has_peers and _says_lost_peer(current)):
+        if _is_of_torch(current, *_LOST_TYPES) or (has_peers and _is_of_peer(current)):
             return True
         seen.append(current)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return False
 
 
-def _says_lost_peer(error: BaseException) -> bool:
-    if _named(error, "BrokenBarrierError"):
-        return True
-    # A plain RuntimeError is what gloo raises; an OSError with such words may concern any other connection.
-    return type(error) is RuntimeError and bool(_LOST_TEXT.search(str(error)))
+def _is_of_peer(error: BaseException) -> bool:
+    return isinstance(error, PeerFailed) or (type(error) is RuntimeError and bool(_C10D.match(str(error))))
 
 
-def _named(error: BaseException, *names: str) -> bool:
-    return any(kind.__name__ in names for kind in type(error).__mro__)
+def _is_of_torch(error: BaseException, *names: str) -> bool:
+    return any(kind.__name__ in names and kind.__module__.partition(".")[0] == "torch" for kind in type(error).__mro__)

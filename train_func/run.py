@@ -27,7 +27,8 @@ RECORD_KEY = "train_func"  # beside the fields of a Run in what a function is ca
 READABLE_LENGTH = 28
 DERIVED_LENGTH, WORD_LENGTH = 24, 12  # of a name that was not given, and of each of its words: part of what a run is
 HASH_LENGTH = 12
-BUDGET = ("workers", "micro_batch_size", "max_attempts", "deadline", "checkpoint_every")  # decide no result of a task
+# Fields that decide no result of a task.
+BUDGET = ("workers", "micro_batch_size", "max_attempts", "deadline", "checkpoint_every", "hang_after")
 _READABLE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _LIMITS = {
     "workers": (1, 1000),
@@ -76,6 +77,8 @@ class Run(NamedFields):
     """Seconds after which the job fails."""
     checkpoint_every: float | None = None
     """Seconds between two checkpoints; None for so many that saving them costs about 2 % of the time."""
+    hang_after: float = 60
+    """Seconds without progress, from the first step on, after which a rank counts as hanging and the attempt ends."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Values of your own, plain JSON, handed to the function; with a task beside the fields above."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -152,8 +155,10 @@ class Run(NamedFields):
 def _faults(run: Run) -> list[str]:
     task: object = run.task
     found = [fault for name, limits in _LIMITS.items() if (fault := whole_fault(name, getattr(run, name), *limits))]
-    if fault := _interval_fault(run.checkpoint_every):
-        found.append(fault)
+    for name, least, none in (("checkpoint_every", 0, ", or None"), ("hang_after", 1, "")):
+        seconds = getattr(run, name)
+        if not (_is_seconds(seconds, least) or (none and seconds is None)):
+            found.append(f"{name}={brief(seconds)}: seconds from {least} up are expected{none}")
     if fault := learning_rate_fault("learning_rate", run.learning_rate):
         found.append(fault)
     if isinstance(task, Task):
@@ -168,10 +173,8 @@ def _faults(run: Run) -> list[str]:
     return [*found, *parameter_faults(run.parameters, reserved)]
 
 
-def _interval_fault(seconds: object) -> str | None:
-    if seconds is None or (isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= 1e9):
-        return None
-    return f"checkpoint_every={brief(seconds)}: seconds from 0 up are expected, or None"
+def _is_seconds(seconds: object, least: float) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and least <= seconds <= 1e9
 
 
 def _name_fault(name: object) -> str | None:

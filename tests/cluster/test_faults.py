@@ -36,7 +36,7 @@ def test_a_killed_rank_is_started_again_in_the_same_pods(namespace: str, admin: 
 
 @pytest.mark.slow
 def test_a_rank_that_hangs_is_named_and_started_again_in_the_same_pods(namespace: str, admin: Kubectl):
-    with training(checkpoint_every=1.0) as found:
+    with training(checkpoint_every=1.0, hang_after=10) as found:
         found.until_step(12)
         before = uids(admin, namespace, found)
         hung = signal_rank(admin, namespace, found, 1, signal.SIGSTOP)

@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from threading import BrokenBarrierError
 
 import torch.distributed as dist
 import transformers
@@ -20,6 +19,7 @@ from tests.distributed import best, stops
 from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
 from train_func.errors import StorageFailed, TrainFuncError
+from train_func.exits import PeerFailed
 from train_func.records import RunRecord
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
@@ -110,7 +110,7 @@ def fails_on_one_rank(folder):
     with Session(record(folder, "one-fails").parameters()) as session:
         try:
             world.on_all_ranks(lambda: {}["here"] if session.rank == 1 else None)
-        except (KeyError, BrokenBarrierError) as error:
+        except (KeyError, PeerFailed) as error:
             told["step"] = [type(error).__name__, str(error)]
         session.data(session.model()[1])
     return told

@@ -76,7 +76,7 @@ def job(tmp_path):
     jobs = []
 
     def make(how, source=SOURCE, **settings):
-        fields = {"epochs": 4, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 0}
+        fields = {"epochs": 4, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 0, "hang_after": 8}
         given = {"environment": {"TRAIN_FUNC_CPUS": "1"}, **fields, **settings}  # one thread per rank: equal rounding
         jobs.append(Job(tmp_path / how, source, parameters={"how": how}, **given))
         return jobs[-1]
@@ -106,7 +106,7 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_the_training_goes_on(job,
     end = made.end_record(1, workers - 1)
     assert (end["exit_code"], end["cause"], end["root_cause"], end["step"]) == (148, "hang", True, 12)
     said = re.match(r"rank 1 hangs: .* for ([0-9.]+) s", end["message"])
-    assert float(said[1]) <= 30  # 10.5 where nothing else wants the processors
+    assert 8 <= float(said[1]) <= 30  # 8.2 where nothing else wants the processors
     begun = re.search(r"hangs from ([0-9.]+)", made.pods[workers - 1].output)
     assert datetime.fromisoformat(end["ended"]).timestamp() - float(begun[1]) < 60  # with the stacks, by another clock
     logs = [made.log(1, worker) for worker in range(workers)]

@@ -159,7 +159,7 @@ def test_metrics_that_are_drawn_at_random_are_the_same_on_all_ranks(ranks):
 
 def test_a_fault_of_one_rank_is_told_to_the_other(ranks):
     assert ranks[1]["fails_on_one_rank"]["step"] == ["KeyError", "'here'"]
-    assert ranks[0]["fails_on_one_rank"]["step"] == ["BrokenBarrierError", "rank 1 failed with KeyError: 'here'"]
+    assert ranks[0]["fails_on_one_rank"]["step"] == ["PeerFailed", "rank 1 failed with KeyError: 'here'"]
 
 
 def test_no_rank_waits_for_one_that_has_gone(ranks):

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tests.distributed import images, lora, parity, splits, task_metrics, weighing
+from tests.distributed import images, loops, lora, parity, splits, task_metrics, weighing
 
 WORLD_SIZES = (1, 2, 3, 4)
 
@@ -45,6 +45,7 @@ def main():
                     "task_metrics": task_metrics,
                     "lora": lora,
                     "images": images,
+                    "loops": loops,
                 }
                 found = {name: program.run(size, rank, folder) for name, program in programs.items()}
                 torch.save(found, folder / f"world-{size}-rank-{rank}.pt")

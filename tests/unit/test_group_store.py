@@ -191,3 +191,11 @@ def test_a_worker_of_another_job_or_one_that_asks_for_anything_else_is_turned_aw
         remote(GroupStore(1), OTHER_KEY)
     with pytest.raises(OSError):
         remote(GroupStore(1))._call("_membership", 0, "")
+
+
+def test_a_message_of_any_length_arrives(remote):
+    store = GroupStore(2)
+    other, long = remote(store), "é" * 3_000_000
+    other.set("key", long)
+    assert (store.get("key"), other.get("key")) == (long, long)
+    assert other.compare_set("key", long, "short") == "short"

@@ -75,9 +75,7 @@ class GoesBetweenTwoCalls:
         return call
 
 
-@pytest.mark.parametrize(
-    "call", [Peers.look, Peers.hear_start, Peers.hear_meeting_point, Peers.inputs_brought, Peers.told_of_ranks]
-)
+@pytest.mark.parametrize("call", [Peers.look, Peers.hear_start, Peers.hear_meeting_point, Peers.inputs_brought])
 def test_a_host_that_goes_between_two_calls_is_a_lost_peer_and_no_fault_of_the_supervisor(call):
     made = Peers(GoesBetweenTwoCalls(), worker=1, num_workers=2, stop=Stop())
     made._looked = float("-inf")

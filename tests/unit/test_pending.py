@@ -183,8 +183,8 @@ def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is
     pending = Pending(tmp_path)
     pending.add(writes(taken="published"), 1)
     pending.report(1, {"metrics": {"loss": 2.0, "rows": 7}})
-    outcome = replace(ended({"loss": 1.0}, ["model (Linear)"]), notes=("begun anew",))
-    pending.conclude(Run(), 1, output, outcome, ["the ranks differ"])
+    outcome = replace(ended({"loss": 1.0}, ["model (Linear)"]), notes=("the ranks differ", "begun anew"))
+    pending.conclude(Run(), 1, output, outcome)
     result, names = published(pending)
     assert names - OF_EVERY_RUN == {"taken", "plots/loss.png", "metrics.json"}
     assert result["files"]["taken"]["size"] == len("published")
@@ -285,7 +285,7 @@ def test_the_result_comes_before_the_files_that_are_kept_beside_it(supervisor, t
         (tmp_path / name).write_text("kept")
     attempt._store = store = Notes(attempt._store, "a-run/result.json")
     ends = [RankEnd(rank, 0, None, False, rank) for rank in (0, 1)]
-    attempt.finish(SimpleNamespace(ranks_ended=lambda: None, told_of_ranks=list), ends)
+    attempt.finish(SimpleNamespace(ranks_ended=lambda: None), ends)
     assert store.found == dict.fromkeys(
         [
             "a-run/attempts/1/output/rank-0/manifest.json",
@@ -306,7 +306,7 @@ def test_of_a_link_what_it_leads_to_is_published_or_it_is_named(tmp_path, publis
     for name, target in {**links, **nowhere}.items():
         (output / name).symlink_to(target)
     pending = Pending(tmp_path)
-    pending.conclude(Run(), 1, output, ended(), ())
+    pending.conclude(Run(), 1, output, ended())
     result, names = published(pending)
     assert names - OF_EVERY_RUN == {"best.pt", *links}
     assert {name: result["files"][name]["size"] for name in links} == {**dict.fromkeys(links, 4), "far.pt": 9}
@@ -316,7 +316,7 @@ def test_of_a_link_what_it_leads_to_is_published_or_it_is_named(tmp_path, publis
 
 def test_a_function_that_leaves_nothing_has_a_result_all_the_same(tmp_path, published):
     pending = Pending(tmp_path)
-    pending.conclude(Run(), 1, tmp_path / "output", ended(), ())
+    pending.conclude(Run(), 1, tmp_path / "output", ended())
     result, names = published(pending)
     assert (result["files"], result["returned"], names) == ({}, {}, set())
 
@@ -482,6 +482,6 @@ def test_a_run_with_a_task_that_publishes_nothing_is_told_of(tmp_path, published
     pending = Pending(tmp_path)
     if files:
         pending.add(writes(**files), 1)
-    pending.conclude(run, 1, tmp_path / "output", ended({"loss": 1.0}), ())
+    pending.conclude(run, 1, tmp_path / "output", ended({"loss": 1.0}))
     result, _ = published(pending)
     assert ("session.publish" in result.get("note", "")) == is_told

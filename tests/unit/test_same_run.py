@@ -29,6 +29,7 @@ ROWS = "text,label\n" + "".join(f"the food was number {number},{number % 2}\n" f
 SAME_RUN = {
     "deadline": {"deadline": 60},
     "max_attempts": {"max_attempts": 9},
+    "hang_after": {"hang_after": 600},
     "micro_batch_size": {"micro_batch_size": 2},
 }
 OTHER_RUN = {

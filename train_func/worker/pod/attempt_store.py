@@ -35,8 +35,6 @@ class Account:
     max_attempts: int
     last: Verdict | None
     """The newest charged end that is known."""
-    num_hangs: int = 0
-    """Attempts that ended because a rank got on no more."""
     step: int = 0
     """The last that was done in the newest attempts, where that is the same one."""
     num_at_step: int = 0
@@ -168,7 +166,7 @@ class Attempts:
         submitted = self._record.submitted
         ended = self._ended()
         saved = self._last_that_saved()
-        num_started, num_charged, num_hangs, num_out_of_memory, last = 0, 0, 0, 0, None
+        num_started, num_charged, num_out_of_memory, last = 0, 0, 0, None
         behind: list[tuple[int, bool]] = []  # steps, the newest attempt first, and whether a worker failed by itself
         for number in sorted(ended, reverse=True):
             lease = self._lease_of(number) if number != current else None
@@ -181,7 +179,6 @@ class Attempts:
             known = [*ends, *(of for of in verdicts if of and number == current)]
             is_out_of_memory = any(map(_asks_for_finer_cut, known))
             num_out_of_memory += is_out_of_memory
-            num_hangs += any(end.root_cause and end.cause == "hang" for end in ends)
             if not any(end.exit_code == exits.STOPPED for end in ends):
                 done = step if number == current else max((end.step for end in ends), default=0)
                 is_own = any(of.is_own_failure for of in known)
@@ -195,7 +192,6 @@ class Attempts:
             num_charged,
             self._record.run.max_attempts,
             last,
-            num_hangs,
             step=newest,
             num_at_step=sum(is_own for _, is_own in takewhile(lambda of: of[0] == newest > 0, behind)),
             num_out_of_memory=num_out_of_memory,

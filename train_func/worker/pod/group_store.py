@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from train_func.counted import counted, listed
 
 PRESENT = 5.0  # seconds after which a worker that has not asked again counts as gone, while the group forms
-LONGEST = 2**20  # bytes of a request and of an answer
+LONGEST = 2**30  # bytes of a request of a worker of this job; strangers are heard for 64
 ANSWER = 20.0  # seconds in which worker 0 answers; a connection of a network that is gone never breaks by itself
 PROOF = 32  # bytes of a challenge, and of the SHA-256 that answers it
 MOST_STRANGERS = 64  # connections without a proof that are kept at a time
@@ -263,7 +263,7 @@ class RemoteStore:
     def _call(self, name: str, *values: Any) -> Any:
         with self._lock:
             self._connection.sendall(json.dumps([name, *values]).encode() + b"\n")
-            line = self._file.readline(LONGEST)
+            line = self._file.readline()
         if not line.endswith(b"\n"):
             raise ConnectionError("worker 0 has closed the connection")
         try:

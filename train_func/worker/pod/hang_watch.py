@@ -4,12 +4,11 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
 from train_func.worker.pod import progress_mark, stacks
 from train_func.worker.pod.hang import Hang, Judge, Seen
-from train_func.worker.pod.processes import cpu_seconds, is_stopped, kernel_state
+from train_func.worker.pod.processes import is_stopped, kernel_state
 from train_func.worker.pod.progress_mark import SharedMark
 
 LONGEST_STACKS = 1000  # lines of a rank that are kept: the last ones, which are of its main thread
@@ -24,10 +23,10 @@ class Group(Protocol):
 class HangWatch:
     """Of one attempt. A rank is watched once its environment has what ``variables`` gives for it."""
 
-    def __init__(self, num_ranks: int, num_hangs: int) -> None:
-        """``num_ranks``: of the whole group; ``num_hangs``: attempts of this submission that have ended so."""
+    def __init__(self, num_ranks: int, limit: float) -> None:
+        """``num_ranks``: of the whole group; ``limit``: seconds without progress that are a hang."""
         self._num_ranks = num_ranks
-        self._judge = Judge(num_hangs)
+        self._judge = Judge(limit)
         self._marks: dict[int, SharedMark] = {}
         self._stacks: dict[int, deque[str]] = {}
 
@@ -38,10 +37,7 @@ class HangWatch:
 
     def look(self, pids: Mapping[int, int], group: Group) -> Hang | None:
         """The hang that there is; ``pids``: of the ranks that live, by rank. To be called several times a second."""
-        seen = [
-            Seen(rank, self._marks[rank].read(), is_stopped(pid), partial(cpu_seconds, pid))
-            for rank, pid in pids.items()
-        ]
+        seen = [Seen(rank, self._marks[rank].read(), is_stopped(pid)) for rank, pid in pids.items()]
         if hang := self._judge.look(time.monotonic(), seen):
             return hang
         waiting = self._judge.waiting if len(pids) == len(self._marks) else None

@@ -41,9 +41,9 @@ class Launcher:
         stop: Stop,
         group: Group,
         template: Template,
-        num_hangs: int,
+        hang_after: float,
     ) -> None:
-        """``num_hangs``: attempts of this submission that have ended so."""
+        """``hang_after``: seconds without progress of a rank that are a hang."""
         self._environment = environment
         self._patience, self._grace = environment.timings.patience, environment.grace - RESERVE
         self._log_tee = log_tee
@@ -53,7 +53,7 @@ class Launcher:
         self._folder = Path(mkdtemp(prefix="ranks-", dir=environment.temporary_dir))
         self._processes: dict[int, RankProcess] = {}  # by local rank
         self._is_complete = False
-        self._hangs = HangWatch(environment.num_workers * environment.num_ranks, num_hangs)
+        self._hangs = HangWatch(environment.num_workers * environment.num_ranks, hang_after)
         self._memory = FamilyMemory(memory_guard.limit_of(environment.memory)) if environment.memory else None
         self.out_of_memory = False
         """Whether a rank was killed because this worker came too near to its memory limit."""

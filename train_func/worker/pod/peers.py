@@ -13,6 +13,7 @@ from train_func.worker.pod.stop import Stop, Stopped, WithinGrace
 
 BEAT, SILENCE = 1.0, 15.0  # seconds
 YES, NO = "yes", "no"
+LEFT = "left the steps"
 
 
 class NotFormed(Exception):
@@ -110,10 +111,16 @@ class Peers:
             return _verdict(self._store.compare_set(self._key(self._verdict_name), "", json.dumps(asdict(verdict))))
         return verdict
 
-    def verdict(self, seconds: float) -> Verdict | None:
-        """The verdict that was said first, or None when none was within ``seconds``."""
+    def tell_left(self, verdict: Verdict) -> None:
+        """Says that a rank of this worker has left its steps: a fault only where ranks of another worker went on."""
+        with contextlib.suppress(OSError):  # its host has gone, which the next call notices
+            self._store.compare_set(self._key(LEFT), "", json.dumps(asdict(verdict)))
+
+    def verdict(self, seconds: float, *, of_left: bool = False) -> Verdict | None:
+        """The verdict that was said first, or None when none was within ``seconds``; ``of_left``: also by tell_left."""
+        others = [LEFT] if of_left else []
         with contextlib.suppress(OSError):  # its host has gone
-            return _verdict(said) if (said := self._await(self._verdict_name, seconds)) else None
+            return _verdict(said) if (said := self._await(seconds, self._verdict_name, *others)) else None
         return None
 
     def tell_whether_publishing(self, publishing: bool) -> None:
@@ -124,16 +131,17 @@ class Peers:
     def is_publishing(self, seconds: float) -> bool:
         """What worker 0 says so; False when it has gone, True when it has not said it within ``seconds``."""
         with contextlib.suppress(OSError):
-            return self._await("publishing", seconds) != str(False)
+            return self._await(seconds, "publishing") != str(False)
         return False
 
-    def _await(self, name: str, seconds: float) -> str | None:
-        end, key = time.monotonic() + seconds, self._key(name)
-        while not self._store.check([key]):
+    def _await(self, seconds: float, *names: str) -> str | None:
+        """The first value of these that there is."""
+        end = time.monotonic() + seconds
+        while not (values := [value for name in names if (value := self._store.get(self._key(name)))]):
             if self._stop.requested or time.monotonic() > end:
                 return None
             time.sleep(0.05)
-        return self._store.get(key)
+        return values[0]
 
     @property
     def _verdict_name(self) -> str:
@@ -242,17 +250,6 @@ class Peers:
         with contextlib.suppress(OSError):  # its host has gone
             if self._store.compare_set(self._key("finish"), "", NO) == YES:
                 self._finish()
-
-    def tell_of_ranks(self, said: str) -> None:
-        """Says something of this worker's ranks, before ``ranks_ended``."""
-        with contextlib.suppress(OSError):  # its host has gone, which the next call notices
-            self._store.set(self._key(f"ranks/{self._worker}"), said)
-
-    def told_of_ranks(self) -> list[str]:
-        """What all workers have said so, after ``ranks_ended``."""
-        names = [f"ranks/{worker}" for worker in range(self._num_workers)]
-        with _host():
-            return [self._store.get(self._key(name)) for name in names if self._has(name)]
 
     def all_done(self) -> None:
         """Returns when every worker has come here: the group leaves together, because one exit 0 ends the job."""

@@ -129,7 +129,7 @@ class Pending:
         told = replace(state, report={**whole, "metrics": metrics})
         self._write(told if seconds is None else replace(told, is_final=True, until=time.monotonic() + seconds))
 
-    def conclude(self, run: Run, attempt: int, output: Path, outcome: Outcome | None, found: Sequence[str]) -> None:
+    def conclude(self, run: Run, attempt: int, output: Path, outcome: Outcome | None) -> None:
         """Adds what the function has left in ``output`` and has returned; nothing more is to come.
 
         A file that was published before under the same name stays, and that in ``output`` too, which is told of.
@@ -139,7 +139,6 @@ class Pending:
             attempt: its number.
             output: the folder of rank 0.
             outcome: of rank 0.
-            found: further notes.
         """
         returned, left_out = (outcome.returned, outcome.left_out) if outcome else ({}, ())
         self.report(attempt, {"returned": dict(returned)})
@@ -149,7 +148,6 @@ class Pending:
         self.add(lambda folder: stay.extend(take(output, folder, {*taken})), attempt)
         notes = [
             state.report.get("note", ""),
-            *found,
             *(outcome.notes if outcome else ()),
             run.task and not files_of(self._root / self._state().folder) and NO_MODEL,
             left_out and f"not JSON, and therefore not in the result as it was returned: {', '.join(left_out)}",
@@ -169,7 +167,7 @@ class Pending:
         if "returned" in state.report:
             return
         if first and first.is_whole:
-            self.conclude(run, state.attempt, output, first.outcome, [])
+            self.conclude(run, state.attempt, output, first.outcome)
         else:
             told = first.outcome.notes if first and first.outcome else ()
             note = "; ".join(filter(None, [state.report.get("note", ""), *told, NOT_RETURNED]))

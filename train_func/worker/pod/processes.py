@@ -6,10 +6,6 @@ import signal
 from collections.abc import Collection
 from pathlib import Path
 
-from train_func.process_tree import descendants
-
-_TICKS = os.sysconf("SC_CLK_TCK")  # per second
-
 
 def signal_group(group: int, number: signal.Signals) -> None:
     """Signals every process of the group that is still there."""
@@ -51,12 +47,6 @@ def _memory_files(proc: Path, cgroups: Path) -> list[Path]:
 def is_stopped(pid: int) -> bool:
     """Whether a signal such as SIGSTOP has stopped the process."""
     return _stat(pid)[:1] == ["T"]
-
-
-def cpu_seconds(pid: int) -> float:
-    """Processor time of the process and of all that descend from it, also of those that have ended."""
-    own = [_stat(member)[11:15] for member in (pid, *descendants(pid))]
-    return sum(int(ticks) for times in own for ticks in times) / _TICKS
 
 
 def kernel_state(pid: int) -> str:

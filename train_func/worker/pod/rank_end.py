@@ -40,8 +40,8 @@ class Outcome:
     """Of rank 0: the result that its return value stands for."""
     left_out: tuple[str, ...] = ()
     """What of that value is no JSON."""
-    weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Sketches of the model that it has published, by parameter."""
+    left_steps: str = ""
+    """After how many steps it has left a loop over session.steps before its end."""
     notes: tuple[str, ...] = ()
     """What is told with the result."""
 
@@ -104,6 +104,10 @@ class RankEnd:
         return self.outcome is not None and self.outcome.exit_code not in (DONE, STOPPED) and not self.follows
 
     @property
+    def left_steps(self) -> str:
+        return self.outcome.left_steps if self.outcome else ""
+
+    @property
     def separate(self) -> bool:
         return self.outcome is not None and self.outcome.separate
 
@@ -114,7 +118,7 @@ class RankEnd:
 
 def records_of(ends: Sequence[RankEnd]) -> tuple[RankRecord, ...]:
     """One per rank; where one failed by itself, the errors of those that followed would only hide it."""
-    rooted = any(end.failed and not end.follows for end in ends)
+    rooted = any((end.failed and not end.follows) or end.left_steps for end in ends)
     return tuple(
         RankRecord(
             rank=end.rank,

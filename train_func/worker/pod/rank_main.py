@@ -111,14 +111,16 @@ def _finished(value: object) -> Outcome:
         )
     returned, left_out = plain_result(value) if is_first else ({}, [])
     done = Outcome(0, None, here.opened, follows=False, failure=None, returned=returned, left_out=tuple(left_out))
-    return replace(done, weights=here.weights, notes=tuple(here.notes))
+    left = here.left_steps()
+    early = [f"the loop over session.steps was left {left}"] if left else []
+    return replace(done, notes=(*here.notes, *early), left_steps=left)
 
 
 def _failed(error: BaseException) -> Outcome:
     stop_flag.ignore()
     here, has_peers = sessions.here, os.environ.get("WORLD_SIZE", "1") != "1"
     outcome = of_error(error, session=here.opened, may_cut_finer=here.may_cut_finer, has_peers=has_peers)
-    outcome = replace(outcome, notes=tuple(here.notes))
+    outcome = replace(outcome, notes=tuple(here.notes), left_steps=here.left_steps(error))
     match error:
         case stop_flag.StopSignal():
             reporting.say(RankStops(why=f"{error}"))

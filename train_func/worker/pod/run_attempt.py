@@ -13,7 +13,7 @@ from train_func.events import PublishesPending, RanksRestart
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
-from train_func.worker.pod import rank_weights, reporting, trackers
+from train_func.worker.pod import reporting, trackers
 from train_func.worker.pod.attempt_store import Attempts, Refused
 from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.history import History
@@ -28,7 +28,7 @@ from train_func.worker.pod.run_inputs import RunInputs
 from train_func.worker.pod.start import Start
 from train_func.worker.pod.stop import Stop, WithinGrace
 from train_func.worker.pod.store_wait import patient, patiently
-from train_func.worker.pod.verdict import following, of_ranks
+from train_func.worker.pod.verdict import following, left_steps, of_ranks
 
 T = TypeVar("T")
 
@@ -56,7 +56,8 @@ class Attempt:
         self._until = 0.0  # monotonic seconds; set anew where an end is written down
         self._before: Verdict | None = None
         self._root: Verdict | None = None  # of the worker whose end came first, if known
-        self._num_charged = self.num_hangs = 0
+        self._num_charged = 0
+        self.hang_after = record.run.hang_after
         self.step = 0  # the last of the training that was done
         self.out_of_memory = False  # a rank was killed for it before the kernel could
         self._is_stuck = False  # a rank cannot be ended, and may hold what another attempt needs
@@ -91,7 +92,6 @@ class Attempt:
         else:
             start = Start.from_json(peers.hear_start())
         self._begin(start.lease)
-        self.num_hangs = start.num_hangs
         if start.refused:
             raise Refused(replace(start.refused, worker=self._environment.worker))
         number, worker = start.lease.attempt, self._environment.worker
@@ -124,12 +124,12 @@ class Attempt:
         """
         environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
         assert lease is not None  # no rank starts before
-        rank_weights.tell(peers, ends)
+        if left := left_steps(ends, worker=environment.worker):
+            peers.tell_left(left)
         peers.ranks_ended()
         if environment.worker == 0 and not self._is_published:
             first = next((end.outcome for end in ends if end.rank == 0), None)
-            output, notes = of_rank(environment.work_dir, 0), rank_weights.notes(peers)
-            self._pending.conclude(self._record.run, lease.attempt, output, first, notes)
+            self._pending.conclude(self._record.run, lease.attempt, of_rank(environment.work_dir, 0), first)
             self._pending.publish(self._store, self._record, stop)  # before what may be lost
             self._is_published = True
         waiting = patient(self._store, stop, self._timings.record, "keep the files of ranks", self._timings)
@@ -196,8 +196,10 @@ class Attempt:
         if verdict.exit_code == exits.DONE:
             return verdict
         if verdict.exit_code == exits.PEER and not verdict.root_cause:
-            root = root or self._ask_for_root()
+            root = root or self._ask_for_root(has_lost_ranks=found is not None)
             verdict = following(root, verdict)
+            if root and root.follows == verdict.worker:  # their ranks went on
+                verdict = left_steps(ends, worker=verdict.worker) or verdict
         if self._peers:
             self._peers.refuse_to_finish()
             self._peers.tell(verdict)
@@ -229,10 +231,12 @@ class Attempt:
         attempt._before = root
         return attempt
 
-    def _ask_for_root(self) -> Verdict | None:
+    def _ask_for_root(self, *, has_lost_ranks: bool) -> Verdict | None:
         if self._peers is None or self._stop.requested:
             return None
-        if (told := self._peers.verdict(self._timings.root)) and told.worker != self._environment.worker:
+        if (
+            told := self._peers.verdict(self._timings.root, of_left=has_lost_ranks)
+        ) and told.worker != self._environment.worker:
             return told
         if (lease := self.lease) is None:
             return None

@@ -2,10 +2,36 @@
 
 import contextlib
 import os
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 
 from train_func.worker.pod.rank_end import running
+
+
+@dataclass
+class Loop:
+    """A loop over ``session.steps`` that has not come to its end, and may have been left."""
+
+    num_steps: int
+    """Of the plan."""
+    num_done: int
+    left_at: tuple[CodeType, int] | None = None
+    """The code and the line by which it was left."""
+
+    def __str__(self) -> str:
+        return f"after {self.num_done} of {self.num_steps} steps"
+
+    def is_left_by(self, error: BaseException) -> bool:
+        """Whether ``error``, or one that it followed from, has ended the loop on its way."""
+        current: BaseException | None = error
+        while current is not None:
+            passed = {(frame.f_code, line) for frame, line in traceback.walk_tb(current.__traceback__)}
+            if self.left_at is None or self.left_at in passed:
+                return True
+            current = current.__cause__ or current.__context__
+        return False
 
 
 @dataclass
@@ -20,10 +46,14 @@ class Sessions:
     """Whether a training of a Trainer has come to its end."""
     may_cut_finer: bool = False
     """Whether another attempt can do with less memory, because it computes the batches of a plan in smaller parts."""
-    weights: dict[str, list[float]] = field(default_factory=dict)
-    """Sketches of the model that an own loop has published last, by parameter."""
+    loops: list[Loop] = field(default_factory=list)
+    """Loops over steps that have begun, without those that have come to their end."""
     notes: list[str] = field(default_factory=list)
     """What is told with the result."""
+
+    def left_steps(self, error: BaseException | None = None) -> str:
+        """After how many steps the function has left a loop before its end; ``error`` has ended the function."""
+        return next((f"{loop}" for loop in self.loops if error is None or not loop.is_left_by(error)), "")
 
     def may_leave(self) -> None:
         """From now on an exit with code 0 is the end of the function: some leave so behind their last step, because

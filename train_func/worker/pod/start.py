@@ -19,7 +19,6 @@ class Start:
     num_free: int
     at_most: int
     num_out_of_memory: int
-    num_hangs: int
     is_last: bool
     refused: Verdict | None
 
@@ -27,7 +26,7 @@ class Start:
     def of(cls, lease: Lease, account: Account, num_out_of_memory: int, refused: Verdict | None) -> Self:
         """The start of an attempt after those in the account."""
         num_free = account.num_started - account.num_charged
-        counts = (account.num_started, num_free, account.at_most, num_out_of_memory, account.num_hangs)
+        counts = (account.num_started, num_free, account.at_most, num_out_of_memory)
         return cls(lease, *counts, account.is_next_last, refused)
 
     @property
@@ -57,7 +56,6 @@ class Start:
             position=self.num_started + 1,
             at_most=self.at_most,
             num_free=self.num_free,
-            num_hangs=self.num_hangs,
             num_workers=environment.num_workers,
             num_ranks=environment.num_workers * environment.num_ranks,
             num_threads=environment.num_threads,

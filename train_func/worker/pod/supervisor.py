@@ -17,7 +17,7 @@ from train_func.events import WorkerEnds, WorkerStarts
 from train_func.process_tree import adopt_orphans, kill_descendants
 from train_func.records import RunRecord
 from train_func.storage import open_store
-from train_func.worker.pod import masks, packages, rank_weights, reporting
+from train_func.worker.pod import masks, packages, reporting
 from train_func.worker.pod.attempt_store import Refused
 from train_func.worker.pod.environment import GROUP_SECRET, Environment, read_environment
 from train_func.worker.pod.launcher import Launcher
@@ -223,7 +223,7 @@ class Supervisor:
         variables = attempt.open(group.peers)
         self._template.start(self._environment.job_dir / "source.py")
         self._launcher = Launcher(
-            self._environment, self._log_tee, self._stop, group, self._template, attempt.num_hangs
+            self._environment, self._log_tee, self._stop, group, self._template, attempt.hang_after
         )
         if self._launcher.run(variables):
             return self._finish(attempt, group.peers)
@@ -247,8 +247,6 @@ class Supervisor:
         is_told, grace = self._stop.requested, max(SHORTEST, self._environment.grace - RESERVE)
         seconds = ENDED * grace - (self._stop.seconds if is_told else 0.0)
         ended_well = is_stopped and self._launcher is not None and self._launcher.ended_well
-        if ended_well:  # worker 0 reads it as soon as all are known to have
-            rank_weights.tell(peers, self._ends())
         if not peers.ranks_ended_though(ended_well, seconds):
             return None
         return self._ended(lambda: self._finish(attempt, peers))

@@ -22,8 +22,24 @@ def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Ve
         roots = [end for end in roots if end.outcome or end.exit_code != -signal.SIGABRT]
     if roots:
         return _of_root(min(roots, key=_when), worker, out_of_memory)
+    if left := left_steps(ends, worker=worker):
+        return left
     first = min(failed, key=_when)
     return Verdict(exits.PEER, "peer", f"rank {first.rank} lost its peers: {_words(first)}", worker, root_cause=False)
+
+
+def left_steps(ends: Sequence[RankEnd], *, worker: int) -> Verdict | None:
+    """The verdict on a worker with a rank that has left its loop over session.steps, where other ranks went on."""
+    end = next((end for end in ends if end.left_steps), None)
+    if end is None:
+        return None
+    message = (
+        f"rank {end.rank} left the loop over session.steps {end.left_steps}, while other ranks went on and waited for "
+        "it. A break, a return, or an exception that is caught outside of the loop, leaves it on one rank alone: leave "
+        "it on all ranks in the same step, by a value that is the same on all of them, as after "
+        "torch.distributed.all_reduce(value)"
+    )
+    return Verdict(exits.CODE, "code", message, worker)
 
 
 def stopped(worker: int, signal_name: str) -> Verdict:

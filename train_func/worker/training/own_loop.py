@@ -1,6 +1,7 @@
 """The steps of an own loop: this rank's micro-batches of a plan with their weights, and the audit of every epoch."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,10 +15,11 @@ from torch.utils.data import default_collate
 
 from train_func.counted import listed
 from train_func.errors import InvalidInput
-from train_func.worker.pod import progress_mark, stop_flag
+from train_func.worker.pod import progress_mark, sessions, stop_flag
 from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import audit, world
 from train_func.worker.training.batch_statistics import BatchStatistics, check_layers
+from train_func.worker.training.gradients import FirstGradients
 from train_func.worker.training.own_state import OwnState
 from train_func.worker.training.plan import STEPS, as_tensors, facts_of, row_ids_of, rows_of
 from train_func.worker.training.plan_loader import Collator, PlanLoader
@@ -44,6 +46,7 @@ class OwnStep:
     """Of the global batch."""
     _step: Step
     _seed: int
+    _loop: sessions.Loop = field(repr=False)
     _used: list[Any] = field(repr=False)
     _statistics: BatchStatistics = field(repr=False)
 
@@ -56,6 +59,7 @@ class OwnStep:
             with self._statistics.micro_batch(part.place.micro, counts=bool(part.weight)):
                 yield inputs[BATCH], part.weight / self._step.weight * world.size()
         self._statistics.merge()
+        self._loop.num_done = self.number
 
 
 class _Wrapping:
@@ -125,11 +129,15 @@ def steps(
     progress_mark.begin(done)
     stop_flag.trains()
     with contextlib.ExitStack() as left:
+        loop = left.enter_context(_loop(sessions.Loop(facts.num_epochs * facts.steps_per_epoch, done)))
         left.enter_context(statistics.watched())
         if state:
             left.enter_context(stop_flag.deferred())
             left.callback(state.close)
         left.callback(progress_mark.mark, Phase.OUTSIDE)
+        gradients = FirstGradients()
+        gradients.watch()
+        left.callback(gradients.close)
         for epoch in range(done // facts.steps_per_epoch, facts.num_epochs):
             loader.set_epoch(epoch, done % facts.steps_per_epoch * facts.accumulation)
             entries = iter(loader)
@@ -139,8 +147,9 @@ def steps(
                     state.decide(step.votes, done, used)
                 done += 1
                 progress_mark.mark(Phase.STEP)
-                yield OwnStep(done, epoch + 1, step.now.place.batch_rows, step, facts.seed, used, statistics)
+                yield OwnStep(done, epoch + 1, step.now.place.batch_rows, step, facts.seed, loop, used, statistics)
                 _check_merged(statistics, done)
+                gradients.compare()
                 progress_mark.step_done(done)
             progress_mark.mark(Phase.OUTSIDE)  # until the first step of the next epoch
             audit.check_epoch(epoch + 1, expected, np.asarray(used, dtype=expected.dtype))
@@ -148,6 +157,25 @@ def steps(
         if state:
             state.end(done, device)
         stop_flag.has_trained()
+
+
+@contextlib.contextmanager
+def _loop(loop: sessions.Loop) -> Iterator[sessions.Loop]:
+    """Notes the loop as long as it has not come to its end, and by which line it was left."""
+    sessions.here.loops.append(loop)
+    try:
+        yield loop
+    except GeneratorExit:
+        frame = sys._getframe()
+        while frame.f_back and frame.f_code is not steps.__code__:
+            frame = frame.f_back
+        if function := frame.f_back:
+            loop.left_at = function.f_code, function.f_lineno
+        raise
+    except BaseException:
+        sessions.here.loops.remove(loop)
+        raise
+    sessions.here.loops.remove(loop)
 
 
 def _check_merged(statistics: BatchStatistics, step: int) -> None:

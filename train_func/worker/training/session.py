@@ -42,7 +42,6 @@ from train_func.worker.training.metric_values import reported
 from train_func.worker.training.own_state import OwnState
 from train_func.worker.training.plan import build_plan, row_ids_of
 from train_func.worker.training.publishing import Publishing
-from train_func.worker.training.sketch import sketch
 from train_func.worker.training.trainer import Trainer
 from train_func.worker.training.trainers import Trainers
 
@@ -293,8 +292,6 @@ class Session:
             self._trainers.publish(what)
         elif self.rank == 0:
             self._publishing.add(*own_files.writer(what, self.record), self._loading.card_part())
-        if self.world_size > 1 and (found := sketch(what)):
-            sessions.here.weights = found
         if self.rank == 0 and metrics:
             self._publishing.report(metrics)
         sessions.here.published = True

@@ -89,7 +89,6 @@ class Trainers:
         stop_flag.has_trained()
         world.on_all_ranks(lambda: self._watch.check_ended(trainer))
         weights.agree(trainer)  # what is published is what every rank has trained
-        sessions.here.weights = {}
         begun = publication.report_unmeasured(trainer, self._stock_coverage)
 
         def keep() -> None:

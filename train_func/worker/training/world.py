@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from threading import BrokenBarrierError
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +16,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from train_func.errors import TrainFuncError
 from train_func.events import Event, Note
+from train_func.exits import PeerFailed
 from train_func.worker.pod import progress_mark, reporting
 
 Result = TypeVar("Result")
@@ -181,4 +181,4 @@ def _raise_any(own: Exception | None) -> None:
 
 def _for_the_others(error: Exception) -> Exception:
     """A foreign exception may not pickle, and to a rank that had none it only means that another has gone."""
-    return BrokenBarrierError(f"rank {rank()} failed with {type(error).__name__}: {error}")
+    return PeerFailed(f"rank {rank()} failed with {type(error).__name__}: {error}")
