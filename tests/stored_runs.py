@@ -1,7 +1,9 @@
 """Runs as jobs leave them in a store, written without a job; and stores of every kind to put them in."""
 
 import contextlib
+import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from tests.s3_servers import only_these, s3_server
 from train_func.attempt_records import EndRecord, Lease
 from train_func.layout import MODEL_MANIFEST, SUMS
 from train_func.records import RunRecord
-from train_func.result import Result, write_sums
+from train_func.result import Result, read_sums, write_sums
 from train_func.run import Run, name_of
 from train_func.storage import Store
 from train_func.worker.checkpoint.manifest import Kept, Pointer
@@ -72,6 +74,20 @@ def put_checkpoint(store: Store, record: RunRecord, step: int, training: int = 0
         Kept(number, f"{record.keys.checkpoints_of(training)}/1/{number}", HASH) for number in (step, step - 1)
     )
     store.put(record.keys.newest_checkpoint(training), Pointer(attempt=1, kept=kept).to_json())
+
+
+def whole_model(store: Store, folder: str, to: Path) -> Path:
+    """The folder of a model, as ``mc cp -r`` brings it; it holds what ``sha256sum -c`` has found, and nothing else."""
+    shutil.rmtree(to, ignore_errors=True)
+    for entry in store.list(f"{folder}/"):
+        path = to / entry.key.removeprefix(f"{folder}/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(store.get(entry.key).data)
+    sums = read_sums((to / SUMS).read_bytes())
+    found = {path.relative_to(to).as_posix(): path.read_bytes() for path in to.rglob("*") if path.is_file()}
+    del found[SUMS]
+    assert {name: hashlib.sha256(data).hexdigest() for name, data in found.items()} == sums
+    return to
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """A small S3 server for tests that keeps objects in memory and cannot replace one by its version.
 
-It stands in for servers that ignore If-Match, and for those that answer 501 to it; no signature is verified.
+It stands in for servers that ignore the conditions of a put, and for those that answer 501; no signature is verified.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ class Held(NamedTuple):
 
 
 class SwaplessServer(ThreadingHTTPServer):
-    """Its objects by path; ``refused``: headers to which it answers 501."""
+    """Its objects by path; ``refused``: headers to which it answers 501; ``heeds``: whether it heeds If-None-Match."""
 
     daemon_threads = True
 
-    def __init__(self, *refused: str) -> None:
+    def __init__(self, *refused: str, heeds: bool = True) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.refused = refused
+        self.refused, self.heeds = refused, heeds
         self.num_refused = 0
         self.held: dict[str, Held] = {}
 
@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
         if any(name in self.headers for name in self.server.refused):
             self.server.num_refused += 1
             self._answer(501, REFUSAL)
-        elif "If-None-Match" in self.headers and self.path in self.server.held:
+        elif self.server.heeds and "If-None-Match" in self.headers and self.path in self.server.held:
             self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
         else:
             metadata = {name: of for name, of in self.headers.items() if name.lower().startswith("x-amz-meta-")}
@@ -95,9 +95,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def swapless_server(*refused: str) -> Iterator[SwaplessServer]:
-    """A running server; ``refused``: headers to which it answers 501."""
-    server = SwaplessServer(*refused)
+def swapless_server(*refused: str, heeds: bool = True) -> Iterator[SwaplessServer]:
+    """A running server; ``refused``: headers to which it answers 501; ``heeds``: whether it heeds If-None-Match."""
+    server = SwaplessServer(*refused, heeds=heeds)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield server

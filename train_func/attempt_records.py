@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 FORMAT = 1
+BEAT_SECONDS = 5.0  # between two signs of life
 LONGEST_TERMINATION = 4096  # bytes; Kubernetes cuts what is longer
 
 Record = TypeVar("Record", bound="DataclassInstance")
@@ -34,6 +35,29 @@ class Lease:
     started: str = ""
     formed: bool = True
     """Whether a group has formed under it; else it stands for workers that ended before."""
+
+    def to_json(self) -> bytes:
+        """The content of the file."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Self:
+        """Raises StorageFailed (reason "damaged") for another format; ``where``: how its message calls the record."""
+        return _made(cls, _read(data, where), where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignOfLife:
+    """That worker 0 of the job lives: ``alive.json``, written again and again until the job is over.
+
+    As long as it changes the worker lives, whatever the clocks of two machines show.
+    """
+
+    time: str
+    """ISO, UTC."""
+    pod: str
+    is_over: bool = False
+    """Whether it is the last one: this end is no worker's to be started again."""
 
     def to_json(self) -> bytes:
         """The content of the file."""

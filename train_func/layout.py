@@ -5,6 +5,7 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
        manifest.json            the manifest that was submitted
        submission.json          the backend it was submitted to, and with which options
        cancelled.json           that it was cancelled
+       alive.json               the newest sign of life of its job
        source/                  source.py, the packed function; cells.json, the map from its lines to cells
        numerics.json            precision and cut, found once
        result.json              what was published, by which attempt; written by exactly one
@@ -141,6 +142,7 @@ class RunKeys:
     manifest = _Below("manifest.json")
     submission = _Below("submission.json")
     cancelled = _Below("cancelled.json")
+    alive = _Below("alive.json")
     source = _Below(f"source/{SOURCE}")
     cells = _Below(f"source/{CELLS}")
     numerics = _Below("numerics.json")

@@ -62,6 +62,24 @@ def waits_for_a_file(parameters):
     print("the file is there", flush=True)
 
 
+def waits_in_each_attempt(parameters):
+    """For a file with the number of the attempt; the first one is killed then."""
+    import os
+    import signal
+    import time
+    from pathlib import Path
+
+    folder = Path(parameters["folder"])
+    number = 1 + len([*folder.glob("begun-*")])
+    (folder / f"begun-{number}").touch()
+    print(f"attempt {number} waits", flush=True)
+    while not (folder / str(number)).exists():
+        time.sleep(0.05)
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"attempt": number}
+
+
 def misspells(parameters):
     import os
 

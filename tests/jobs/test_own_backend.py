@@ -72,6 +72,10 @@ class Instant:
     def place(self):
         return f"room {self.room}"
 
+    @property
+    def identity(self):
+        return {"room": self.room}
+
     def store_address(self):
         return self.store
 

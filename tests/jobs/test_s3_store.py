@@ -8,7 +8,8 @@ import time
 import pytest
 
 from tests.jobs.functions import fine_tunes
-from tests.s3_servers import KINDS, add_minio_user, free_port, needed, s3_server
+from tests.s3_servers import KINDS, add_minio_user, free_port, needed, only_these, s3_server
+from tests.swapless_server import swapless_server
 from train_func import Local, StorageFailed, submit
 
 LIMIT = 300
@@ -68,6 +69,13 @@ def test_a_server_that_is_away_is_told_before_anything_starts(home, a_run, monke
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "stranger")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "something")
     assert refused(a_run(), "s3://kubeflow-examples").reason == "unreachable"
+
+
+def test_a_server_without_the_writes_that_a_run_needs_is_refused_at_the_first_submission(home, a_run, monkeypatch):
+    with swapless_server() as server:
+        only_these(monkeypatch, server.environment)
+        assert refused(a_run(), "s3://a-bucket/runs").reason == "unsupported"
+        assert server.held == {}
 
 
 def test_a_wrong_key_is_told_from_a_missing_bucket_and_a_denied_prefix(server, home, a_run, monkeypatch):

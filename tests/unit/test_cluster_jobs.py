@@ -7,12 +7,15 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
+from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob
 from train_func import Cluster, InvalidInput, JobNotFound, Run
 from train_func.client.backend import Submission, provisional
 from train_func.client.cluster.timings import Timings
+from train_func.client.job import Job
 from train_func.client.kinds import KINDS
 from train_func.client.kinds.pytorchjob import PyTorchJob
+from train_func.storage import open_store
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/here/pytorchjobs"
 JOB = {
@@ -108,6 +111,19 @@ def test_a_job_that_was_observed_is_asked_anew_when_it_was_deleted(server, backe
     assert job.status() is None
     with pytest.raises(JobNotFound, match="'run-1' .* namespace here"):
         job.cancel()
+
+
+def test_cancelling_a_job_that_has_ended_deletes_nothing_and_changes_nothing(server, backend, tmp_path, capsys):
+    store = open_store((tmp_path / "store").as_uri())
+    record = provisional(Run(), store.address)
+    ended = {"conditions": [{"type": "Failed", "status": "True", "reason": "Failed", "message": "exit code 1"}]}
+    server.held[f"{JOBS}/{record.job_name}"] = {**JOB, "status": ended}
+    job = Job(record, backend, store)
+    assert job.state == "Failed"
+    job.cancel()
+    assert {asked.method for asked in server.asked} == {"GET"}
+    assert (job.state, store.list("")) == ("Failed", [])
+    assert unnamed(capsys.readouterr().out, job.name, "nothing") == []
 
 
 def test_its_manifest_is_sent_as_it_is_with_the_owner_of_its_files(server, backend):

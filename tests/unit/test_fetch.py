@@ -3,15 +3,20 @@
 import hashlib
 import json
 import os
+import re
+from pathlib import Path
 
 import pytest
 
+from tests.messages import unnamed
 from train_func.client import fetch as fetching
 from train_func.client.fetch import fetch
 from train_func.errors import InvalidInput, StorageFailed
+from train_func.layout import RunKeys
 from train_func.storage import open_store
 
-PREFIX = "a-run/model"
+KEYS = RunKeys("a-run")
+PREFIX = KEYS.model
 FIRST = {"config.json": b"{}", "model.safetensors": b"first weights", "onnx/a.bin": b"a", "old/shard": b"s" * 101}
 SECOND = {"config.json": b"{}", "model.safetensors": b"other weights", "onnx/b.bin": b"b"}
 
@@ -21,9 +26,16 @@ def sha256(data):
 
 
 def publish(store, files, **fields):
-    """As a worker publishes it: SHA256SUMS and the manifest last."""
+    """As a worker publishes it: the result first, then the copy, with SHA256SUMS and the manifest last."""
     listed = {name: {"size": len(data), "sha256": sha256(data)} for name, data in files.items()}
-    manifest = json.dumps({"attempt": 1, "generation": 1, "metrics": {}, "files": listed, **fields}).encode()
+    plain = {"attempt": 1, "generation": 1, "metrics": {}, "files": listed, **fields}
+    manifest = json.dumps(plain).encode()
+    store.put(RunKeys(KEYS.name, plain["generation"]).result, manifest)
+    put_copy(store, files, manifest)
+
+
+def put_copy(store, files, manifest):
+    """As every account that may write to the store can do it: they fit each other."""
     for name, data in files.items():
         store.put(f"{PREFIX}/{name}", data)
     sums = {name: sha256(data) for name, data in files.items()} | {"manifest.json": sha256(manifest)}
@@ -56,7 +68,7 @@ def home(tmp_path):
 
 @pytest.fixture
 def fetched(store, home):
-    return fetch(store, PREFIX, home / "model")
+    return fetch(store, KEYS, home / "model")
 
 
 @pytest.mark.parametrize("made", ["absent", "empty", "a link to an empty one"])
@@ -67,7 +79,7 @@ def test_a_new_or_empty_folder_gets_the_whole_model_and_nothing_lies_beside_it(s
     if made == "a link to an empty one":
         (home / "disk").mkdir()
         to.symlink_to(home / "disk")
-    assert fetch(store, PREFIX, to) == to
+    assert fetch(store, KEYS, to) == to
     assert model(to) == FIRST
     assert {path.name for path in home.iterdir()} <= {"model", "disk"}
     assert not [path for path in to.iterdir() if path.name.startswith(".")]
@@ -91,7 +103,7 @@ def test_a_folder_that_only_holds_some_manifest_keeps_every_file(store, home, ma
     (to / "notes.txt").write_bytes(b"notes")
     before = found(to)
     with pytest.raises(InvalidInput, match="model"):
-        fetch(store, PREFIX, to)
+        fetch(store, KEYS, to)
     assert found(to) == before
 
 
@@ -101,7 +113,7 @@ def test_a_folder_of_other_files_and_a_file_are_refused_and_kept(store, home):
     (home / "file").write_text("a file")
     for name in ("work", "file"):
         with pytest.raises(InvalidInput):
-            fetch(store, PREFIX, home / name)
+            fetch(store, KEYS, home / name)
     assert found(home) == {"work/thesis.tex": b"years of work", "file": b"a file"}
 
 
@@ -110,12 +122,12 @@ def test_a_newer_model_replaces_the_files_of_the_older_and_keeps_all_others(stor
     (fetched / "onnx/mine.txt").write_bytes(b"mine too")
     untouched = (fetched / "config.json").stat().st_ino
     publish(store, SECOND, generation=2)
-    fetch(store, PREFIX, fetched)
+    fetch(store, KEYS, fetched)
     assert model(fetched) == {**SECOND, "notes.md": b"mine", "onnx/mine.txt": b"mine too"}
     assert not (fetched / "old").exists()
     assert (fetched / "config.json").stat().st_ino == untouched
     assert json.loads((fetched / "manifest.json").read_bytes())["generation"] == 2
-    assert fetch(store, PREFIX, fetched) == fetched
+    assert fetch(store, KEYS, fetched) == fetched
 
 
 def change(folder):
@@ -150,17 +162,17 @@ def test_what_a_person_changed_in_a_fetched_folder_is_never_overwritten(store, f
     publish(store, SECOND, generation=2)
     before = found(home)
     with pytest.raises(InvalidInput):
-        fetch(store, PREFIX, fetched)
+        fetch(store, KEYS, fetched)
     assert found(home) == before
 
 
 def test_a_changed_file_is_not_silently_replaced_by_the_same_model_and_a_lost_one_comes_again(store, fetched):
     (fetched / "config.json").unlink()
-    fetch(store, PREFIX, fetched)
+    fetch(store, KEYS, fetched)
     assert model(fetched) == FIRST
     change(fetched)
     with pytest.raises(InvalidInput, match="model.safetensors"):
-        fetch(store, PREFIX, fetched)
+        fetch(store, KEYS, fetched)
     assert (fetched / "model.safetensors").read_bytes() == b"tuned by hand"
 
 
@@ -176,7 +188,7 @@ def test_an_interrupted_exchange_goes_on_when_it_is_fetched_again(store, fetched
 
     monkeypatch.setattr(fetching.Path, "replace", interrupted)
     try:
-        fetch(store, PREFIX, fetched)
+        fetch(store, KEYS, fetched)
     except KeyboardInterrupt:
         pass
     else:
@@ -185,7 +197,7 @@ def test_an_interrupted_exchange_goes_on_when_it_is_fetched_again(store, fetched
     finally:
         monkeypatch.undo()
     assert not [path for path in home.rglob("*") if path.name.startswith(".")]
-    fetch(store, PREFIX, fetched)
+    fetch(store, KEYS, fetched)
     assert model(fetched) == SECOND
 
 
@@ -193,15 +205,53 @@ def test_an_interrupted_exchange_goes_on_when_it_is_fetched_again(store, fetched
 def test_a_damaged_file_changes_nothing(store, home, to):
     folder = home / "model"
     if to == "fetched before":
-        fetch(store, PREFIX, folder)
+        fetch(store, KEYS, folder)
     publish(store, SECOND, generation=2)
     store.put(f"{PREFIX}/model.safetensors", b"OTHER weights")
     before = found(home)
     with pytest.raises(StorageFailed) as refused:
-        fetch(store, PREFIX, folder)
+        fetch(store, KEYS, folder)
     assert refused.value.reason == "damaged"
     assert found(home) == before
     assert (to == "absent") == (not folder.exists())
+
+
+FORGED = {"config.json": b"{}", "model.safetensors": b"forged weights"}
+
+
+@pytest.mark.parametrize("to", ["absent", "fetched before"])
+def test_a_model_that_fits_its_manifest_and_is_not_what_the_run_has_published_is_refused(store, home, to):
+    folder = home / "model"
+    if to == "fetched before":
+        fetch(store, KEYS, folder)
+    before = found(home)
+    listed = {name: {"size": len(data), "sha256": sha256(data)} for name, data in FORGED.items()}
+    manifest = json.loads(store.get(KEYS.result).data) | {"files": listed}
+    put_copy(store, FORGED, json.dumps(manifest).encode())
+    with pytest.raises(StorageFailed) as refused:
+        fetch(store, KEYS, folder)
+    assert refused.value.reason == "damaged"
+    assert unnamed(refused.value, f"{PREFIX}/manifest.json", KEYS.result) == []
+    assert found(home) == before
+
+
+def test_while_a_newer_generation_is_copied_the_model_of_the_one_before_is_whole_still(store, home):
+    store.put(RunKeys(KEYS.name, 2).result, b"{}")
+    assert model(fetch(store, KEYS, home / "model")) == FIRST
+
+
+def num_read():
+    """Bytes that this process has read, from a disk or not."""
+    return int(re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())[1])
+
+
+def test_a_model_that_is_here_is_read_once_to_be_verified(store, home):
+    size = 8_000_001
+    publish(store, {"model.safetensors": b"w" * size})
+    fetch(store, KEYS, home / "model")
+    before = num_read()
+    fetch(store, KEYS, home / "model")
+    assert num_read() - before < 1.5 * size
 
 
 ONE = {"size": 1, "sha256": "0" * 64}
@@ -213,7 +263,7 @@ NAMES += ["manifest.json", "SHA256SUMS", ".train_func-fetch-1/a"]
 def test_a_name_that_leads_elsewhere_is_refused_before_any_folder_is_made(store, home, name):
     store.put(f"{PREFIX}/manifest.json", json.dumps({"files": {"a.txt": ONE, name: ONE}, "metrics": {}}).encode())
     with pytest.raises(StorageFailed) as refused:
-        fetch(store, PREFIX, home / "deep/model")
+        fetch(store, KEYS, home / "deep/model")
     assert refused.value.reason == "damaged"
     assert not list(home.iterdir())
 
@@ -244,7 +294,7 @@ MALFORMED = [
 def test_a_malformed_manifest_is_damage_and_not_a_mistake_of_this_program(store, home, manifest):
     store.put(f"{PREFIX}/manifest.json", manifest)
     with pytest.raises(StorageFailed) as refused:
-        fetch(store, PREFIX, home / "model")
+        fetch(store, KEYS, home / "model")
     assert refused.value.reason == "damaged"
     assert f"{PREFIX}/manifest.json" in str(refused.value)
     assert not list(home.iterdir())
@@ -253,6 +303,6 @@ def test_a_malformed_manifest_is_damage_and_not_a_mistake_of_this_program(store,
 def test_sums_that_are_not_those_of_the_manifest_are_damage(store, home):
     store.put(f"{PREFIX}/SHA256SUMS", b"no sums\n")
     with pytest.raises(StorageFailed) as refused:
-        fetch(store, PREFIX, home / "model")
+        fetch(store, KEYS, home / "model")
     assert refused.value.reason == "damaged"
     assert not list(home.iterdir())

@@ -9,13 +9,12 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 import pytest
 
-from tests.stored_runs import put_run
+from tests.stored_runs import put_run, whole_model
 from tests.turns import Scheduled, Turns
 from tests.unit.test_checkpoint_damage import MEMORY
 from train_func import InvalidInput, JobNotFound, Local, Run, StorageFailed, attach, remove, runs, withdraw
 from train_func.client import in_place as places
 from train_func.client.cli import main
-from train_func.client.fetch import fetch
 from train_func.client.in_place import in_place, names_of, promote
 from train_func.client.remove import Removal
 from train_func.layout import ModelKeys, RunKeys
@@ -65,14 +64,14 @@ def test_a_promoted_model_is_fetched_by_its_name_and_lies_whole_under_it(store, 
     job = attach("reviews")
     assert (job.name, weights(job.fetch())) == (record.name, "weights 0.1 1")
     assert job.fetch().name == "reviews"
-    assert weights(fetch(store, MODEL, tmp_path / "by-mc")) == "weights 0.1 1"
+    assert weights(whole_model(store, MODEL, tmp_path / "by-mc")) == "weights 0.1 1"
 
 
 def test_an_earlier_run_that_is_promoted_again_takes_its_place_back(store, tmp_path):
     first, second = put_model(store, 0.1), put_model(store, 0.2)
     for record in (first, second, first):
         assert promote(store, record, "reviews")[0]
-        assert weights(attach("reviews").fetch()) == weights(fetch(store, MODEL, tmp_path / "copy"))
+        assert weights(attach("reviews").fetch()) == weights(whole_model(store, MODEL, tmp_path / "copy"))
     held = in_place(store, "reviews")
     assert (held.number, held.run) == (3, first.name)
     assert [of["run"] for of in held.earlier] == [second.name, first.name]
@@ -85,7 +84,7 @@ def test_what_is_in_place_already_is_not_counted_again_and_its_copy_is_made_whol
     store.delete(f"{MODEL}/manifest.json")
     assert promote(store, record, "reviews")[0]
     assert in_place(store, "reviews").number == 1
-    assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.1 1"
+    assert weights(whole_model(store, MODEL, tmp_path / "copy")) == "weights 0.1 1"
 
 
 @pytest.mark.parametrize("left", ["model.safetensors", "only-0.1"])
@@ -95,7 +94,7 @@ def test_what_a_client_that_died_in_a_race_has_left_is_cleared_by_the_next_promo
         promote(store, record, "reviews")
     store.put(f"{MODEL}/{left}", store.get(f"{first.keys.model}/{left}").data)  # as long as that of the other
     promote(store, second, "reviews")
-    assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.2 1"
+    assert weights(whole_model(store, MODEL, tmp_path / "copy")) == "weights 0.2 1"
     assert f"{MODEL}/only-0.1" not in {entry.key for entry in store.list(MODEL)}
 
 
@@ -287,7 +286,7 @@ def test_a_withdrawn_name_goes_on_counting_and_remembers_what_was_in_place(store
     assert promote(store, second, "reviews", better_in="accuracy")[0]  # nothing is there to be better than
     held = in_place(store, "reviews")
     assert (held.number, held.run, [of["run"] for of in held.earlier]) == (3, second.name, [first.name])
-    assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.2 1"
+    assert weights(whole_model(store, MODEL, tmp_path / "copy")) == "weights 0.2 1"
 
 
 def test_a_name_in_place_that_is_given_where_a_run_is_expected_is_told_with_its_run_and_the_way_out(store):
@@ -416,7 +415,7 @@ def test_a_run_that_is_removed_while_it_is_promoted_leaves_in_place_what_was(sto
     held = in_place(store, "reviews")
     assert held is None if before is None else held.run == first.name
     if before:
-        assert weights(fetch(store, MODEL, tmp_path / "copy")) == "weights 0.1 1"
+        assert weights(whole_model(store, MODEL, tmp_path / "copy")) == "weights 0.1 1"
     promote(store, first, "reviews")
     assert weights(attach("reviews").fetch()) == "weights 0.1 1"
 
@@ -493,7 +492,7 @@ def _race_with_withdrawal(seed, folder):
     assert [*ended.values()].count("conflict") <= 1
     if held:
         assert (held.run, ended[1]) == (second.name, True)
-        assert weights(fetch(plain, MODEL, folder / "copy")) == "weights 0.2 1"
+        assert weights(whole_model(plain, MODEL, folder / "copy")) == "weights 0.2 1"
     else:
         assert ended[2] in (first.name, second.name)
         assert plain.list(f"{MODEL}/") == []
@@ -517,4 +516,7 @@ def _race(seed, folder, better_in):
         assert {*ended.values()} <= {True, "conflict"}
         assert [*ended.values()].count(True) == held.number
     assert find(plain, f"{MODEL}/manifest.json").data == plain.get(RunKeys(held.run).result).data
-    assert weights(fetch(plain, MODEL, folder / "copy")) == f"weights {0.1 if held.run == records[1].name else 0.2} 1"
+    assert (
+        weights(whole_model(plain, MODEL, folder / "copy"))
+        == f"weights {0.1 if held.run == records[1].name else 0.2} 1"
+    )

@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from tests.s3_servers import KINDS, only_these, s3_server
+from tests.stored_runs import whole_model
 from tests.unit.test_in_place import put_model
 from train_func import InvalidInput, StorageFailed, attach, withdraw
-from train_func.client.fetch import fetch
 from train_func.client.in_place import in_place
 from train_func.layout import ModelKeys
 from train_func.pipeline.steps import promote
@@ -73,5 +73,5 @@ def test_of_two_steps_that_promote_at_once_one_wins(server, store, tmp_path, bet
         assert ended[held.run] is True
         assert [*ended.values()].count(True) == held.number - (before.number if before else 0)
         assert won == max(records) or not better_in
-        copied = fetch(store, ModelKeys("reviews").model, tmp_path / "copy")
+        copied = whole_model(store, ModelKeys("reviews").model, tmp_path / "copy")
         assert (copied / "model.safetensors").read_text() == f"weights {won} 1"

@@ -14,7 +14,9 @@ BEFORE = {"image": "i:1", "cpu": 2, "namespace": "ml", "store_settings": {"AWS_E
 def submitted(**options):
     """The record of a submission with these options, as it comes back from the store."""
     placement = Placement(**{**BEFORE, **options})
-    kept = SubmissionRecord(backend="Cluster", place="namespace ml", found_by={}, options=placement.options)
+    kept = SubmissionRecord(
+        backend="Cluster", place="namespace ml", identity={}, found_by={}, options=placement.options
+    )
     return SubmissionRecord(**json.loads(json.dumps(asdict(kept))))
 
 

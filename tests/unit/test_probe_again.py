@@ -15,10 +15,10 @@ def test_a_store_that_is_silent_once_is_probed_again(tmp_path):
         address = store.address
         get, delete = store.get, store.delete
 
-        def put(self, key, data):
+        def put(self, key, data, **conditions):
             if once.acquire(blocking=False):
                 busy.wait(120)
-            return store.put(key, data)
+            return store.put(key, data, **conditions)
 
     try:
         retry.probe(Busy(), "probes", "a folder", seconds=60.0, again=0.5)
@@ -39,13 +39,15 @@ def test_an_answer_to_the_first_try_counts_though_a_second_one_is_under_way(tmp_
         address = store.address
         get, delete = store.get, store.delete
 
-        def put(self, key, data):
+        def put(self, key, data, **conditions):
+            if conditions:
+                return store.put(key, data, **conditions)
             if first.acquire(blocking=False):
                 assert second.wait(60)
             else:
                 second.set()
                 end.wait(120)
-            return store.put(key, data)
+            return store.put(key, data, **conditions)
 
     try:
         retry.probe(Late(), "probes", "a folder", seconds=60.0, again=0.1)
@@ -87,14 +89,17 @@ def test_a_try_that_is_late_does_not_disturb_the_next(tmp_path):
         address = store.address
         delete = store.delete
 
-        def put(self, key, data):
+        def put(self, key, data, **conditions):
+            if conditions:
+                return store.put(key, data, **conditions)
             late = first.acquire(blocking=False)
             if late:
                 go_on.wait(30)
-            store.put(key, data)
+            version = store.put(key, data)
             written.append(key)
             if late:
                 done.set()
+            return version
 
         def get(self, key):
             if len(written) == 1:  # the second try has written; now the first one does

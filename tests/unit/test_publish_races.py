@@ -47,7 +47,7 @@ def check(record, folder, second, ended):
     store = open_store(record.store)
     generation = 2 if second == (1, 2) else 1
     won = json.loads(store.get(replace(record, generation=generation).keys.result).data)
-    got = fetch(store, record.keys.model, folder / "fetched")
+    got = fetch(store, record.keys, folder / "fetched")
     assert json.loads((got / "manifest.json").read_text()) == won
     names = {path.name for path in got.iterdir()} - {"manifest.json", "SHA256SUMS"}
     assert names == {"config.json", "model.safetensors", f"only-{generation}.json"}

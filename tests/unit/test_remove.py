@@ -312,8 +312,10 @@ def test_jobs_that_have_ended_are_deleted(store, job):
 
 
 def test_a_run_of_a_backend_that_cannot_be_asked_stays_and_that_backend_is_named(store, backend):
-    record = put_run(store, Run(name="a"))
-    elsewhere = SubmissionRecord(backend="Gone", place="a lab", found_by={"namespace": "lab"}, options={})
+    record = put_run(store, Run(name="a"), code=None)
+    elsewhere = SubmissionRecord(
+        backend="Gone", place="a lab", identity={"lab": "1"}, found_by={"namespace": "lab"}, options={}
+    )
     store.put(record.keys.submission, elsewhere.to_json())
     before = keys_of(store)
     with pytest.raises(InvalidInput) as refused:

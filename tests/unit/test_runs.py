@@ -151,7 +151,9 @@ def test_of_a_job_that_is_there_the_state_is_its_own(store):
 
 
 def test_of_a_job_of_another_backend_only_an_end_is_known(store, capsys):
-    elsewhere = SubmissionRecord(backend="Cluster", place="namespace lab", found_by={"namespace": "lab"}, options={})
+    elsewhere = SubmissionRecord(
+        backend="Cluster", place="a lab", identity={"ca": "1"}, found_by={"namespace": "lab"}, options={}
+    )
     for record in (put_run(store, Run(name="ended")), put_run(store, Run(name="open"), code=None)):
         store.put(record.keys.submission, elsewhere.to_json())
     assert table(store).sort_index()["state"].tolist() == ["Succeeded", "Unknown"]

@@ -15,7 +15,9 @@ import pytest
 from tests.messages import unnamed
 from tests.mounts import needs_mount, run_on_disk
 from tests.s3_servers import KINDS, PROGRAMS, S3Server, add_minio_user, free_port, needed, only_these, s3_server
+from tests.swapless_server import swapless_server
 from train_func.errors import StorageFailed
+from train_func.exits import USAGE, exit_of
 from train_func.storage import open_store, retry
 from train_func.storage import s3 as s3_module
 from train_func.storage import s3_server as server_module
@@ -56,6 +58,21 @@ def probe_refused(address="s3://kubeflow-examples/runs"):
     assert os.environ.get("AWS_SECRET_ACCESS_KEY", "no secret") not in str(failed)
     assert "s3://" in str(failed)
     return failed
+
+
+@pytest.mark.parametrize(
+    ("refused", "options"),
+    [((), {}), ((), {"heeds": False}), (("If-Match",), {}), (("If-None-Match",), {})],
+    ids=["ignores If-Match", "ignores both", "answers 501 to If-Match", "answers 501 to If-None-Match"],
+)
+def test_a_server_that_does_not_heed_the_conditions_of_a_put_is_told_what_it_lacks(environment, refused, options):
+    with swapless_server(*refused, **options) as server:
+        environment(server)
+        failed = probe_refused("s3://a-bucket/runs")
+        assert (failed.reason, failed.retryable) == ("unsupported", False)
+        assert exit_of(failed).code == USAGE
+        assert "Match" in str(failed)
+        assert server.held == {}
 
 
 def test_a_wrong_key_and_a_wrong_secret_are_told(server, environment):
@@ -231,7 +248,9 @@ FILL = """
 import os, sys
 from pathlib import Path
 from tests.s3_servers import s3_server
+from tests.swapless_server import swapless_server
 from train_func.errors import StorageFailed
+from train_func.exits import USAGE, exit_of
 from train_func.storage import open_store
 
 with s3_server(sys.argv[2], Path(sys.argv[1])) as server:

@@ -34,7 +34,7 @@ def train_func(parameters):
 class Room:
     """A backend that keeps jobs in a dict; what a test gives as ``meanwhile`` happens before a job is created."""
 
-    place, found_by, packages = "room", {}, ()
+    place, identity, found_by, packages = "room", {"room": "one"}, {}, ()
 
     def __init__(self, store, jobs, colour, *, meanwhile=lambda submission: None, before=lambda: None):
         self.store, self.jobs_there, self.colour = store, jobs, colour

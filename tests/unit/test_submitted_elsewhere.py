@@ -1,4 +1,4 @@
-"""A run that trains on one backend is not started on another, and a refused submission changes no record."""
+"""A run that may run in another place is not started here, and a refused submission changes no record."""
 
 import json
 import sys
@@ -7,10 +7,15 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from train_func import InvalidInput, Local, Run
-from train_func.client import attach, registry, submit
-from train_func.client.backend import Submission, provisional
+from tests.api_servers import Answer, ApiServer, Authority, running, write_kubeconfig
+from tests.stored_runs import put_run
+from train_func import Cluster, InvalidInput, JobNotFound, Local, Run, attach, remove
+from train_func.attempt_records import SignOfLife
+from train_func.client import elsewhere as elsewhere_of
+from train_func.client import registry, submit
+from train_func.client.backend import Submission
 from train_func.client.claim import Claim
+from train_func.client.elsewhere import refuse_elsewhere
 from train_func.client.source import pack
 from train_func.client.status import Condition, JobStatus
 from train_func.client.submission import SubmissionRecord
@@ -25,12 +30,13 @@ class Elsewhere:
     """A backend whose one job has the state that a test gives it, and that refuses every submission."""
 
     place, found_by, state = "room 7", {"room": 7}, None
+    identity = {"room": "7"}  # noqa: RUF012
 
     def __init__(self, room=7):
         self.room = room
 
     def job(self, name):
-        return SimpleNamespace(status=lambda: self.state)
+        return SimpleNamespace(status=lambda: self.state, delete=lambda: None)
 
     def submission(self, record, files):
         return Submission({"kind": "Other"}, {"room": 8}, self.found_by)
@@ -50,37 +56,98 @@ def elsewhere(monkeypatch):
 
 
 @pytest.fixture
+def unknown(elsewhere, monkeypatch):
+    """As on a machine on which that backend is not registered."""
+    return lambda: monkeypatch.delitem(registry.BACKENDS, "Elsewhere")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
 def store(tmp_path):
     return open_store((tmp_path / "store").as_uri())
 
 
 @pytest.fixture
-def record(store, elsewhere):
-    record = provisional(Run(), store.address)
-    kept = SubmissionRecord.of(elsewhere(), elsewhere().submission(record, ()))
+def here(store):
+    return Local(store=store.address)
+
+
+def submitted_to(store, record, backend):
+    kept = SubmissionRecord.of(backend, Submission({}, {}, backend.found_by))
     store.put(record.keys.submission, kept.to_json())
     return record
 
 
-def test_a_run_that_runs_elsewhere_is_refused_with_its_handle(store, record, elsewhere, monkeypatch):
+@pytest.fixture
+def record(store, elsewhere):
+    """Of a run that no worker has ended yet."""
+    return submitted_to(store, put_run(store, Run(name="a"), code=None), elsewhere())
+
+
+def test_a_run_that_runs_elsewhere_is_refused_with_its_handle(store, record, elsewhere, here, monkeypatch):
     monkeypatch.setattr(elsewhere, "state", status())
     with pytest.raises(InvalidInput) as refused:
-        attach.refuse_elsewhere(record, Local(store=store.address), store)
+        refuse_elsewhere(record, here, store)
     assert f"attach({record.name!r}, on=Elsewhere(room=7))" in str(refused.value)
     assert "room 7" in str(refused.value)
-    attach.refuse_elsewhere(record, elsewhere(), store)
+    refuse_elsewhere(record, elsewhere(), store)
 
 
 @pytest.mark.parametrize("state", [None, status("Failed"), status("Succeeded"), replace(status(), interrupted=True)])
-def test_one_that_has_ended_there_is_not(store, record, elsewhere, monkeypatch, state):
+def test_one_that_has_ended_there_is_not(store, record, elsewhere, here, monkeypatch, state):
     monkeypatch.setattr(elsewhere, "state", state)
-    attach.refuse_elsewhere(record, Local(store=store.address), store)
+    refuse_elsewhere(record, here, store)
+    remove(record.name, on=here)
 
 
-def test_a_backend_that_is_not_known_here_is_told_and_does_not_stand_in_the_way(store, record, monkeypatch, capsys):
-    monkeypatch.delitem(registry.BACKENDS, "Elsewhere")
-    attach.refuse_elsewhere(record, Local(store=store.address), store)
-    assert "room 7" in capsys.readouterr().out
+def test_one_that_cannot_be_asked_is_neither_started_nor_removed_until_it_is_given_up(store, record, here, unknown):
+    unknown()
+    before = store.list("")
+    for ask in (lambda: refuse_elsewhere(record, here, store), lambda: remove(record.name, on=here)):
+        with pytest.raises(InvalidInput, match=r"room 7"):
+            ask()
+    assert store.list("") == before
+    attach(record.name, on=here).cancel()
+    refuse_elsewhere(record, here, store)
+    remove(record.name, on=here)
+    assert store.list("") == []
+
+
+@pytest.mark.parametrize("code", [0, 70])
+def test_one_that_cannot_be_asked_and_has_ended_as_the_store_says_stands_in_nobodys_way(
+    store, elsewhere, here, unknown, capsys, code
+):
+    record = submitted_to(store, put_run(store, Run(name="a"), code=code), elsewhere())
+    unknown()
+    refuse_elsewhere(record, here, store)
+    attach(record.name, on=here).cancel()
+    assert store.list(record.keys.cancelled) == []
+    remove(record.name, on=here)
+
+
+def test_signs_of_life_count_more_than_an_end_that_the_store_tells_of(store, elsewhere, here, unknown, monkeypatch):
+    """As of a job that was cancelled, and saves a last checkpoint."""
+    record = submitted_to(store, put_run(store, Run(name="a"), code=70), elsewhere())
+    unknown()
+    beats = iter(range(1000))
+
+    def beat(_=0.0, *, is_over=False):
+        sign = SignOfLife(time=f"2026-01-01T00:00:{next(beats)}", pod="a-worker-0", is_over=is_over)
+        store.put(record.keys.alive, sign.to_json())
+
+    beat()
+    with monkeypatch.context() as patched:
+        patched.setattr(elsewhere_of.time, "sleep", beat)
+        with pytest.raises(InvalidInput, match=r"a-worker-0"):
+            refuse_elsewhere(record, here, store)
+        with pytest.raises(JobNotFound, match=r"room 7"):
+            attach(record.name, on=here).cancel()
+    beat(is_over=True)
+    refuse_elsewhere(record, here, store)
 
 
 def test_a_refused_submission_leaves_the_records_of_the_one_before(store, record, elsewhere):
@@ -94,3 +161,70 @@ def test_a_refused_submission_leaves_the_records_of_the_one_before(store, record
     with pytest.raises(InvalidInput, match="closed"):
         submit._start(record, pack(train_func), elsewhere(), store, Claim(store, record.keys), id)
     assert [store.get(key).data for key in keys] == before
+
+
+def test_a_home_is_itself_for_every_process_and_no_other(store, record, tmp_path, monkeypatch):
+    kept = SubmissionRecord.of(Local(), Submission({}, {}, {}))
+    assert kept.is_at(Local(store=store.address))
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "other"))
+    assert not kept.is_at(Local())
+
+
+@pytest.fixture
+def clusters(tmp_path, monkeypatch):
+    """Makes servers whose first namespace has this uid, or may not be read; and what has the backend of each."""
+    stack = []
+
+    def make(uid, authority=None, name="server"):
+        certificate = authority.certificate(name) if authority else None
+        server = ApiServer(certificate, authority.path if authority else None)
+        answer = Answer(body={"metadata": {"uid": uid}}) if uid else Answer(403, {"kind": "Status", "code": 403})
+        server.answer = lambda asked: answer if "kube-system" in asked.path else Answer(404, {"kind": "Status"})
+        context = running(server)
+        context.__enter__()
+        stack.append(context)
+        ca = {"certificate-authority": str(authority.path)} if authority else {}
+        path = write_kubeconfig(tmp_path / f"kubeconfig-{len(stack)}", {"server": server.url, **ca})
+
+        def use():
+            monkeypatch.setenv("KUBECONFIG", str(path))
+            return Cluster(store="s3://bucket/runs")
+
+        return use
+
+    yield make
+    for context in stack:
+        context.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "is_same"),
+    [
+        (("uid-a", "one"), ("uid-a", "one"), True),
+        (("uid-a", "one"), ("uid-b", "one"), False),
+        (("uid-a", "one"), ("uid-a", "two"), True),  # behind another address
+        (("uid-a", "one"), (None, "one"), True),
+        ((None, "one"), ("uid-a", "one"), True),
+        ((None, "one"), (None, "one"), True),
+        ((None, "one"), (None, "two"), False),
+        (("uid-a", "one"), (None, "two"), False),
+    ],
+)
+def test_a_cluster_is_known_by_its_first_namespace_and_to_who_may_not_read_that_by_its_authority(
+    clusters, tmp_path, there, here, is_same
+):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    authorities = {name: Authority(tmp_path / name) for name in ("one", "two")}
+    first, second = (clusters(uid, authorities[name]) for uid, name in (there, here))
+    kept = SubmissionRecord.of(first(), Submission({}, {}, {}))
+    assert kept.is_at(second()) is is_same
+    assert kept.is_at(first())
+    assert not kept.is_at(Local())
+
+
+def test_another_namespace_of_a_cluster_and_another_kind_of_job_in_it_are_other_places(clusters):
+    use = clusters("uid-a")
+    kept = SubmissionRecord.of(use(), Submission({}, {}, {}))
+    others = [Cluster(namespace="other", store="s3://bucket/runs"), Cluster(kind="TrainJob", store="s3://bucket/runs")]
+    assert [kept.is_at(other) for other in (use(), *others)] == [True, False, False]

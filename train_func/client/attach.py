@@ -4,13 +4,14 @@ import time
 
 from train_func.client import registry
 from train_func.client.backend import Backend
+from train_func.client.elsewhere import refuse_elsewhere
 from train_func.client.identity import differing, newest_generation, stored
 from train_func.client.in_place import in_place
 from train_func.client.job import Job
 from train_func.client.stored_run import FINISHED
 from train_func.client.submission import SubmissionRecord
 from train_func.client.unknown_run import unknown_run, whole_name
-from train_func.errors import InvalidInput, JobNotFound, TrainFuncError
+from train_func.errors import JobNotFound
 from train_func.records import RunRecord
 from train_func.storage import Store, open_store
 from train_func.terminal import shown
@@ -66,41 +67,20 @@ def attached(asked: RunRecord, backend: Backend, store: Store, state: str, by: s
     return job
 
 
-def refuse_elsewhere(record: RunRecord, backend: Backend, store: Store) -> None:
-    """Of two jobs of one run, on two backends, only one could publish, and each would replace the other's records."""
-    kept = SubmissionRecord.read(store, record.keys)
-    if kept is None or kept.is_at(backend):
-        return
-    try:
-        status = kept.job(record.job_name).status()
-    except (TrainFuncError, KeyError, TypeError) as error:  # another machine's backend may have other options
-        print(
-            shown(
-                f"note: {record.name} was submitted to {kept.place} before; whether it runs there is unknown: {error}"
-            )
-        )
-        return
-    if status is not None and not (status.finished or status.interrupted or status.deleting):
-        back = f"attach({record.name!r}, {kept.expression})"
-        raise InvalidInput(
-            f"{record.name} runs in {kept.place}, where it was submitted before: {back} is its handle. To run it here, "
-            f"stop it there first: {back}.cancel()"
-        )
-
-
 def of_other(asked: RunRecord, backend: Backend, store: Store) -> Job:
     """The handle on the job of the client that was quicker, as soon as there is one.
 
     Raises:
+        InvalidInput: it is in another place.
         JobNotFound: there is none after a while.
     """
     job = Job(asked, backend, store)
     print(f"{job.name}: another client submits the same run; waiting up to {OTHER_SECONDS:.0f} s for its job")
     end = time.monotonic() + OTHER_SECONDS
     while time.monotonic() < end and (is_leaving(job, backend) or job.state in ("Absent", *FINISHED[1:])):
+        refuse_elsewhere(asked, backend, store)
         time.sleep(LOOK_SECONDS)
     state = job.state
     if state == "Absent":
-        refuse_elsewhere(asked, backend, store)
         raise JobNotFound(f"{job.name}: the other client that submitted the run started no job; submit it again")
     return attached(asked, backend, store, state, by=f"already submitted by another client and {state}")

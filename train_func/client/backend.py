@@ -119,7 +119,17 @@ class Backend(Protocol):
 
     @property
     def place(self) -> str:
-        """Where its jobs are, such as ``namespace lab``: the same for two backends that have the same jobs."""
+        """Where its jobs are, in words such as ``namespace lab of context 'kind'``."""
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """What tells that place from all others, by the kind of mark, the surest first; empty where nothing does.
+
+        Two backends have the same jobs when the first kind that both know has the same mark.
+
+        Raises:
+            InvalidInput: the backend cannot be asked for it.
+        """
 
     def store_address(self) -> str:
         """Address of the store that runs here use."""

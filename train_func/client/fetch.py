@@ -1,40 +1,40 @@
 """Brings the published model home: whole, verified, or not at all; nothing that was not fetched is ever touched."""
 
 import contextlib
+import functools
 import hashlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.layout import MODEL_MANIFEST, SUMS
+from train_func.layout import MODEL_MANIFEST, SUMS, RunKeys, later_generations
 from train_func.result import Result, read_sums, write_sums
-from train_func.storage import Store
+from train_func.storage import Store, find
 
 TRIES = 3  # a newer generation may be replacing the folder while it is read
 STAGING = ".train_func-fetch-"  # begins the name of the folder that files arrive in
 STALE_SECONDS = 24 * 3600  # what a fetch that was killed has left goes after so long
 
 
-def fetch(store: Store, prefix: str, to: Path, published: bytes | None = None) -> Path:
-    """Downloads the model under ``prefix`` into the folder ``to`` and verifies every byte.
+def fetch(store: Store, keys: RunKeys, to: Path) -> Path:
+    """Downloads the published model of a run into the folder ``to`` and verifies every byte.
 
     A folder with an earlier fetched model gets the newer one file by file; files of other origin stay as they are.
-    ``published``: its manifest, where the files lie alone under ``prefix``, and no other takes their place.
 
     Raises:
         StorageFailed: no model is there (reason "absent"), or it is not what was published ("damaged").
         InvalidInput: ``to`` holds something else, or fetched files that were changed since; nothing was changed.
     """
-    if published is not None:
-        _fetch_once(store, prefix, to.resolve(), published, are_alone=True)
-        return to
+    prefix = keys.model
     for attempt in range(1, TRIES + 1):
         manifest = store.get(f"{prefix}/{MODEL_MANIFEST}")
         try:
-            _fetch_once(store, prefix, to.resolve(), manifest.data)
+            new = Result.read(manifest.data, f"{prefix}/{MODEL_MANIFEST} in {store.address}")
+            _check_is_result(store, keys, manifest.data)
+            _fetch_once(store, prefix, to.resolve(), new)
             return to
         except StorageFailed as failure:
             moved = store.get(f"{prefix}/{MODEL_MANIFEST}").version != manifest.version
@@ -43,16 +43,42 @@ def fetch(store: Store, prefix: str, to: Path, published: bytes | None = None) -
     raise AssertionError("the loop returns or raises")
 
 
-def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes, *, are_alone: bool = False) -> None:
+def fetch_alone(store: Store, prefix: str, to: Path, published: bytes) -> Path:
+    """The same of files that lie without their manifest under ``prefix``, where no other takes their place.
+
+    ``published``: what was published of them.
+    """
+    new = Result.read(published, f"the result of {prefix} in {store.address}")
+    _fetch_once(store, prefix, to.resolve(), new, are_alone=True)
+    return to
+
+
+def _check_is_result(store: Store, keys: RunKeys, manifest: bytes) -> None:
+    """Raises StorageFailed unless it is the result of a generation of the run, which no copy of a model replaces.
+
+    Files, sums and manifest of the model folder may have been replaced together, and then fit each other.
+    """
+    numbers = [1, *later_generations(store.names(keys.generations))]
+    for number in reversed(numbers):
+        result = find(store, RunKeys(keys.name, number).result)
+        if result and result.data == manifest:
+            return
+    raise _not_published(
+        f"{keys.model}/{MODEL_MANIFEST} in {store.address}",
+        f"it is not the one that {keys.name} has published, as {RunKeys(keys.name).result} says",
+    )
+
+
+def _fetch_once(store: Store, prefix: str, to: Path, new: Result, *, are_alone: bool = False) -> None:
     """A new folder appears in one step; in one that is there the manifest is exchanged last.
 
     ``are_alone``: without manifest and sums beside them.
     """
-    new = Result.read(manifest, f"{prefix}/{MODEL_MANIFEST} in {store.address}")
     if not new.files:
         raise StorageFailed(f"the run under {prefix} in {store.address} has published no files", reason="absent")
-    old = _recognised(to, new) if to.exists() else None
-    wanted = [name for name, sha256 in new.files.items() if sha256_of(to / name) != sha256]
+    sha256_there = functools.cache(lambda name: sha256_of(to / name))  # a large file takes seconds
+    old = _recognised(to, new, sha256_there) if to.exists() else None
+    wanted = [name for name, sha256 in new.files.items() if sha256_there(name) != sha256]
     if old and not wanted and old.data == new.data and _sums_in(to) == new.sums:
         return
     with _staging(to) as staging:
@@ -62,7 +88,7 @@ def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes, *, are_alo
         if read_sums(sums) != new.sums:
             raise _not_published(f"{prefix}/{SUMS} in {store.address}", "it does not belong to the manifest")
         (staging / SUMS).write_bytes(sums)
-        (staging / MODEL_MANIFEST).write_bytes(manifest)
+        (staging / MODEL_MANIFEST).write_bytes(new.data)
         if not to.exists():
             staging.chmod(0o755)
             staging.rename(to)
@@ -76,7 +102,7 @@ def _fetch_once(store: Store, prefix: str, to: Path, manifest: bytes, *, are_alo
             (staging / name).replace(to / name)
 
 
-def _recognised(to: Path, new: Result) -> Result | None:
+def _recognised(to: Path, new: Result, sha256_there: Callable[[str], str | None]) -> Result | None:
     """What was fetched into the folder before, None when it is empty.
 
     Raises:
@@ -97,7 +123,7 @@ def _recognised(to: Path, new: Result) -> Result | None:
         raise other from None
     if not known:
         raise other
-    if changed := [name for name in {**old.files, **new.files} if not _replaceable(to, name, old, new)]:
+    if changed := [name for name in {**old.files, **new.files} if not _replaceable(to, name, old, new, sha256_there)]:
         raise InvalidInput(
             f"to={str(to)!r}: not as they were fetched, so that they would be lost: {', '.join(sorted(changed)[:5])}; "
             "nothing was changed: move them away, or name another folder with to=..."
@@ -105,7 +131,7 @@ def _recognised(to: Path, new: Result) -> Result | None:
     return old
 
 
-def _replaceable(to: Path, name: str, old: Result, new: Result) -> bool:
+def _replaceable(to: Path, name: str, old: Result, new: Result, sha256_there: Callable[[str], str | None]) -> bool:
     """Whether nothing is there, or just what one of the two models has under that name."""
     path = to / name
     above = [folder for folder in path.parents if folder != to and folder.is_relative_to(to)]
@@ -114,7 +140,7 @@ def _replaceable(to: Path, name: str, old: Result, new: Result) -> bool:
     if not path.exists() and not path.is_symlink():
         return True
     known = {old.files.get(name), new.files.get(name)}
-    return path.is_file() and not path.is_symlink() and sha256_of(path) in known
+    return path.is_file() and not path.is_symlink() and sha256_there(name) in known
 
 
 def as_fetched(folder: Path) -> dict[str, int]:
@@ -128,7 +154,8 @@ def as_fetched(folder: Path) -> dict[str, int]:
             return {}
     except (OSError, StorageFailed):
         return {}
-    files = [name for name in known.files if _replaceable(folder, name, known, known)]
+    sha256_there = functools.cache(lambda name: sha256_of(folder / name))
+    files = [name for name in known.files if _replaceable(folder, name, known, known, sha256_there)]
     return {name: (folder / name).stat().st_size for name in (*files, SUMS, MODEL_MANIFEST) if (folder / name).exists()}
 
 

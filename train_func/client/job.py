@@ -12,6 +12,7 @@ from train_func.client import registry
 from train_func.client.backend import Backend, Note
 from train_func.client.diagnose import JobMonitor, explain, patiently, separate
 from train_func.client.diagnose.diagnosis import workers
+from train_func.client.elsewhere import SILENT_SECONDS, Elsewhere
 from train_func.client.in_place_record import InPlace
 from train_func.client.job_model import JobModel
 from train_func.client.logs import AttemptLine, LogText, StoredLogs, headed, joined, of_attempt
@@ -199,24 +200,29 @@ class Job(JobModel):
         """Stops the workers; submitting the same again goes on from the newest checkpoint, whose step is printed.
 
         A model that is trained by then is published within the grace period and kept: the job has succeeded, which is
-        said, and ``fresh=True`` trains again.
+        said, and ``fresh=True`` trains again. Of a job that has ended, nothing is changed. One of a machine or cluster
+        that cannot be asked from here is given up, where it gives no sign of life: the run can be submitted or removed
+        here then, and its workers end when they come to life again.
 
         Raises:
-            JobNotFound: there is no such job any more, or it is in another backend.
+            JobNotFound: there is no such job any more, or it runs in another place.
         """
         status = self._job.status()
+        if status is None and (other := Elsewhere.of(self.record, self._store, self._backend)):
+            return self._give_up(other)
+        if status is not None and status.finished:
+            return self._note("it had ended before; nothing was changed")
         with ThreadPoolExecutor(1) as beside:  # a store that is away must not keep the workers going
-            marked = beside.submit(mark_cancelled, self._store, self.record) if status and not status.finished else None
+            marked = beside.submit(mark_cancelled, self._store, self.record) if status else None
             try:
                 self._job.cancel()
             except JobNotFound:
-                if other := self._other_backend():
-                    raise JobNotFound(other) from None
+                if words := self._other_backend():
+                    raise JobNotFound(words) from None
                 raise
         try:
-            if marked is None:
-                return self._note("it had ended before; nothing was stopped")
-            marked.result()
+            if marked:
+                marked.result()
             if self._published():
                 goes_on = "its model was trained by then and is published; submit with fresh=True to train again"
             else:
@@ -225,6 +231,20 @@ class Job(JobModel):
             self._note(f"cancelled; {goes_on}")
         except StorageFailed as failure:
             self._note(f"it is stopped; the store could not be told, so that it may be called Absent: {failure}")
+
+    def _give_up(self, other: Elsewhere) -> None:
+        """Marks a job that cannot be asked as cancelled, unless it lives."""
+        if other.job is not None:
+            raise JobNotFound(self._other_backend())
+        self._note(f"looking up to {SILENT_SECONDS:.0f} s for a sign of life of its job")
+        if other.lives():
+            raise JobNotFound(f"{other}. It lives, and is stopped where it runs: {other.handle}.cancel()")
+        if state_in_store(self._store, self.record) in FINISHED:
+            self._note("it had ended before; nothing was changed")
+            return
+        mark_cancelled(self._store, self.record)
+        goes_on = newest_checkpoint(self._store, self.record) or "from its beginning, without a checkpoint"
+        self._note(f"its job on {other.submission.place} is given up; submitted again, it goes on {goes_on}")
 
     def delete(self) -> None:
         """Stops the workers and removes the job from its backend, with its pods and their logs; says what stays.

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 from train_func.client.adapters import are_adapters, base_of, write_merged
 from train_func.client.backend import Backend
-from train_func.client.fetch import fetch
+from train_func.client.elsewhere import other_backend
+from train_func.client.fetch import fetch, fetch_alone
 from train_func.client.in_place import promote
 from train_func.client.in_place_record import InPlace
 from train_func.client.load import check_loadable, ready
 from train_func.client.push import check_target, push
 from train_func.client.stored_run import NO_MODEL, published_result
-from train_func.client.submission import other_backend
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.records import RunRecord
 from train_func.storage import Store
@@ -60,8 +60,8 @@ class JobModel:
         try:
             if held:
                 published = self._store.get(keys.result).data
-                return fetch(self._store, keys.attempt(held.attempt).model, folder, published)
-            return fetch(self._store, keys.model, folder)
+                return fetch_alone(self._store, keys.attempt(held.attempt).model, folder, published)
+            return fetch(self._store, keys, folder)
         except StorageFailed as failure:
             if failure.reason != "absent":
                 raise

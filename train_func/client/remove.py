@@ -14,12 +14,12 @@ from pathlib import Path
 from train_func import kept_tables
 from train_func.client import registry
 from train_func.client.backend import Backend, BoundJob
+from train_func.client.elsewhere import Elsewhere
 from train_func.client.fetch import as_fetched, remove_fetched
 from train_func.client.in_place import names_of
-from train_func.client.submission import SubmissionRecord
 from train_func.client.unknown_run import whole_name
 from train_func.counted import counted, listed, sized
-from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
+from train_func.errors import InvalidInput, StorageFailed
 from train_func.layout import INPUTS, MODEL_MANIFEST, RUN, SHARED, SUMS, RunKeys, later_generations
 from train_func.storage import Entry, Object, Store, find, open_store
 from train_func.terminal import shown
@@ -182,25 +182,25 @@ class Removal:
         yield from found[-2:]
 
 
+@dataclass(frozen=True)
+class _Keyed:
+    """Stands for the record of a generation, which may be damaged."""
+
+    keys: RunKeys
+
+
 def _ended_job(store: Store, keys: RunKeys, backend: Backend) -> BoundJob:
     """The job of a generation, where it was submitted to; raises InvalidInput unless it has ended or is gone."""
-    kept = SubmissionRecord.read(store, keys)
-    is_here = kept is None or kept.is_at(backend)
-    try:
-        job = backend.job(keys.job_name) if kept is None or is_here else kept.job(keys.job_name)
-        status = job.status()
-    except (TrainFuncError, KeyError, TypeError) as error:  # another machine's backend may have other options
-        if kept is None or is_here:
-            raise
-        raise InvalidInput(
-            f"{keys.name} was submitted to {kept.place}, and whether it runs there is unknown: {error}. Remove it "
-            f"where that can be asked: remove({keys.name!r}, {kept.expression})"
-        ) from error
+    other = Elsewhere.of(_Keyed(keys), store, backend)
+    if other and other.job is None:
+        if other.may_run():
+            raise InvalidInput(f"{other}; nothing was removed: {other.remedy}, and can be removed then")
+        return backend.job(keys.job_name)
+    job = other.job if other and other.job else backend.job(keys.job_name)
+    status = job.status()
     if status is None or (not status.deleting and (status.finished or status.interrupted)):
         return job
-    on = (
-        registry.expression(registry.name_of(backend), backend.found_by) if kept is None or is_here else kept.expression
-    )
+    on = other.submission.expression if other else registry.expression(registry.name_of(backend), backend.found_by)
     raise InvalidInput(
         f"job {keys.job_name} has not ended, and nothing was removed: wait for it, or stop it first: "
         f"attach({keys.name!r}{on and f', {on}'}).cancel()"

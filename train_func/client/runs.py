@@ -208,5 +208,5 @@ def _state(listing: _Listing, record: RunRecord, backend: Backend, job: BoundJob
         return state_of(status, published=lambda: bool(listing.list(record.keys.result))), ""
     state = state_in_store(listing, record)
     if state == "Absent" and (kept := SubmissionRecord.read(listing, record.keys)) and not kept.is_at(backend):
-        return UNKNOWN, f"it was submitted to another backend: runs({kept.expression}) tells its state"
+        return UNKNOWN, f"it was submitted to {kept.place}: there, runs({kept.expression}) tells its state"
     return state, ""

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from train_func.attempt_records import EndRecord, Lease
 from train_func.client.status import JobStatus
 from train_func.errors import StorageFailed
 from train_func.exits import retryable
+from train_func.layout import RunKeys
 from train_func.metrics import Row, from_csv
 from train_func.records import RunRecord
 from train_func.result import Result
@@ -26,18 +27,26 @@ NO_MODEL = {  # by state of a run that has published none: what to do
 }
 
 
-def submitted(store: Readable, record: RunRecord) -> str:
+class OfRun(Protocol):
+    """A generation of a run: its record, or what stands for one that cannot be read."""
+
+    @property
+    def keys(self) -> RunKeys:
+        """Where in the store it keeps everything."""
+
+
+def submitted(store: Readable, record: OfRun) -> str:
     """Time of the newest submission, ISO; empty where the store has no record of the run."""
     found = find(store, record.keys.run)
     return str(json.loads(found.data).get("submitted", "")) if found else ""
 
 
-def all_ends(store: Readable, record: RunRecord) -> list[EndRecord]:
+def all_ends(store: Readable, record: OfRun) -> list[EndRecord]:
     """Every end record of the newest submission, oldest attempt first."""
     return ends(store, record, (entry.key for entry in store.list(f"{record.keys.attempts}/")))
 
 
-def ends(store: Readable, record: RunRecord, keys: Iterable[str]) -> list[EndRecord]:
+def ends(store: Readable, record: OfRun, keys: Iterable[str]) -> list[EndRecord]:
     """The end records among these keys that belong to the newest submission, oldest attempt first.
 
     Raises StorageFailed (reason "damaged") where another version of this package wrote one.
@@ -110,12 +119,12 @@ def refused_checkpoints(ends: Sequence[EndRecord]) -> str:
     return next((error.checkpoints_of for error in errors if error.checkpoints_of), "")
 
 
-def mark_cancelled(store: Store, record: RunRecord) -> None:
+def mark_cancelled(store: Store, record: OfRun) -> None:
     """Records that the job was cancelled, for when the job itself is gone."""
     store.put(record.keys.cancelled, json.dumps({"time": datetime.now(UTC).isoformat()}).encode())
 
 
-def state_in_store(store: Readable, record: RunRecord) -> str:
+def state_in_store(store: Readable, record: OfRun) -> str:
     """What became of a job that is gone from its backend: cancelled, deleted, or past its time to live."""
     there = {f"{record.keys.prefix}/{name}" for name in store.names(record.keys.prefix)}
     is_published = record.keys.result in there
@@ -131,7 +140,7 @@ def state_in_store(store: Readable, record: RunRecord) -> str:
     return "Succeeded" if is_published else "Absent"
 
 
-def _newest_ends(store: Readable, record: RunRecord) -> list[EndRecord]:
+def _newest_ends(store: Readable, record: OfRun) -> list[EndRecord]:
     """The ends in the newest attempt whose group has formed, and those in later attempts whose group has not.
 
     Each attempt is listed by itself: a listing of all would grow with what else they hold.
@@ -143,7 +152,7 @@ def _newest_ends(store: Readable, record: RunRecord) -> list[EndRecord]:
     return ends(store, record, keys)
 
 
-def attempt_numbers(store: Readable, record: RunRecord) -> list[int]:
+def attempt_numbers(store: Readable, record: OfRun) -> list[int]:
     """The numbers of the attempts in the store, in ascending order."""
     names = (name.removesuffix("/") for name in store.names(record.keys.attempts))
     return sorted(int(name) for name in names if name.isdecimal())

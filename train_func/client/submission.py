@@ -8,10 +8,9 @@ from typing import Any, Self
 from train_func.client import registry
 from train_func.client.backend import Backend, BoundJob, Submission
 from train_func.layout import RunKeys
-from train_func.records import RunRecord
-from train_func.storage import Readable, Store, find
+from train_func.storage import Readable, find
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +20,9 @@ class SubmissionRecord:
     backend: str
     """Its registered name."""
     place: str
+    """As the backend calls it."""
+    identity: Mapping[str, str]
+    """Of that place, as the backend's own."""
     found_by: Mapping[str, Any]
     """The options that lead to the job, by name."""
     options: Mapping[str, Any]
@@ -33,6 +35,7 @@ class SubmissionRecord:
         return cls(
             backend=registry.name_of(backend),
             place=backend.place,
+            identity=backend.identity,
             found_by=submission.found_by,
             options=submission.options,
         )
@@ -49,16 +52,24 @@ class SubmissionRecord:
 
     def is_at(self, backend: Backend) -> bool:
         """Whether it was submitted to where the jobs of ``backend`` are."""
-        return (self.backend, self.place) == (registry.name_of(backend), backend.place)
+        if self.backend != registry.name_of(backend):
+            return False
+        there = backend.identity
+        kind = next((kind for kind in there if kind in self.identity), None)
+        return kind is not None and there[kind] == self.identity[kind]
 
     @property
     def expression(self) -> str:
         """The argument of ``attach`` that leads to the job."""
         return registry.expression(self.backend, self.found_by) or f"on={self.backend}()"
 
-    def job(self, name: str) -> BoundJob:
-        """The job of that name where it was submitted to; raises KeyError when that backend is not registered here."""
-        return registry.make(self.backend, self.found_by).job(name)
+    def job(self, name: str) -> BoundJob | None:
+        """The job of that name where it was submitted to; None where that is no place that can be asked from here.
+
+        Raises KeyError when that kind of backend is not registered here.
+        """
+        backend = registry.make(self.backend, self.found_by)
+        return backend.job(name) if self.is_at(backend) else None
 
     def to_json(self) -> bytes:
         """The content of ``submission.json``."""
@@ -68,18 +79,3 @@ class SubmissionRecord:
         """The options that differ from ``now``, each as it was then, such as ``cpu='2'``."""
         was = self.options
         return [f"{name}={was.get(name)!r}" for name in {**was, **now} if was.get(name) != now.get(name)]
-
-
-def other_backend(store: Store, record: RunRecord, backend: Backend) -> str:
-    """Where else the job of the run may be, in words; empty when it was submitted to ``backend``."""
-    kept = SubmissionRecord.read(store, record.keys)
-    if kept is None:  # the first versions kept none
-        others = [name for name in registry.BACKENDS if name != registry.name_of(backend)]
-        tries = " or ".join(f"attach({record.name!r}, on={name}(...))" for name in others)
-        return (
-            f"there is no job {record.job_name} here, and no record says where the run was submitted: try "
-            f"{tries}, or submit the run again"
-        )
-    if kept.is_at(backend):
-        return ""
-    return f"{record.name} was submitted to another backend: attach({record.name!r}, {kept.expression})"

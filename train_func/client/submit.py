@@ -9,9 +9,10 @@ from typing import Any
 
 from train_func import kept_tables
 from train_func.client import registry
-from train_func.client.attach import attached, is_leaving, of_other, refuse_elsewhere
+from train_func.client.attach import attached, is_leaving, of_other
 from train_func.client.backend import Backend, RunsAlready
 from train_func.client.claim import Claim
+from train_func.client.elsewhere import refuse_elsewhere
 from train_func.client.identity import (
     addresses_of,
     check_ranks,

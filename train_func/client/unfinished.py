@@ -6,8 +6,8 @@ A changed line of the source makes another run, which has no checkpoint. Without
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from train_func.client.attach import refuse_elsewhere
 from train_func.client.backend import Backend
+from train_func.client.elsewhere import refuse_elsewhere
 from train_func.client.identity import newest_generation, stored
 from train_func.client.job import Job
 from train_func.client.stored_run import FINISHED, all_ends, newest_checkpoint, refused_checkpoints

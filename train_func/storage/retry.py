@@ -77,7 +77,9 @@ def call_with_timeout(seconds: float, call: Callable[[], T]) -> T:
 def probe(
     store: Store, prefix: str, place: str, *, seconds: float = PROBE_SECONDS, again: float = AGAIN_SECONDS
 ) -> None:
-    """Puts, gets and deletes an object under ``prefix``; the first of two tries to end decides.
+    """Puts, gets, replaces and deletes an object under ``prefix``; the first of two tries to end decides.
+
+    It finds out too whether the store heeds the conditions of a put.
 
     Args:
         store: gives up by itself sooner than ``seconds`` where it can, because then it knows why.
@@ -111,9 +113,31 @@ def _round_trip(store: Store, prefix: str) -> None:
     # A key of this try alone: the other one writes and deletes its own.
     key = f"{prefix}/probe-{secrets.token_hex(8)}".removeprefix("/")
     data = secrets.token_bytes(32)
-    store.put(key, data)
+    version = store.put(key, data)
     try:
         if store.get(key).data != data:
             raise StorageFailed(f"probe of {store.address}: {key!r} came back with other bytes", reason="damaged")
+        other = data[::-1]
+        _check_refused(store, "the key was new (If-None-Match)", lambda: store.put(key, other, if_absent=True))
+        store.put(key, other, if_version=version)
+        _check_refused(
+            store, "the object was still one version (If-Match)", lambda: store.put(key, data, if_version=version)
+        )
     finally:
         store.delete(key)
+
+
+def _check_refused(store: Store, condition: str, put: Callable[[], object]) -> None:
+    """Raises StorageFailed, reason "unsupported", where the store writes although a condition does not hold."""
+    try:
+        put()
+    except StorageFailed as failure:
+        if failure.reason != "conflict":
+            raise
+        return
+    raise StorageFailed(
+        f"probe of {store.address}: the server has replaced an object that it was to write only if {condition}. Runs "
+        "need that: by it one of two clients or attempts wins. Keep them on a server with the conditional writes of S3, "
+        "or in a folder",
+        reason="unsupported",
+    )

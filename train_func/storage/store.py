@@ -95,6 +95,8 @@ class Store(Readable, Protocol):
     def probe(self, prefix: str) -> None:
         """Puts, gets and deletes a small object under ``prefix``; done or failed within 5 seconds, and 10 where
         nothing answers at all.
+
+        Raises StorageFailed, reason "unsupported", where the conditions of ``put`` are not heeded.
         """
 
 

@@ -1,11 +1,14 @@
 """Access: the API of one cluster, asked by path and answered in plain JSON; how requests are sent is in ``sending``."""
 
 import contextlib
+import functools
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from train_func.client.cluster import faults
@@ -31,6 +34,18 @@ class Access(Target):
 
     client: Any = field(compare=False)
     """The ApiClient of the kubernetes package; another one after another login."""
+
+    @functools.cached_property
+    def cluster(self) -> Mapping[str, str]:
+        """What tells this cluster from others: the uid of its first namespace, where that may be read, and its CA."""
+        found: Json | None = None
+        with self.asking("get", "namespaces", 403, 404):
+            found = self.get("/api/v1/namespaces/kube-system", seconds=self.timings.answer)
+        uid = (found or {}).get("metadata", {}).get("uid")
+        path = self.client.configuration.ssl_ca_cert
+        of_server = Path(path).read_bytes() if path else str(self.client.configuration.host).encode()
+        ca = hashlib.sha256(b"".join(of_server.split())).hexdigest()  # whatever stands between its lines
+        return {"kube-system": str(uid), "ca": ca} if uid else {"ca": ca}
 
     def core(self, resource: str, name: str = "") -> str:
         """The path of a core resource of the namespace, or of one object."""

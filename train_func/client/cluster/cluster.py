@@ -117,8 +117,16 @@ class Cluster(NamedFields):
 
     @property
     def place(self) -> str:
-        """The namespace and the kind: the same cluster may have another name in another kubeconfig."""
-        return f"{self._kind.plural} of namespace {self._access().namespace}"
+        """The namespace and the kind, and how the kubeconfig here calls the cluster."""
+        access = self._access()
+        return f"{self._kind.plural} of namespace {access.namespace} of {access.where}"
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """The cluster, which may have another name in another kubeconfig; the namespace and the kind in it."""
+        access = self._access()
+        own = f"{access.namespace}/{self._kind.plural}"
+        return {kind: f"{mark}/{own}" for kind, mark in access.cluster.items()}
 
     def store_address(self) -> str:
         """Address of the store that runs here use."""

@@ -5,6 +5,7 @@ sees the same. The environment is read here, once per call, and handed on.
 """
 
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from train_func.client.twin import room, start_and_end
 from train_func.client.twin.capacity import capacity_faults
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.local_job import LocalJob, folder_of
-from train_func.client.twin.machine import Machine
+from train_func.client.twin.machine import Machine, identity
 from train_func.counted import counted
 from train_func.errors import InvalidInput
 from train_func.fields import NamedFields
@@ -81,8 +82,13 @@ class Local(NamedFields):
 
     @property
     def place(self) -> str:
-        """Any process of this machine finds its jobs."""
-        return "this machine"
+        """Any process of this machine with this home finds its jobs."""
+        return f"machine {socket.gethostname()}, TRAIN_FUNC_HOME {home(os.environ)}"
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        own = identity(home(os.environ))
+        return {"home": own} if own else {}
 
     def store_address(self) -> str:
         if given := self.store or os.environ.get("TRAIN_FUNC_STORE"):

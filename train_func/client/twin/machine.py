@@ -1,8 +1,10 @@
-"""What this machine has: cores, memory, GPUs, as far as this process may use them."""
+"""What this machine has: cores, memory, GPUs, as far as this process may use them; and what tells it from others."""
 
 import contextlib
+import hashlib
 import os
 import re
+import secrets
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -10,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from train_func import lock
+
+MACHINE_ID = Path("/etc/machine-id")
 _CGROUP = Path("/sys/fs/cgroup")  # limits of the container that this process itself runs in, if any
 _MEMINFO = Path("/proc/meminfo")
 # Of cgroups of version 2 and 1: the limit, what is used, and what of that are pages of files. The kernel drops those
@@ -87,3 +92,26 @@ def _listed_gpus() -> int:
     except (OSError, subprocess.TimeoutExpired):
         return 0
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines()) if listed.returncode == 0 else 0
+
+
+def identity(home: Path) -> str:
+    """The same for every process of this machine that has this home, and for no other; "" where none can be kept.
+
+    A home on a file system that several machines share is another one on each, where the machines have an id.
+    """
+    path = home / "id"
+    try:
+        if not path.exists():
+            home.mkdir(parents=True, exist_ok=True)
+            with lock.hold(home / ".id.lock"):
+                if not path.exists():
+                    aside = home / ".id.new"
+                    aside.write_text(secrets.token_hex(16))
+                    aside.replace(path)
+        own = path.read_text()
+    except OSError:  # no job can have been started from here
+        return ""
+    machine = ""
+    with contextlib.suppress(OSError):  # a container has none
+        machine = MACHINE_ID.read_text()
+    return hashlib.sha256(f"{own} {machine}".encode()).hexdigest()[:32]

@@ -117,10 +117,6 @@ class Checkpoints:
         other._lead.look(lambda why: rebuilt(self._store, record, self._number, self._attempt, why, resumed_by=own))
         return other.newest(folder)
 
-    def swaps(self) -> bool:
-        """Whether the store replaces an object only where its version is the one that was named: it is tried out."""
-        return self._lead.swaps()
-
     def add(
         self,
         step: int,

@@ -1,7 +1,6 @@
 """The lead: the pointer of a training's checkpoints as one attempt moves it, until a later one has taken it over.
 
-It moves by compare-and-swap. Where a store cannot do that, it is read before each move: an attempt that was followed by
-another is still kept from moving it, unless both do so within milliseconds.
+It moves by compare-and-swap.
 """
 
 import contextlib
@@ -26,7 +25,6 @@ class Lead:
         self._store, self._key, self._run, self._attempt = store, key, run, attempt
         self.pointer = Pointer(attempt=attempt)
         self._version: str | None = None
-        self._can_swap = True
 
     def take(self, rebuilt: Callable[[str], Pointer]) -> None:
         """Makes this attempt the one that leads.
@@ -53,26 +51,9 @@ class Lead:
         """Reads the pointer and takes nothing over; ``rebuilt`` as in ``take``. Raises StorageFailed."""
         self.pointer = self._read(find(self._store, self._key), rebuilt)
 
-    def swaps(self) -> bool:
-        """Whether the store replaces an object only where its version is the one that was named: it is tried out."""
-        stale = self._version
-        self.move(lambda pointer: pointer)
-        if not self._can_swap:
-            return False
-        try:
-            self._version = self._store.put(self._key, self.pointer.to_json() + b"\n", if_version=stale)
-        except StorageFailed as failure:
-            if failure.reason == "conflict":
-                return True
-            raise
-        self._can_swap = False
-        return False
-
     def move(self, change: Callable[[Pointer], Pointer]) -> None:
         """Raises Fenced when a later attempt leads."""
         for _ in range(TAKES):
-            if not self._can_swap:
-                self._read_again()
             try:
                 return self._put(change(self.pointer), self._version)
             except StorageFailed as failure:
@@ -108,19 +89,9 @@ class Lead:
 
     def _put(self, pointer: Pointer, version: str | None) -> None:
         moved = replace(pointer, moves=pointer.moves + 1)
-        self._version, self.pointer = self._swapped(moved.to_json(), version), moved
-
-    def _swapped(self, data: bytes, version: str | None) -> str:
-        if version is None:
-            return self._store.put(self._key, data, if_absent=True)
-        if self._can_swap:
-            try:
-                return self._store.put(self._key, data, if_version=version)
-            except StorageFailed as failure:
-                if failure.reason != "unsupported":
-                    raise
-                self._can_swap = False
-        return self._store.put(self._key, data)
+        is_new = version is None
+        self._version = self._store.put(self._key, moved.to_json(), if_absent=is_new, if_version=version)
+        self.pointer = moved
 
     def _check_leads(self, there: Pointer) -> None:
         if there.attempt > self._attempt:

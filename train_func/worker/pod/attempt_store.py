@@ -4,6 +4,8 @@ An attempt is charged unless it was stopped from outside. Numbers go on as long 
 begins anew with each submission.
 """
 
+import json
+import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from itertools import takewhile
@@ -16,11 +18,12 @@ from train_func.errors import StorageFailed
 from train_func.events import now
 from train_func.layout import RunKeys
 from train_func.records import RunRecord
-from train_func.storage import Store
+from train_func.storage import Store, find
 from train_func.worker.pod import masks
 from train_func.worker.pod.rank_end import RankEnd, records_of
 
 Record = TypeVar("Record", bound=Lease)
+LOOK_SECONDS = 0.5
 AT_STEP = 3  # attempts that fail behind the same step: what ends them is there, whatever was saved before
 OUT_OF_MEMORY = 8  # attempts that need too much of it: a cut of 128 rows has been halved to one row by then
 
@@ -101,6 +104,37 @@ class Attempts:
         self._pod = pod
         self._pod_uid = pod_uid
         self._unanswered: Lease | None = None
+
+    def check_wanted(self, seconds: float) -> None:
+        """Raises StorageFailed, reason "conflict", where the job was cancelled, or the run was submitted again.
+
+        ``seconds``: for the record of another client, which may have been slower to start a job, to be put back.
+        """
+        run, own = self._record.name, self._record.submitted
+        if not own:  # started by another launcher
+            return
+        if find(self._store, self._keys.cancelled):
+            raise StorageFailed(
+                f"{run} was cancelled after this job of it was submitted, as {self._store.address}/"
+                f"{self._keys.cancelled} says: nothing is trained; submit it again to go on",
+                reason="conflict",
+            )
+        end = time.monotonic() + seconds
+        while (newest := self._newest_submission()) != own:
+            if time.monotonic() > end:
+                raise StorageFailed(
+                    f"{run} was submitted again at {newest}, after this job of it, which was submitted at {own} and "
+                    f"trains nothing any more: {self._store.address}/{self._keys.submission} says where the new one is",
+                    reason="conflict",
+                )
+            time.sleep(LOOK_SECONDS)
+
+    def _newest_submission(self) -> str:
+        found = find(self._store, self._keys.run)
+        try:
+            return str(json.loads(found.data)["submitted"]) if found else self._record.submitted
+        except (ValueError, LookupError, TypeError):  # what is wrong with the record is said where it is read
+            return self._record.submitted
 
     def claim(self) -> Lease:
         """Takes the next free number; of several claimants at once each gets its own.

@@ -84,6 +84,7 @@ class Attempt:
 
         Raises:
             Refused: the attempts are used up.
+            StorageFailed: reason "conflict" where the job was given up, as by a client that could not reach it.
         """
         self._peers = peers
         if self._environment.worker == 0:
@@ -103,6 +104,8 @@ class Attempt:
         return start.variables | inputs.bring(peers, number)
 
     def _claim(self) -> Start:
+        seconds = self._timings.superseded
+        patiently(lambda: self._attempts.check_wanted(seconds), self._stop, self._timings)
         account = patiently(self._attempts.account, self._stop, self._timings)
         lease = patiently(self._attempts.claim, self._stop, self._timings)
         num_out_of_memory = patiently(self._attempts.num_out_of_memory, self._stop, self._timings)

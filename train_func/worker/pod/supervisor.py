@@ -20,6 +20,7 @@ from train_func.storage import open_store
 from train_func.worker.pod import masks, packages, reporting
 from train_func.worker.pod.attempt_store import Refused
 from train_func.worker.pod.environment import GROUP_SECRET, Environment, read_environment
+from train_func.worker.pod.heartbeat import Heartbeat
 from train_func.worker.pod.launcher import Launcher
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import NotFormed, Peers, PeersLost
@@ -59,6 +60,8 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
     said = Termination(attempt=attempt, exit_code=verdict.exit_code, cause=verdict.cause, message=verdict.message)
     _write_termination(environ.get("TRAIN_FUNC_TERMINATION_FILE"), said.to_json())
     log_tee.close(_ends(verdict), supervisor.seconds_left() if supervisor else 0.0)
+    if supervisor:
+        supervisor.depart(verdict)
     os._exit(verdict.exit_code)
 
 
@@ -110,6 +113,7 @@ class Supervisor:
         self._group: Group | None = None
         self._verdict: Verdict | None = None
         self._is_closed = False
+        self._heartbeat: Heartbeat | None = None
 
     @property
     def attempt_number(self) -> int | None:
@@ -119,6 +123,11 @@ class Supervisor:
     def seconds_left(self) -> float:
         """Seconds the worker may still wait for the store."""
         return self._attempt.seconds_left() if self._attempt else 0.0
+
+    def depart(self, verdict: Verdict) -> None:
+        """Lets the signs of life end with the worker."""
+        if self._heartbeat:
+            self._heartbeat.finish(self.seconds_left(), is_over=not verdict.retryable)
 
     def run(self) -> Verdict:
         """Returns when the work has ended or, after a signal, when it is time; no process of it is left."""
@@ -200,6 +209,9 @@ class Supervisor:
         self._attempt = Attempt(environment, record, store, self._log_tee, self._stop)
         self._stop.check()
         self._attempt.prepare()  # first, because it knows within seconds why a store cannot be used
+        if environment.worker == 0:
+            self._heartbeat = Heartbeat(store, record.keys.alive, environment.pod)
+            self._heartbeat.start()
         if patiently(lambda: complete(store, record), self._stop, environment.timings):
             delete_checkpoints(store, record, environment.timings.record)  # who has published may have died before it
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)

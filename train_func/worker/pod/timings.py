@@ -24,6 +24,8 @@ class Timings:
     """For all workers of a group to be ready for another attempt in the same pods."""
     tell: float = 15.0
     """Between two lines that say what is waited for."""
+    superseded: float = 10.0
+    """For a record that another client has put in the place of the job's own to be put back, where that was slower."""
     store: float = 60.0
     """Longest wait for a store that is away, before the training."""
     store_pause: float = 3.0

@@ -90,18 +90,9 @@ class Checkpointing:
         self._other = (
             replace(record, name=record.resumes, generation=record.resumes_generation) if record.resumes else None
         )
-        world.on_rank_zero(self._begin)
+        world.on_rank_zero(self._checkpoints.take_over)
         if world.rank() == 0:
             self._saver = Saver(self._checkpoints, folder, record.run.checkpoint_every, reporting.say)
-
-    def _begin(self) -> None:
-        self._checkpoints.take_over()
-        if not self._checkpoints.swaps():
-            world.note(
-                "this store cannot replace an object only where it still is the version that was named (If-Match): "
-                "should two attempts of a run ever train at once, the one that came first stops at its next "
-                "checkpoint, unless both save in the same moment"
-            )
 
     def restore(self, device: torch.device) -> Restored | None:
         """The newest verified checkpoint, on every rank; None where there is none.

@@ -1,0 +1,38 @@
+"""Signs of life in the store, by which a client that cannot ask the job's backend knows that the job goes on."""
+
+import contextlib
+
+from train_func.attempt_records import BEAT_SECONDS, SignOfLife
+from train_func.errors import StorageFailed
+from train_func.events import now
+from train_func.storage import Store
+from train_func.storage.retry import call_with_timeout
+from train_func.worker.pod.periodic import Periodic
+
+
+class Heartbeat(Periodic):
+    """Of worker 0, from the moment at which it has the store to its end."""
+
+    def __init__(self, store: Store, key: str, pod: str) -> None:
+        super().__init__("heartbeat")
+        self._store, self._key, self._pod = store, key, pod
+        self._is_first = True
+
+    def finish(self, seconds: float, *, is_over: bool) -> None:
+        """Gives no sign any more, after a last one that says so where the job ``is_over``, within ``seconds``."""
+        self.end()
+        self.join(seconds)  # else a sign that is on its way would take the place of the last one
+        if is_over and not self.is_alive():
+            with contextlib.suppress(StorageFailed, TimeoutError):  # it is found out by waiting, too
+                call_with_timeout(seconds, lambda: self._put(is_over=True))
+
+    def _pause(self) -> float:
+        return 0.0 if self._is_first else BEAT_SECONDS
+
+    def _keep(self) -> None:
+        self._put(is_over=False)
+
+    def _put(self, *, is_over: bool) -> None:
+        self._is_first = False
+        sign = SignOfLife(time=now(), pod=self._pod, is_over=is_over)
+        self._store.put(self._key, sign.to_json())
