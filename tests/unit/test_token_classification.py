@@ -46,6 +46,17 @@ def half(tmp_path, model):
     return make
 
 
+@pytest.mark.parametrize("tags", [[0, 1, 2], [0.0, 1.0, 2.0], ["0", "1", "2"]], ids=["integers", "floats", "texts"])
+def test_tags_of_another_file_are_the_same_however_it_writes_numbers(half, tmp_path, tags):
+    path = tmp_path / "held_out.conll"
+    path.write_text("the 0\npizza 1\n17 2\ngood 0\n\nthe 1\nsoup 0\n")
+    rows = half(sentences(40, tags=tags), labels=NAMES, held_out=str(path)).rows()
+    assert rows.labels == tuple(NAMES)
+    assert rows.held_out["tags"][:] == [[0, 1, 2, 0], [1, 0]]
+    assert {code for codes in rows.train["tags"] for code in codes} == {0, 1, 2}
+    assert half(sentences(40, tags=tags), held_out=str(path)).rows().labels == ("0", "1", "2")
+
+
 @pytest.mark.parametrize("num_rows", [101, 40, 7])
 def test_every_sentence_is_on_one_side_with_its_words_and_tags(half, num_rows):
     rows = half(sentences(num_rows)).rows()
