@@ -10,7 +10,7 @@ _SPELLED = {b"train_func.spelled": b"1"}  # in the metadata of a field
 def as_spelled(table: pa.Table, names: Collection[str]) -> pa.Table:
     """The table with these columns known as spelled: a text there may be meant as a number."""
     fields = [field.with_metadata(_SPELLED) if field.name in names else field for field in table.schema]
-    return table.cast(pa.schema(fields, table.schema.metadata))
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, table.schema.metadata))
 
 
 def is_spelled(table: pa.Table, name: str) -> bool:
