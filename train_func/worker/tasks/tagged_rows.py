@@ -17,6 +17,7 @@ from train_func.worker.inputs.spelling import is_spelled
 from train_func.worker.tasks.columns import is_text, missing_columns
 from train_func.worker.tasks.labels import Labels, encode
 from train_func.worker.tasks.sources import find_sources, where
+from train_func.worker.tasks.span_tags import in_bio
 from train_func.worker.tasks.texts import overlap
 from train_func.worker.tasks.train_eval_split import TrainEvalSplit, divide
 
@@ -30,7 +31,9 @@ def split_tagged_rows(task: TokenClassification, seed: int, store: Store | None,
     """
     sources = find_sources(task, (task.tokens, task.tags), store, cache, classes=(task.tags,))
     lists = _lists(task, sources.tables)
-    tags = _encoded(task, {part: tagged for part, (_, tagged) in lists.items()}, sources.tables)
+    encoded = _encoded(task, {part: tagged for part, (_, tagged) in lists.items()}, sources.tables)
+    lengths = {part: pc.list_value_length(tagged).to_numpy() for part, (_, tagged) in lists.items()}
+    tags = in_bio(encoded, task.tags, lengths)
     tables = {}
     for part, (tokens, tagged) in lists.items():
         codes = pa.LargeListArray.from_arrays(_offsets(tagged), pa.array(tags.codes[part]))
