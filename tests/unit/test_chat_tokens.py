@@ -45,14 +45,15 @@ def tokenizer(folder):
 
 
 def rows_of(*conversations):
-    roles = [["user", "assistant"] * (len(of) // 2) for of in conversations]
-    return Dataset.from_dict({"roles": roles, "contents": [*conversations], "row_id": [*range(len(conversations))]})
+    return messages_of(*([*zip(["user", "assistant"] * (len(of) // 2), of, strict=True)] for of in conversations))
 
 
 def messages_of(*conversations):
     """Rows of conversations that are given as pairs of role and content."""
     roles, contents = ([[message[at] for message in of] for of in conversations] for at in (0, 1))
-    return Dataset.from_dict({"roles": roles, "contents": contents, "row_id": [*range(len(conversations))]})
+    learnt = [[role == "assistant" for role in of] for of in roles]
+    numbers = [*range(len(conversations))]
+    return Dataset.from_dict({"roles": roles, "contents": contents, "learnt": learnt, "row_id": numbers})
 
 
 def labelled(row, tokenizer):
@@ -71,6 +72,15 @@ def test_labels_are_the_tokens_of_all_answers_with_what_ends_them(tokenizer, tmp
     assert len(row["labels"]) == len(row["input_ids"]) == len(row["attention_mask"])
     asked = template(tokenizer, add_generation_prompt=True)([{"role": "user", "content": "what is it?"}])
     assert tokenizer.decode(row["input_ids"]).startswith(asked)
+
+
+def test_an_answer_that_is_not_learnt_is_read_and_has_no_label(tokenizer, tmp_path):
+    tokenizer.chat_template = CHATML
+    rows = rows_of(["what is it?", "a node", "sure?", "two pods"])
+    rows = rows.remove_columns("learnt").add_column("learnt", [[False, False, False, True]])
+    (row,) = tokenise_chats(rows, tokenizer, 256, tmp_path)
+    assert labelled(row, tokenizer) == "two pods<|im_end|>\n"
+    assert "a node<|im_end|>" in tokenizer.decode(row["input_ids"])
 
 
 def test_the_day_changes_nothing(tokenizer, tmp_path):

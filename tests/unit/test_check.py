@@ -132,7 +132,7 @@ def test_facts_of_the_sound_half_are_kept(report, tmp_path):
 
 
 def test_the_worker_raises_the_same_faults(rows, model, tmp_path):
-    run = a_run(model=model, dataset=rows, labels=("1", "2", "3", "4", "5"))
+    run = a_run(model=model, dataset=rows, labels=("a", "b", "c", "d", "e"))
     found = report_of(run.to_dict(), None, tmp_path / "cache")
     with pytest.raises(InvalidInput) as caught:
         TextClassifier(run.task, run.seed, None, tmp_path / "cache").rows()

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.messages import unnamed
 from tests.tiny_llama import questions
 from train_func.errors import InvalidInput
 from train_func.tasks import CausalLM
@@ -44,6 +45,21 @@ def test_a_prompt_and_its_answer_are_a_conversation_of_two(tmp_path, num_rows):
             assert row["contents"] == [rows[row["row_id"]]["prompt"], rows[row["row_id"]]["completion"]]
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "messages"])
+def test_prompts_and_answers_that_look_like_numbers_or_dates_stay_as_they_are(tmp_path, kind):
+    pairs = [(f"{n:03}", f"2024-03-{n + 1:02}" if n % 2 else f"{n}.50") for n in range(20)]
+    if kind == "csv":
+        path = tmp_path / "rows.csv"
+        path.write_text("prompt,completion\n" + "".join(f"{prompt},{answer}\n" for prompt, answer in pairs))
+        found = split_conversations(CausalLM(model="m", dataset=str(path)), 0, None, tmp_path / "cache")
+    elif kind == "jsonl":
+        found = split(tmp_path, [{"prompt": prompt, "completion": answer} for prompt, answer in pairs])
+    else:
+        found = split(tmp_path, [{"chat": said(*pair)} for pair in pairs], messages="chat")
+    for row in found.train.to_pylist():
+        assert tuple(row["contents"]) == pairs[row["row_id"]]
+
+
 def test_a_context_stands_behind_the_prompt_where_there_is_one(tmp_path):
     rows = [{"prompt": f"ask {n}", "input": f"about {n}" if n % 2 else None, "completion": str(n)} for n in range(40)]
     found = split(tmp_path, rows, context="input")
@@ -67,6 +83,75 @@ def test_whole_conversations_are_read_from_one_column(tmp_path):
     assert set(answers_of(found.train).to_pylist()) == {
         f"{letter} {n}" for letter in "bd" for n in found.train["row_id"].to_pylist()
     }
+
+
+def weighed(number, *weights):
+    turns = [turn for at in range(len(weights)) for turn in said(f"ask {number} {at}", f"say {number} {at}")]
+    for turn, weight in zip(turns[1::2], weights, strict=True):
+        turn |= {} if weight == "none" else {"weight": weight}
+    return turns
+
+
+def test_an_answer_of_weight_0_is_kept_and_not_learnt(tmp_path):
+    kinds = [(0, 1), (1, "none"), (None, 0.0), (0, 0, 1.0)]
+    found = split(tmp_path, [{"chat": weighed(n, *kinds[n % 4])} for n in range(40)], messages="chat")
+    expected = {0: [False, True], 1: [True, True], 2: [True, False], 3: [False, False, True]}
+    for row in found.train.to_pylist():
+        assert row["learnt"][1::2] == expected[row["row_id"] % 4]
+        assert not any(row["learnt"][::2])
+        assert len(row["contents"]) == len(row["roles"]) == len(row["learnt"])
+    learnt = [sum(expected[number % 4]) for number in found.train["row_id"].to_pylist()]
+    assert len(answers_of(found.train)) == sum(learnt)
+
+
+@pytest.mark.parametrize("weight", [2, 0.5, -1, "0"])
+def test_weights_other_than_0_and_1_are_refused_with_their_rows(tmp_path, weight):
+    rows = [{"chat": weighed(n, "none", weight if n in (4, 7) else "none")} for n in range(40)]
+    (fault,) = faults(tmp_path, rows, messages="chat")
+    assert unnamed(fault, "'chat'", "'weight'", "rows 5, 8") == []
+
+
+def test_a_conversation_without_any_answer_to_learn_is_refused(tmp_path):
+    rows = [{"chat": weighed(n, 0, 0 if n == 4 else 1)} for n in range(40)]
+    (fault,) = faults(tmp_path, rows, messages="chat")
+    assert unnamed(fault, "'chat'", "row 5") == []
+
+
+CALL = [{"type": "function", "function": {"name": "weather", "arguments": "{}"}}]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tool_calls", CALL),
+        ("reasoning_content", "let me think"),
+        ("function_call", {"name": "weather", "arguments": "{}"}),
+        ("name", "ann"),
+        ("train", False),
+        ("tokens", 7),
+    ],
+)
+def test_a_key_of_messages_that_is_not_trained_on_is_refused_with_its_rows(tmp_path, key, value):
+    rows = [{"chat": said(f"a {n}", f"b {n}")} for n in range(40)]
+    for number in (3, 8):
+        rows[number]["chat"][number % 2][key] = value
+    (fault,) = faults(tmp_path, rows, messages="chat")
+    assert unnamed(fault, "'chat'", repr(key), "rows 4, 9") == []
+
+
+@pytest.mark.parametrize("key", ["tools", "functions", "parallel_tool_calls"])
+def test_a_column_that_belongs_to_every_conversation_is_refused_with_its_rows(tmp_path, key):
+    value = True if key == "parallel_tool_calls" else CALL
+    rows = [{"chat": said(f"a {n}", f"b {n}"), key: value if n in (3, 8) else None} for n in range(40)]
+    (fault,) = faults(tmp_path, rows, messages="chat")
+    assert unnamed(fault, repr(key), "rows 4, 9") == []
+
+
+def test_keys_without_a_value_and_columns_of_other_names_are_nothing(tmp_path):
+    empty = {"tool_calls": [], "function_call": None, "reasoning_content": "", "name": None}
+    chats = [[{**turn, **empty} for turn in said(f"a {n}", f"b {n}")] for n in range(40)]
+    rows = [{"chat": chat, "tools": [], "functions": None, "source": "a shop"} for chat in chats]
+    assert split(tmp_path, rows, messages="chat").notes == []
 
 
 def test_a_column_of_conversations_that_no_field_names_is_offered(tmp_path):

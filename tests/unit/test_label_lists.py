@@ -43,6 +43,38 @@ def test_texts_are_cut_at_bars_and_an_empty_one_is_no_label():
     assert encoded("b | a", "", "b", "a|a|", "c").codes["training"].tolist() == CODES
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("db", "ui", "db,ui", "net", "ui;net"),
+        ("db, ui", "net, db", "net"),
+        ("['db', 'ui']", "['net']", "[]"),
+        ("<db><ui>", "<net>", "<ui>"),
+        ("db ui", "db", "ui", "net"),
+        ("db\nui", "ui"),
+    ],
+    ids=["commas and semicolons", "never alone", "printed lists", "angle brackets", "spaces", "lines"],
+)
+def test_texts_that_are_several_labels_without_a_bar_are_refused_with_the_remedy(values):
+    assert unnamed(refusal(*values), "'topics'", "|", "labels=") == []
+    assert encoded(*values, given=sorted(set(values))).names == tuple(sorted(set(values)))
+
+
+def test_names_that_are_given_show_which_texts_are_several_labels():
+    assert unnamed(refusal("db", "db,ui", given=("db", "ui")), "'topics'", "|", "'db,ui'") == []
+
+
+def test_a_comma_within_one_label_is_noted_and_a_space_is_nothing():
+    (note,) = encoded(*["food, drink", "new york", "new jersey", ""] * 2).notes
+    assert unnamed(note, "'food, drink'", "|") == []
+    assert encoded("food, drink|new york", "new york").notes == ()
+
+
+def test_numbers_of_a_csv_are_no_lists_of_labels():
+    assert unnamed(refusal("1", "0", "1", spelled=True), "|", "label=(") == []
+    assert encoded(*["1|2", "0", ""] * 2, spelled=True).names == ("0", "1", "2")
+
+
 def test_labels_are_those_of_all_parts_together():
     found = encoded(["a"], ["b"], ["b", "a"], held_out=(["c"], []))
     assert found.names == ("a", "b", "c")
@@ -97,12 +129,12 @@ def test_columns_of_noughts_and_ones_are_labels_of_their_names():
 
 
 def test_other_values_in_such_columns_are_refused_each_with_its_row():
-    table = pa.table({"toxic": [0, 2, None], "insult": ["no", "yes", "no"], "threat": [0, 1, 0]})
+    table = pa.table({"toxic": [0, 2, None], "insult": ["no", "1", ""], "threat": ["0", "True", "1.0"]})
     with pytest.raises(InvalidInput) as caught:
         encode_columns({"training": table}, ("toxic", "insult", "threat"))
     toxic, insult = caught.value.faults
     assert unnamed(toxic, "'toxic'", "2 in row 2", "None in row 3") == []
-    assert unnamed(insult, "'insult'", "string") == []
+    assert unnamed(insult, "'insult'", "'no' in row 1", "'' in row 3") == []
     empty = pa.table({"toxic": [0, 0], "insult": [0, 0]})
     with pytest.raises(InvalidInput):
         encode_columns({"training": empty}, ("toxic", "insult"))

@@ -164,10 +164,79 @@ def test_other_types_are_refused_by_name(values, kind):
     assert f"type {kind}" in refusal(*values)
 
 
-def test_two_parts_of_different_types_are_refused():
-    with pytest.raises(InvalidInput) as refused:
-        encode({"training": column(1, 0), "held-out": column("1", "0")}, "stars")
-    assert unnamed(refused.value, "int64 in the training", "string in the held-out") == []
+@pytest.mark.parametrize("values", [((1, 0), ("1", "0")), (("1", "0"), (1, 0)), ((1.0, 0.0), ("1", "0"))])
+def test_numbers_of_one_part_and_texts_of_another_are_the_same_classes(values):
+    training, held_out = values
+    labels = encode({"training": column(*training), "held-out": column(*held_out)}, "stars", spelled=True)
+    assert labels.names == ("0", "1")
+    assert {part: codes.tolist() for part, codes in labels.codes.items()} == {"training": [1, 0], "held-out": [1, 0]}
+
+
+def test_texts_of_one_part_have_the_names_that_came_with_the_numbers_of_another():
+    labels = encode({"training": column(1, 0, 1), "held-out": column("good")}, "stars", kept=("bad", "good"))
+    assert (labels.names, labels.codes["held-out"].tolist()) == (("bad", "good"), [1])
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        (("01", "02", "10"), ("01", "02", "10")),
+        (("1E2", "1E3", "2A4", "x"), ("1E2", "1E3", "2A4", "x")),
+        (("2", "10", "1"), ("1", "2", "10")),
+        (("2.0", "10.0", "1.0"), ("1.0", "2.0", "10.0")),
+        (("true", "false"), ("false", "true")),
+        (("None", "NA", "nan"), ("NA", "None", "nan")),
+        (("inf", "-inf", "0"), ("-inf", "0", "inf")),
+        (("18446744073709551616", "18446744073709551617"), ("18446744073709551616", "18446744073709551617")),
+        (("2024-03-01", "2024-03-02"), ("2024-03-01", "2024-03-02")),
+    ],
+)
+def test_classes_are_called_as_their_file_spells_them(values, names):
+    labels = encoded(*values, *values, spelled=True)
+    assert labels.names == names
+    assert [names[code] for code in labels.codes["training"]] == [*values, *values]
+    assert labels.notes == ()
+
+
+def test_a_whole_number_of_a_column_of_floats_is_the_class_of_the_integer():
+    labels = encoded("1", "2", "1", held_out=("1.0", "2.0"), spelled=True)
+    assert (labels.names, labels.codes["held-out"].tolist()) == (("1", "2"), [0, 1])
+    (note,) = labels.notes
+    assert unnamed(note, "1.0", "2.0") == []
+
+
+@pytest.mark.parametrize(("values", "shown"), [(("1", "01", "2"), "01"), ((" 1", "2", "3"), " 1")])
+def test_spellings_that_may_be_a_slip_are_noted(values, shown):
+    (note,) = encoded(*values, *values, spelled=True).notes
+    assert f"'{shown}'" in note
+
+
+@pytest.mark.parametrize(
+    ("values", "fact"),
+    [
+        (("0.5", "1.0", "1.5"), "problem_type='regression'"),
+        (("-1", "0", "1"), "-1"),
+        (("-100", "0", "1"), "-100"),
+        ((*"1234" * 10, "NA"), "'NA' in row 41"),
+        ((*("1.0", "2.0") * 10, "NA"), "'NA' in row 21"),
+    ],
+)
+def test_what_is_no_class_as_a_number_is_none_as_the_text_of_a_number(values, fact):
+    assert unnamed(refusal(*values, *values, spelled=True), fact) == []
+    meant = tuple(dict.fromkeys(values))
+    assert encoded(*values, *values, spelled=True, given=meant).names == meant
+
+
+@pytest.mark.parametrize("values", [("0", "1"), ("0.0", "1.0"), ("false", "true"), ("False", "True"), (" 0", "01")])
+def test_given_names_belong_to_the_integers_however_they_are_spelled(values):
+    labels = encoded(*values, *values, spelled=True, given=("bad", "good"))
+    assert (labels.names, labels.codes["training"].tolist()) == (("bad", "good"), [0, 1, 0, 1])
+
+
+def test_an_infinite_label_is_named_with_its_row():
+    said = refusal(0.0, 1.0, float("inf"), held_out=(float("-inf"), 1.0))
+    assert unnamed(said, "'stars'", "inf in row 3", "-inf in row 1") == []
+    assert "regression" not in said
 
 
 def test_a_slip_of_the_pen_among_numbers_is_no_class():

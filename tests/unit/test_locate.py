@@ -143,7 +143,7 @@ def test_stored_data_reads_as_the_file_would(in_bucket, tmp_path):
     _, put = in_bucket
     address = put("data/more.tsv", b"text\tlabel\na\t1\n")
     source = read_source(Wanted("dataset", address, "dataset"), None, None, tmp_path / "cache")
-    assert source.splits["all"].to_pylist() == [{"text": "a", "label": 1}]
+    assert source.splits["all"].to_pylist() == [{"text": "a", "label": "1"}]
 
 
 def test_what_a_store_does_not_hold_is_refused_with_what_is_near(refusal, in_bucket, server):

@@ -22,6 +22,13 @@ def test_numbers_of_any_type_are_kept_as_they_are(values):
     assert (numbers["training"].dtype, notes) == ("float32", [])
 
 
+def test_texts_that_are_numbers_are_read_as_they_are_spelled():
+    parts = {"training": column("1.50", "+2", " -3 ", "1E1", ".5", "007"), "held-out": column(2)}
+    numbers, notes = encode_numbers(parts, "stars")
+    assert numbers["training"].tolist() == [1.5, 2, -3, 10, 0.5, 7]
+    assert (numbers["held-out"].tolist(), notes) == ([2], [])
+
+
 def test_numbers_far_from_the_scale_of_a_new_head_are_noted():
     _, (note,) = encode_numbers({"training": column(1, -250_000)}, "price")
     assert unnamed(note, "'price'", "-250000", "frame['price'] / 250000") == []
@@ -33,7 +40,9 @@ def test_numbers_far_from_the_scale_of_a_new_head_are_noted():
         ((1.5, None, float("nan"), float("inf")), ["3 values", "None in row 2", "nan in row 3", "inf in row 4"]),
         ((1.5, 1e300), ["1 value", "1e+300 in row 2"]),
         (("1.5", "3,5", ""), ["2 values", "'3,5' in row 2", "'' in row 3"]),
-        (("1.5", "2"), ["texts"]),
+        (("1.5", "nan", "inf", "1e300"), ["2 values", "'nan' in row 2", "'inf' in row 3"]),
+        (("1.5", "1e300"), ["1 value", "'1e300' in row 2"]),
+        (("1.5", "1_000", "2024-03-01", "NA"), ["3 values", "'1_000' in row 2", "'2024-03-01' in row 3"]),
         ((True, False), ["bool"]),
         (([1.0], [2.0]), ["list"]),
         ((3, 3, 3), ["3", "nothing to learn"]),

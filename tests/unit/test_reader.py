@@ -46,15 +46,76 @@ def table():
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("a.csv", 'text,label\ngood food,1\n"a ""quoted"", word",0\n"two\nlines",1\n'),
-        ("windows.csv", '\ufefftext,label\r\ngood food,1\r\n"a ""quoted"", word",0\r\n"two\nlines",1'),
         ("a.json", json.dumps(ROWS)),
         ("a.jsonl", "\n".join(map(json.dumps, ROWS))),
         ("marked.jsonl", "\ufeff" + "\n\n".join(map(json.dumps, ROWS)) + "\n"),
     ],
 )
-def test_the_same_rows_come_out_of_every_text_format(tmp_path, name, content):
+def test_the_same_rows_come_out_of_json_in_either_form(tmp_path, name, content):
     assert read(write(tmp_path, name, content)).to_list() == ROWS
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        'text,label\ngood food,1\n"a ""quoted"", word",0\n"two\nlines",1\n',
+        '\ufefftext,label\r\ngood food,1\r\n"a ""quoted"", word",0\r\n"two\nlines",1',
+    ],
+    ids=["unix", "windows"],
+)
+def test_the_same_texts_come_out_of_every_csv(tmp_path, content):
+    texts = [{name: str(value) for name, value in row.items()} for row in ROWS]
+    assert read(write(tmp_path, "a.csv", content)).to_list() == texts
+
+
+FIELDS = ["01", "+7", "1E2", "1.50", "9007199254740993", "NA", "null", "nan", "true", "", " 4 ", "2024-03-01", "1,234"]
+
+
+@pytest.mark.parametrize(("name", "separator"), [("a.csv", ";"), ("a.tsv", "\t")])
+def test_every_field_of_a_csv_and_tsv_is_the_text_that_stands_there(tmp_path, name, separator):
+    content = "".join(f"{number}{separator}{field}\n" for number, field in enumerate(FIELDS))
+    columns = columns_of(write(tmp_path, name, f"id{separator}field\n{content}"), "id", "field")
+    assert columns == {"id": [*map(str, range(len(FIELDS)))], "field": FIELDS}
+
+
+@pytest.mark.parametrize(("name", "form"), [("a.jsonl", "{}\n{}"), ("a.json", "[{}, {}]")])
+def test_a_text_of_json_is_a_text_whatever_it_looks_like(tmp_path, name, form):
+    rows = [
+        {"date": day, "said": [{"content": day, "at": {"day": [day]}}], "days": [day], "number": "7", "n": 2.5}
+        for day in ("2024-03-01", "2024-03-02T10:00:00")
+    ]
+    assert read(write(tmp_path, name, form.format(*map(json.dumps, rows)))).to_list() == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "row"),
+    [
+        ('"fine",1\n"he said \\"yes\\" twice",2\n', "row 2"),
+        ('"he said \\"yes\\", twice",2\n', "row 1"),
+        ('"fine",1\n\n"two\nlines",1\n"open" and on,2\n', "row 3"),
+        ('"a "nice" day",1\n', "row 1"),
+    ],
+    ids=["backslashes", "backslashes and a comma", "behind the end", "not doubled"],
+)
+def test_a_quoted_field_that_goes_on_behind_its_quotes_is_named_by_its_row(tmp_path, content, row):
+    said = refusal(path := write(tmp_path, "a.csv", f"text,label\n{content}"))
+    assert unnamed(said, path, row, COUNTED, '""') == []
+
+
+def test_a_quote_in_a_field_without_quotes_and_a_backslash_are_letters(tmp_path):
+    content = 'text,label\n5" wide,1\n"C:\\",2\n"a \\ ""b""",3\na \\"b\\",4\n'
+    assert read(write(tmp_path, "a.csv", content))["text"][:] == ['5" wide', "C:\\", 'a \\ "b"', 'a \\"b\\"']
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_half_a_character_is_named_with_its_place(tmp_path, name):
+    rows = [{"text": f"fine {number} \U0001f600", "said": [{"content": "fine"}]} for number in range(40)]
+    rows[6]["text"] += "\ud83d"
+    rows[8]["said"][0]["content"] = "\ude00 fine"
+    lines = map(json.dumps, rows)
+    path = write(tmp_path, name, "\n".join(lines) if name == "a.jsonl" else f"[{','.join(lines)}]")
+    unit = "line" if name == "a.jsonl" else "item"
+    assert unnamed(refusal(path), path, f"{unit} 7", "'text'", f"{unit} 9", "said[].content") == []
 
 
 def test_the_same_rows_come_out_of_parquet_and_of_saved_folders(tmp_path, table):
@@ -70,7 +131,7 @@ def test_the_same_rows_come_out_of_parquet_and_of_saved_folders(tmp_path, table)
 
 def test_a_tsv_has_no_quoting(tmp_path):
     rows = read(write(tmp_path, "a.tsv", 'text\tlabel\n"an open quote\t1\n5" pizza, "cold"\t0\n')).to_list()
-    assert rows == [{"text": '"an open quote', "label": 1}, {"text": '5" pizza, "cold"', "label": 0}]
+    assert rows == [{"text": '"an open quote', "label": "1"}, {"text": '5" pizza, "cold"', "label": "0"}]
 
 
 def test_the_real_sentences_are_read_whole_with_their_quotes(sentences):
@@ -127,7 +188,7 @@ def test_the_separator_of_a_csv_is_the_one_that_cuts_out_the_wanted_columns(tmp_
     path = write(tmp_path, "a.csv", content)
     columns = columns_of(path, "text", "label")
     assert {"text", "label"} <= set(columns)
-    assert columns["label"][0] == 1
+    assert columns["label"][0] == "1"
     assert read(path).column_names == list(columns)
 
 
@@ -136,7 +197,7 @@ def test_of_two_separators_that_cut_out_the_wanted_columns_the_one_with_whole_ro
     by_commas, by_semicolons = "good,;a;b;,1\ngood,;;;;;,0\n", "x,;good;1;,y\nx,y,z;good;0;,y\n"
     for name, rows in (("a.csv", by_commas), ("b.csv", by_semicolons)):
         columns = columns_of(write(tmp_path, name, f"{header}\n{rows}"), "text", "label")
-        assert (columns["text"], columns["label"]) == (["good", "good"], [1, 0])
+        assert (columns["text"], columns["label"]) == (["good", "good"], ["1", "0"])
 
 
 def test_a_csv_that_two_separators_fit_is_refused_with_the_remedy(tmp_path):
@@ -316,7 +377,7 @@ def test_a_saved_folder_with_a_missing_file_is_refused(tmp_path, table):
 
 def test_what_a_run_takes_is_read_in_a_cell_too(tmp_path, table):
     path = write(tmp_path, "a.csv", "text,label\ngood food,1\n")
-    assert read(Path(path)).to_list() == read(path).to_list() == [{"text": "good food", "label": 1}]
+    assert read(Path(path)).to_list() == read(path).to_list() == [{"text": "good food", "label": "1"}]
     assert read(table.to_pandas()).to_list() == ROWS
     assert read(datasets.Dataset(table)).to_list() == ROWS
 

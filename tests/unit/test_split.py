@@ -154,6 +154,81 @@ def test_a_file_is_held_out(rows, prepared, refusal):
     assert "held_out='nowhere.csv'" in refusal(path, held_out="nowhere.csv")
 
 
+def written(folder, name, labels, word):
+    """A file of rows with labels as they are spelled, in the format that its name says."""
+    texts = [f"{word} {number}" for number in range(len(labels))]
+    lines = {
+        ".csv": ["text,label", *(f"{text},{label}" for text, label in zip(texts, labels, strict=True))],
+        ".tsv": ["text\tlabel", *(f"{text}\t{label}" for text, label in zip(texts, labels, strict=True))],
+        ".jsonl": [f'{{"text": "{text}", "label": {label}}}' for text, label in zip(texts, labels, strict=True)],
+    }
+    path = folder / name
+    path.write_text("\n".join(lines[path.suffix]))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "training", "held_out", "classes"),
+    [
+        (("a.csv", "b.csv"), ["1", "2", "x"] * 13, ["1", "2"] * 4, ("1", "2", "x")),
+        (("a.csv", "b.csv"), ["01", "02", "10"] * 13, ["01", "02"] * 4, ("01", "02", "10")),
+        (("a.csv", "b.csv"), ["true", "false", "maybe"] * 13, ["true", "false"] * 4, ("false", "maybe", "true")),
+        (("a.jsonl", "b.jsonl"), ["true", "false"] * 20, ["false"] * 7, ("false", "true")),
+        (("a.jsonl", "b.jsonl"), ["1", "2", "3"] * 13, ["1.0", "3.0", "2.0"], ("1", "2", "3")),
+        (("a.jsonl", "b.jsonl"), ["1.0", "2.0"] * 20, ["1.0", "2.0"], ("1.0", "2.0")),
+        (("a.csv", "b.jsonl"), ["1", "2", "10"] * 13, ["1", "10"] * 3, ("1", "2", "10")),
+        (("a.jsonl", "b.tsv"), ["true", "false"] * 20, ["true", "false"] * 3, ("false", "true")),
+        (("a.jsonl", "b.csv"), ['"07"', '"11"'] * 20, ["07", "11"] * 3, ("07", "11")),
+        (("a.csv", "b.csv"), ["NA", "None", "null"] * 13, ["NA", "None"] * 4, ("NA", "None", "null")),
+    ],
+)  # fmt: skip
+def test_two_files_have_the_same_classes_as_they_are_spelled(tmp_path, prepared, names, training, held_out, classes):
+    path = written(tmp_path, names[0], training, "food")
+    found = prepared(path, held_out=written(tmp_path, names[1], held_out, "service"))
+    assert found.labels == classes
+    for side, labels in ((found.train, training), (found.held_out, held_out)):
+        meant = [label.strip('"').removesuffix(".0") for label in labels]
+        assert [found.labels[code].removesuffix(".0") for code in side["label"]] == meant
+
+
+@pytest.mark.parametrize("kinds", [("int8", "int64"), ("int64", "float64"), ("int32", "string"), ("string", "int64")])
+def test_integer_classes_of_a_parquet_file_agree_with_those_of_another_file(tmp_path, prepared, kinds):
+    import pandas as pd
+
+    paths = []
+    for kind, word, num_rows in zip(kinds, ("food", "service"), (40, 9), strict=True):
+        labels = pd.Series([i % 3 for i in range(num_rows)]).astype(kind)
+        frame = pd.DataFrame({"text": [f"{word} {i}" for i in range(num_rows)], "label": labels})
+        frame.to_parquet(tmp_path / f"{word}.parquet")
+        paths.append(str(tmp_path / f"{word}.parquet"))
+    found = prepared(paths[0], held_out=paths[1])
+    assert found.labels == ("0", "1", "2")
+    assert found.held_out["label"][:] == [i % 3 for i in range(9)]
+    other = written(tmp_path, "other.csv", [str(i % 3) for i in range(7)], "place")
+    assert prepared(paths[0], held_out=other).labels == ("0", "1", "2")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_numbers_to_predict_are_those_of_the_file(tmp_path, prepared, refusal, name):
+    numbers = [str(i / 8) for i in range(40)]
+    found = prepared(written(tmp_path, name, numbers, "food"), problem_type="regression")
+    for side in (found.train, found.held_out):
+        assert side["label"][:] == [float(numbers[int(text.split()[1])]) for text in side["text"]]
+    if name == "a.csv":
+        numbers[6:9] = ["", "nan", "inf"]
+        said = refusal(written(tmp_path, name, numbers, "food"), problem_type="regression")
+        assert unnamed(said, "'label'", "'' in row 7", "'nan' in row 8", "'inf' in row 9") == []
+
+
+def test_texts_that_look_like_missing_values_numbers_or_dates_are_texts(tmp_path, prepared):
+    texts = ["NA", "null", "None", "nan", "1.50", "007", "2024-03-01", "inf", "true"]
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\n" + "".join(f"{text},{i % 2}\n" for i, text in enumerate(texts)))
+    found = prepared(str(path), held_out=1 / 3)
+    assert sorted([*found.train["text"], *found.held_out["text"]]) == sorted(texts)
+    assert found.notes == []
+
+
 def test_held_out_rows_without_the_columns_are_named_beside_those_of_the_training_rows(rows, refusal, tmp_path):
     other = tmp_path / "other.csv"
     other.write_text("review,label\nfine,1\n")

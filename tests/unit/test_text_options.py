@@ -170,7 +170,7 @@ def test_the_check_says_what_is_predicted(half, rows, problem_type, word):
     [
         (rated(40), {}, ["problem_type='regression'"]),
         (topics(40), {}, ["problem_type='multi_label_classification'"]),
-        (pairs(40), {"problem_type": SEVERAL}, ["int64"]),
+        (pairs(40), {"problem_type": SEVERAL}, ["'label'", "numbers", "label=("]),
         ([*rated(40), {"text": "x", "label": None}], {"problem_type": REGRESSION}, ["None in row 41"]),
         ([*topics(40), {"text": "x", "label": None}], {"problem_type": SEVERAL}, ["41"]),
         (rated(1), {"problem_type": REGRESSION}, ["nothing to learn"]),

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
+from train_func.worker.inputs.spelling import as_spelled
 
 COLUMNS = ("tokens", "tags")
 DOCUMENT = "-DOCSTART-"  # begins lines between documents, which are no words
@@ -45,9 +46,10 @@ def read_conll(path: Path) -> pa.Table:
         )
     sentences = [list(group) for has_words, group in itertools.groupby(words, bool) if has_words]
     kind = pa.list_(pa.string())
-    return pa.table(
+    table = pa.table(
         {
             name: pa.array([[line[at] for line in sentence if line] for sentence in sentences], kind)
             for name, at in zip(COLUMNS, (0, -1), strict=True)
         }
     )
+    return as_spelled(table, COLUMNS)

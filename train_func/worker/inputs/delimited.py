@@ -1,11 +1,14 @@
 """Reads csv and tsv strictly: a row with too few or too many fields is a fault, never shifted columns.
 
-csv follows RFC 4180 (quoted fields may hold separators and line breaks), and its separator is the one that cuts the
-header into the wanted columns; tsv has no quoting at all, a quote is a quote.
+Every field is a text, as the file has it: what is a number is for the task to say. csv follows RFC 4180 (quoted fields
+may hold separators and line breaks), and its separator is the one that cuts the header into the wanted columns; tsv has
+no quoting at all, a quote is a quote.
 """
 
 import contextlib
 import csv
+import mmap
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import pyarrow.csv as pacsv
 from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 from train_func.worker.inputs.row_numbers import COUNTED
+from train_func.worker.inputs.spelling import as_spelled
 
 BLOCK = 16 << 20  # bytes; no row may be longer
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}  # of a csv, the usual one first
@@ -25,13 +29,20 @@ def read_csv(path: Path, wanted: Collection[str] = ()) -> pa.Table:
     """The table of a UTF-8 csv file; ``wanted`` are the columns by which its separator is known.
 
     Raises:
-        InvalidInput: as ``read_tsv``, or more than one separator fits.
+        InvalidInput: as ``read_tsv``, or more than one separator fits, or a quoted field goes on behind its quotes.
     """
-    return _read(path, _separator(path, frozenset(wanted)), quoted=True)
+    separator = _separator(path, frozenset(wanted))
+    if row := _broken_quotes(path, separator):
+        raise InvalidInput(
+            f"{path}: in {row} {COUNTED} a field in double quotes goes on behind them; a double quote within such a "
+            'field is written "", and no backslash stands before it: write the file anew so, as pandas and Excel do',
+            cause="data",
+        )
+    return _read(path, separator, quoted=True)
 
 
 def read_tsv(path: Path) -> pa.Table:
-    """The table of a UTF-8 file whose first row is the header; a field that is empty in a number column is null.
+    """The table of a UTF-8 file whose first row is the header.
 
     Raises:
         InvalidInput: empty file, doubled column names, or rows with another number of fields than the header, the
@@ -57,7 +68,7 @@ def _read(path: Path, delimiter: str, *, quoted: bool) -> pa.Table:
             f"columns: {', '.join(table.column_names)}",
             cause="data",
         )
-    return table
+    return as_spelled(table, table.column_names)
 
 
 def _separator(path: Path, wanted: frozenset[str]) -> str:
@@ -97,17 +108,20 @@ def _parse(path: Path, delimiter: str, ragged: list[tuple[int, str]], *, quoted:
         ragged.append((number, f"row {number} has {fields}: {text!r}"))
         return "skip"
 
-    return pacsv.read_csv(
-        path,
-        read_options=pacsv.ReadOptions(use_threads=not in_order, block_size=BLOCK),
-        parse_options=pacsv.ParseOptions(
+    def form(handler: Any) -> pacsv.ParseOptions:
+        return pacsv.ParseOptions(
             delimiter=delimiter,
             quote_char='"' if quoted else False,
             double_quote=quoted,
             newlines_in_values=quoted,
-            invalid_row_handler=note,
-        ),
-    )
+            invalid_row_handler=handler,
+        )
+
+    options = pacsv.ReadOptions(use_threads=not in_order, block_size=BLOCK)
+    with pacsv.open_csv(path, read_options=options, parse_options=form(lambda row: "skip")) as opened:
+        texts = dict.fromkeys(opened.schema.names, pa.string())
+    convert = pacsv.ConvertOptions(column_types=texts, strings_can_be_null=False)
+    return pacsv.read_csv(path, read_options=options, parse_options=form(note), convert_options=convert)
 
 
 def _ragged_fault(path: Path, delimiter: str, ragged: list[tuple[int, str]], *, quoted: bool) -> str:
@@ -132,6 +146,20 @@ def _unparsed(path: Path, delimiter: str, error: Exception, *, quoted: bool) -> 
 
 def _open_quote(path: Path, delimiter: str) -> str | None:
     """The row, in words, in which a quoted field begins that the file's end cuts off."""
+    return _quoting(path, delimiter, "unexpected end of data")
+
+
+def _broken_quotes(path: Path, delimiter: str) -> str | None:
+    """The row, in words, in which something stands between a quoted field's end and the next separator."""
+    around = re.escape(delimiter.encode()) + rb'"\r\n'
+    with path.open("rb") as file, contextlib.suppress(ValueError), mmap.mmap(file.fileno(), 0, access=1) as data:
+        if re.search(rb'"(?:(?<=\\")|(?<=[^%b]")(?=[^%b]))' % (around, around), data):
+            return _quoting(path, delimiter, "expected after")
+    return None
+
+
+def _quoting(path: Path, delimiter: str, problem: str) -> str | None:
+    """The row, in words, at which Python's reader ends with this problem."""
     csv.field_size_limit(1 << 40)
     num_rows = 0
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -139,6 +167,6 @@ def _open_quote(path: Path, delimiter: str) -> str | None:
             for row in csv.reader(file, delimiter=delimiter, strict=True):
                 num_rows += bool(row)  # empty lines are none
         except csv.Error as error:
-            if "unexpected end of data" in str(error):
+            if problem in str(error):
                 return f"row {num_rows}" if num_rows else "the header"
     return None

@@ -4,7 +4,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +13,96 @@ import pyarrow.json as pajson
 
 from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
+from train_func.worker.inputs.spelling import as_spelled
 
 BLOCK = 64 << 20  # bytes; no line may be longer
 DEEPEST = 500  # lists and objects in one another
+_HALF = re.compile("[\ud800-\udfff]")  # of a pair of UTF-16
 _TEXTS, _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"'), re.compile(rb"[][{}]")
 _BOM = b"\xef\xbb\xbf"
 _KINDS = {str: "text", bool: "true/false", int: "number", float: "number", list: "list", dict: "object"}
 
 
-def read_json(path: Path) -> pa.Table:
+class _Fraction(float):
+    """A number as the file spells it: 1.0 and 1e2 are no whole numbers, as names of classes."""
+
+    def __new__(cls, text: str) -> "_Fraction":
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    text: str
+
+
+_KINDS[_Fraction] = "number"
+
+
+def read_json(path: Path, classes: Collection[str] = ()) -> pa.Table:
     """The table of a UTF-8 file that holds a list of objects, or one object per line; a missing key is null.
+
+    A text stays a text, whatever it looks like. ``classes``: columns in which numbers, true and false are read as the
+    texts that the file spells them with.
 
     Raises:
         InvalidInput: empty file, wrong JSON, rows that are no objects, a column with values of several kinds, values
-            that are nested too deeply.
+            that are nested too deeply, texts with half a character.
     """
     data = path.read_bytes().removeprefix(_BOM)
     if not data.strip():
         raise InvalidInput(f"{path}: the file is empty; rows are expected", cause="data")
     try:
-        return _read(path, data)
+        return _read(path, data, classes)
     except RecursionError:
         raise _too_deep(str(path)) from None
 
 
-def _read(path: Path, data: bytes) -> pa.Table:
+def _read(path: Path, data: bytes, classes: Collection[str]) -> pa.Table:
     if data.lstrip()[:1] == b"[":
-        rows = _items(path, data)
-        return _table(path, rows, "item")
+        return _table(path, _items(path, data), "item", classes)
     for number, line in enumerate(io.BytesIO(data), 1):
         if line.count(b"[") + line.count(b"{") > DEEPEST and _depth(line) > DEEPEST:
             raise _too_deep(f"{path}: line {number}")  # Arrow would end the process
     try:
-        return pajson.read_json(io.BytesIO(data), read_options=pajson.ReadOptions(block_size=BLOCK))
+        table = _parsed(data)
     except pa.ArrowInvalid:
-        # Arrow counts rows per block; read again line by line to say where.
-        return _table(path, list(_lines(path, data)), "line")
+        table = None  # Arrow counts rows per block; read again line by line to say where.
+    if table is None or any(_has_fractions(of.type) for of in table.schema if of.name in classes):
+        return _table(path, list(_lines(path, data)), "line", classes)
+    spelled = [of.name for of in table.schema if of.name in classes and _is_of_numbers(of.type)]
+    for name in spelled:
+        kind = table.schema.field(name).type
+        texts = pa.list_(pa.string()) if pa.types.is_list(kind) else pa.string()
+        table = table.set_column(table.column_names.index(name), name, table[name].cast(texts))
+    return as_spelled(table, spelled)
+
+
+def _parsed(data: bytes) -> pa.Table:
+    """As Arrow reads it, which takes texts that look like dates for dates: then once more, with these as texts."""
+
+    def read(schema: pa.Schema | None) -> pa.Table:
+        block = pajson.ReadOptions(block_size=BLOCK)
+        return pajson.read_json(io.BytesIO(data), block, pajson.ParseOptions(explicit_schema=schema))
+
+    table = read(None)
+    schema = pa.schema([of.with_type(_undated(of.type)) for of in table.schema])
+    return table if schema == table.schema else read(schema)
+
+
+def _undated(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([of.with_type(_undated(of.type)) for of in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_undated(kind.value_type)))
+    return pa.string() if pa.types.is_temporal(kind) else kind
+
+
+def _is_of_numbers(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_list(kind) else kind
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _has_fractions(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind.value_type if pa.types.is_list(kind) else kind))
 
 
 def _depth(line: bytes) -> int:
@@ -67,7 +121,7 @@ def _too_deep(where: str) -> InvalidInput:
 
 def _items(path: Path, data: bytes) -> list[tuple[int, Any]]:
     try:
-        return list(enumerate(json.loads(data), 1))
+        return list(enumerate(json.loads(data, parse_float=_Fraction), 1))
     except ValueError as error:
         raise InvalidInput(f"{path}: wrong JSON: {error}", cause="data") from None
 
@@ -77,7 +131,7 @@ def _lines(path: Path, data: bytes) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():
             try:
-                yield number, json.loads(line)
+                yield number, json.loads(line, parse_float=_Fraction)
             except json.JSONDecodeError as error:
                 faults.append(f"line {number}: {error.msg} at column {error.colno}")
     if faults:
@@ -88,21 +142,59 @@ def _lines(path: Path, data: bytes) -> Iterator[tuple[int, Any]]:
         )
 
 
-def _table(path: Path, rows: list[tuple[int, Any]], unit: str) -> pa.Table:
+def _table(path: Path, rows: list[tuple[int, Any]], unit: str, classes: Collection[str]) -> pa.Table:
     if strangers := [f"{unit} {number}: {json.dumps(row)[:60]}" for number, row in rows if not isinstance(row, dict)]:
         raise InvalidInput(
             f"{path}: no object in {counted(len(strangers), unit)}: {listed(strangers, separator='; ')}; "
             'every row is expected as {"column": value, ...}',
             cause="data",
         )
+    _refuse_halves(path, rows, unit)
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     if faults := [fault for name in names if (fault := _mixed(rows, name, unit))]:
         raise InvalidInput([f"{path}: {fault}" for fault in faults], cause="data")
+    columns = {name: [row.get(name) for _, row in rows] for name in names}
+    spelled = [name for name in names if name in classes and _are_numbers(columns[name])]
+    columns.update({name: _spelling(columns[name]) for name in spelled})
     try:
-        return pa.table({name: pa.array([row.get(name) for _, row in rows]) for name in names})
+        table = pa.table({name: pa.array(values) for name, values in columns.items()})
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         faults = _mixed_within(rows, unit) or [f"cannot be read as a table: {error}"]
         raise InvalidInput([f"{path}: {fault}" for fault in faults], cause="data") from None
+    return as_spelled(table, spelled)
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    """Whether all values, or all in lists of them, are numbers, or all are true or false."""
+    each = (of for value in values for of in (value if isinstance(value, list) else [value]) if of is not None)
+    return {_KINDS[kind] for kind in set(map(type, each))} in ({"number"}, {"true/false"})
+
+
+def _spelling(value: Any) -> Any:
+    """The text of a number, true or false, or of each in a list; no number is null."""
+    if isinstance(value, list):
+        return [_spelling(of) for of in value]
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return None if value != value else getattr(value, "text", str(value))
+    return None if value is None else str(value)
+
+
+def _refuse_halves(path: Path, rows: list[tuple[int, Any]], unit: str) -> None:
+    """A text that was cut within an emoji ends with half of it, which no encoding can write."""
+    found = []
+    for number, row in rows:
+        if _HALF.search(json.dumps(row, ensure_ascii=False)):
+            places = [where for where, value in _inner("", row) if isinstance(value, str) and _HALF.search(value)]
+            found.append(f"{unit} {number} ({', '.join(map(repr, places)) or 'in a key'})")
+    if found:
+        raise InvalidInput(
+            f"{path}: half a character, as \\ud83d alone is, in {counted(len(found), unit)}: "
+            f"{listed(found, separator='; ')}; texts were cut within an emoji: cut them at whole characters, or remove "
+            "these halves",
+            cause="data",
+        )
 
 
 def _mixed(rows: list[tuple[int, Any]], name: str, unit: str) -> str | None:

@@ -137,7 +137,7 @@ def _read_file(wanted: Wanted, path: Path) -> pa.Table:
         return read_conll(path)
     if suffix == ".csv":
         return read_csv(path, wanted.columns)
-    return read_tsv(path) if suffix == ".tsv" else read_json(path)
+    return read_tsv(path) if suffix == ".tsv" else read_json(path, wanted.classes)
 
 
 def _folder(wanted: Wanted, folder: Path, cache: Path) -> Source:

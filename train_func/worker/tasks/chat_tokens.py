@@ -1,4 +1,4 @@
-"""Tokenises conversations by the chat template of their model; only tokens of answers have labels."""
+"""Tokenises conversations by the chat template of their model; only tokens of answers to learn have labels."""
 
 import datetime
 import hashlib
@@ -16,7 +16,6 @@ from jinja2 import TemplateError
 from train_func.counted import counted
 from train_func.errors import Cause, InvalidInput
 from train_func.worker.inputs.row_numbers import in_rows
-from train_func.worker.tasks.conversations import ASSISTANT
 from train_func.worker.tasks.tokens import BATCH, cached, id_columns, key_of
 
 NO_LABEL = -100  # of tokens that no answer has: the loss leaves them out
@@ -40,7 +39,7 @@ def tokenise_chats(dataset: Dataset, tokenizer: Any, max_length: int, cache: Pat
     """Conversations as token ids, beside ``labels``, the id of an answer's token or NO_LABEL, and ``row_id``.
 
     Args:
-        dataset: columns roles, contents, row_id, as ``split_conversations`` makes them.
+        dataset: columns roles, contents, learnt, row_id, as ``split_conversations`` makes them.
         tokenizer: of transformers, with a chat template, one that tells which letters a token stands for.
         max_length: tokens after which a conversation is cut.
 
@@ -65,7 +64,7 @@ def tokenise_chats(dataset: Dataset, tokenizer: Any, max_length: int, cache: Pat
         labels = pa.array([_labels(*of) for of in each], pa.list_(pa.int64()))
         return pa.record_batch({**id_columns(found), "labels": labels, "row_id": rows["row_id"]})
 
-    table = dataset.data.table.select(["roles", "contents", "row_id"])
+    table = dataset.data.table.select(["roles", "contents", "learnt", "row_id"])
     written_by = f"{tokenizer.chat_template} {tokenizer.special_tokens_map} {DAY}"
     key = hashlib.sha256(f"{key_of(table, tokenizer, max_length)} {written_by}".encode()).hexdigest()
     made = cached(table, encoded, key, cache)
@@ -117,9 +116,11 @@ def _all_written(rows: pa.RecordBatch, asked: Write, until: Write) -> list[Writt
     """Raises InvalidInput as ``written``, with the rows."""
     made: list[Written] = []
     refused: dict[tuple[str, Cause], list[int]] = {}
-    for row_id, *turns in zip(*(rows[name].to_pylist() for name in ("row_id", "roles", "contents")), strict=True):
+    columns = (rows[name].to_pylist() for name in ("row_id", "learnt", "roles", "contents"))
+    for row_id, learnt, *said in zip(*columns, strict=True):
+        turns = [{"role": role, "content": content} for role, content in zip(*said, strict=True)]
         try:
-            made.append(written([{"role": r, "content": c} for r, c in zip(*turns, strict=True)], asked, until))
+            made.append(written(turns, learnt, asked, until))
         except InvalidInput as error:
             refused.setdefault((str(error), error.cause), []).append(row_id)
     if refused:
@@ -128,18 +129,17 @@ def _all_written(rows: pa.RecordBatch, asked: Write, until: Write) -> list[Writt
     return made
 
 
-def written(turns: Turns, asked: Write, until: Write) -> Written:
+def written(turns: Turns, learnt: list[bool], asked: Write, until: Write) -> Written:
     """A conversation as text, and where in it each answer begins and ends, with what the template ends it with.
 
-    ``asked``, ``until``: write its beginning, with what the model is then asked with, and without.
+    ``learnt``: which messages are answers that are trained on. ``asked``, ``until``: write its beginning, with what the
+    model is then asked with, and without.
 
     Raises:
         InvalidInput: (cause "model") the text of a part is not the beginning of the whole.
     """
     text, answers = until(turns), []
-    for number, turn in enumerate(turns):
-        if turn["role"] != ASSISTANT:
-            continue
+    for number in np.flatnonzero(learnt).tolist():
         before = asked(turns[:number])
         after = until(turns[: number + 1]) if number + 1 < len(turns) else text
         if not (text.startswith(after) and after.startswith(before)):

@@ -18,11 +18,15 @@ from train_func.worker.tasks.train_eval_split import TrainEvalSplit, divide
 
 USER, ASSISTANT = "user", "assistant"
 ROLES = ("system", USER, ASSISTANT)
+WEIGHT = "weight"  # of an answer, as fine-tuning files have it: 0 where it is not to be learnt
+OF_THE_WHOLE = ("tools", "functions", "tool_choice", "function_call", "parallel_tool_calls", "chat_template_kwargs")
 BETWEEN = "\n\n"  # a prompt and its context
 
 
 def split_conversations(task: CausalLM, seed: int, store: Store | None, cache: Path) -> TrainEvalSplit:
-    """Tables with the columns ``roles`` and ``contents``, lists of texts with one for each message, and ``row_id``.
+    """Tables with the columns ``roles``, ``contents``, ``learnt``, lists with an item for each message, and ``row_id``.
+
+    ``learnt``: whether it is an answer that is trained on.
 
     Raises:
         InvalidInput: with every fault of the data at once.
@@ -60,9 +64,9 @@ def texts_of(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def answers_of(rows: pa.Table) -> pa.Array:
-    """The answers of all conversations."""
-    roles, contents = (pc.list_flatten(rows[name].combine_chunks()) for name in ("roles", "contents"))
-    return contents.filter(pc.equal(roles, ASSISTANT))
+    """The answers of all conversations that are trained on."""
+    learnt, contents = (pc.list_flatten(rows[name].combine_chunks()) for name in ("learnt", "contents"))
+    return contents.filter(learnt)
 
 
 def _columns(task: CausalLM) -> dict[str, str]:
@@ -109,7 +113,7 @@ def _prompted(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, lis
     texts = pa.array(np.arange(2 * len(answers)).reshape(2, -1).T.ravel())  # question, answer, question, answer
     contents = pa.concat_arrays([asked, answers]).take(texts)
     roles = pa.array([USER, ASSISTANT] * len(answers), pa.large_string())
-    return _table(roles, contents, np.arange(len(answers) + 1) * 2), faults, notes
+    return _table(roles, contents, pc.equal(roles, ASSISTANT), np.arange(len(answers) + 1) * 2), faults, notes
 
 
 def _conversations(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, list[str], list[str]]:
@@ -130,11 +134,54 @@ def _conversations(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table
     messages = values.flatten()
     roles, contents = (plain(pa.chunked_array([messages.field(of)])).combine_chunks() for of in ("role", "content"))
     bounds = np.append(0, np.cumsum(lengths))
-    made = _table(pc.fill_null(roles, ""), pc.fill_null(contents, ""), bounds)
-    return made, _message_faults(name or "", part, roles, contents, bounds), []
+    row_of = np.repeat(np.arange(len(bounds) - 1), lengths)
+    others = {field.name: messages.field(at) for at, field in enumerate(fields)}
+    for of in ("role", "content"):
+        del others[of]
+    is_left_out, faults = _left_out(others.pop(WEIGHT, pa.nulls(len(messages))), row_of, name or "", part)
+    unused = {f"the key {key!r} of messages in column {name!r}": row_of[_has_value(of)] for key, of in others.items()}
+    beside = [key for key in OF_THE_WHOLE if key in table.column_names]
+    unused |= {f"column {key!r}": np.flatnonzero(_has_value(table[key].combine_chunks())) for key in beside}
+    faults += [_unused_fault(what, np.unique(rows), part) for what, rows in unused.items() if len(rows)]
+    learnt = pc.and_(pc.fill_null(pc.equal(roles, ASSISTANT), False), pa.array(~is_left_out))
+    made = _table(pc.fill_null(roles, ""), pc.fill_null(contents, ""), learnt, bounds)
+    return made, [*faults, *_message_faults(name or "", part, roles, contents, learnt, bounds)], []
 
 
-def _message_faults(name: str, part: str, roles: pa.Array, contents: pa.Array, bounds: np.ndarray) -> list[str]:
+def _left_out(weights: pa.Array, row_of: np.ndarray, name: str, part: str) -> tuple[np.ndarray, list[str]]:
+    """Which messages have the weight 0; faults."""
+    numbers = np.array([1 if of is None else of for of in weights.to_pylist()], dtype=object)
+    rows = np.unique(row_of[[of not in (0, 1) for of in numbers]])
+    fault = (
+        f"column {name!r}: {counted(len(rows), 'row')} of the {part} rows with messages whose {WEIGHT!r} is neither 0 "
+        f"nor 1, {in_rows(rows)}; an answer of weight 0 is not trained on, one of 1 or without a weight is"
+    )
+    return np.array([of == 0 for of in numbers], dtype=bool), [fault] if len(rows) else []
+
+
+def _has_value(values: pa.Array) -> np.ndarray:
+    """Where there is more than null, an empty text or an empty list, as programs write them for what is not there."""
+    kind = values.type
+    has = pc.is_valid(values)
+    if is_text(kind):
+        has = pc.and_(has, pc.fill_null(pc.not_equal(values, ""), False))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        has = pc.and_(has, pc.fill_null(pc.greater(pc.list_value_length(values), 0), False))
+    found: np.ndarray = has.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _unused_fault(what: str, rows: np.ndarray, part: str) -> str:
+    return (
+        f"{what}: {counted(len(rows), 'row')} of the {part} rows with a value there, {in_rows(rows)}; of messages only "
+        f"role, content and {WEIGHT} are trained on: write it into the content, as the model's chat template does, or "
+        "remove it"
+    )
+
+
+def _message_faults(
+    name: str, part: str, roles: pa.Array, contents: pa.Array, learnt: pa.Array, bounds: np.ndarray
+) -> list[str]:
     row_of = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
 
     def rows(mask: pa.Array) -> np.ndarray:
@@ -143,9 +190,9 @@ def _message_faults(name: str, part: str, roles: pa.Array, contents: pa.Array, b
     is_answer = pc.equal(roles, ASSISTANT)
     known = pc.is_in(roles, value_set=pa.array(ROLES, pa.large_string()))
     unknown = rows(pc.invert(known))
-    blank = rows(pc.and_(is_answer, pc.fill_null(pc.equal(pc.utf8_trim_whitespace(contents), ""), True)))
-    null = rows(pc.and_(pc.invert(is_answer), pc.is_null(contents)))
-    without = np.setdiff1d(np.arange(len(bounds) - 1), rows(is_answer))
+    blank = rows(pc.and_(learnt, pc.fill_null(pc.equal(pc.utf8_trim_whitespace(contents), ""), True)))
+    null = rows(pc.and_(pc.invert(learnt), pc.is_null(contents)))
+    without = np.setdiff1d(np.arange(len(bounds) - 1), rows(learnt))
     filled = np.flatnonzero(np.diff(bounds))
     unasked = filled[is_answer.take(pa.array(bounds[filled])).fill_null(False).to_numpy(zero_copy_only=False)]
     others = listed(sorted({str(of) for of in pc.unique(roles).to_pylist()} - set(ROLES)), show=repr)
@@ -153,7 +200,8 @@ def _message_faults(name: str, part: str, roles: pa.Array, contents: pa.Array, b
         f"a role other than {', '.join(ROLES)} ({others}); rename it, or remove these rows": unknown,
         "an answer that is empty or null; there is nothing to learn from it: remove it": blank,
         "a message whose content is null; write a text": null,
-        f"no message of the role {ASSISTANT!r}; there is nothing to learn from them: remove them": without,
+        f"no message of the role {ASSISTANT!r} whose {WEIGHT} is not 0; there is nothing to learn from them: remove "
+        "them": without,
         f"a first message of the role {ASSISTANT!r}; put before it what it answers, or remove it": unasked,
     }
     return [
@@ -164,8 +212,8 @@ def _message_faults(name: str, part: str, roles: pa.Array, contents: pa.Array, b
     ]
 
 
-def _table(roles: pa.Array, contents: pa.Array, bounds: np.ndarray) -> pa.Table:
+def _table(roles: pa.Array, contents: pa.Array, learnt: pa.Array, bounds: np.ndarray) -> pa.Table:
     """``bounds``: where in the messages each conversation begins, and the last ends."""
     offsets = pa.array(bounds, pa.int64())
-    lists = {"roles": roles, "contents": contents}
+    lists = {"roles": roles, "contents": contents, "learnt": learnt}
     return pa.table({name: pa.LargeListArray.from_arrays(offsets, of) for name, of in lists.items()})

@@ -16,6 +16,7 @@ from train_func.storage import Store
 from train_func.tasks import ImageClassification
 from train_func.worker.inputs.image_folder import IS_FOLDER, LABEL
 from train_func.worker.inputs.reader import class_names
+from train_func.worker.inputs.spelling import is_spelled
 from train_func.worker.tasks import labels
 from train_func.worker.tasks.columns import is_text, missing_columns
 from train_func.worker.tasks.kept_images import KeptImages, check_each, keep, name_of
@@ -64,7 +65,7 @@ def split_image_rows(
         InvalidInput: with every fault of the data at once.
         StorageFailed: the store is away or denies.
     """
-    sources = find_sources(task, (task.image, task.label), store, cache)
+    sources = find_sources(task, (task.image, task.label), store, cache, classes=(task.label,))
     images, classes, notes = _checked(task, sources, cache, decodes=decodes)
     codes = classes.codes
     tables = {part: pa.table({"sha256": of.table["sha256"], "label": codes[part]}) for part, of in images.items()}
@@ -139,7 +140,8 @@ def _classes(task: ImageClassification, tables: Mapping[str, pa.Table]) -> label
     kept: tuple[str, ...] = next((names for table in tables.values() if (names := class_names(table, task.label))), ())
     if not kept and task.label == LABEL and all(IS_FOLDER in (of.schema.metadata or {}) for of in tables.values()):
         kept = tuple(sorted({name for values in parts.values() for name in pc.unique(values).to_pylist()}))
-    return labels.encode(parts, task.label, given=task.labels, kept=kept)
+    spelled = any(is_spelled(table, task.label) for table in tables.values())
+    return labels.encode(parts, task.label, given=task.labels, kept=kept, spelled=spelled)
 
 
 def _named(table: pa.Table, column: str) -> pa.ChunkedArray | None:

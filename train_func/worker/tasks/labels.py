@@ -1,9 +1,11 @@
 """Turns a column of labels into class indices 0, 1, ... and their names, or says why it cannot be classes.
 
-Integers are ordered as numbers and named by their digits, texts are ordered as texts; names given in the Run (or kept
-by `datasets` as ClassLabel) belong to the integers 0, 1, ... and fix the order of texts.
+Integers are ordered as numbers and named by their digits, texts are ordered as texts. Texts that are a file's spelling
+of values without a type keep it as their names, and are ordered as numbers where all are numbers. Names given in the
+Run (or kept by `datasets` as ClassLabel) belong to the integers 0, 1, ... and fix the order of texts.
 """
 
+import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN, are, in_rows
 from train_func.worker.tasks.columns import is_text, plain
-from train_func.worker.tasks.numbers import have_decimal_commas
+from train_func.worker.tasks.numbers import NUMBER, have_decimal_commas, number_in
 
 MAX_CLASSES = 1000
 # Up to FEW_CLASSES one repeated label is enough; above, more than 2 rows of each class are expected on average, and
@@ -25,6 +27,10 @@ FEW_CLASSES, MANY_CLASSES, ROWS_PER_CLASS = 20, 100, 10
 STRAY_SHARE = 0.2  # up to this share, labels that are no numbers among numbers are faults
 IGNORED = -100  # torch's loss leaves such rows out
 UNLABELLED = -1  # marks rows of public test splits whose label is secret
+WHOLE = r"^\s*[+-]?\d+\s*$"
+DIGITS = r"^(-?[1-9]\d{0,17}|0)$"  # an integer as a program writes it
+POINT = r"^(-?[1-9]\d*|0)\.0+$"  # one that had to be in a column of floats
+YES_NO = {"false": 0, "true": 1}
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ def encode(
     given: Sequence[str] = (),
     kept: Sequence[str] = (),
     rows: Mapping[str, np.ndarray] | None = None,
+    spelled: bool = False,
 ) -> Labels:
     """Classes of the ``column`` of each part, as "training" and "held-out", over all of them together.
 
@@ -50,27 +57,36 @@ def encode(
         given: names from the Run.
         kept: names that came with the data; ``given`` goes before.
         rows: the row of every label, from 0, where a row may have several.
+        spelled: whether texts are a file's spelling of values that have no type there.
 
     Raises:
         InvalidInput: with every reason why these are no classes.
     """
-    kind = _common_type(parts, column)
+    parts = _of_one_kind(parts, column, kept)
+    is_boolean = all(pa.types.is_boolean(values.type) for values in parts.values())
     filled = {part: _with_nulls(values) for part, values in parts.items()}
     rows = rows or {part: np.arange(len(values)) for part, values in parts.items()}
     faults = [fault for part, values in filled.items() if (fault := _null_fault(values, column, part, rows[part]))]
+    names = tuple(given) or tuple(kept)
+    notes: list[str] = []
     try:
-        values = {part: _plain(array, column) for part, array in filled.items()}
+        values = _numbered(_plain(filled, column, rows), names)
+        has_free_texts = is_text(_type(values)) and not names
+        if has_free_texts and spelled:
+            values, notes = _with_one_spelling(values, column)
         distinct = _distinct(values)
         found = sorted(distinct.to_pylist())
-        names = tuple(given) or tuple(kept)
         order: Sequence[object]
         if is_text(distinct.type):
-            if not names:
-                _refuse_strays(values, column, rows)
+            if has_free_texts:
+                _refuse_strays(values, column, rows, WHOLE, "whole numbers")
                 _refuse_decimal_commas(values, column, found)
+            if has_free_texts and spelled:
+                _refuse_strays(values, column, rows, NUMBER, "numbers")
+                found = _ordered(found, column)
             order, names = _of_texts(found, column, names)
         else:
-            order, names = _of_numbers(found, column, names, boolean=pa.types.is_boolean(kind))
+            order, names = _of_numbers(found, column, names, boolean=is_boolean)
         num_rows = sum(map(len, values.values()))
         _refuse_what_is_no_class(found, num_rows, column, named=bool(given or kept))
     except InvalidInput as refused:
@@ -78,21 +94,107 @@ def encode(
     if faults:
         raise InvalidInput(faults, cause="data")
     codes = {part: _indices(array, order) for part, array in values.items()}
-    return Labels(names, codes, tuple(_notes(names, codes, column)))
+    return Labels(names, codes, (*notes, *_notes(names, codes, column)))
 
 
-def _refuse_strays(values: Mapping[str, pa.ChunkedArray], column: str, rows: Mapping[str, np.ndarray]) -> None:
-    """Among labels that are nearly all whole numbers, a few others are slips of the pen rather than classes."""
+def _of_one_kind(
+    parts: Mapping[str, pa.ChunkedArray], column: str, kept: Sequence[str]
+) -> Mapping[str, pa.ChunkedArray]:
+    """The labels of all parts as texts or as numbers: where one file has texts and another numbers, as both can be."""
+    if wrong := [values.type for values in parts.values() if _family(values.type) == "other"]:
+        raise InvalidInput(
+            f"column {column!r}: labels are of type {wrong[0]}; one whole number or one text per row is expected, and "
+            "lists of them only with problem_type='multi_label_classification'",
+            cause="data",
+        )
+    texts = {part: plain(values) for part, values in parts.items() if _family(values.type) == "text"}
+    if len(texts) in (0, len(parts)):
+        return parts
+    if all(pc.all(pc.match_substring_regex(of, DIGITS)).as_py() is not False for of in texts.values()):
+        return {**parts, **{part: of.cast(pa.int64()) for part, of in texts.items()}}
+    return {part: texts[part] if part in texts else _digits(values, kept) for part, values in parts.items()}
+
+
+def _digits(values: pa.ChunkedArray, kept: Sequence[str]) -> pa.ChunkedArray:
+    """Numbers as texts: by the names that came with them, else by their digits."""
+    names = dict(enumerate(kept))
+
+    def text(value: object) -> str | None:
+        if value is None or value != value:
+            return None
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        return str(names.get(whole, whole)) if isinstance(whole, int) and not isinstance(value, bool) else str(whole)
+
+    return pa.chunked_array([pa.array([text(value) for value in values.to_pylist()], pa.large_string())])
+
+
+def _numbered(values: Mapping[str, pa.ChunkedArray], names: tuple[str, ...]) -> Mapping[str, pa.ChunkedArray]:
+    """The integers that texts stand for, where names are given for 0, 1, ... and the texts are none of them."""
+    if not names or not is_text(_type(values)) or set(found := _distinct(values).to_pylist()) <= set(names):
+        return values
+    numbers: dict[str, int] = {}
+    for text in found:
+        bare = text.strip()
+        if (number := YES_NO.get(bare.lower())) is None:
+            if not re.fullmatch(r"[+-]?\d{1,18}(\.0*)?", bare, re.ASCII):
+                return values
+            number = int(bare.partition(".")[0])
+        numbers[text] = number
+    order, codes = pa.array([*numbers], pa.large_string()), pa.array([*numbers.values()], pa.int64())
+    return {part: pc.take(codes, pc.index_in(plain(of), value_set=order)) for part, of in values.items()}
+
+
+def _with_one_spelling(
+    values: Mapping[str, pa.ChunkedArray], column: str
+) -> tuple[Mapping[str, pa.ChunkedArray], list[str]]:
+    """1.0 as 1 where there is 1 too: a program writes it so when other rows of a file have no label."""
+    found = set(_distinct(values).to_pylist())
+    whole = {text: short[1] for text in found if (short := re.fullmatch(POINT, text, re.ASCII)) and short[1] in found}
+    if not whole:
+        return values, []
+    order, short = pa.array([*whole], pa.large_string()), pa.array([*whole.values()], pa.large_string())
+    made = {
+        part: pc.coalesce(pc.take(short, pc.index_in(plain(of), value_set=order)), plain(of))
+        for part, of in values.items()
+    }
+    return made, [f"column {column!r}: {_shown(sorted(whole))} are read as {_shown(sorted(whole.values()))}"]
+
+
+def _type(values: Mapping[str, pa.ChunkedArray]) -> pa.DataType:
+    return next(iter(values.values())).type
+
+
+def _ordered(found: list[str], column: str) -> list[str]:
+    """Spelled labels as numbers where all are; raises InvalidInput where these are none of classes."""
+    numbers = {text: number for text in found if (number := number_in(text)) is not None}
+    if len(numbers) < len(found):
+        return found
+    if fractions := [text for text, number in numbers.items() if number != number.to_integral_value()]:
+        raise InvalidInput(
+            f"column {column!r}: labels are fractions ({_shown(fractions)}), and no classes: to predict numbers give "
+            "problem_type='regression'; if they are meant as classes, name all with labels=(...)",
+            cause="data",
+        )
+    are_digits = all(re.fullmatch(DIGITS, text, re.ASCII) for text in found)
+    if are_digits and (fault := _marks([*map(int, found)], column, named=False)):
+        raise InvalidInput(fault, cause="data")
+    return sorted(found, key=lambda text: (numbers[text], text))
+
+
+def _refuse_strays(
+    values: Mapping[str, pa.ChunkedArray], column: str, rows: Mapping[str, np.ndarray], pattern: str, what: str
+) -> None:
+    """Among labels that are nearly all numbers of a kind, a few others are slips of the pen rather than classes."""
     strays, num_rows = [], 0
     for part, array in values.items():
-        number = pc.fill_null(pc.match_substring_regex(array, r"^\s*[+-]?\d+\s*$"), True).to_numpy()
+        number = pc.fill_null(pc.match_substring_regex(array, pattern), True).to_numpy()
         num_rows += len(array)
         found = np.flatnonzero(~number)
         strays += [f"{array[at].as_py()!r} in row {rows[part][at] + 1} of the {part} rows" for at in found]
     if strays and len(strays) <= STRAY_SHARE * num_rows:
         shown = "; ".join(strays[:MAX_SHOWN])
         raise InvalidInput(
-            f"column {column!r}: {num_rows - len(strays)} of {num_rows} labels are whole numbers, {len(strays)} "
+            f"column {column!r}: {num_rows - len(strays)} of {num_rows} labels are {what}, {len(strays)} "
             f"{are(len(strays))} not: {shown} {COUNTED}; correct or remove these "
             "rows, or name all classes with labels=(...) if they are meant",
             cause="data",
@@ -107,21 +209,6 @@ def _refuse_decimal_commas(values: Mapping[str, pa.ChunkedArray], column: str, f
             "numbers give problem_type='regression'; if they are meant as classes, name all with labels=(...)",
             cause="data",
         )
-
-
-def _common_type(parts: Mapping[str, pa.ChunkedArray], column: str) -> pa.DataType:
-    kinds = {part: array.type for part, array in parts.items()}
-    first = next(iter(kinds.values()))
-    if len({_family(kind) for kind in kinds.values()}) > 1:
-        shown = " and ".join(f"{kind} in the {part} rows" for part, kind in kinds.items())
-        raise InvalidInput(f"column {column!r}: labels are {shown}; one type is expected in both", cause="data")
-    if _family(first) == "other":
-        raise InvalidInput(
-            f"column {column!r}: labels are of type {first}; one whole number or one text per row is expected, and "
-            "lists of them only with problem_type='multi_label_classification'",
-            cause="data",
-        )
-    return first
 
 
 def _family(kind: pa.DataType) -> str:
@@ -150,19 +237,40 @@ def _null_fault(values: pa.ChunkedArray, column: str, part: str, rows: np.ndarra
     )
 
 
-def _plain(values: pa.ChunkedArray, column: str) -> pa.ChunkedArray:
-    """Texts as they are; numbers as int64, which fractions cannot be."""
-    if is_text(values.type):
-        return values
-    try:
-        return values.cast(pa.int64())
-    except pa.ArrowInvalid:
-        fractions = [value for value in values.drop_null().to_pylist() if value != int(value)][:3]
-        raise InvalidInput(
-            f"column {column!r}: labels are fractions ({', '.join(map(str, fractions))}), and no classes: to predict "
-            "numbers give problem_type='regression'; else name another column, or write each as a whole number or text",
-            cause="data",
-        ) from None
+def _plain(
+    parts: Mapping[str, pa.ChunkedArray], column: str, rows: Mapping[str, np.ndarray]
+) -> Mapping[str, pa.ChunkedArray]:
+    """Texts as they are; numbers as int64, which neither fractions nor infinities can be."""
+    if is_text(_type(parts)):
+        return parts
+    made, wrong, fractions = {}, [], []
+    for part, values in parts.items():
+        try:
+            made[part] = values.cast(pa.int64())
+        except pa.ArrowInvalid:
+            numbers = values.cast(pa.float64(), safe=False).to_numpy()
+            with np.errstate(invalid="ignore"):
+                is_fraction = np.isfinite(numbers) & (numbers != np.floor(numbers))
+                is_wrong = np.isinf(numbers) | (np.abs(numbers) >= 2.0**63)
+            fractions += numbers[is_fraction].tolist()
+            wrong += [
+                f"{numbers[at]:g} in row {rows[part][at] + 1} of the {part} rows" for at in np.flatnonzero(is_wrong)
+            ]
+    faults = []
+    if fractions:
+        faults.append(
+            f"column {column!r}: labels are fractions ({', '.join(map(str, fractions[:3]))}), and no classes: to "
+            "predict numbers give problem_type='regression'; else name another column, or write each as a whole number "
+            "or text"
+        )
+    if wrong:
+        faults.append(
+            f"column {column!r}: {counted(len(wrong), 'label')} that no class can be: {listed(wrong, MAX_SHOWN)} "
+            f"{COUNTED}; correct or remove these rows, or write the classes as texts"
+        )
+    if faults:
+        raise InvalidInput(faults, cause="data")
+    return made
 
 
 def _distinct(values: Mapping[str, pa.ChunkedArray]) -> pa.Array:
@@ -215,7 +323,8 @@ def _marks(found: list[int], column: str, *, named: bool) -> str | None:
     if UNLABELLED in found and (named or found != [UNLABELLED, 1]):
         return (
             f"column {column!r}: labels {_shown(found)}: {UNLABELLED} marks rows without a label; remove these rows, "
-            f"or, where {UNLABELLED} is a class of its own, write the classes as texts or as 0, 1, ..."
+            f"or, where {UNLABELLED} is a class of its own, name all with labels=(...) as the texts they are, or write "
+            "them as 0, 1, ..."
         )
     return None
 
@@ -246,11 +355,17 @@ def _notes(names: tuple[str, ...], codes: Mapping[str, np.ndarray], column: str)
     counts = sum(np.bincount(part, minlength=len(names)) for part in codes.values())
     if absent := [name for name, count in zip(names, np.atleast_1d(counts), strict=True) if count == 0]:
         notes.append(f"column {column!r}: no row has the label {_shown(absent)}: the model cannot learn it")
-    folded: dict[str, list[str]] = {}
+    folded: dict[object, list[str]] = {}
     for name in names:
-        folded.setdefault(name.strip().casefold(), []).append(name)
+        number = number_in(name)
+        folded.setdefault(name.strip().casefold() if number is None else number, []).append(name)
     if alike := [same for same in folded.values() if len(same) > 1]:
-        notes.append(f"column {column!r}: {_shown(alike)} differ only in case or spaces and are classes of their own")
+        notes.append(
+            f"column {column!r}: {_shown(alike)} differ only in case or spaces, or are the same number, and are "
+            "classes of their own"
+        )
+    elif edged := [name for name in names if name != name.strip()]:
+        notes.append(f"column {column!r}: the labels {_shown(edged)} have spaces at their ends, which are kept")
     return notes
 
 

@@ -50,16 +50,25 @@ class Sources:
         return sum(table.num_rows for table in self.tables.values())
 
 
-def find_sources(task: DataFields, columns: tuple[str, ...], store: Store | None, cache: Path) -> Sources:
+def find_sources(
+    task: DataFields,
+    columns: tuple[str, ...],
+    store: Store | None,
+    cache: Path,
+    *,
+    classes: tuple[str, ...] = (),
+) -> Sources:
     """Reads what ``task.dataset`` and ``task.held_out`` name: a split of the data set before a file of that name.
 
-    ``columns``: by which the separator of a csv file is known.
+    Args:
+        columns: that are read, by which the separator of a csv file is known.
+        classes: those of them whose values are classes.
 
     Raises:
         InvalidInput: not found, unreadable, no such split.
         StorageFailed: the store is away or denies.
     """
-    wanted = Wanted("dataset", task.dataset, "dataset", task.dataset_revision, columns)
+    wanted = Wanted("dataset", task.dataset, "dataset", task.dataset_revision, columns, classes)
     read = {"dataset": read_source(wanted, task.subset, store, cache)}
     source = read["dataset"]
     training = source.training()
@@ -73,7 +82,8 @@ def find_sources(task: DataFields, columns: tuple[str, ...], store: Store | None
         if hint := _file_hint(task.held_out):
             notes.append(f"held_out={task.held_out!r}: the split of {source.where} is used{hint}")
     elif task.held_out != training and (looks_like_path(task.held_out) or Path(task.held_out).exists()):
-        other = read_source(Wanted("held_out", task.held_out, "dataset", columns=columns), None, store, cache)
+        wanted = Wanted("held_out", task.held_out, "dataset", columns=columns, classes=classes)
+        other = read_source(wanted, None, store, cache)
         read["held_out"] = other
         tables[HELD_OUT] = other.splits[other.training()]
         notes += other.notes

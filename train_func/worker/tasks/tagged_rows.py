@@ -13,9 +13,11 @@ from train_func.storage import Store
 from train_func.tasks import TokenClassification
 from train_func.worker.inputs.reader import class_names
 from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN, in_rows
+from train_func.worker.inputs.spelling import is_spelled
 from train_func.worker.tasks.columns import is_text, missing_columns
 from train_func.worker.tasks.labels import Labels, encode
 from train_func.worker.tasks.sources import find_sources, where
+from train_func.worker.tasks.span_tags import in_bio
 from train_func.worker.tasks.texts import overlap
 from train_func.worker.tasks.train_eval_split import TrainEvalSplit, divide
 
@@ -27,9 +29,11 @@ def split_tagged_rows(task: TokenClassification, seed: int, store: Store | None,
         InvalidInput: with every fault of the data at once.
         StorageFailed: the store is away or denies.
     """
-    sources = find_sources(task, (task.tokens, task.tags), store, cache)
+    sources = find_sources(task, (task.tokens, task.tags), store, cache, classes=(task.tags,))
     lists = _lists(task, sources.tables)
-    tags = _encoded(task, {part: tagged for part, (_, tagged) in lists.items()}, sources.tables)
+    encoded = _encoded(task, {part: tagged for part, (_, tagged) in lists.items()}, sources.tables)
+    lengths = {part: pc.list_value_length(tagged).to_numpy() for part, (_, tagged) in lists.items()}
+    tags = in_bio(encoded, task.tags, lengths)
     tables = {}
     for part, (tokens, tagged) in lists.items():
         codes = pa.LargeListArray.from_arrays(_offsets(tagged), pa.array(tags.codes[part]))
@@ -131,7 +135,8 @@ def _encoded(
     kept = next((names for table in tables.values() if (names := class_names(table, task.tags))), ())
     each = {part: pa.chunked_array([lists.flatten()]) for part, lists in tags.items()}
     rows = {part: lists.value_parent_indices().to_numpy() for part, lists in tags.items()}
-    return encode(each, task.tags, given=task.labels, kept=kept, rows=rows)
+    spelled = any(is_spelled(table, task.tags) for table in tables.values())
+    return encode(each, task.tags, given=task.labels, kept=kept, rows=rows, spelled=spelled)
 
 
 def _offsets(lists: pa.LargeListArray) -> pa.Array:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from train_func.counted import listed
 from train_func.tasks import REGRESSION, SEVERAL, TextClassification
 from train_func.worker.inputs.reader import class_names
+from train_func.worker.inputs.spelling import is_spelled
 from train_func.worker.tasks import labels
 from train_func.worker.tasks.label_lists import encode_columns, encode_lists
 from train_func.worker.tasks.numbers import encode_numbers
@@ -35,9 +36,10 @@ def targets_of(task: TextClassification, tables: Mapping[str, pa.Table]) -> Targ
         strata = {part: np.zeros(len(values), dtype=np.int64) for part, values in numbers.items()}
         return Targets((), {part: pa.array(values) for part, values in numbers.items()}, strata, notes)
     kept = next((names for table in tables.values() if (names := class_names(table, task.label))), ())
+    spelled = any(is_spelled(table, task.label) for table in tables.values())
     if task.problem_type == SEVERAL:
-        return _of_label_lists(encode_lists(parts, task.label, given=task.labels, kept=kept))
-    found = labels.encode(parts, task.label, given=task.labels, kept=kept)
+        return _of_label_lists(encode_lists(parts, task.label, given=task.labels, kept=kept, spelled=spelled))
+    found = labels.encode(parts, task.label, given=task.labels, kept=kept, spelled=spelled)
     values = {part: pa.array(codes) for part, codes in found.codes.items()}
     return Targets(found.names, values, found.codes, found.notes)
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from train_func.errors import InvalidInput
 from train_func.storage import Store
-from train_func.tasks import SEVERAL, SINGLE, TextClassification
+from train_func.tasks import REGRESSION, SEVERAL, SINGLE, TextClassification
 from train_func.worker.tasks.columns import missing_columns, plain
 from train_func.worker.tasks.sources import find_sources, where
 from train_func.worker.tasks.targets import Targets, combinations_in, missing_classes, targets_of
@@ -25,7 +25,9 @@ def split_rows(task: TextClassification, seed: int, store: Store | None, cache: 
         InvalidInput: with every fault of the data at once.
         StorageFailed: the store is away or denies.
     """
-    sources = find_sources(task, (*_text_columns(task).values(), *label_columns(task)), store, cache)
+    has_classes = task.problem_type != REGRESSION and not isinstance(task.label, tuple)
+    classes = label_columns(task) if has_classes else ()
+    sources = find_sources(task, (*_text_columns(task).values(), *label_columns(task)), store, cache, classes=classes)
     targets, notes = _checked(task, sources.tables)
     tables = {part: _columns(task, table, targets.values[part]) for part, table in sources.tables.items()}
     each_class = task.problem_type == SINGLE  # a rare one of several labels may be on one side only

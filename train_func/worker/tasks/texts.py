@@ -25,7 +25,8 @@ def text_faults(table: pa.Table, column: str, part: str) -> tuple[list[str], lis
     values = table[column]
     if not is_text(values.type) and not pa.types.is_null(values.type):
         others = ", ".join(text_columns(table)) or "none"
-        return [f"column {column!r}: {part} rows hold {values.type}, not texts; columns with texts: {others}"], []
+        said = f"column {column!r}: {part} rows hold {values.type}, not texts; columns with texts: {others}"
+        return [f"{said}; where these values are meant, write them as texts"], []
     if pa.types.is_null(values.type):
         return [f"column {column!r}: every text of the {part} rows is null or empty; name another column"], []
     values = plain(values)
