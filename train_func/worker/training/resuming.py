@@ -17,7 +17,7 @@ from train_func.errors import InvalidInput
 from train_func.failpoint import reach
 from train_func.worker.pod import progress_mark, stop_flag
 from train_func.worker.pod.progress_mark import Phase
-from train_func.worker.training import best, trainer_state, weights, world
+from train_func.worker.training import best, finite, trainer_state, weights, world
 from train_func.worker.training.adapted import load_own_weights, own_weights
 from train_func.worker.training.audit import Coverage, check_same_plan
 from train_func.worker.training.callback_state import UnsavedState, begun_anew
@@ -216,6 +216,7 @@ class ResumingTrainer(transformers.Trainer):
         random: Mapping[str, Any] | None = None,
     ) -> Parts:
         """``pending``: of an evaluation that comes before anything else; ``random``: the generators, if not as now."""
+        finite.check([self.model], f"After step {self.state.global_step}, ")
         if self._unsaved and (text := self._unsaved.note()):
             world.note(text)
         place = {
