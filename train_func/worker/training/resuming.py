@@ -171,6 +171,8 @@ class ResumingTrainer(transformers.Trainer):
         counts = world.total(torch.tensor(self._votes(), device=self.args.device)).tolist()
         self._stop_votes.decide(counts[: len(STOPS)], self.control)
         self._save_and_stop(counts, epoch + 1, 0)
+        if self._checkpointing:  # what callbacks are told next, and code behind the training, may change the weights
+            self._checkpointing.before_update()
         progress_mark.mark(Phase.OUTSIDE)
 
     def _make_up_for(self, pending: Mapping[str, Any], of_epoch: Mapping[str, Any]) -> None:
@@ -199,7 +201,10 @@ class ResumingTrainer(transformers.Trainer):
         if not num_steps:
             return False
         self._save_and_stop(counts, epoch, num_steps)
-        return self._stop_votes.decide(counts[: len(STOPS)], self.control)
+        is_broken_off = self._stop_votes.decide(counts[: len(STOPS)], self.control)
+        if is_broken_off and self._checkpointing:  # no optimizer's step comes next, which would wait for the copy
+            self._checkpointing.before_update()
+        return is_broken_off
 
     def _save_and_stop(self, counts: Sequence[int], epoch: int, num_steps: int) -> None:
         is_over = self.control.should_training_stop or epoch == self._facts.num_epochs
