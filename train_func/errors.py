@@ -21,6 +21,7 @@ Cause = Literal[
     "data",
     "model",
     "code",  # an exception in train_func
+    "divergence",  # a loss, or weights, are no finite numbers
     "image",
     "scheduling",
     "quota",

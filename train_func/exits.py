@@ -14,6 +14,7 @@ DONE = 0
 USAGE = 64
 DATA = 65
 MODEL = 66
+DIVERGED = 67
 MISSING = 69  # a bucket, an object
 CODE = 70
 SPENT = 71  # all attempts used up
@@ -45,7 +46,14 @@ def retryable(code: int) -> bool:
     return code >= 128
 
 
-_REFUSED: dict[Cause, int] = {"input": USAGE, "data": DATA, "model": MODEL, "code": CODE, "permission": PERMISSION}
+_REFUSED: dict[Cause, int] = {
+    "input": USAGE,
+    "data": DATA,
+    "model": MODEL,
+    "divergence": DIVERGED,
+    "code": CODE,
+    "permission": PERMISSION,
+}
 _STORAGE: dict[StorageReason, int] = {
     "unreachable": UNREACHABLE,
     "absent": MISSING,

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from tests.distributed.conftest import HANG
-from tests.distributed.weighing import CASES, STOCK, STOCK_SIZES, reference_of, stock_reference_of, weighted_means
+from tests.distributed.weighing import (
+    CASES,
+    OWN_LOOPS,
+    STOCK,
+    STOCK_SIZES,
+    reference_of,
+    stock_reference_of,
+    weighted_means,
+)
 from tests.distributed.worlds import WORLD_SIZES
 from tests.messages import unnamed
 
@@ -38,6 +46,15 @@ def test_gradients_and_losses_are_those_of_the_whole_batch_at_once(found, refere
         assert differing <= 1e-6 * np.linalg.norm(expected["gradients"])
         np.testing.assert_allclose(of_rank["losses"], expected["losses"], rtol=1e-6)
         np.testing.assert_allclose(found[size, rank][name]["weights"], reference[name]["weights"], **TO_1E_6)
+
+
+@pytest.mark.parametrize("name", OWN_LOOPS)
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_gradients_of_a_loop_of_ones_own_are_those_of_the_whole_batch_at_once(told, name, size):
+    expected = reference_of(OWN_LOOPS[name])["gradients"]
+    for rank in range(size):
+        differing = np.linalg.norm(told[size, rank]["own loops"][name] - expected)
+        assert differing <= 1e-6 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("name", SAME_IN_ANY_BATCH)

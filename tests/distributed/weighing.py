@@ -3,6 +3,7 @@
 import contextlib
 import random
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ import transformers
 from datasets.distributed import split_dataset_by_node
 from torch import nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from transformers import BatchEncoding, BertForTokenClassification, GPT2Config, GPT2LMHeadModel
 from transformers.modeling_outputs import CausalLMOutput
 
@@ -17,7 +19,8 @@ from tests.distributed import small
 from tests.distributed.parity import Keeps, flat
 from train_func.errors import InvalidInput
 from train_func.worker import Trainer
-from train_func.worker.training import hf_trainer_checks, hf_trainer_guard
+from train_func.worker.training import hf_trainer_checks, hf_trainer_guard, own_loop
+from train_func.worker.training.own_state import OwnState
 from train_func.worker.training.plan import build_plan, facts_of, row_ids_of, rows_of
 from train_func.worker.training.randomness import seed_for
 
@@ -278,6 +281,41 @@ def train(case, world_size, rank, folder):
     }
 
 
+WHOLE_TEXT = {"model": writer, "collate": collate_whole_text}
+OWN_LOOPS = {
+    "whole text": Case(**WHOLE_TEXT),
+    "whole text, a row at a time": Case(**WHOLE_TEXT, micro=(1, 16)),
+    "whole text, idle ranks": Case(**WHOLE_TEXT, micro=(8, 2)),
+    "whole text in a model of one's own": Case(model=lambda: Plain(writer), collate=collate_whole_text),
+    "whole text, said by the loop": Case(**WHOLE_TEXT, micro=(2, 8)),
+    "tags": Case(**TAGS),
+    "tags, idle ranks": Case(**TAGS, micro=(8, 2)),
+}
+
+
+def train_own_loop(name, world_size, rank):
+    """The gradients of every step of a loop of one's own, whose weighted losses DDP averages."""
+    case, model = OWN_LOOPS[name], OWN_LOOPS[name].model()
+    parallel = DistributedDataParallel(model) if world_size > 1 else model
+    keeping = SimpleNamespace(
+        restore=lambda device: None, votes=list, decide=lambda *of, is_over: None, close=lambda: None
+    )
+    is_said = name.endswith("said by the loop")
+    given = {"nothing of a loss": nn.Linear(1, 1)} if is_said else {"model": parallel}
+    state = OwnState(SimpleNamespace(begin=lambda made: keeping), given, torch.device("cpu"))
+    part = split_dataset_by_node(the_plan(case, world_size), rank, world_size)
+    said, gradients = {"shifts_labels": True} if is_said else {}, []
+    for step in own_loop.steps(part, torch.device("cpu"), case.collate, state, **said):
+        for batch, weight in step:
+            (weight * parallel(**batch).loss).backward()
+        gradients.append(flat(p.grad for p in model.parameters()))
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= RATE * p.grad
+        model.zero_grad()
+    return np.stack(gradients)
+
+
 def reference_of(case):
     """The same training by plain PyTorch in one process: a whole global batch in one forward pass."""
     plan, model = the_plan(case, 1), case.model()
@@ -410,6 +448,7 @@ def with_a_spare_layer(world_size, rank, folder, **others):
 def run(world_size, rank, folder):
     return {
         "cases": {name: train(case, world_size, rank, folder) for name, case in CASES.items()},
+        "own loops": {name: train_own_loop(name, world_size, rank) for name in OWN_LOOPS},
         "stock": on_transformers_own(world_size, folder) if world_size in STOCK_SIZES else None,
         "spare layer": with_a_spare_layer(world_size, rank, folder),
         "spare layer, looked for": with_a_spare_layer(world_size, rank, folder, ddp_find_unused_parameters=True),

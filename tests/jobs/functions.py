@@ -144,7 +144,10 @@ def needs_much_memory(parameters):
 
 
 def fails_at(parameters):
-    """A loop of its own over so many rows, which fails in one step; 0: in the first that it does; -1: in none."""
+    """A loop of its own over so many rows, which fails in one step; 0: in the first that it does; -1: in none.
+
+    ``diverges``: its weights are no numbers from that step on.
+    """
     import torch
     from datasets import Dataset
     from datasets.distributed import split_dataset_by_node
@@ -160,7 +163,9 @@ def fails_at(parameters):
         for step in session.steps(plan):
             print(f"step {step.number} of {parameters['fails']}", flush=True)
             if parameters["fails"] in (0, step.number):
-                raise ValueError("a mistake")
+                if not parameters.get("diverges"):
+                    raise ValueError("a mistake")
+                model.weight.data.fill_(float("nan"))
             for batch, weight in step:
                 (weight * model(batch["x"]).square().mean()).backward()
             optimizer.step()

@@ -71,7 +71,12 @@ def ended(job):
 
 def test_a_mended_function_goes_on_from_the_checkpoint_of_the_one_that_failed(home, a_run, capsys):
     asked = {"workers": 1, "epochs": 2, "batch_size": 8, "checkpoint_every": 0}
-    broken = submit(functions.fails_at, a_run(parameters={"fails": 8}, **asked), on=Local())
+    broken = submit(functions.fails_at, a_run(parameters={"fails": 8, "diverges": True}, **asked), on=Local())
+    assert broken.wait(LIMIT) == "Failed"
+    with pytest.raises(JobFailed, match=r"weight \(nan\)") as diverged:
+        broken.result()
+    assert diverged.value.cause == "divergence"
+    assert len(Local().job(broken.record.job_name).pods()) == 1  # tried once: it would end the same
     # The second mistake comes before a checkpoint of its own: what it goes on from is gone on from still.
     no_better = submit(functions.fails_at, a_run(parameters={"fails": 0}, **asked), on=Local(), resume=ended(broken))
     capsys.readouterr()

@@ -10,6 +10,7 @@ import torch
 from accelerate import Accelerator
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
+from transformers import BatchEncoding
 
 from tests.messages import unnamed
 from train_func import InvalidInput
@@ -266,6 +267,51 @@ def test_a_plan_that_was_not_split_once_is_told_of_in_the_words_of_the_loop(give
         next(own_loop.steps(given, torch.device("cpu"), list))
     assert unnamed(str(refused.value), "session.steps(split_dataset_by_node(session.plan(") == []
     assert "rainer" not in str(refused.value) and "train_dataset" not in str(refused.value)
+
+
+def tokens_as_labels(features):
+    ids = torch.tensor([[1, 2 + feature["label"], 3] for feature in features])
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+def test_labels_that_are_the_tokens_are_refused_before_the_first_step_where_nothing_tells_whether_a_loss_shifts_them():
+    plan, steps = plan_of(Dataset.from_dict(COLUMNS)), []
+    with pytest.raises(InvalidInput, match="shifts_labels=True") as refused:
+        steps += own_loop.steps(plan, torch.device("cpu"), tokens_as_labels)
+    assert refused.value.cause == "code"
+    assert steps == []
+
+
+@pytest.mark.parametrize("shifts", [True, False])
+def test_the_weights_of_a_step_are_shares_of_the_labels_that_the_loss_looks_at(shifts):
+    def ragged(features):
+        longest = max(2 + feature["label"] for feature in features)
+        ids = [[1] * (2 + feature["label"]) + [-100] * (longest - 2 - feature["label"]) for feature in features]
+        labels = torch.tensor(ids)
+        return BatchEncoding({"input_ids": labels.clamp(min=0), "labels": labels})  # as transformers' collators do it
+
+    for step in own_loop.steps(plan_of(Dataset.from_dict(COLUMNS)), torch.device("cpu"), ragged, shifts_labels=shifts):
+        found = [(weight, (batch["labels"][:, int(shifts) :] >= 0).sum().item()) for batch, weight in step]
+        total = sum(of for _, of in found)
+        assert [weight for weight, _ in found] == pytest.approx([of / total for _, of in found])
+
+
+@pytest.mark.parametrize("shifts", [True, False])
+def test_a_micro_batch_in_which_no_label_counts_gives_a_loss_that_is_a_number(shifts):
+    def first_label_only(features):
+        ids = torch.tensor([[3, 1, 2] for _ in features])
+        labels = torch.full_like(ids, -100)
+        labels[:, 0 if shifts else 1] = 1 if shifts or features[0]["label"] else -100
+        return {"input_ids": ids, "labels": labels}
+
+    for step in own_loop.steps(
+        plan_of(Dataset.from_dict(COLUMNS)), torch.device("cpu"), first_label_only, shifts_labels=shifts
+    ):
+        for batch, weight in step:
+            labels = batch["labels"][:, int(shifts) :]
+            logits = torch.zeros(*labels.shape, 5, requires_grad=True)
+            loss = weight * torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+            assert torch.isfinite(loss)
 
 
 def loop_over(layer):

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -435,6 +436,47 @@ def test_a_loss_that_is_not_finite_stops_the_training_with_step_and_rows(a_recor
         with pytest.raises(InvalidInput, match=r"row ids: \d+, ") as refused:
             trainer.train()
     assert unnamed(refused.value, "step 1 of 4", "nan", "learning_rate=0.001") == []
+
+
+class EndsIn(transformers.TrainerCallback):
+    """Ends the attempt in a step, when the state from before it is saved."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **others):
+        if state.global_step == self.step:
+            for thread in threading.enumerate():
+                if thread.name == "checkpoint":
+                    thread.join()
+            raise ZeroDivisionError
+
+
+def test_what_a_collator_refuses_is_told_in_its_own_words_also_by_an_attempt_that_goes_on_within_an_epoch(
+    a_record, capsys
+):
+    class Refuses(transformers.TrainerCallback):
+        def on_epoch_begin(self, args, state, control, **others):
+            trains.append(True)
+
+    def collate(features):
+        if trains:
+            raise InvalidInput("the picture of row 5 cannot be read", cause="data")
+        return collate_sound(features)
+
+    trains = []
+    parameters = a_record(checkpoint_every=0).parameters()
+    with pytest.raises(ZeroDivisionError), Session(parameters) as session:
+        trainer = trainer_of(session, parameters)
+        trainer.add_callback(EndsIn(1))
+        trainer.train()
+    with pytest.raises(InvalidInput, match="picture of row 5") as refused, Session(parameters) as session:
+        trainer = trainer_of(session, parameters)
+        trainer.data_collator, collate_sound = collate, trainer.data_collator
+        trainer.add_callback(Refuses())
+        trainer.train()
+    assert refused.value.cause == "data"
+    assert "behind step 1" in capsys.readouterr().out
 
 
 def test_arguments_are_those_of_the_run_with_others_beside_them(a_record):

@@ -37,6 +37,7 @@ from train_func.terminal import in_ipython
 
 FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
 KILLED = ("killed", "preemption")  # causes on record when something outside the worker ended it
+CHANGES_THE_RUN = ("code", "divergence")  # causes whose remedy makes another run of it
 LAST_EVENTS = 5
 MOST_FRAMES, MOST_PLACES = 2, 8  # innermost ones of a rank that hangs, and of all ranks, that an error shows
 TOLD_BY_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission", "cluster", "unknown")
@@ -245,7 +246,7 @@ def _error(record: RunRecord, found: Diagnosis, evidence: Evidence) -> JobFailed
         goes_on = f", with resume={record.name!r}: it goes on {evidence.checkpoint}"
         goes_on = goes_on if evidence.checkpoint and not is_trained else ""
         again = f"submit again: it goes on {evidence.checkpoint}" if evidence.checkpoint else AGAIN
-        lines.append(f"  next: {advice.replace(AGAIN, again)}{goes_on if found.cause == 'code' else ''}")
+        lines.append(f"  next: {advice.replace(AGAIN, again)}{goes_on if found.cause in CHANGES_THE_RUN else ''}")
     return JobFailed("\n".join(lines), cause=found.cause)
 
 

@@ -12,6 +12,8 @@ from train_func.run import Run
 AGAIN = "submit again: it goes on from its newest checkpoint, or begins anew where it saves none"
 _NEXT: dict[Cause, str] = {
     "code": "fix the function and submit again",
+    "divergence": "lower the learning rate, clip the gradients (max_grad_norm), or look in the rows for what is not "
+    "finite; then submit again",
     "data": "fix the data or the Run and submit again",
     "model": "fix the model's address or files and submit again",
     "memory": "give each worker more memory=..., or let the function hold less at a time",

@@ -11,7 +11,7 @@ import transformers
 from datasets import Dataset
 
 from train_func.errors import InvalidInput
-from train_func.worker.training import best, evaluation, weights, world
+from train_func.worker.training import best, evaluation, finite, weights, world
 from train_func.worker.training.control_flags import StopVotes
 from train_func.worker.training.trainer import Trainer
 
@@ -79,6 +79,8 @@ class Watch:
                 if not isinstance(trainer, Trainer):
                     weights.take_rank_zeros(trainer.accelerator.unwrap_model(trainer.model))
                 best.tell(trainer)
+            model = trainer.accelerator.unwrap_model(trainer.model)
+            world.on_all_ranks(partial(finite.check, [model], f"After step {trainer.state.global_step}, "))
             self._ended.append(trainer)
             self._has_trained()
             return output

@@ -39,6 +39,18 @@ def to_json(value: Any) -> Any:
             return str(other)
 
 
+def not_finite(metrics: Any, name: str = "") -> list[str]:
+    """The numbers in ``metrics`` for which JSON has null, each with its name, as in "loss (nan)"."""
+    match to_python(metrics):
+        case dict() as parts:
+            return [text for key, of in parts.items() for text in not_finite(of, f"{name}.{key}" if name else key)]
+        case list() as parts:
+            return [text for number, of in enumerate(parts) for text in not_finite(of, f"{name}[{number}]")]
+        case float() as number if not math.isfinite(number):
+            return [f"{name} ({number})"]
+    return []
+
+
 def reported(step: Any, metrics: Mapping[str, Any]) -> tuple[int, dict[str, float | int]]:
     """What ``session.report`` was given, as plain numbers; nan and inf, which tell of a training that diverges, too.
 

@@ -9,10 +9,11 @@ import torch
 from safetensors.torch import save_file, save_model
 from torch import nn
 
+from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.records import RunRecord
 from train_func.result import name_fault
-from train_func.worker.training import adapter_files
+from train_func.worker.training import adapter_files, finite, world
 
 WEIGHTS = "model.safetensors"
 ALLOWED = (
@@ -25,12 +26,16 @@ def writer(what: object, record: RunRecord) -> tuple[Callable[[Path], None], boo
     """What writes ``what`` into a folder, and whether that is a whole model.
 
     Raises:
-        InvalidInput: (cause "code") it cannot be published, or a file of it is not there.
+        InvalidInput: (cause "code") it cannot be published, or a file of it is not there; (cause "divergence") its
+            weights are not finite.
     """
     if isinstance(what, nn.Module):
+        finite.check([bare(what)], "session.publish: ")
         return _of_module(bare(what), record), True
     if isinstance(what, Mapping):
         tensors = _tensors(what)
+        if infinite := finite.check_tensors(tensors, "session.publish: "):
+            world.note(f"the published state dict holds infinity, which only a mask should: {listed(infinite)}")
         return (lambda folder: save_file(tensors, folder / WEIGHTS)), True
     if isinstance(what, (str, Path)):
         return _copies([Path(what)]), False

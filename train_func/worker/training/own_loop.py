@@ -2,7 +2,8 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -24,9 +25,9 @@ from train_func.worker.training.own_state import OwnState
 from train_func.worker.training.plan import STEPS, as_tensors, facts_of, row_ids_of, rows_of
 from train_func.worker.training.plan_loader import Collator, PlanLoader
 from train_func.worker.training.randomness import seed_for
-from train_func.worker.training.weighing import LABELS, Items, Step
+from train_func.worker.training.weighing import LABELS, Items, Step, items_of_loop, may_be_shifted
 
-BATCH = "batch"
+BATCH, TOKENS = "batch", "input_ids"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class OwnStep:
 
     A weight makes the sum of ``weight * loss`` over all micro-batches, averaged over the ranks as DDP does, the mean
     over the global batch, where each loss is the mean over its micro-batch: over its labelled tokens where the batch
-    has ``labels`` of tokens, else over its rows. It is 0 for rows that only fill a rank's place in a small batch.
+    has ``labels`` of tokens, else over its rows. A loss that shifts the labels leaves out the first of each row. The
+    weight is 0 for rows that only fill a rank's place in a small batch.
     """
 
     number: int
@@ -45,6 +47,7 @@ class OwnStep:
     num_rows: int
     """Of the global batch."""
     _step: Step
+    _items: Items
     _seed: int
     _loop: sessions.Loop = field(repr=False)
     _used: list[Any] = field(repr=False)
@@ -57,7 +60,10 @@ class OwnStep:
             progress_mark.mark(Phase.OWN if self._step.is_at_last else Phase.STEP)
             seed_for("forward", self._seed, part.place.step, part.place.micro)
             with self._statistics.micro_batch(part.place.micro, counts=bool(part.weight)):
-                yield inputs[BATCH], part.weight / self._step.weight * world.size()
+                batch = inputs[BATCH]
+                if not part.num_items and isinstance(batch, Mapping):
+                    batch = self._items.with_labels(copy(batch))  # whose loss counts nothing, and would be nan
+                yield batch, part.weight / self._step.weight * world.size()
         self._statistics.merge()
         self._loop.num_done = self.number
 
@@ -70,7 +76,7 @@ class _Wrapping:
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         batch = self._collate(features)
-        known = {name: batch[name] for name in LABELS if isinstance(batch, dict) and name in batch}
+        known = {name: batch[name] for name in (*LABELS, TOKENS) if isinstance(batch, Mapping) and name in batch}
         return {BATCH: batch, **known}
 
 
@@ -109,6 +115,8 @@ def steps(
     collate: Collator | None,
     state: OwnState | None = None,
     of_task: Callable[[Dataset], Collator | None] = lambda rows: None,
+    *,
+    shifts_labels: bool | None = None,
 ) -> Generator[OwnStep, None, None]:
     """Collective: what ``Session.steps`` gives.
 
@@ -126,6 +134,7 @@ def steps(
     for model in models:
         world.on_all_ranks(partial(check_layers, model))
     statistics = BatchStatistics(models, facts.accumulation)
+    items = items_of_loop(models, shifts_labels=shifts_labels)
     progress_mark.begin(done)
     stop_flag.trains()
     with contextlib.ExitStack() as left:
@@ -142,12 +151,16 @@ def steps(
             loader.set_epoch(epoch, done % facts.steps_per_epoch * facts.accumulation)
             entries = iter(loader)
             while done < (epoch + 1) * facts.steps_per_epoch:
-                step = Step(islice(entries, facts.accumulation), Items(), device, state.votes() if state else ())
+                batches, votes = islice(entries, facts.accumulation), state.votes() if state else ()
+                step = Step(batches, items or Items(), device, votes)
+                if items is None and done == begun:
+                    world.on_all_ranks(partial(_check_labels, step))
                 if state and done > begun:
                     state.decide(step.votes, done, used)
                 done += 1
                 progress_mark.mark(Phase.STEP)
-                yield OwnStep(done, epoch + 1, step.now.place.batch_rows, step, facts.seed, loop, used, statistics)
+                rows = step.now.place.batch_rows
+                yield OwnStep(done, epoch + 1, rows, step, items or Items(), facts.seed, loop, used, statistics)
                 _check_merged(statistics, done)
                 gradients.compare()
                 progress_mark.step_done(done)
@@ -176,6 +189,18 @@ def _loop(loop: sessions.Loop) -> Iterator[sessions.Loop]:
         sessions.here.loops.remove(loop)
         raise
     sessions.here.loops.remove(loop)
+
+
+def _check_labels(step: Step) -> None:
+    """Raises InvalidInput where a mean over labels depends on what is not known: whether the loss shifts them."""
+    if any(may_be_shifted(inputs) for inputs in step.batches):
+        raise InvalidInput(
+            "session.steps: the labels of a batch are its input_ids, and session.checkpoint was given no model of "
+            "transformers whose loss tells whether it shifts them, so that the first label of each row does not count. "
+            "Say it: session.steps(plan, shifts_labels=True), as for a language model that predicts the next token, or "
+            "shifts_labels=False; or give the model to session.checkpoint(model, optimizer) before",
+            cause="code",
+        )
 
 
 def _check_merged(statistics: BatchStatistics, step: int) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from train_func.errors import InvalidInput
-from train_func.worker.training import world
+from train_func.worker.training import finite, world
 from train_func.worker.training.adapted import base_sha256, has_adapters, load_own_weights, own_weights
 from train_func.worker.training.audit import check_same_plan
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored, Trainings
@@ -91,6 +91,7 @@ class OwnState:
         """Between two steps, ``step`` of them done: saves and stops, where that was voted for."""
 
         def parts() -> Parts:
+            self._check_finite(step)
             objects = {name: self._state(name, of) for name, of in self._objects.items()}
             training = {"objects": objects, "plan": self._plan}
             rank = {"used": kept_row_ids([*used]), "random": random_state()}
@@ -103,7 +104,11 @@ class OwnState:
         """When all steps are done: what was begun is saved, and a signal that has come meanwhile stops the ranks."""
         counts = world.total(torch.tensor(self.votes(), device=device)).tolist()
         self.decide(counts, step, [], is_over=True)
+        world.on_all_ranks(partial(self._check_finite, step))
         world.on_rank_zero(self._checkpointing.close)
+
+    def _check_finite(self, step: int) -> None:
+        finite.check(self.models, f"After step {step}, ")
 
     def close(self) -> None:
         """When the loop is left, in whatever way: what was begun is saved. Not collective."""

@@ -5,7 +5,7 @@ The report says how far the training came, its metrics, and its audit.
 
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import transformers
 from datasets import Dataset
 
+from train_func.counted import listed
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.layout import CARD
 from train_func.records import RunRecord
@@ -24,7 +25,7 @@ from train_func.worker.pod.publish import take_source
 from train_func.worker.training import adapter_files, best, evaluation, world
 from train_func.worker.training.audit import Coverage
 from train_func.worker.training.baseline import below_baseline
-from train_func.worker.training.metric_values import to_json
+from train_func.worker.training.metric_values import not_finite, to_json
 from train_func.worker.training.plan import rows_of
 from train_func.worker.training.trainer import Trainer
 
@@ -138,7 +139,7 @@ def report_measured(
                 found |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
             else:
                 metrics = metrics_of_stock(trainer)
-                found |= {"note": NOT_EVALUATED} if metrics is None else {"metrics": to_json(metrics)}
+                found |= {"note": NOT_EVALUATED} if metrics is None else _told(trainer, metrics, [])
     except Exception as error:
         traceback.print_exception(error)
         fault = f"{type(error).__name__}: {error}"
@@ -176,5 +177,12 @@ def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -
     train = rows_of(trainer.train_dataset)
     given = {} if trainer.compute_metrics else {prefix: made[prefix].metrics for prefix in sets}  # they are its own
     notes = [below_baseline(trainer.metric, train, sets[prefix], metrics) for prefix, metrics in given.items()]
-    note = "; ".join(filter(None, notes))
-    return {"metrics": to_json(metrics), "audit": {**audited, "held_out": held_out}, **({"note": note} if note else {})}
+    return {**_told(trainer, metrics, notes), "audit": {**audited, "held_out": held_out}}
+
+
+def _told(trainer: transformers.Trainer, metrics: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
+    """The metrics as JSON, and what a person should know of them as the note."""
+    odd = not_finite(metrics)
+    is_null = f"metrics that are no finite numbers, and null in the result: {listed(odd)}" if odd else ""
+    note = "; ".join(filter(None, [is_null, *notes]))
+    return {"metrics": to_json(metrics), **({"note": note} if note else {})}

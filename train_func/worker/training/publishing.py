@@ -7,7 +7,7 @@ from typing import Any
 from train_func.errors import InvalidInput
 from train_func.records import RunRecord
 from train_func.storage import Store
-from train_func.worker.pod import reporting
+from train_func.worker.pod import reporting, sessions
 from train_func.worker.pod.card import TaskPart
 from train_func.worker.pod.pending import PUBLISH_SECONDS, Pending
 from train_func.worker.pod.returned import plain_result
@@ -40,7 +40,9 @@ class Publishing:
         found, left_out = plain_result(metrics)
         self._pending.report(self._attempt, {"metrics": found})
         if left_out:
-            reporting.note(f"not JSON, and therefore not among the metrics as it was given: {', '.join(left_out)}")
+            note = f"not JSON, and therefore not among the metrics as it was given: {', '.join(left_out)}"
+            sessions.here.notes.append(note)  # which a supervisor tells with the result
+            reporting.note(note)
 
     def keep(
         self, write: Callable[[Path], object], report: Mapping[str, Any], card: TaskPart | None, *, is_final: bool

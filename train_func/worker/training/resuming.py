@@ -17,7 +17,7 @@ from train_func.errors import InvalidInput
 from train_func.failpoint import reach
 from train_func.worker.pod import progress_mark, stop_flag
 from train_func.worker.pod.progress_mark import Phase
-from train_func.worker.training import best, trainer_state, weights, world
+from train_func.worker.training import best, finite, trainer_state, weights, world
 from train_func.worker.training.adapted import load_own_weights, own_weights
 from train_func.worker.training.audit import Coverage, check_same_plan
 from train_func.worker.training.callback_state import UnsavedState, begun_anew
@@ -171,6 +171,8 @@ class ResumingTrainer(transformers.Trainer):
         counts = world.total(torch.tensor(self._votes(), device=self.args.device)).tolist()
         self._stop_votes.decide(counts[: len(STOPS)], self.control)
         self._save_and_stop(counts, epoch + 1, 0)
+        if self._checkpointing:  # what callbacks are told next, and code behind the training, may change the weights
+            self._checkpointing.before_update()
         progress_mark.mark(Phase.OUTSIDE)
 
     def _make_up_for(self, pending: Mapping[str, Any], of_epoch: Mapping[str, Any]) -> None:
@@ -199,7 +201,10 @@ class ResumingTrainer(transformers.Trainer):
         if not num_steps:
             return False
         self._save_and_stop(counts, epoch, num_steps)
-        return self._stop_votes.decide(counts[: len(STOPS)], self.control)
+        is_broken_off = self._stop_votes.decide(counts[: len(STOPS)], self.control)
+        if is_broken_off and self._checkpointing:  # no optimizer's step comes next, which would wait for the copy
+            self._checkpointing.before_update()
+        return is_broken_off
 
     def _save_and_stop(self, counts: Sequence[int], epoch: int, num_steps: int) -> None:
         is_over = self.control.should_training_stop or epoch == self._facts.num_epochs
@@ -216,6 +221,7 @@ class ResumingTrainer(transformers.Trainer):
         random: Mapping[str, Any] | None = None,
     ) -> Parts:
         """``pending``: of an evaluation that comes before anything else; ``random``: the generators, if not as now."""
+        finite.check([self.model], f"After step {self.state.global_step}, ")
         if self._unsaved and (text := self._unsaved.note()):
             world.note(text)
         place = {

@@ -187,7 +187,11 @@ class Session:
         )
 
     def steps(
-        self, plan: Dataset, collate: Callable[[list[dict[str, Any]]], Any] | None = None
+        self,
+        plan: Dataset,
+        collate: Callable[[list[dict[str, Any]]], Any] | None = None,
+        *,
+        shifts_labels: bool | None = None,
     ) -> Iterator[own_loop.OwnStep]:
         """The optimizer's steps of a loop of your own over this rank's part of a plan::
 
@@ -202,12 +206,18 @@ class Session:
         ``collate`` makes another batch of rows, which are dicts. BatchNorm layers of models that ``session.checkpoint``
         was given keep the running statistics of all ranks, the same at any number of them.
 
+        ``shifts_labels``: whether the loss compares each token with the label of the next, as that of a causal language
+        model does; the first label of a row does not count then. The models of transformers that
+        ``session.checkpoint`` was given tell it by themselves.
+
         Raises:
             InvalidInput: (cause "code", on every rank) when ``plan`` was not split once, is not the one that the
-                checkpoint was saved with, or rows were left out; on one rank, when rows cannot be made a batch.
+                checkpoint was saved with, rows were left out, or labels may be shifted and nothing tells whether they
+                are; on one rank, when rows cannot be made a batch.
         """
         state, self._own_state = self._own_state, None
-        loop = own_loop.steps(plan, self.device, collate, state, self._loading.collator)
+        of_task = self._loading.collator
+        loop = own_loop.steps(plan, self.device, collate, state, of_task, shifts_labels=shifts_labels)
         self._own_loop = weakref.ref(loop)
         return loop
 

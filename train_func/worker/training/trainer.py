@@ -28,7 +28,7 @@ from train_func.worker.pod import progress_mark
 from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.tasks.accuracy import Accuracy
 from train_func.worker.tasks.protocol import Metric, WorkerTask
-from train_func.worker.training import audit, best, evaluation, trainer_interface, weights, world
+from train_func.worker.training import audit, best, evaluation, finite, trainer_interface, weights, world
 from train_func.worker.training.arguments import argument_faults, fitted, logging_steps_of
 from train_func.worker.training.batch_statistics import BatchStatistics, check_layers
 from train_func.worker.training.control_flags import Actions
@@ -244,11 +244,14 @@ class Trainer(ResumingTrainer):
     def _not_finite(self, step: int, loss: float) -> InvalidInput:
         bad = [row for part, value in self._losses if not torch.isfinite(value) for row in part.place.row_ids]
         row_ids = sorted(row for of_rank in world.gather(bad) for row in of_rank)
+        model = self.accelerator.unwrap_model(self.model)
+        faults = finite.faults_of(model)
+        before = f". Before that step, {finite.told(faults, type(model).__name__)}" if faults else ""
         return InvalidInput(
             f"The loss of step {step + 1} of {self.state.max_steps} is {loss}, and so it is for micro-batches of these "
-            f"row ids: {listed(row_ids, 50)}. learning_rate={self.args.learning_rate:g} may be too "
+            f"row ids: {listed(row_ids, 50)}{before}. learning_rate={self.args.learning_rate:g} may be too "
             "high (fine-tuning usually takes 1e-5 to 1e-4): lower it, or look in those rows for what is not finite",
-            cause="code",
+            cause="divergence",
         )
 
     def _audit_epoch(self) -> None:

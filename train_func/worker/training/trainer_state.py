@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from train_func.worker.training.plan import PlanFacts
 
+LIBRARIES = {"torch", "transformers", "peft", "train_func"}
 # What transformers sums up of the losses between two logs, and over the training.
 _SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
 
@@ -52,20 +53,28 @@ def of_training(trainer: "Trainer") -> dict[str, Any]:
 
 
 def lasting(trainer: "Trainer") -> frozenset[int]:
-    """Addresses of the tensors that nothing but the optimizer's step changes."""
-    if any(_may_change_weights(of) for of in trainer.callback_handler.callbacks):
-        return frozenset()
+    """Addresses of the tensors that nothing but the optimizer's step changes.
+
+    None where code of the function's own runs within a step: it may write to their ``.data``, which raises no version.
+    """
     model = trainer.accelerator.unwrap_model(trainer.model)
+    if any(_runs_in_step(of) for of in trainer.callback_handler.callbacks) or not _is_known(trainer, *model.modules()):
+        return frozenset()
     of_optimizer = (of for state in trainer.optimizer.state.values() for of in state.values())
     tensors = [*model.parameters(), *(of for of in of_optimizer if isinstance(of, torch.Tensor))]
     return frozenset(tensor.data_ptr() for tensor in tensors)
 
 
-def _may_change_weights(callback: Any) -> bool:
-    """Whether it is called between the begin of a step and the optimizer's; ``.data`` raises no version of a tensor."""
+def _runs_in_step(callback: Any) -> bool:
+    """Whether it is called between the begin of a step and the optimizer's."""
     own = type(callback)
     moments = (own.on_step_begin, own.on_substep_end)
     return not is_of_libraries(callback) and moments != (TrainerCallback.on_step_begin, TrainerCallback.on_substep_end)
+
+
+def _is_known(*objects: Any) -> bool:
+    """Whether their classes are of libraries that leave weights alone within a step."""
+    return all(type(of).__module__.split(".")[0] in LIBRARIES for of in objects)
 
 
 def may_exchange_weights(trainer: "Trainer") -> bool:

@@ -6,7 +6,7 @@ from: padded, cut and masked, as the collator has left them.
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 
+from train_func.errors import TrainFuncError
 from train_func.worker.training import world
 from train_func.worker.training.plan_loader import PLACE, Place
 
@@ -79,6 +80,29 @@ def items_of(
     )
 
 
+def items_of_loop(models: Sequence[nn.Module], *, shifts_labels: bool | None) -> Items | None:
+    """Those of the loss of a loop over these models; ``shifts_labels``: what the loop itself says of it.
+
+    None where neither tells whether the loss shifts its labels.
+    """
+    known = any(_has_loss(of) for model in models for of in _of_transformers(model))
+    if shifts_labels is None and not known:
+        return None
+    found = items_of(nn.ModuleList(models), shifts_labels=False)
+    return found if shifts_labels is None else replace(found, shifts_labels=shifts_labels)
+
+
+def may_be_shifted(inputs: Mapping[str, Any]) -> bool:
+    """Whether the labels are the tokens themselves from the first one on, as a loss that shifts them is given them."""
+    labels, tokens = inputs.get("labels"), inputs.get("input_ids")
+    if not isinstance(labels, torch.Tensor) or not isinstance(tokens, torch.Tensor) or "shift_labels" in inputs:
+        return False
+    if labels.shape != tokens.shape or not _are_of_tokens(labels, tokens):
+        return False
+    counts = labels.ne(IGNORED)
+    return bool(counts[..., :2].all(-1).any() and labels.eq(tokens)[counts].all())
+
+
 def _of_transformers(model: nn.Module) -> Iterator[PreTrainedModel]:
     return (module for module in model.modules() if isinstance(module, PreTrainedModel))
 
@@ -121,7 +145,12 @@ class MicroBatch:
 
     @classmethod
     def taken_from(cls, inputs: Any, items: Items) -> Self:
-        """Takes off ``inputs`` where in the plan they stand, which is not for the user's code to see."""
+        """Takes off ``inputs`` where in the plan they stand, which is not for the user's code to see.
+
+        Raises what the collator has raised, where the loader that gives it in place of a batch was replaced.
+        """
+        if isinstance(inputs, TrainFuncError):
+            raise inputs
         place: Place = inputs.pop(PLACE)
         return cls(place, items.count(inputs, num_rows=len(place.row_ids) or 1))
 
@@ -146,6 +175,11 @@ class Step(list[Any]):
         """Of all ranks."""
         self.now = self._parts[0]
         """The one that the loop has come to."""
+
+    @property
+    def batches(self) -> Iterator[Any]:
+        """The micro-batches; the loop stays where it is."""
+        return super().__iter__()
 
     @property
     def is_at_last(self) -> bool:

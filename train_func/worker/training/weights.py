@@ -1,6 +1,7 @@
 """Weights: a model's fingerprint, and the checks that all ranks exchange gradients and hold the same weights."""
 
 import hashlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
-from train_func.worker.training import world
+from train_func.worker.training import finite, world
 from train_func.worker.training.adapted import base_sha256, has_adapters, own_weights
 
 if TYPE_CHECKING:
@@ -36,9 +37,11 @@ def agree(trainer: "transformers.Trainer") -> str:
     before the first step, in which DDP gives all ranks those of rank 0, and by rounding after it.
 
     Raises:
-        InvalidInput: (cause "code", on every rank) when parameters differ by more, so that training was wrong.
+        InvalidInput: (on every rank; cause "code") when parameters differ by more, so that training was wrong; (cause
+            "divergence") when they are not finite.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
+    world.on_all_ranks(partial(finite.check, [model], f"After step {trainer.state.global_step}, "))
     for buffer in model.buffers():
         world.spread(buffer)
     found = world.gather(fingerprint(model))

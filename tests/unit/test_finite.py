@@ -1,0 +1,184 @@
+"""Weights and metrics that are no finite numbers: neither is saved or published without a word."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from datasets import Dataset
+from datasets.distributed import split_dataset_by_node
+from transformers import TrainerCallback
+
+from tests.messages import unnamed
+from tests.unit.test_session import a_record, home, model_folder, reviews, store, trainer_of
+from train_func.errors import InvalidInput
+from train_func.exits import exit_of, retryable
+from train_func.records import RunRecord
+from train_func.run import Run
+from train_func.worker import Session, Trainer
+from train_func.worker.pod import sessions
+
+__all__ = ["a_record", "home", "model_folder", "reviews", "store"]  # fixtures
+
+NAN, INFINITY = float("nan"), float("inf")
+STEPS = 6  # of 7 rows in batches of 3, over two epochs
+
+
+class Net(torch.nn.Module):
+    """With what may hold infinity on purpose: a mask, and a weight that is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)
+        self.register_buffer("mask", torch.full((3, 3), -INFINITY).triu(1))
+        self.fixed = torch.nn.Parameter(torch.tensor([-INFINITY, 0.0]), requires_grad=False)
+        self.register_buffer("counts", torch.arange(3))
+        self.scale = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+
+    def forward(self, x):
+        return self.norm(self.layer(x)) * self.scale
+
+
+BREAKS = {
+    "a weight": ("layer.weight", NAN, lambda net: net.layer.weight),
+    "one of bfloat16": ("scale", -INFINITY, lambda net: net.scale),
+    "a weight that is not trained": ("fixed", NAN, lambda net: net.fixed),
+    "a running variance": ("norm.running_var", INFINITY, lambda net: net.norm.running_var),
+}
+
+
+@pytest.fixture
+def a_loop(store, tmp_path, monkeypatch):
+    """A loop of its own over 7 rows that saves before every step; ``broken``: by the update of that step."""
+    fields = {"epochs": 2, "batch_size": 3, "micro_batch_size": 3, "checkpoint_every": 0}
+    record = RunRecord(
+        run=Run(name="loop", **fields), name="loop-1", generation=1, store=store.address, function="f", source_sha256=""
+    )
+    (tmp_path / "run.json").write_text(json.dumps(record.to_dict()))
+    monkeypatch.setenv("TRAIN_FUNC_JOB_DIR", str(tmp_path))
+    reached = []
+
+    def run(broken=0, value=NAN, tensor_of=None, publish=True):
+        reached.clear()
+        with Session(record.parameters()) as session:
+            rows = Dataset.from_dict({"x": [[i / 7, 1.0] for i in range(7)]})
+            plan = split_dataset_by_node(session.plan(rows), 0, 1)
+            torch.manual_seed(0)
+            net = Net()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+            session.checkpoint(net, optimizer)
+            for step in session.steps(plan):
+                reached.append(step.number)
+                for batch, weight in step:
+                    (weight * net(batch["x"]).square().mean()).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if step.number == broken:
+                    tensor_of(net).detach().view(-1)[-1] = value
+            if publish:
+                session.publish(net)
+
+    run.reached = reached
+    return run
+
+
+@pytest.mark.parametrize("broken", [2, STEPS])
+@pytest.mark.parametrize("which", BREAKS)
+def test_a_loop_ends_before_weights_that_are_not_finite_are_saved_and_none_goes_on_from_them(
+    a_loop, store, which, broken
+):
+    name, value, tensor_of = BREAKS[which]
+    with pytest.raises(InvalidInput) as refused:
+        a_loop(broken, value, tensor_of, publish=False)  # found at the next save, or when the loop ends
+    assert refused.value.cause == "divergence"
+    assert not retryable(exit_of(refused.value).code)
+    assert unnamed(refused.value, "step", name, "nan" if value != value else "infinity") == []
+    a_loop()  # the same again, without what broke it
+    assert 1 <= a_loop.reached[0] <= broken
+    assert json.loads(store.get("loop-1/result.json").data)["files"]["model.safetensors"]
+
+
+def test_masks_hold_infinity_on_purpose(a_loop, store):
+    a_loop()
+    assert a_loop.reached == [*range(1, STEPS + 1)]
+    assert json.loads(store.get("loop-1/result.json").data)["files"]["model.safetensors"]
+
+
+@pytest.mark.parametrize("given", ["module", "wrapped", "state dict", "sparse"])
+def test_what_is_published_of_weights_is_finite(a_record, store, given):
+    net = torch.nn.Linear(3, 101)
+    net.weight.data[100, 2] = NAN
+    values = {
+        "module": net,
+        "wrapped": torch.nn.DataParallel(net),
+        "state dict": net.state_dict(),
+        "sparse": {"weight": net.weight.detach().to_sparse()},
+    }
+    with Session(a_record().parameters()) as session:
+        with pytest.raises(InvalidInput, match=r"weight.*nan") as refused:
+            session.publish(values[given])
+        assert refused.value.cause == "divergence"
+    assert not store.list("tiny-reviews-0123/model/")
+
+
+def test_infinity_in_a_state_dict_which_does_not_tell_masks_from_weights_is_told(a_record, store, capsys):
+    with Session(a_record().parameters()) as session:
+        session.publish({"mask": torch.full((3, 3), -INFINITY).triu(1), "weight": torch.ones(3)})
+    assert store.list("tiny-reviews-0123/model/")
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if line.endswith("mask"))
+    assert note.startswith("note:")
+
+
+class Breaks(TrainerCallback):
+    """As an update does whose gradients are not finite though the loss is."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, model=None, **others):
+        if state.global_step == self.step:
+            model.classifier.bias.data[1] = NAN
+
+
+@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+def test_a_trainer_whose_last_update_breaks_the_weights_has_not_trained_to_its_end(a_record, store, kind):
+    parameters = a_record().parameters()
+    with pytest.raises(InvalidInput, match=r"classifier\.bias \(nan\)") as refused, Session(parameters) as session:
+        trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3}, kind)
+        trainer.add_callback(Breaks(4))
+        trainer.train()
+    assert refused.value.cause == "divergence"
+    assert "step 4" in str(refused.value)
+    assert not store.list("tiny-reviews-0123/result.json")
+
+
+def test_a_loss_that_follows_from_broken_weights_says_so(a_record):
+    parameters = a_record().parameters()
+    with pytest.raises(InvalidInput, match="loss of step 3") as refused, Session(parameters) as session:
+        trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3})
+        trainer.add_callback(Breaks(2))
+        trainer.train()
+    assert refused.value.cause == "divergence"
+    assert "classifier.bias" in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+def test_a_metric_that_is_not_finite_is_told_with_the_result_and_in_the_card(a_record, store, kind):
+    with Session(a_record().parameters()) as session:
+        trainer = trainer_of(session, {"epochs": 1, "learning_rate": 1e-3}, kind)
+        trainer.compute_metrics = lambda prediction: {"right": 0.5, "correlation": NAN, "of": {"best": INFINITY}}
+        trainer.args.num_train_epochs = 2
+        trainer.train()
+        session.publish(trainer)
+    result = json.loads(store.get("tiny-reviews-0123/result.json").data)
+    assert result["metrics"]["correlation"] is None
+    assert unnamed(result["note"], "correlation (nan)", "of.best (inf)") == []
+    assert "right" not in result["note"]
+    assert "correlation (nan)" in store.get("tiny-reviews-0123/model/README.md").data.decode()
+
+
+def test_a_metric_of_the_functions_own_that_is_not_finite_is_told_with_the_result(a_record):
+    with Session(a_record().parameters()) as session:
+        session.publish(torch.nn.Linear(1, 1), metrics={"loss": NAN, "rows": 7})
+    (note,) = sessions.here.notes
+    assert "loss (nan)" in note
