@@ -1,5 +1,6 @@
 """Notebook 01 as a TrainJob of Kubeflow Trainer, changed by one setting: status, logs, result and the fetched model."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,20 +8,30 @@ import pytest
 
 from tests.cluster.in_cluster_minio import ObjectStore
 from tests.cluster.kubectl import Kubectl
+from tests.cluster.stepping import ONCE, SMALL, training
 from tests.cluster.test_notebook import Executed, assert_succeeded_with_every_row_used_once, execution
 from train_func import Cluster, JobNotFound, attach
-from train_func.client.kinds.trainjob import RUNTIME
+from train_func.client.kinds.trainjob import RUNTIME, TRAINJOB
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def executed(
-    sentences: Path, admin: Kubectl, namespace: str, object_store: ObjectStore, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Executed]:
-    """Two workers train on 800 sentences for one epoch."""
+@pytest.fixture(scope="module", autouse=True)
+def served(admin: Kubectl) -> None:
     if admin.run("get", "clustertrainingruntimes.trainer.kubeflow.org", RUNTIME).returncode != 0:
         pytest.skip(f"the cluster serves no TrainJob: it has no ClusterTrainingRuntime {RUNTIME}")
+
+
+@pytest.fixture(scope="module")
+def executed(
+    served: None,
+    sentences: Path,
+    admin: Kubectl,
+    namespace: str,
+    object_store: ObjectStore,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Executed]:
+    """Two workers train on 800 sentences for one epoch."""
     target = tmp_path_factory.mktemp("executed") / "01.ipynb"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAIN_FUNC_KIND", "TrainJob")
@@ -50,3 +61,17 @@ def test_its_result_and_its_model_are_fetched(executed, tmp_path):
 def test_a_handle_for_another_kind_names_this_one(executed):
     with pytest.raises(JobNotFound, match="kind='TrainJob'"):
         attach(executed.job.name, on=Cluster(kind="PyTorchJob")).cancel()
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_deleted_pod_is_told_at_once_and_no_step_is_lost_or_done_twice(namespace, admin, worker):
+    with training(Cluster(**SMALL, kind="TrainJob"), seed=worker) as found:
+        found.until_step(12)
+        labels = f"{TRAINJOB.job_label}={found.name},{TRAINJOB.worker_label}={worker}"
+        deleted = time.time()
+        admin("delete", "pods", f"--namespace={namespace}", f"--selector={labels}", "--wait=false")
+        told = found.until_heard(f"worker {worker} was deleted", 10)
+        assert (told.cause, told.permanent) == ("preemption", False)
+        found.succeeds()
+        print(f"\npod of worker {worker} deleted: a new step after {found.seconds_to_new_step(deleted):.1f} s")
+        assert found.numbers() == ONCE

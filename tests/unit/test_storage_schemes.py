@@ -3,6 +3,7 @@
 import pytest
 
 from tests import shelf_store
+from train_func import Cluster
 from train_func.client.backend import provisional
 from train_func.client.cluster.options import store_faults
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
@@ -100,3 +101,12 @@ def test_an_input_that_lies_there_is_copied_and_not_carried(shelf, tmp_path):
     path = locate(wanted, None, tmp_path / "cache")
     assert (path.name, path.read_bytes()) == ("rows.csv", b"text,label\na,1\n")
     assert LocalFiles.found(wanted, path, {"": "0"}, "0") is None
+
+
+@pytest.mark.parametrize(("workers", "is_refused"), [(1, False), (2, True)])
+def test_workers_that_would_share_no_secret_are_refused_before_any_starts(shelf, monkeypatch, workers, is_refused):
+    monkeypatch.setenv("KUBECONFIG", "/nonexistent")
+    monkeypatch.setattr(scheme_of(ADDRESSES["shelf"]), "secret_variables", {})
+    with pytest.raises(InvalidInput) as refused:
+        Cluster(image="i:1", store=ADDRESSES["shelf"]).check(Run(workers=workers))
+    assert any("secret_variables" in fault for fault in refused.value.faults) is is_refused

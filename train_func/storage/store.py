@@ -137,10 +137,7 @@ class Scheme:
     own_variables: ClassVar[re.Pattern[str]] = re.compile("(?!)")
     """Variables that a user may not set for the workers, because the store there reads them."""
     secret_variables: ClassVar[Mapping[str, FromSecret]] = {}
-    """Variables that the workers take from the store's Secret.
-
-    By those that are hidden and not optional the workers of a job know one another, so that a cluster needs one.
-    """
+    """Variables that the workers take from the store's Secret."""
 
     @classmethod
     def open(cls, address: str) -> Store:
@@ -164,6 +161,11 @@ class Scheme:
             endpoint: where the workers find the server, when that is not where this process finds it.
         """
         return {}
+
+    @classmethod
+    def group_variables(cls) -> list[str]:
+        """Those of ``secret_variables`` by which the workers of a job on a cluster know one another."""
+        return sorted(name for name, found in cls.secret_variables.items() if found.is_hidden and not found.optional)
 
     @classmethod
     def secret_values(cls, environ: Mapping[str, str]) -> dict[str, str]:

@@ -157,6 +157,11 @@ class Cluster(NamedFields):
             InvalidInput: with every finding at once.
         """
         faults = self._faults()
+        if run.workers > 1 and not scheme_of(address := self._store_or_unnamed()).group_variables():
+            faults.append(
+                f"store={address!r}: its scheme has no secret_variables, by which {run.workers} workers would know one "
+                "another; take workers=1, or another store"
+            )
         try:
             access = self._access()
             placement = self._placement(self._image_or_unnamed(), access.namespace)

@@ -133,12 +133,8 @@ def _group_key(environ: Mapping[str, str], read: _Reader) -> bytes:
 
 
 def _secrets_of_store(environ: Mapping[str, str]) -> list[str]:
-    return [
-        environ[name]
-        for scheme in schemes_of([environ.get("TRAIN_FUNC_STORE", "")])
-        for name, found in sorted(scheme.secret_variables.items())
-        if found.is_hidden and not found.optional and environ.get(name)
-    ]
+    found = schemes_of([environ.get("TRAIN_FUNC_STORE", "")])
+    return [environ[name] for scheme in found for name in scheme.group_variables() if environ.get(name)]
 
 
 def _endpoint(read: _Reader) -> str:
