@@ -106,7 +106,7 @@ class TrainingStarts(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StepProgress(Event):
-    """How far a training is; ``loss`` is the mean over the steps since the one before."""
+    """How far a training is; ``loss`` is the mean over the steps since the row, or else the line, before."""
 
     step: int
     num_steps: int
@@ -114,8 +114,10 @@ class StepProgress(Event):
     loss: float
     rows_per_second: float
     seconds_left: float
-    is_row_only: bool = False
-    """It is a row of the history, and too soon after the one before to be a line of the log."""
+    is_line: bool = True
+    """Whether it is a line of the log; lines come by the clock."""
+    is_row: bool = True
+    """Whether it is a row of the history; rows come by the number of their step."""
 
     def __str__(self) -> str:
         return (

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.recorded_jobs import Clock
+from train_func.metrics import row_of
 from train_func.worker.pod import reporting
 from train_func.worker.training.progress import Progress
 
@@ -22,39 +23,58 @@ def told(monkeypatch):
 
 def test_a_line_every_five_seconds_and_the_first_and_the_last(clock, told):
     trained(Progress(num_steps=401, steps_per_epoch=200, clock=clock), clock, [*range(1, 9), 401])
-    assert [(one.step, one.epoch, one.loss, one.rows_per_second, one.is_row_only) for one in told] == [
-        (1, 0.005, 1, 8, False),
-        (4, 0.020, 3, 8, False),
-        (7, 0.035, 6, 8, False),
-        (401, 2.005, 204.5, 8, False),
+    assert [(one.step, one.epoch, one.rows_per_second) for one in told if one.is_line] == [
+        (1, 0.005, 8),
+        (4, 0.020, 8),
+        (7, 0.035, 8),
+        (401, 2.005, 8),
     ]
     assert told[-1].seconds_left == 0
 
 
-def trained(progress, clock, steps):
-    """Each takes two seconds; its loss is its number."""
+def trained(progress, clock, steps, seconds=2):
+    """Each takes so many seconds; its loss is its number."""
     for step in steps:
-        clock.seconds += 2
+        clock.seconds += seconds
         progress.step(step, 16, float(step))
 
 
-def test_a_short_training_has_a_row_for_each_step_and_no_more_lines(clock, told):
+def test_a_training_of_few_steps_has_a_row_for_each_and_no_more_lines(clock, told):
     trained(Progress(num_steps=8, steps_per_epoch=4, clock=clock), clock, range(1, 9))
-    assert [(one.step, one.loss) for one in told] == [(step, step) for step in range(1, 9)]
-    assert [one.step for one in told if not one.is_row_only] == [1, 4, 7, 8]
+    assert [(one.step, one.loss) for one in told if one.is_row] == [(step, step) for step in range(1, 9)]
+    assert [one.step for one in told if one.is_line] == [1, 4, 7, 8]
     assert str(told[0]) == "progress step=1/8 epoch=0.25 loss=1.0000 rows_per_second=8.0 eta=0:14"
 
 
-def test_a_long_training_has_a_row_for_every_step_that_is_to_be_logged_over_the_steps_since_the_row_before(clock, told):
-    progress = Progress(num_steps=401, steps_per_epoch=401, logging_steps=10, interval=1e9, clock=clock)
-    trained(progress, clock, range(1, 41))
-    assert [(one.step, one.loss, one.is_row_only) for one in told] == [
-        (1, 1, False),
-        (10, 6, True),
-        (20, 15.5, True),
-        (30, 25.5, True),
-        (40, 35.5, True),
+@pytest.mark.parametrize("num_steps", [201, 1_001, 12_345])
+def test_a_training_has_the_same_rows_on_a_fast_machine_and_on_a_slow_one_and_not_too_many(clock, told, num_steps):
+    rows = []
+    for seconds in (0.001, 7):
+        told.clear()
+        progress = Progress(num_steps=num_steps, steps_per_epoch=num_steps, clock=clock)
+        trained(progress, clock, range(1, num_steps + 1), seconds)
+        rows.append([row_of(one).values["loss"] for one in told if row_of(one)])
+        assert (row_of(told[0]).step, row_of(told[-1]).step) == (1, num_steps)
+    assert rows[0] == rows[1]
+    assert min(num_steps, 500) <= len(rows[0]) <= 1_002
+
+
+def test_a_line_between_two_rows_has_the_mean_since_the_line_before_and_takes_nothing_from_the_rows(clock, told):
+    trained(Progress(num_steps=5_000, steps_per_epoch=5_000, clock=clock), clock, range(1, 8))
+    assert [(one.step, one.loss, one.is_line, one.is_row) for one in told] == [
+        (1, 1, True, True),
+        (4, 3, True, False),
+        (5, 3.5, False, True),
+        (7, 6, True, False),
     ]
+
+
+def test_more_rows_are_there_where_they_are_asked_for_and_never_fewer(clock, told):
+    for logging_steps, step in ((2, 2), (500, 5)):
+        told.clear()
+        progress = Progress(num_steps=5_000, steps_per_epoch=5_000, logging_steps=logging_steps, clock=clock)
+        trained(progress, clock, range(1, 31), 0.001)
+        assert [one.step for one in told if one.is_row] == [1, *range(step, 31, step)]
 
 
 def test_rows_of_the_history_alone_are_not_printed(clock, capsys):

@@ -199,7 +199,7 @@ class LogTee:
     def say(self, event: Event) -> None:
         """Writes an event's line, unless it is for the history alone."""
         event = masks.mask(event)
-        if not (isinstance(event, StepProgress) and event.is_row_only):
+        if not isinstance(event, StepProgress) or event.is_line:
             self._emit(events.line(event).encode() + b"\n")
         if self._history is not None:
             self._history.hear(event)

@@ -15,7 +15,7 @@ Say = Callable[[Event], object]
 
 
 def _print(event: Event) -> None:
-    if not (isinstance(event, StepProgress) and event.is_row_only):
+    if not isinstance(event, StepProgress) or event.is_line:
         print(event, flush=True)
 
 

@@ -1,5 +1,10 @@
-"""Progress: says now and then how far a training is, and gives the history its rows."""
+"""Progress: says now and then how far a training is, and gives the history its rows.
 
+A line of the log comes by the clock, a row of the history by the number of its step: the same run has the same rows on
+a fast machine and on a slow one.
+"""
+
+import math
 import time
 from collections.abc import Callable
 
@@ -7,7 +12,7 @@ from train_func.events import StepProgress
 from train_func.worker.training import world
 
 INTERVAL = 5.0  # seconds between two lines, at least
-SHORT = 200  # steps of a training below which the history has each of them
+MOST_ROWS = 1000  # of the history of a training, about; more where logging_steps asks for them
 
 
 class Progress:
@@ -21,13 +26,15 @@ class Progress:
         interval: float = INTERVAL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``logging_steps``: every so many steps the history gets a row; 0: only where there is a line."""
+        """``logging_steps``: there is a row for every so many steps at least; 0: for as many as make MOST_ROWS."""
         self.num_steps, self.steps_per_epoch = num_steps, steps_per_epoch
-        self._every = 1 if num_steps < SHORT else logging_steps
+        thinned = math.ceil(num_steps / MOST_ROWS)
+        self._every = min(thinned, logging_steps or thinned)
         self._interval, self._clock = interval, clock
         self._started = self._said = clock()
         self._steps = self._rows = 0
-        self._losses: list[float] = []
+        self._row_losses: list[float] = []
+        self._line_losses: list[float] = []
 
     def leave_out(self, seconds: float) -> None:
         """Time that was no training."""
@@ -38,24 +45,30 @@ class Progress:
         now = self._clock()
         self._steps += 1
         self._rows += num_rows
-        self._losses.append(loss)
+        self._row_losses.append(loss)
+        self._line_losses.append(loss)
         is_line = now - self._said >= self._interval or self._steps == 1 or step == self.num_steps
+        is_row = step in (1, self.num_steps) or step % self._every == 0
+        if is_line or is_row:
+            losses = self._row_losses if is_row else self._line_losses
+            self._say(step, now - self._started, sum(losses) / len(losses), is_line=is_line, is_row=is_row)
         if is_line:
             self._said = now
-        if is_line or (self._every and step % self._every == 0):
-            self._say(step, now - self._started, is_row_only=not is_line)
-            self._losses = []
+            self._line_losses = []
+        if is_row:
+            self._row_losses = []
 
-    def _say(self, step: int, seconds: float, *, is_row_only: bool) -> None:
+    def _say(self, step: int, seconds: float, loss: float, *, is_line: bool, is_row: bool) -> None:
         left = seconds / self._steps * (self.num_steps - step)
         world.log_rank0(
             StepProgress(
                 step=step,
                 num_steps=self.num_steps,
                 epoch=step / self.steps_per_epoch,
-                loss=sum(self._losses) / len(self._losses),
+                loss=loss,
                 rows_per_second=self._rows / max(seconds, 1e-9),
                 seconds_left=left,
-                is_row_only=is_row_only,
+                is_line=is_line,
+                is_row=is_row,
             )
         )
