@@ -43,6 +43,7 @@ def record_of(source: Source) -> RunRecord:
         store="",
         function=source.function,
         source_sha256=source.sha256,
+        module=source.module,
     )
 
 
@@ -53,7 +54,11 @@ def ship(source: Source, folder: Path, store: Store | None = None) -> Callable[.
         (folder / "source.py").write_bytes(source.text.encode())
     else:
         store.put(record.keys.source, source.text.encode())
-    return user_module.load(folder, store, record)
+    main = sys.modules["__main__"]
+    try:
+        return user_module.load(folder, store, record)
+    finally:
+        sys.modules["__main__"] = main  # that of the tests
 
 
 def packed(folder: Path, text: str | bytes, name: str = "train_func") -> Source:

@@ -1,16 +1,19 @@
-"""Dataclasses whose fields are given by name: a misspelt or missing one is refused with the one that was meant."""
+"""Names that people give: a misspelt or missing field or argument is refused with the one that was meant."""
 
 import ast
 import difflib
 import inspect
 import itertools
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
-from functools import partial
-from typing import Any, Self
+from functools import partial, wraps
+from typing import Any, ParamSpec, Self, TypeVar
 
 from train_func.errors import InvalidInput
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class _Signature:
@@ -68,10 +71,30 @@ class NamedFields(metaclass=_Documented):
     @classmethod
     def unknown(cls, name: str, given: Mapping[str, Any]) -> str:
         """What is said of a field that there is not; ``given`` are all fields of the call."""
-        close = difflib.get_close_matches(name, field_names(cls), n=1)
-        return f"{cls.__name__} has no field {name!r}: " + (
-            f"did you mean {close[0]!r}?" if close else f"its fields are {', '.join(field_names(cls))}."
-        )
+        return f"{cls.__name__} has no field {name!r}: {_meant(name, field_names(cls), 'fields')}"
+
+
+def refuse_unknown(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a function: an argument that it does not have is refused with the one that was meant."""
+    names = [*inspect.signature(function).parameters]
+
+    @wraps(function)
+    def checked(*unnamed: P.args, **given: P.kwargs) -> R:
+        faults = [
+            f"{function.__name__} has no argument {name!r}: {_meant(name, names, 'arguments')}"
+            for name in given
+            if name not in names
+        ]
+        if faults:
+            raise InvalidInput(faults)
+        return function(*unnamed, **given)
+
+    return checked
+
+
+def _meant(name: str, names: Sequence[str], what: str) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"its {what} are {', '.join(names)}."
 
 
 def field_names(kind: Any) -> tuple[str, ...]:

@@ -38,6 +38,8 @@ class RunRecord:
     """That submitted it. No part of the name."""
     submitted: str = ""
     """When, ISO, UTC: tells the attempts of this submission from those before it. No part of the name."""
+    module: str = "__main__"
+    """Where the function was written: its classes have this module in pickles, here and there. No part of the name."""
     held_out_sha256: str = ""
     """Of the held-out rows, on which two models are compared; empty where nothing tells which they are."""
     format: int = RUN_FORMAT

@@ -6,10 +6,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "train_func").rglob("*.py"))
@@ -35,8 +37,42 @@ def test_whatever_is_expected_is_locked_in_a_version_that_will_do():
         *(each for extra in project["optional-dependencies"].values() for each in extra),
     }
     locked = dict(re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "requirements.lock").read_text(), re.M))
-    unfit = [one for one in map(Requirement, sorted(wanted)) if not one.specifier.contains(locked[one.name.lower()])]
+    unfit = [
+        one
+        for one in map(Requirement, sorted(wanted))
+        if not one.specifier.contains(locked[canonicalize_name(one.name)])
+    ]
     assert unfit == []
+
+
+def imported_modules(path: Path) -> set[str]:
+    """The first part of what a file imports at all, without what it names for types alone."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    nodes = [node for node in ast.walk(tree) if id(node) not in for_types]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level and node.module]
+    return {name.partition(".")[0] for name in names}
+
+
+def test_what_the_package_imports_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = (each for name, extra in project["optional-dependencies"].items() if name != "dev" for each in extra)
+    declared = {canonicalize_name(Requirement(each).name) for each in (*project["dependencies"], *extras)}
+    distributions = packages_distributions()
+    own = {"train_func", *sys.stdlib_module_names}
+    undeclared = {
+        (name, relative(path))
+        for path in MODULES
+        for name in imported_modules(path) - own
+        if declared.isdisjoint(map(canonicalize_name, distributions.get(name, [name])))
+    }
+    assert undeclared == set()
 
 
 def relative(path: Path) -> str:

@@ -15,6 +15,7 @@ import pytest
 from tests.messages import unnamed
 from tests.own_task.parity import Parity
 from tests.runs import a_run
+from train_func import attach, remove, runs, submit
 from train_func.errors import InvalidInput
 from train_func.fields import field_names
 from train_func.records import RUN_FORMAT, RunRecord
@@ -386,3 +387,14 @@ def test_a_record_from_before_a_field_was_added_is_read_with_its_default():
     plain = record().to_dict()
     del plain["wheels"]
     assert RunRecord.from_dict(plain) == record()
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "meant"),
+    [(submit, "fresch", "fresh"), (attach, "onn", "on"), (runs, "nmae", "name"), (remove, "on_", "on")],
+)
+def test_a_misspelt_argument_is_refused_with_the_one_that_was_meant(function, given, meant):
+    assert meant in inspect.signature(function).parameters
+    with pytest.raises(InvalidInput) as caught:
+        function("x", **{given: True})
+    assert unnamed(caught.value, function.__name__, repr(given), repr(meant)) == []

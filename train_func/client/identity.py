@@ -40,6 +40,7 @@ def record_of(
         generation=generation,
         store=store.address,
         wheels={wheel.path.name: wheel.sha256 for wheel in packages.wheels},
+        module=source.module,
         held_out_sha256=facts.held_out_sha256,
         **made_of,
     )

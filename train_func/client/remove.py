@@ -20,6 +20,7 @@ from train_func.client.in_place import names_of
 from train_func.client.unknown_run import whole_name
 from train_func.counted import counted, listed, sized
 from train_func.errors import InvalidInput, StorageFailed
+from train_func.fields import refuse_unknown
 from train_func.layout import INPUTS, MODEL_MANIFEST, RUN, SHARED, SUMS, RunKeys, later_generations
 from train_func.storage import Entry, Object, Store, find, open_store
 from train_func.terminal import shown
@@ -43,6 +44,7 @@ _STEPS = tuple(
 )
 
 
+@refuse_unknown
 def remove(name: str, *, on: Backend | None = None) -> None:
     """Removes a run: its files in the store, of all attempts and generations, and its jobs; says first what goes.
 

@@ -33,6 +33,7 @@ from train_func.client.unfinished import resumed, unfinished_note
 from train_func.client.unknown_run import alike
 from train_func.counted import counted
 from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
+from train_func.fields import refuse_unknown
 from train_func.layout import CELLS, INPUTS, PROBES, RUN, SOURCE
 from train_func.records import RunRecord
 from train_func.run import Run
@@ -44,6 +45,7 @@ MOST_ALIKE = 8  # runs that are looked at for the source of a new one
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
 
 
+@refuse_unknown
 def submit(
     function: Callable[..., object] | Source,
     run: Run | None = None,

@@ -39,6 +39,7 @@ class Collection:
         self._waiting: deque[tuple[Part, Piece]] = deque()
         self._size = 0
         self._names: dict[str, dict[int, list[str]]] = {}
+        self.module = str(root.space.live.get("__name__", "__main__"))
         self.own = Part(self, root.space, "")
         self.root = self.own.statement(root.statement, root.value)
         self.own.of_name[root.name] = [self.root]
@@ -186,6 +187,8 @@ class Collection:
                 part.need(name, piece, line, is_certain=False)
 
     def _part(self, name: str) -> Part:
+        if name == self.module:
+            return self.own
         if name not in self.parts:
             for parent in _parents(name):
                 self._part(parent)

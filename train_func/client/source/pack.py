@@ -37,6 +37,8 @@ class Source:
     """Top-level names of the installed modules it cannot do without, sorted, and where each is imported first."""
     saves_state: bool = False
     """Whether it goes on where it was when it is started again."""
+    module: str = "__main__"
+    """The module that the function was written in; that of a notebook or a script is ``__main__``."""
 
     def to_json(self) -> str:
         """As one text, with which another process submits the same function; ``from_json`` is its inverse."""
@@ -103,7 +105,7 @@ def pack(
         entries += [_moved(entry, first_lines[module.path] - 1) for entry in bodies[module.name][1]]
     cells = {"function": root.name, "sha256": sha256, "modules": first_lines, "pieces": entries}
     imports = dict(sorted(collection.modules.installed.items()))
-    return Source(packed, sha256, root.name, cells, imports, saves_state(collection.trees))
+    return Source(packed, sha256, root.name, cells, imports, saves_state(collection.trees), collection.module)
 
 
 def _secrets(collection: Collection) -> list[Secret]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import NoReturn
 
 from train_func.call import call_of
@@ -152,17 +153,24 @@ def load(environ: Mapping[str, str]) -> tuple[Callable[..., object], RunRecord, 
 
 def _run(environ: Mapping[str, str]) -> object:
     function, record, store = load(environ)
+    job_dir = Path(environ["TRAIN_FUNC_JOB_DIR"])
+    if found := user_module.share_with_processes(job_dir, store, record, Path(mkdtemp(prefix="modules-"))):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [found, os.environ.get("PYTHONPATH")]))
+        sys.path.insert(0, found)  # those of joblib take over the path of this process
     if environ.get("RANK") == "0" and "TRAIN_FUNC_ATTEMPT" in environ:
         try:
             write_setup(store, record, int(environ["TRAIN_FUNC_ATTEMPT"]), int(environ["WORLD_SIZE"]), None)
         except StorageFailed as failure:  # a function that needs no store goes on without it
             reporting.note(f"with what this attempt computes could not be recorded: {failure}")
-    # A process started with multiprocessing runs this module as its main one, and so finds what it is to call.
-    sys.modules["__main__"].__spec__ = find_spec(__name__)
+    if record.module != user_module.MAIN:  # else its spec says so already
+        sys.modules["__main__"].__spec__ = find_spec(__name__)
     del sys.argv[1:]  # those of this program, which a script that parses its arguments would take for its own
     values, named = call_of(function, record.parameters(), is_whole=record.run.task is not None)
     return function(*values, **named)
 
 
-if __name__ == "__mp_main__":
-    load(os.environ)
+# A process started with multiprocessing runs this module as its main one, and so finds what it is to call.
+if __name__ == "__mp_main__" and load(os.environ)[1].module == user_module.MAIN:
+    globals().update(
+        {name: value for name, value in vars(sys.modules["__main__"]).items() if not name.startswith("__")}
+    )

@@ -1,12 +1,11 @@
 """Loads the function that was shipped: the packed module, verified, imported under a name of its own."""
 
 import hashlib
-import importlib
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,21 +17,23 @@ from train_func.records import RunRecord
 if TYPE_CHECKING:
     from train_func.storage import Store
 
-MODULE = "train_func_source"
 FILE = "source.py"
+MAIN = "__main__"
+OF_PROCESSES = "train_func.worker.pod.rank_main"  # what processes of multiprocessing run to have the same main module
 
 
 def load(job_dir: Path, store: "Store", record: RunRecord) -> Callable[..., object]:
     """The function of ``record``, out of ``source.py`` in the job folder or, when it is not there, in the store.
 
-    Its module is importable as ``train_func_source``, its tracebacks say ``source.py``, and nothing is written.
+    Its module has the name that it has where it was written, so that pickles of its classes open there and here; its
+    tracebacks say ``source.py``.
 
     Raises:
         InvalidInput: cause "source": the text is not the one that was submitted, or lacks the function.
         StorageFailed: when the store cannot be read.
     """
     path = job_dir / FILE
-    data = path.read_bytes() if path.is_file() else store.get(record.keys.source).data
+    data = _data(job_dir, store, record)
     found = hashlib.sha256(data).hexdigest()
     if found != record.source_sha256:
         raise InvalidInput(
@@ -40,7 +41,7 @@ def load(job_dir: Path, store: "Store", record: RunRecord) -> Callable[..., obje
             "on its way. Submit again with fresh=True, and see who writes to the job's ConfigMap or store",
             cause="source",
         )
-    module = _imported(data.decode(), path)
+    module = _imported(data.decode(), path, record.module)
     function = getattr(module, record.function, None)
     if not callable(function):
         raise InvalidInput(
@@ -51,15 +52,40 @@ def load(job_dir: Path, store: "Store", record: RunRecord) -> Callable[..., obje
     return function  # type: ignore[no-any-return]
 
 
-def _imported(text: str, path: Path) -> ModuleType:
+def _data(job_dir: Path, store: "Store", record: RunRecord) -> bytes:
+    path = job_dir / FILE
+    return path.read_bytes() if path.is_file() else store.get(record.keys.source).data
+
+
+def _imported(text: str, path: Path, name: str) -> ModuleType:
     packed = unfold(text)
-    name = f"{packed.package}.{MODULE}" if packed.package else MODULE
     shipped = {module.name: module for module, _ in packed.modules}
     finder = _Shipped({**shipped, name: Module(name, is_package=False, path="", text=text)}, path)
     for shipped_name in finder.modules:  # one of this name that is not the user's may have been imported
         sys.modules.pop(shipped_name, None)
     sys.meta_path.insert(0, finder)
-    return importlib.import_module(name)
+    spec = ModuleSpec(OF_PROCESSES if name == MAIN else name, finder, origin=str(path))
+    module = module_from_spec(spec)
+    module.__name__, module.__file__, module.__package__ = name, str(path), packed.package
+    sys.modules[name] = module
+    finder.exec_module(module)
+    return module
+
+
+def share_with_processes(job_dir: Path, store: "Store", record: RunRecord, folder: Path) -> str:
+    """Writes the modules that came with the function into ``folder``, where new processes find them by PYTHONPATH.
+
+    The processes of joblib get what stands in the main module by value, and import everything else.
+    """
+    text = _data(job_dir, store, record).decode()
+    modules = [module for module, _ in unfold(text).modules]
+    if record.module != MAIN:
+        modules.append(Module(record.module, False, record.module.replace(".", "/") + ".py", text))
+    for module in modules:
+        path = folder / FILE / module.path  # a folder of this name, so that tracebacks lead to the cells
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(module.text.encode())
+    return str(folder / FILE) if modules else ""
 
 
 class _Shipped(MetaPathFinder, ExecutionLoader):
@@ -80,7 +106,7 @@ class _Shipped(MetaPathFinder, ExecutionLoader):
 
     def get_source(self, fullname: str) -> str:
         """The text, which tracebacks quote."""
-        return self.modules[fullname].text
+        return self.modules[MAIN if fullname == OF_PROCESSES else fullname].text
 
     def is_package(self, fullname: str) -> bool:
         return self.modules[fullname].is_package
