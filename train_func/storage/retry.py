@@ -137,7 +137,7 @@ def _check_refused(store: Store, condition: str, put: Callable[[], object]) -> N
         return
     raise StorageFailed(
         f"probe of {store.address}: the server has replaced an object that it was to write only if {condition}. Runs "
-        "need that: by it one of two clients or attempts wins. Keep them on a server with the conditional writes of S3, "
-        "or in a folder",
+        "need that: by it one of two clients or attempts wins. Keep them on a server with the conditional writes of "
+        "S3, or in a folder",
         reason="unsupported",
     )
