@@ -28,14 +28,13 @@ from train_func.client.diagnose.remedies import AGAIN, of_checkpoints, of_code, 
 from train_func.client.diagnose.starting import refusals, waits
 from train_func.client.source import locate, locate_main
 from train_func.client.status import Event, JobStatus, Pod
-from train_func.client.stored_run import all_ends, goes_on_in, refused_checkpoints
+from train_func.client.stored_run import all_ends, goes_on_in, own_failures, refused_checkpoints
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.layout import MODEL_MANIFEST
 from train_func.records import RunRecord
 from train_func.storage import Store, find
 from train_func.terminal import in_ipython
 
-FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
 KILLED = ("killed", "preemption")  # causes on record when something outside the worker ended it
 LAST_EVENTS = 5
 MOST_FRAMES, MOST_PLACES = 2, 8  # innermost ones of a rank that hangs, and of all ranks, that an error shows
@@ -133,7 +132,7 @@ def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
 
 def _root(evidence: Evidence) -> Diagnosis:
     """The first failure that no other failure caused."""
-    own = _own_ends(evidence.attempts)
+    own = own_failures(evidence.attempts)
     if own and own[0].errors:
         return _of_record(own[0], evidence)
     if over := _over_memory(evidence):
@@ -176,15 +175,6 @@ def _of_pods(evidence: Evidence) -> Diagnosis:
     code, cause = last.exit_code or 0, termination(last.message)[0]
     what = f"worker {last.worker} {ending(code, last.reason, last.message)}"
     return Diagnosis(cause or exits.cause_of(code), what)
-
-
-def _own_ends(ends: list[EndRecord]) -> list[EndRecord]:
-    """Failed ends of the newest attempt in which a worker failed by itself, or else of the newest that failed."""
-    failed = [end for end in ends if end.exit_code != 0]
-    failed = [end for end in failed if end.cause not in FOLLOWERS] or failed
-    newest = max((end.attempt for end in failed), default=0)
-    newest_ends = [end for end in failed if end.attempt == newest]
-    return sorted(newest_ends, key=lambda end: end.follows is not None)  # the one that it began with, if it is there
 
 
 def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
