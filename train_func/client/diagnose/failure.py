@@ -24,7 +24,7 @@ from train_func.client.diagnose.incidents import (
     since,
     termination,
 )
-from train_func.client.diagnose.remedies import AGAIN, of_checkpoints, of_code, remedy
+from train_func.client.diagnose.remedies import AGAIN, TAKEN_OVER, of_checkpoints, of_code, remedy
 from train_func.client.diagnose.starting import refusals, waits
 from train_func.client.source import locate, locate_main
 from train_func.client.status import Event, JobStatus, Pod
@@ -174,7 +174,7 @@ def _of_pods(evidence: Evidence) -> Diagnosis:
         return Diagnosis("image", what, OTHER_IMAGE)
     code, cause = last.exit_code or 0, termination(last.message)[0]
     what = f"worker {last.worker} {ending(code, last.reason, last.message)}"
-    return Diagnosis(cause or exits.cause_of(code), what)
+    return Diagnosis(cause or exits.cause_of(code), what, TAKEN_OVER if code == exits.FENCED else "")
 
 
 def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
@@ -184,7 +184,8 @@ def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
     if cause == "hang" or not end.errors:  # those of a hang are of ranks that lost the one that was ended for it
         root = end.worker if end.follows is None else end.follows
         places = _places(end, evidence) if cause == "hang" else ""
-        return Diagnosis(cause, f"worker {root}, attempt {end.attempt}: {given_up or end.message}{places}")
+        what = f"worker {root}, attempt {end.attempt}: {given_up or end.message}{places}"
+        return Diagnosis(cause, what, TAKEN_OVER if end.exit_code == exits.FENCED else "")
     rank, error = end.errors[0]
     where = f"worker {end.worker}, rank {rank.rank}, attempt {end.attempt}"
     what = f"{error.type}: {error.message}\n  in {where}"
@@ -193,6 +194,8 @@ def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
     what += f"\n  {given_up}" if given_up else ""
     if error.checkpoints_of:
         return Diagnosis(cause, what, of_checkpoints(error.checkpoints_of, evidence.name))
+    if end.exit_code == exits.FENCED:
+        return Diagnosis(cause, what, TAKEN_OVER)
     return Diagnosis(cause, what, of_code(error, [frame[0] for frame in frames]) if cause == "code" else "")
 
 
