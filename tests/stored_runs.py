@@ -76,6 +76,18 @@ def put_checkpoint(store: Store, record: RunRecord, step: int, training: int = 0
     store.put(record.keys.newest_checkpoint(training), Pointer(attempt=1, kept=kept).to_json())
 
 
+class Sent:
+    """A store that notes each file that it sends or is sent."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.address, self.calls = store, store.address, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("upload", "download"):
+            self.calls.append(name)
+        return getattr(self._store, name)
+
+
 def whole_model(store: Store, folder: str, to: Path) -> Path:
     """The folder of a model, as ``mc cp -r`` brings it; it holds what ``sha256sum -c`` has found, and nothing else."""
     shutil.rmtree(to, ignore_errors=True)

@@ -3,6 +3,7 @@
 For what is printed and for the messages of errors; text that is handed out as a value stays as it is.
 """
 
+import json
 import re
 import sys
 
@@ -19,6 +20,16 @@ def shown(text: str) -> str:
     Of a progress bar, drawn again and again after carriage returns, the first and the last drawing are shown.
     """
     return _OBEYED.sub(_written, "\n".join(map(_drawn, text.split("\n"))))
+
+
+def json_shown(value: object) -> str:
+    """JSON with letters as they are, where stdout has them; what a terminal would obey is escaped as JSON does it."""
+    text = _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], json.dumps(value, indent=2, ensure_ascii=False))
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=2)
+    return text
 
 
 def in_ipython() -> bool:

@@ -1,13 +1,18 @@
 """The commands of ``python -m train_func``: what is wrong is one line, and a package adds one by an entry point."""
 
+import io
+import json
 import os
 import pty
 import subprocess
 import sys
 
+import pytest
+
 from tests.runs import a_run
 from tests.stored_runs import put_run
 from train_func import Run
+from train_func.client.cli import main
 from train_func.storage import open_store
 
 OWN = """
@@ -97,6 +102,25 @@ def test_logs_are_written_to_a_file_as_they_are_and_shown_on_a_terminal_without_
     os.close(terminal)
     assert b"grey" in drawn
     assert b"\x1b" not in drawn
+
+
+@pytest.mark.parametrize(("encoding", "is_escaped"), [("utf-8", False), ("ascii", True)])
+def test_a_result_is_json_with_its_letters_where_they_can_be_written_and_obeyed_by_no_terminal(
+    tmp_path, monkeypatch, encoding, is_escaped
+):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path))
+    store = open_store((tmp_path / "store").as_uri())
+    returned = {"größe": "über 7 €", "moves": "a\x1b[2m b\x9b2m \u202e \ud83d", "loss": 0.5}
+    name = put_run(store, Run(name="a"), returned=returned).name
+    out = io.TextIOWrapper(raw := io.BytesIO(), encoding=encoding)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", out)
+        assert main(["result", name, "--store", store.address]) == 0
+        out.flush()
+    text = raw.getvalue().decode(encoding)
+    assert json.loads(text) == returned
+    assert ("größe" not in text) is is_escaped
+    assert not {"\x1b", "\x9b", "\u202e"} & set(text)
 
 
 def test_a_package_of_the_users_own_adds_a_command_by_one_line(tmp_path):

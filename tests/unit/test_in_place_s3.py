@@ -5,10 +5,11 @@ import threading
 import pytest
 
 from tests.s3_servers import KINDS, only_these, s3_server
-from tests.stored_runs import whole_model
+from tests.stored_runs import Sent, whole_model
 from tests.unit.test_in_place import put_model
 from train_func import InvalidInput, StorageFailed, attach, withdraw
 from train_func.client.in_place import in_place
+from train_func.client.in_place import promote as promote_in
 from train_func.layout import ModelKeys
 from train_func.pipeline.steps import promote
 from train_func.storage import open_store
@@ -46,6 +47,13 @@ def test_what_is_better_takes_the_place_and_what_is_withdrawn_leaves_no_file(sto
     assert (attach("reviews").fetch() / "model.safetensors").read_text() == "weights 0.3 1"
     withdraw("reviews")
     assert [entry.key for entry in store.list("models/")] == [ModelKeys("reviews").in_place]
+
+
+def test_a_model_is_promoted_without_being_sent_here(store):
+    record, sent = put_model(store, 0.1), Sent(store)
+    promote_in(sent, record, "reviews")
+    assert sent.calls == []
+    assert (attach("reviews").fetch() / "model.safetensors").read_text() == "weights 0.1 1"
 
 
 @pytest.mark.parametrize("better_in", ["", "accuracy"])

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.messages import unnamed
+from tests.stored_runs import Sent
 from train_func.errors import StorageFailed
 from train_func.records import RunRecord
 from train_func.run import Run
@@ -60,7 +61,7 @@ class Mortal:
 
     def __getattr__(self, name):
         method = getattr(self.store, name)
-        if name not in ("put", "upload", "delete"):
+        if name not in ("put", "upload", "copy", "delete"):
             return method
 
         def write(*arguments, **options):
@@ -133,6 +134,15 @@ def test_a_publisher_that_dies_anywhere_leaves_no_half_model_and_is_finished(sto
             assert published.get("generation", generation) == generation
         num_writes += 1
     assert num_writes == 9  # two files, the result, two deletions, two files, sums, manifest
+
+
+def test_what_is_published_is_sent_once_and_its_copy_is_the_stores_own(store, make_folder):
+    publish(sent := Sent(store), record(), 1, make_folder("one"), REPORT)
+    assert sent.calls == ["upload", "upload"]
+    sent.calls.clear()
+    store.delete("m-d-0123/model/manifest.json")
+    assert complete(sent, record())
+    assert sent.calls == []
 
 
 def test_files_of_an_earlier_generation_do_not_stay(store, make_folder):

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -10,10 +11,13 @@ from tests.messages import unnamed
 from tests.runs import a_run
 from tests.stored_runs import put_run, store_address
 from train_func import Local, Run, runs
+from train_func.attempt_records import EndRecord
+from train_func.client.cli import main
 from train_func.client.status import Condition, JobStatus
 from train_func.client.submission import SubmissionRecord
 from train_func.errors import InvalidInput
 from train_func.layout import RunKeys
+from train_func.result import Result
 from train_func.storage import open_store
 
 RECORDED = Path(__file__).parents[1] / "recorded/store_of_format_1"
@@ -122,6 +126,63 @@ def test_of_several_generations_the_newest_counts(store):
     found = table(store).sort_index()
     assert found["generation"].tolist() == [2, 1]
     assert found["state"].tolist() == ["Failed", "Succeeded"]
+
+
+def put_end(store, record, worker, code, cause, follows=None, attempt=1):
+    end = EndRecord(
+        attempt=attempt,
+        worker=worker,
+        exit_code=code,
+        cause=cause,
+        message="",
+        follows=follows,
+        submitted=record.submitted,
+        root_cause=follows is None,
+    )
+    store.put(record.keys.attempt(attempt).end(worker), end.to_json())
+
+
+def test_the_cause_of_a_failure_is_that_of_the_worker_that_it_began_with(store):
+    failed = put_run(store, Run(name="a", workers=3), code=None)
+    put_end(store, failed, 0, 70, "peer", follows=2)
+    put_end(store, failed, 1, 143, "preemption")
+    put_end(store, failed, 2, 70, "data")
+    put_run(store, Run(name="b"), code=0)
+    found = table(store).sort_index()
+    assert found["cause"].fillna("").tolist() == ["data", ""]
+
+
+class Late(Local):
+    """Its jobs have failed because they were not done in time."""
+
+    def jobs(self):
+        status = JobStatus((Condition("Failed", "True", "DeadlineExceeded", ""),), is_over_deadline=True)
+        names = open_store(self.store).names("")
+        return [SimpleNamespace(name=name.removesuffix("/"), status=lambda: status) for name in names]
+
+
+def test_a_job_that_was_not_done_in_time_has_that_cause_whatever_its_workers_were_told(store):
+    record = put_run(store, Run(), code=None)
+    put_end(store, record, 0, 143, "preemption")
+    assert table(store, backend=Late)["cause"].tolist() == ["deadline"]
+
+
+NOTE = "not measured: the function was ended before the evaluation of the held-out rows had come to its end"
+
+
+def test_a_note_of_the_result_is_shown_in_a_few_words_on_the_command_too(store, capsys):
+    record = put_run(store, Run(name="a"), metrics={"loss": 0.5})
+    put_run(store, Run(name="b"), code=65)
+    store.put(record.keys.result, Result.write(1, 1, {"metrics": {}, "returned": {}, "note": NOTE}, {}))
+    found = table(store).sort_index()
+    shown, other = found["note"]
+    assert (shown.startswith("not measured"), len(shown) < 60, other) == (True, True, "")
+    assert main(["runs", "--store", store.address]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert [word for word in ("CAUSE", "NOTE", "IN PLACE") if word in heading] == ["CAUSE", "NOTE"]
+    assert sum("not measured" in line for line in lines) == 1
+    assert sum(" data " in f"{line} " for line in lines) == 0
+    assert sum(" code " in f"{line} " for line in lines) == 1
 
 
 @pytest.mark.parametrize("kind", ["folder", "minio"])

@@ -12,7 +12,7 @@ import pytest
 from tests import shelf_store
 from tests.s3_servers import KINDS, s3_server
 from train_func.errors import StorageFailed
-from train_func.storage import Entry, open_store
+from train_func.storage import Entry, open_store, s3_files
 
 MIB = 1 << 20
 
@@ -233,6 +233,30 @@ def test_keys_that_not_every_store_can_hold_are_refused(store, tmp_path, key):
         assert failed.reason == "address"
         assert "run/attempts/1/lease.json" in str(failed)  # what a key may look like
     assert keys(store) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 40_007, 11 * MIB + 7])
+def test_a_copy_within_the_store_has_the_bytes_and_what_is_recorded_of_them(store, tmp_path, monkeypatch, size):
+    monkeypatch.setattr(s3_files, "COPIED_PART", 5 * MIB)
+    (tmp_path / "file").write_bytes(data := random.Random(size).randbytes(size))
+    sha256 = store.upload("run/attempts/1/model/file", tmp_path / "file")
+    store.put("run/model/file", b"of the model before")
+    store.copy("run/attempts/1/model/file", "run/model/file", size)
+    assert store.download("run/model/file", tmp_path / "back") == sha256
+    assert (tmp_path / "back").read_bytes() == data
+    assert size == 0 or store.checksum("run/model/file") == sha256
+    store.put("run/attempts/1/model/file", b"of another attempt")
+    assert store.get("run/model/file").data == data
+    assert keys(store) == ["run/attempts/1/model/file", "run/model/file"]
+
+
+@pytest.mark.parametrize("size", [7, 11 * MIB])
+def test_a_copy_of_what_is_not_there_changes_nothing(store, monkeypatch, size):
+    monkeypatch.setattr(s3_files, "COPIED_PART", 5 * MIB)
+    store.put("run/model/file", b"of the model before")
+    failed = refusal(lambda: store.copy("run/attempts/1/model/file", "run/model/file", size))
+    assert failed.reason == "absent"
+    assert store.get("run/model/file").data == b"of the model before"
 
 
 def test_a_probe_of_a_good_place_leaves_nothing_behind(store):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.stored_runs import put_checkpoint, put_run
 from tests.wheels import wheel
 from train_func import Run
 from train_func.client import attach
@@ -23,6 +24,7 @@ from train_func.client.submit import submit
 from train_func.errors import InvalidInput, JobFailed, SourceRefused, StorageFailed
 from train_func.layout import INPUTS, RunKeys
 from train_func.storage import open_store
+from train_func.storage.folder import FolderStore
 
 RUNNING = JobStatus((Condition("Running", "True", "", ""),))
 
@@ -102,6 +104,18 @@ def test_a_fault_of_the_function_waits_for_no_registry(room):
         submit(with_a_fault, Run(), on=backend)
     assert not answer.is_set()
     answer.set()
+
+
+def test_a_first_submission_reads_nothing_of_other_runs(room, monkeypatch):
+    backend = room("red")
+    other = put_run(backend.store, Run(name="train-func"), function="train_func", code=70)
+    put_checkpoint(backend.store, other, step=7)
+    read = []
+    for name in ("get", "names", "list", "checksum"):
+        ask = getattr(FolderStore, name)
+        monkeypatch.setattr(FolderStore, name, lambda self, key, ask=ask: (read.append(key), ask(self, key))[1])
+    job = submit(train_func, Run(), on=backend)
+    assert {key.partition("/")[0] for key in read if key} <= {job.name, "probes", "inputs"}
 
 
 def test_one_that_comes_while_a_job_is_created_attaches_and_changes_no_record(room, capsys):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from train_func.client import registry
@@ -11,7 +12,7 @@ from train_func.client.backend import Backend, BoundJob
 from train_func.client.identity import newest_generation, stored
 from train_func.client.in_place import all_in_place
 from train_func.client.in_place_record import InPlace
-from train_func.client.stored_run import state_in_store, state_of
+from train_func.client.stored_run import cause_of_failure, state_in_store, state_of
 from train_func.client.submission import SubmissionRecord
 from train_func.counted import listed
 from train_func.errors import InvalidInput, StorageFailed
@@ -26,6 +27,7 @@ from train_func.terminal import shown
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_LETTERS = 48  # of a remark
 AT_ONCE = 8  # runs that are read at the same moment
 ALWAYS = ("name", "task", "submitted", "state", "workers")  # columns that the table has, empty or not
 UNKNOWN = "Unknown"
@@ -46,6 +48,10 @@ class StoredRun:
     """What was published and returned, as far as it is a number, a truth or a text."""
     in_place: Sequence[str] = ()
     """The names under which its model is in place, of an earlier generation with its number."""
+    cause: str = ""
+    """Of its failure, in one word; empty where it has not failed, or left no record of why."""
+    remark: str = ""
+    """What a user of the result has to know beside it, in a few words; ``result()`` prints all of it."""
     note: str = ""
     """Why something is not known."""
 
@@ -68,11 +74,12 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
     """The runs in the store of a backend, newest first, as a DataFrame with one row for each.
 
     Columns: ``name``; ``task`` (or function); ``submitted`` (UTC); ``state``, as ``Job.state``, and Unknown where that
-    cannot be told; ``workers``; ``in_place``, the names under which its model is in place; what the runs shown were
-    asked differently, such as ``epochs``, ``task.dataset``, ``parameters.lr``, ``packages`` or ``source``, of which the
-    first letters of its hash are shown; their results, such as ``metrics.accuracy``; ``size_mb``, that of the run's
-    folder in the store. Of names, differences and results, what is empty for all runs has no column. What cannot be
-    read is printed, and hides no other run.
+    cannot be told; ``workers``; ``cause`` of a failure, in one word; ``in_place``, the names under which its model is
+    in place; what the runs shown were asked differently, such as ``epochs``, ``task.dataset``, ``parameters.lr``,
+    ``packages`` or ``source``, of which the first letters of its hash are shown; their results, such as
+    ``metrics.accuracy``; ``size_mb``, that of the run's folder in the store; ``note``, the beginning of what a user of
+    the result has to know. Of causes, names, differences, results and notes, what is empty for all runs has no column.
+    What cannot be read is printed, and hides no other run.
 
     Args:
         name: only runs whose name begins so.
@@ -95,6 +102,7 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
             "submitted": run.submitted or None,
             "state": run.state,
             "workers": run.record and run.record.run.workers,
+            "cause": run.cause or None,
             "in_place": ", ".join(run.in_place) or None,
             **(next(asked) if run.record else {}),
             **{f"metrics.{metric}": value for metric, value in run.metrics.items()},
@@ -109,7 +117,8 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
             table[column] = table[column].astype("Int64")  # which an empty cell would make floats
     table["submitted"] = pd.to_datetime(table["submitted"], utc=True, format="ISO8601", errors="coerce")
     table["workers"] = table["workers"].astype("Int64")
-    return table.assign(size_mb=[round(run.num_bytes / 1e6, 3) for run in found])
+    table = table.assign(size_mb=[round(run.num_bytes / 1e6, 3) for run in found])
+    return table.assign(note=[run.remark for run in found]) if any(run.remark for run in found) else table
 
 
 def _is_empty(value: Any) -> bool:
@@ -185,13 +194,14 @@ def _stored_run(store: Store, name: str, backend: Backend, jobs: Mapping[str, Bo
     generation = newest_generation(listing, name)
     if generation == 0:
         return StoredRun(name=name, num_bytes=listing.num_bytes)
-    record, state, metrics, note = None, UNKNOWN, dict[str, Any](), ""
+    record, state, cause, metrics, remark, note = None, UNKNOWN, "", dict[str, Any](), "", ""
     try:
         record = stored(listing, name, generation)
-        state, note = _state(listing, record, backend, jobs.get(record.job_name))
+        state, cause, note = _state(listing, record, backend, jobs.get(record.job_name))
         if listing.list(record.keys.result):
             key = record.keys.result
             result = Result.read(listing.get(key).data, f"{store.address}/{key}")
+            remark = shorten(result.note, MOST_LETTERS, placeholder=" ...")
             metrics = {
                 name: value
                 for name, value in {**result.metrics, **result.returned}.items()
@@ -201,14 +211,27 @@ def _stored_run(store: Store, name: str, backend: Backend, jobs: Mapping[str, Bo
         if isinstance(error, StorageFailed) and error.reason not in ("damaged", "absent"):
             raise
         note = str(error)
-    return StoredRun(name=name, num_bytes=listing.num_bytes, record=record, state=state, metrics=metrics, note=note)
+    return StoredRun(
+        name=name,
+        num_bytes=listing.num_bytes,
+        record=record,
+        state=state,
+        cause=cause,
+        metrics=metrics,
+        remark=remark,
+        note=note,
+    )
 
 
-def _state(listing: _Listing, record: RunRecord, backend: Backend, job: BoundJob | None) -> tuple[str, str]:
-    """The state of the job, and why it is not known."""
+def _state(listing: _Listing, record: RunRecord, backend: Backend, job: BoundJob | None) -> tuple[str, str, str]:
+    """The state of the job, the cause of its failure, and why the state is not known."""
     if job and (status := job.status()):
-        return state_of(status, published=lambda: bool(listing.list(record.keys.result))), ""
-    state = state_in_store(listing, record)
-    if state == "Absent" and (kept := SubmissionRecord.read(listing, record.keys)) and not kept.is_at(backend):
-        return UNKNOWN, f"it was submitted to {kept.place}: there, runs({kept.expression}) tells its state"
-    return state, ""
+        state = state_of(status, published=lambda: bool(listing.list(record.keys.result)))
+        if state == "Failed" and status.is_over_deadline:
+            return state, "deadline", ""
+    else:
+        state = state_in_store(listing, record)
+        if state == "Absent" and (kept := SubmissionRecord.read(listing, record.keys)) and not kept.is_at(backend):
+            where = f"it was submitted to {kept.place}: there, runs({kept.expression}) tells its state"
+            return UNKNOWN, "", where
+    return state, cause_of_failure(listing, record) if state == "Failed" else "", ""

@@ -17,6 +17,7 @@ from train_func.records import RunRecord
 from train_func.result import Result
 from train_func.storage import Readable, Store, find
 
+FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
 FINISHED = ("Succeeded", "Failed", "Cancelled", "Interrupted")
 NO_MODEL = {  # by state of a run that has published none: what to do
     **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
@@ -117,6 +118,23 @@ def refused_checkpoints(ends: Sequence[EndRecord]) -> str:
     """The run of whose checkpoints none could be gone on from, as the newest of these ends tells; mostly empty."""
     errors = (error for end in reversed(ends) for _, error in end.errors)
     return next((error.checkpoints_of for error in errors if error.checkpoints_of), "")
+
+
+def own_failures(ends: Sequence[EndRecord]) -> list[EndRecord]:
+    """Failed ends of the newest attempt in which a worker failed by itself, or else of the newest that failed.
+
+    That which the attempt's end began with comes first, if it is there.
+    """
+    failed = [end for end in ends if end.exit_code != 0]
+    failed = [end for end in failed if end.cause not in FOLLOWERS] or failed
+    newest = max((end.attempt for end in failed), default=0)
+    return sorted((end for end in failed if end.attempt == newest), key=lambda end: end.follows is not None)
+
+
+def cause_of_failure(store: Readable, record: OfRun) -> str:
+    """In one word, as the workers of the newest attempt have recorded it; empty where none has."""
+    own = own_failures(_newest_ends(store, record))
+    return (own[0].cause or "") if own else ""
 
 
 def mark_cancelled(store: Store, record: OfRun) -> None:

@@ -16,10 +16,8 @@ from train_func.client.elsewhere import refuse_elsewhere
 from train_func.client.identity import (
     addresses_of,
     check_ranks,
-    newest_generation,
     placed,
     record_of,
-    stored,
 )
 from train_func.client.job import Job
 from train_func.client.packages import carry
@@ -29,8 +27,7 @@ from train_func.client.source import Source, pack
 from train_func.client.source.variables import left_behind
 from train_func.client.stored_run import FINISHED, goes_on_in
 from train_func.client.submission import SubmissionRecord
-from train_func.client.unfinished import resumed, unfinished_note
-from train_func.client.unknown_run import alike
+from train_func.client.unfinished import resumed
 from train_func.counted import counted
 from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
 from train_func.fields import refuse_unknown
@@ -41,8 +38,8 @@ from train_func.storage import Store, open_store
 from train_func.storage.retry import begin
 from train_func.terminal import shown
 
-MOST_ALIKE = 8  # runs that are looked at for the source of a new one
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
+_told: set[str] = set()  # sources of which it was said that they save no state
 
 
 @refuse_unknown
@@ -106,10 +103,8 @@ def started(
     if not fresh and state != "Absent":
         print(f"{job.name}: already submitted, and it is {state}; it is tried again")
     carry.upload(packages.wheels, store)
-    resembles = unfinished_note(record, backend, store) if claim.is_first and not (earlier or record.resumes) else ""
-    _tell(*facts.notes, _restart_note(source, record, store, claim), resembles)
     asks = backend.submission(record, ())
-    _tell(left_behind(source.text, asks.manifest, asks.set_here))
+    _tell(*facts.notes, _restart_note(source, record, claim), left_behind(source.text, asks.manifest, asks.set_here))
     goes_on = goes_on_in(store, record)
     carry_again = partial(_carry_again, backend, store, packages, facts, is_moved=prepared != record.run)
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
@@ -167,25 +162,17 @@ def _summary(record: RunRecord, facts: Facts, goes_on: str) -> str:
     return ", ".join(filter(None, found))
 
 
-def _restart_note(source: Source, record: RunRecord, store: Store, claim: Claim) -> str:
+def _restart_note(source: Source, record: RunRecord, claim: Claim) -> str:
     """What becomes of a function that loses a worker; nothing when it saves its state, or has no second attempt.
 
-    It is said once: not of a run that was submitted before, or beside another one of that name and source.
+    It is said once: not of a run that was submitted before, nor again in this process of the same source.
     """
-    if source.saves_state or record.run.max_attempts == 1 or record.generation > 1 or not claim.is_first:
+    is_known = record.generation > 1 or not claim.is_first or source.sha256 in _told
+    if source.saves_state or record.run.max_attempts == 1 or is_known:
         return ""
-    if any(_is_of_source(store, name, record.source_sha256) for name in alike(store, record.name)[:MOST_ALIKE]):
-        return ""
+    _told.add(source.sha256)
     what = f"{source.function} saves no state: when a worker is lost, it starts from its beginning"
     return f"{what}; session.checkpoint(...) or the Trainer of train_func.worker saves it (docs/functions.md)"
-
-
-def _is_of_source(store: Store, name: str, sha256: str) -> bool:
-    try:
-        found = stored(store, name, newest_generation(store, name))
-    except TrainFuncError:
-        return False
-    return found.source_sha256 == sha256
 
 
 def _refuse_beside(earlier: Job, backend: Backend) -> None:

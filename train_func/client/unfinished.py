@@ -1,9 +1,8 @@
-"""The unfinished run that a new one resembles, or is told to go on from.
+"""The unfinished run that a new one is told to go on from.
 
 A changed line of the source makes another run, which has no checkpoint. Without a task, so do other workers.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from train_func.client.backend import Backend
@@ -11,39 +10,14 @@ from train_func.client.elsewhere import refuse_elsewhere
 from train_func.client.identity import newest_generation, stored
 from train_func.client.job import Job
 from train_func.client.stored_run import FINISHED, all_ends, newest_checkpoint, refused_checkpoints
-from train_func.client.unknown_run import alike, whole_name
-from train_func.counted import listed
-from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
+from train_func.client.unknown_run import whole_name
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.records import RunRecord
-from train_func.run import Run, name_of
+from train_func.run import Run
 from train_func.storage import Store
 from train_func.terminal import shown
 
-AT_ONCE, MOST = 8, 64  # runs that are looked at, at the same moment and in all
 OF_PLAN = ("epochs", "batch_size", "seed")
-
-
-def unfinished_note(asked: RunRecord, backend: Backend, store: Store) -> str:
-    """Of the runs with a checkpoint that differ in source, parameters or workers alone, the newest; mostly "".
-
-    Best effort: what cannot be read is left out.
-    """
-    try:
-        others = alike(store, asked.name)[:MOST]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = [record for record in pool.map(lambda name: _alike(store, name, asked), others) if record]
-        if not found:
-            return ""
-        other = max(found, key=lambda record: record.submitted)
-        if (state := Job(other, backend, store).state) == "Succeeded":
-            return ""
-        return (
-            f"{asked.name} is a new run: {_differing(other, asked)} differ from {other.name}, which is {state}. The "
-            f"checkpoint of that one, {newest_checkpoint(store, other)}, is not used: submit(..., "
-            f"resume={other.name!r}) goes on from it{'' if state in FINISHED else ', when it has ended'}"
-        )
-    except TrainFuncError:
-        return ""
 
 
 def resumed(
@@ -128,32 +102,3 @@ def _never_took(before: RunRecord, store: Store) -> bool:
         if failure.reason != "damaged":
             raise
         return False  # another version of this package has written how they ended
-
-
-def _alike(store: Store, name: str, asked: RunRecord) -> RunRecord | None:
-    """The record of the run, if source, parameters and workers are all that differs, and it has a checkpoint."""
-    try:
-        if not store.names(f"{name}/checkpoints") and not store.names(f"{name}/generations"):
-            return None
-        record = stored(store, name, newest_generation(store, name))
-        run = replace(record.run, parameters=asked.run.parameters, workers=asked.run.workers)
-    except TrainFuncError:
-        return None
-    is_alike = record.wheels == asked.wheels and _name(replace(record, run=run), asked) == _name(asked, asked)
-    return record if is_alike and newest_checkpoint(store, record) else None
-
-
-def _name(record: RunRecord, source: RunRecord) -> str:
-    """The name of the run if it had the source of the other."""
-    function, sha256 = source.function, source.source_sha256
-    return name_of(record.run, function=function, source_sha256=sha256, fingerprints=record.fingerprints)
-
-
-def _differing(other: RunRecord, asked: RunRecord) -> str:
-    was, now = other.run.parameters, asked.run.parameters
-    names = [name for name in {**was, **now} if was.get(name) != now.get(name) or (name in was) != (name in now)]
-    of_source = ["the lines of its source"] if other.source_sha256 != asked.source_sha256 else []
-    of_parameters = [f"the parameters {listed(names)}"] if names else []
-    before, given = other.run.workers, asked.run.workers
-    of_workers = [f"its workers ({before} there, {given} here)"] if before != given and not asked.run.task else []
-    return " and ".join([*of_source, *of_parameters, *of_workers]) or "its packages"

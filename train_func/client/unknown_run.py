@@ -72,12 +72,6 @@ def _of_place(last: InPlace) -> str:
     return f"the model that was in place under that name{before} was withdrawn at {last.promoted}"
 
 
-def alike(store: Store, name: str) -> list[str]:
-    """The other runs that have the readable part of this name."""
-    readable = name.rpartition("-")[0]
-    return [other for other in run_names(store) if other != name and other.rpartition("-")[0] == readable]
-
-
 def _similar(name: str, known: list[str]) -> str:
     nearest = ", ".join(difflib.get_close_matches(name, known, SIMILAR, cutoff=0))
     return f"it holds: {nearest or 'none'}" if len(known) <= SIMILAR else f"of its {len(known)} the nearest: {nearest}"

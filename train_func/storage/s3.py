@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from train_func.errors import StorageFailed
 from train_func.storage import retry
-from train_func.storage.s3_files import download, put_whole, recorded, stored_checksum, upload, verify
+from train_func.storage.s3_files import copy, download, put_whole, recorded, stored_checksum, upload, verify
 from train_func.storage.s3_server import LIMIT_SECONDS, Server
 from train_func.storage.store import (
     Entry,
@@ -111,6 +111,12 @@ class S3Store(Scheme):
         """See Store; goes on where a broken connection ended."""
         check_key(key)
         return download(self._server, key, path)
+
+    def copy(self, source: str, target: str, size: int) -> None:
+        """See Store; above 64 MiB in parts, so that no request takes long."""
+        check_key(source)
+        check_key(target)
+        copy(self._server, source, target, size)
 
     def names(self, folder: str) -> list[str]:
         """See Store; the server leaves out what lies deeper."""

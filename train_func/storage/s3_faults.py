@@ -41,6 +41,7 @@ _PERMISSION = {
     "get": "s3:GetObject",
     "download": "s3:GetObject",
     "put": "s3:PutObject",
+    "copy": "s3:GetObject and s3:PutObject",
     "upload": "s3:PutObject and s3:AbortMultipartUpload",
     "delete": "s3:DeleteObject",
     "list": "s3:ListBucket",

@@ -20,6 +20,7 @@ from train_func.storage.retry import Backoff
 from train_func.storage.s3_server import Server
 
 PART = 8 << 20  # bytes; smaller files go in one request
+COPIED_PART = 64 << 20  # the same of a copy within the server, which says nothing until it is done
 MOST_PARTS = 10_000  # of S3
 SENDERS = 4  # threads
 SHA256 = "sha256"  # of the whole, in the object's metadata
@@ -90,7 +91,7 @@ class _Multipart:
         try:
             self._complete(self._send_parts())
         except BaseException:
-            self._abort()
+            abort(server, key, self._upload)
             raise
 
     def _send_parts(self) -> list[dict[str, Any]]:
@@ -130,10 +131,68 @@ class _Multipart:
                 raise
         reach("upload completed")
 
-    def _abort(self) -> None:
-        server = self._server.hurried(0)
-        with contextlib.suppress(StorageFailed):  # the server drops unfinished uploads itself after a day
-            server.ask("upload", self._key, lambda client: client.abort_multipart_upload(**self._upload))
+
+def copy(server: Server, source: str, target: str, size: int) -> None:
+    """Has the server copy an object of ``size`` bytes, with the SHA-256 that is recorded of it."""
+    if size > COPIED_PART:
+        _CopyInParts(server, source, target, size).send()
+        return
+    request = {**server.object(target), "CopySource": server.object(source)}
+    reach("copy begun")
+    server.ask("copy", source, lambda client: client.copy_object(**request))
+    reach("object copied")
+
+
+class _CopyInParts:
+    """One copy within the server, in parts that are all of the same version of the source."""
+
+    def __init__(self, server: Server, source: str, target: str, size: int) -> None:
+        self._server, self._source, self._target, self._size = server, source, target, size
+        self._part_size = max(COPIED_PART, -(-size // MOST_PARTS))
+
+    def send(self) -> None:
+        server, target = self._server, self._target
+        first_byte = {**server.object(self._source), "Range": "bytes=0-0"}
+        there = server.ask("copy", self._source, lambda client: client.get_object(**first_byte))
+        sha256 = recorded(there)
+        begin = {**server.object(target), "Metadata": {SHA256: sha256} if sha256 else {}}
+        answer = server.ask("copy", target, lambda client: client.create_multipart_upload(**begin))
+        upload = {**server.object(target), "UploadId": answer["UploadId"]}
+        reach("copy begun")
+        try:
+            with ThreadPoolExecutor(SENDERS) as pool:
+                begins = range(0, self._size, self._part_size)
+                parts = list(pool.map(lambda begin: self._send_part(upload, begin, there["ETag"]), begins))
+            self._complete(upload, parts, sha256)
+        except BaseException:
+            abort(server, target, upload)
+            raise
+
+    def _send_part(self, upload: Mapping[str, str], begin: int, version: str) -> dict[str, Any]:
+        part = {"PartNumber": begin // self._part_size + 1}
+        last = min(begin + self._part_size, self._size) - 1
+        source = {"CopySource": self._server.object(self._source), "CopySourceIfMatch": version}
+        request = {**upload, **part, **source, "CopySourceRange": f"bytes={begin}-{last}"}
+        answer = self._server.persist("copy", self._source, lambda client: client.upload_part_copy(**request))
+        reach("part copied")
+        return {**part, "ETag": answer["CopyPartResult"]["ETag"]}
+
+    def _complete(self, upload: Mapping[str, str], parts: list[dict[str, Any]], sha256: str | None) -> None:
+        request = {**upload, "MultipartUpload": {"Parts": parts}}
+        try:
+            self._server.ask("copy", self._target, lambda client: client.complete_multipart_upload(**request))
+        except StorageFailed as failed:
+            # The answer to an earlier try was lost: then the upload is gone because it is complete.
+            if failed.reason != "absent" or stored_checksum(self._server, self._target, "copy") != sha256:
+                raise
+        reach("object copied")
+
+
+def abort(server: Server, key: str, upload: Mapping[str, str]) -> None:
+    """Drops an unfinished upload in parts, as far as the server can still be reached."""
+    hurried = server.hurried(0)
+    with contextlib.suppress(StorageFailed):  # the server drops unfinished uploads itself after a day
+        hurried.ask("upload", key, lambda client: client.abort_multipart_upload(**upload))
 
 
 def stored_checksum(server: Server, key: str, operation: str) -> str | None:

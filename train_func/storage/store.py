@@ -83,6 +83,12 @@ class Store(Readable, Protocol):
     def download(self, key: str, path: Path) -> str:
         """Writes the object to ``path``, which changes only when all of it has arrived; returns its SHA-256 (hex)."""
 
+    def copy(self, source: str, target: str, size: int) -> None:
+        """Makes ``target`` the object that is under ``source``, which has ``size`` bytes, without sending it here.
+
+        What is recorded of its SHA-256 is copied too; whether it arrived whole is the caller's to verify.
+        """
+
     def checksum(self, key: str) -> str | None:
         """SHA-256 (hex) of the object, without sending it: as recorded when it was stored, None when none was recorded.
 

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 
@@ -12,7 +11,7 @@ from train_func.client.backend import Backend
 from train_func.client.cli import FAILED, Command
 from train_func.client.job import Job
 from train_func.client.withdraw import withdraw
-from train_func.terminal import shown
+from train_func.terminal import json_shown, shown
 
 
 def _watch(given: argparse.Namespace) -> int:
@@ -28,7 +27,7 @@ def _logs(given: argparse.Namespace) -> int:
 def _result(given: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # what the wait has to tell is no part of the JSON
         result = _job(given).result()
-    print(json.dumps(result, indent=2))
+    print(json_shown(result))
     return os.EX_OK
 
 

@@ -12,15 +12,17 @@ from train_func.client.runs import StoredRun, stored_runs
 from train_func.counted import listed, sized
 from train_func.terminal import shown
 
-HEADINGS = ("NAME", "TASK", "SUBMITTED", "STATE", "IN PLACE", "SIZE", "METRICS")
-IN_PLACE = HEADINGS.index("IN PLACE")  # a column that is there only where one of the models is
+HEADINGS = ("NAME", "TASK", "SUBMITTED", "STATE", "CAUSE", "IN PLACE", "SIZE", "METRICS", "NOTE")
+SELDOM = ("CAUSE", "IN PLACE", "NOTE")  # columns that are there only where one of the runs has something in them
 
 
 def _runs(given: argparse.Namespace) -> int:
     found, notes = stored_runs(given.name, backend_of(given))
-    rows = [HEADINGS, *map(_cells, found)]
-    if not any(run.in_place for run in found):
-        rows = [(*row[:IN_PLACE], *row[IN_PLACE + 1 :]) for row in rows]
+    cells = [_cells(run) for run in found]
+    there = [
+        column for column, heading in enumerate(HEADINGS) if heading not in SELDOM or any(row[column] for row in cells)
+    ]
+    rows = [[row[column] for column in there] for row in (HEADINGS, *cells)]
     for line in _lines(rows):
         print(shown(line))
     for note in notes:
@@ -37,9 +39,11 @@ def _cells(run: StoredRun) -> Sequence[str]:
         run.task,
         run.submitted[:16].replace("T", " "),
         run.state,
+        run.cause,
         listed(run.in_place),
         sized(run.num_bytes),
         listed(metrics, 4),
+        run.remark,
     )
 
 

@@ -24,18 +24,17 @@ from train_func.client.diagnose.incidents import (
     since,
     termination,
 )
-from train_func.client.diagnose.remedies import AGAIN, of_checkpoints, of_code, remedy
+from train_func.client.diagnose.remedies import AGAIN, TAKEN_OVER, of_checkpoints, of_code, remedy
 from train_func.client.diagnose.starting import refusals, waits
 from train_func.client.source import locate, locate_main
 from train_func.client.status import Event, JobStatus, Pod
-from train_func.client.stored_run import all_ends, goes_on_in, refused_checkpoints
+from train_func.client.stored_run import all_ends, goes_on_in, own_failures, refused_checkpoints
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.layout import MODEL_MANIFEST
 from train_func.records import RunRecord
 from train_func.storage import Store, find
 from train_func.terminal import in_ipython
 
-FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
 KILLED = ("killed", "preemption")  # causes on record when something outside the worker ended it
 CHANGES_THE_RUN = ("code", "divergence")  # causes whose remedy makes another run of it
 LAST_EVENTS = 5
@@ -134,7 +133,7 @@ def _gather(record: RunRecord, job: BoundJob, store: Store) -> Evidence:
 
 def _root(evidence: Evidence) -> Diagnosis:
     """The first failure that no other failure caused."""
-    own = _own_ends(evidence.attempts)
+    own = own_failures(evidence.attempts)
     if own and own[0].errors:
         return _of_record(own[0], evidence)
     if over := _over_memory(evidence):
@@ -176,16 +175,7 @@ def _of_pods(evidence: Evidence) -> Diagnosis:
         return Diagnosis("image", what, OTHER_IMAGE)
     code, cause = last.exit_code or 0, termination(last.message)[0]
     what = f"worker {last.worker} {ending(code, last.reason, last.message)}"
-    return Diagnosis(cause or exits.cause_of(code), what)
-
-
-def _own_ends(ends: list[EndRecord]) -> list[EndRecord]:
-    """Failed ends of the newest attempt in which a worker failed by itself, or else of the newest that failed."""
-    failed = [end for end in ends if end.exit_code != 0]
-    failed = [end for end in failed if end.cause not in FOLLOWERS] or failed
-    newest = max((end.attempt for end in failed), default=0)
-    newest_ends = [end for end in failed if end.attempt == newest]
-    return sorted(newest_ends, key=lambda end: end.follows is not None)  # the one that it began with, if it is there
+    return Diagnosis(cause or exits.cause_of(code), what, TAKEN_OVER if code == exits.FENCED else "")
 
 
 def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
@@ -195,7 +185,8 @@ def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
     if cause == "hang" or not end.errors:  # those of a hang are of ranks that lost the one that was ended for it
         root = end.worker if end.follows is None else end.follows
         places = _places(end, evidence) if cause == "hang" else ""
-        return Diagnosis(cause, f"worker {root}, attempt {end.attempt}: {given_up or end.message}{places}")
+        what = f"worker {root}, attempt {end.attempt}: {given_up or end.message}{places}"
+        return Diagnosis(cause, what, TAKEN_OVER if end.exit_code == exits.FENCED else "")
     rank, error = end.errors[0]
     where = f"worker {end.worker}, rank {rank.rank}, attempt {end.attempt}"
     what = f"{error.type}: {error.message}\n  in {where}"
@@ -204,6 +195,8 @@ def _of_record(end: EndRecord, evidence: Evidence) -> Diagnosis:
     what += f"\n  {given_up}" if given_up else ""
     if error.checkpoints_of:
         return Diagnosis(cause, what, of_checkpoints(error.checkpoints_of, evidence.name))
+    if end.exit_code == exits.FENCED:
+        return Diagnosis(cause, what, TAKEN_OVER)
     return Diagnosis(cause, what, of_code(error, [frame[0] for frame in frames]) if cause == "code" else "")
 
 

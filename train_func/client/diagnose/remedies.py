@@ -10,6 +10,7 @@ from train_func.inputs import variable_of
 from train_func.run import Run
 
 AGAIN = "submit again: it goes on from its newest checkpoint, or begins anew where it saves none"
+TAKEN_OVER = "look at the job that has taken over, here or where runs() says that it was submitted; this one is over"
 _NEXT: dict[Cause, str] = {
     "code": "fix the function and submit again",
     "divergence": "lower the learning rate, clip the gradients (max_grad_norm), or look in the rows for what is not "

@@ -69,7 +69,7 @@ def publish(
     files = send(store, record, attempt, folder, sent)
     _win(store, record, attempt, Result.write(attempt, record.generation, masks.mask(report), files))
     reach("result put")
-    complete(store, record, folder)
+    complete(store, record)
 
 
 def check_unpublished(store: Store, record: RunRecord, attempt: int, done: str = "is about to train") -> None:
@@ -96,11 +96,11 @@ def _win(store: Store, record: RunRecord, attempt: int, result: bytes) -> None:
             check_unpublished(store, record, attempt, "has trained to the end")
 
 
-def complete(store: Store, record: RunRecord, folder: Path | None = None) -> bool:
+def complete(store: Store, record: RunRecord) -> bool:
     """Finishes the copy of the published model to the model folder; False when nothing was published yet.
 
-    ``folder`` holds the files, when the caller has them. A newer generation that has a result keeps the folder, or gets
-    it back where its own copy came while this one was made.
+    A newer generation that has a result keeps the folder, or gets it back where its own copy came while this one was
+    made.
 
     Raises:
         StorageFailed: reason "damaged" when what lies under the attempt is not what was published.
@@ -109,10 +109,10 @@ def complete(store: Store, record: RunRecord, folder: Path | None = None) -> boo
         return False
     there = find(store, f"{record.keys.model}/{MODEL_MANIFEST}")
     if not (there and there.data == result.data) and not _newer(store, record):
-        _copy(store, record, result.data, folder)
+        _copy(store, record, result.data)
         while newer := _newer(store, record):  # its files may lie under those that were just copied
             record = newer
-            _copy(store, record, store.get(record.keys.result).data, None)
+            _copy(store, record, store.get(record.keys.result).data)
     return True
 
 
@@ -123,10 +123,10 @@ def _newer(store: Store, record: RunRecord) -> RunRecord | None:
     return replace(record, generation=newest) if newest else None
 
 
-def _copy(store: Store, record: RunRecord, result: bytes, folder: Path | None) -> None:
+def _copy(store: Store, record: RunRecord, result: bytes) -> None:
     attempt = Result.read(result, f"{store.address}/{record.keys.result}").attempt
     source, of = record.keys.attempt(attempt).model, f"attempt {attempt} of {record.name}"
-    copy_model(store, source, record.keys.model, result, of, folder)
+    copy_model(store, source, record.keys.model, result, of)
 
 
 def delete_checkpoints(store: Store, record: RunRecord, seconds: float) -> None:
