@@ -399,7 +399,10 @@ def test_a_killed_rank_is_the_root_whatever_the_others_say_about_it():
     found = of_ranks([ended(0, 70, time=1), ended(1, -9, order=1)], worker=0, out_of_memory=False)
     assert (found.exit_code, found.cause) == (147, "killed")
     assert unnamed(found.message, "rank 1", "SIGKILL") == []
-    assert of_ranks([ended(1, -9)], worker=0, out_of_memory=True).exit_code == 137
+    cut = dataclasses.replace(ended(1, -9), may_cut_finer=True)
+    assert of_ranks([cut], worker=0, out_of_memory=True).exit_code == 137
+    final = of_ranks([ended(1, -9)], worker=0, out_of_memory=True)
+    assert (final.exit_code, final.cause) == (70, "memory")
     assert unnamed(of_ranks([ended(1, -11)], worker=0, out_of_memory=True).message, "rank 1", "SIGSEGV") == []
 
 

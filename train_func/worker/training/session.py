@@ -175,7 +175,7 @@ class Session:
         """
         cut.check_ranks(self.record, self.world_size, self.numerics)
         audit.check_rows_alike(train, self._trainers.train_ids, "training")
-        sessions.here.may_cut_finer = self.numerics.micro_batch_size > 1
+        sessions.here.cuts(self.numerics.micro_batch_size)
         return build_plan(
             train,
             seed=self.run.seed,
