@@ -71,8 +71,8 @@ class RankEnd:
 
     ``exit_code``: negative for a signal, None when the process could not be buried. ``was_signalled``: the supervisor
     had told it to stop before. ``order``: in which the supervisor noticed. ``unfinished``: its process ended before it
-    had come to the end of train_func. ``stacks``: where it was when its supervisor last asked. ``may_cut_finer``: another attempt
-    can do with less memory.
+    had come to the end of train_func. ``stacks``: where it was when its supervisor last asked.
+    ``may_cut_finer``: another attempt can do with less memory.
     """
 
     rank: int

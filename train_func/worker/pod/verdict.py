@@ -99,7 +99,7 @@ def _of_signal(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
             return Verdict(exits.MEMORY, "memory", message, worker)
         message += (
             ". Another attempt would need as much: the function has no plan of a Session, or micro-batches of one row "
-            "already. Give each worker more, with memory=... of Local or Cluster, or let the function hold less at a time"
+            "already. Give each worker more, with memory=... of Local or Cluster, or let the function hold less at once"
         )
         return Verdict(exits.CODE, "memory", message, worker)
     return Verdict(exits.KILLED, "killed", f"rank {end.rank} was killed by {name}", worker)
