@@ -21,7 +21,7 @@ import transformers
 from datasets import Dataset
 
 from train_func.errors import InvalidInput
-from train_func.events import Reported, SessionOpened
+from train_func.events import BeginsAnew, Reported, SessionOpened
 from train_func.records import Numerics
 from train_func.storage import Store, open_store
 from train_func.worker.inputs.cache import machine_cache
@@ -207,6 +207,9 @@ class Session:
                 checkpoint was saved with, or rows were left out; on one rank, when rows cannot be made a batch.
         """
         state, self._own_state = self._own_state, None
+        if state is None and self.attempt > 1:
+            why = "no attempt saves this loop, because session.checkpoint was not called before it"
+            world.log_rank0(BeginsAnew(attempt=self.attempt, why=why))
         loop = own_loop.steps(plan, self.device, collate, state, self._loading.collator)
         self._own_loop = weakref.ref(loop)
         return loop
