@@ -3,6 +3,7 @@
 Each is written and read here alone, with a format version; a record of another format is refused by its name.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -133,6 +134,31 @@ class EndRecord(Verdict, Lease):
     ranks: tuple[RankRecord, ...] = ()
 
     @property
+    def facts(self) -> str:
+        """What counts of it, without a slash: the listing of an attempt tells it of all workers at once."""
+        facts = (self.worker, self.exit_code, self.cause or "", int(self.root_cause), int(bool(self.ranks)), self.step)
+        return "-".join(map(str, (*facts, digest_of(self.submitted))))
+
+    @classmethod
+    def of_facts(cls, attempt: int, facts: str) -> Self | None:
+        """Those fields of a record, and ``digest_of`` the submission for it; None where another version wrote them."""
+        try:
+            worker, code, cause, is_root, has_ranks, step, submission = facts.split("-")
+            return cls(
+                exit_code=int(code),
+                cause=cause if cause in CAUSES else None,
+                message="",
+                worker=int(worker),
+                root_cause=is_root == "1",
+                attempt=attempt,
+                submitted=submission,
+                step=int(step),
+                ranks=(RankRecord(rank=0, exit_code=None),) if has_ranks == "1" else (),
+            )
+        except ValueError:
+            return None
+
+    @property
     def errors(self) -> list[tuple[RankRecord, Failure]]:
         """Of its ranks, the first in time first."""
         return sorted(((rank, rank.error) for rank in self.ranks if rank.error), key=lambda pair: pair[1].time)
@@ -143,6 +169,11 @@ class EndRecord(Verdict, Lease):
         plain = _read(data, where)
         ranks = tuple(_rank(rank, where) for rank in plain.pop("ranks", []))
         return replace(_made(cls, plain, where), ranks=ranks)
+
+
+def digest_of(submitted: str) -> str:
+    """Stands for the time of a submission in the name of an object."""
+    return hashlib.sha256(submitted.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -201,6 +201,16 @@ class Resumed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BeginsAnew(Event):
+    """A later attempt of a run trains from its first step on."""
+
+    WORDS = "attempt {attempt} begins at step 1: {why}"
+
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Published(Event):
     """The result is in the store."""
 

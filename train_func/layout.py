@@ -14,6 +14,7 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
                        <n>/<step>/  files of a checkpoint that attempt n has saved; manifest.json last. A later
                                     one may name those that have not changed
        attempts/<n>/lease.json  who began attempt n
+                    end-<w>-...  what counts of the end record of worker w, in the name
                     setup.json  with which workers, versions and cut, on what machine
                     inputs.json  what lay in the claims that it has read
                     saved-<k>.json  that it has saved a checkpoint of training k
@@ -40,6 +41,7 @@ MODEL_MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
 CHECKPOINT_MANIFEST = "manifest.json"
 PIPELINE, LABELS, CARD = "pipeline.json", "labels.json", "README.md"  # of a published model
 RUN, CELLS, SOURCE = "run.json", "cells.json", "source.py"
+END_MARK = "end-"  # begins the name of what counts of an end record
 _OF_ATTEMPT = re.compile(r"(?P<attempt>\d+)/(?:(?P<lease>lease\.json)|worker-(?P<worker>\d+)\.(?P<kind>json|log))")
 
 
@@ -97,6 +99,10 @@ class AttemptKeys:
     def end(self, worker: int) -> str:
         """The end record of a worker."""
         return f"{self.prefix}/worker-{worker}.json"
+
+    def end_mark(self, facts: str) -> str:
+        """What counts of an end record."""
+        return f"{self.prefix}/{END_MARK}{facts}"
 
     def log(self, worker: int) -> str:
         return f"{self.prefix}/worker-{worker}.log"
@@ -194,6 +200,11 @@ class RunKeys:
         numbers = {key.removeprefix(f"{self.attempts}/").split("/")[0] for key in keys}
         found = (int(of) for of in numbers if of.isdecimal())
         return sorted(of for of in found if self.attempt(of).saved(number) in keys)
+
+    def end_mark(self, key: str) -> tuple[int, str] | None:
+        """The attempt, and what counts of an end record under it; None when ``key`` is of none."""
+        number, _, name = key.removeprefix(f"{self.attempts}/").partition("/")
+        return (int(number), name.removeprefix(END_MARK)) if number.isdecimal() and name.startswith(END_MARK) else None
 
     def attempt_file(self, key: str) -> AttemptFile | None:
         """Which file of which attempt ``key`` is; None when it is none of these."""

@@ -175,7 +175,6 @@ def fails_at(parameters):
 
 def grows_slowly(parameters):
     """So slowly when it comes near the limit that a look every tenth of a second finds it between two limits."""
-    import os
     import time
 
     import psutil
@@ -183,7 +182,7 @@ def grows_slowly(parameters):
     from train_func.process_memory import unreclaimable_bytes
 
     supervisor, hoard = psutil.Process().parent().parent(), []
-    while os.environ["TRAIN_FUNC_ATTEMPT"] in parameters["attempts"]:
+    while True:
         is_near = unreclaimable_bytes([of.pid for of in supervisor.children(recursive=True)]) > parameters["near"]
         hoard.append(bytearray((1 if is_near else 4) * 2**20))
         time.sleep(0.2 if is_near else 0.05)

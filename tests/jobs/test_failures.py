@@ -112,11 +112,13 @@ def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):
     assert "memory=..." in str(error)
 
 
-def test_a_rank_that_grows_to_the_memory_limit_is_killed_before_its_worker_and_starts_again_in_its_pod(home, a_run):
-    run = a_run(workers=1, max_attempts=2, parameters={"attempts": ["1"], "near": 640 * 2**20})
-    job = submit(functions.grows_slowly, run, on=Local(memory="700Mi"))
-    assert job.wait(LIMIT) == "Succeeded"
-    assert [end.cause for end in all_ends(open_store(job.record.store), job.record) if end.attempt == 1] == ["memory"]
+def test_a_rank_that_grows_to_the_memory_limit_is_killed_before_its_worker_and_not_tried_again_in_vain(home, a_run):
+    """Nothing of the function can be cut finer, so another attempt would need as much."""
+    job = submit(functions.grows_slowly, a_run(workers=1, parameters={"near": 640 * 2**20}), on=Local(memory="700Mi"))
+    error = failure(job)
+    assert (error.cause, "memory=" in str(error)) == ("memory", True)
+    ends = all_ends(open_store(job.record.store), job.record)
+    assert [(end.attempt, end.cause, end.retryable) for end in ends] == [(1, "memory", False)]
     assert num_pods(job) == 1
 
 

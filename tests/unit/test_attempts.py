@@ -302,6 +302,57 @@ def numbers(store):
     return found
 
 
+class Counting:
+    """A store, and how many requests it has had."""
+
+    def __init__(self, store):
+        self._store, self.num_requests = store, 0
+
+    def __getattr__(self, name):
+        def call(*args, **kwargs):
+            self.num_requests += 1
+            return getattr(self._store, name)(*args, **kwargs)
+
+        return call
+
+
+def requests_of_starts(address, num_workers, num_attempts):
+    """Of worker 1, and of worker 0, which counts and claims, once so many attempts have ended."""
+    store, submission = open_store(address), "2026-11-21T14:00:00+00:00"
+    pods = [Attempts(store, record(submitted=submission), worker=of, pod=f"p-{of}") for of in range(num_workers)]
+    for step in range(num_attempts):
+        lease = pods[0].claim()
+        for worker, pod in enumerate(pods):
+            pod.write_end(lease, verdict(147, worker, root_cause=worker == 0), [], step)
+    counts = []
+    for worker in (1, 0):
+        counting = Counting(store)
+        starting = Attempts(counting, record(submitted=submission), worker=worker, pod="again")
+        known = starting.past_ends()
+        assert starting.final_end(known) is None
+        if worker == 0:
+            assert starting.account().num_charged == num_attempts
+            assert starting.num_out_of_memory() == 0
+            assert starting.claim().attempt == num_attempts + 1
+        counts.append(counting.num_requests)
+    return counts
+
+
+def test_a_worker_that_starts_asks_the_store_as_often_whatever_the_number_of_workers_and_ends_before_it(tmp_path):
+    few = requests_of_starts((tmp_path / "few").as_uri(), 2, 2)
+    assert requests_of_starts((tmp_path / "many").as_uri(), 40, 2) == few
+    other, first = requests_of_starts((tmp_path / "more").as_uri(), 7, 5)
+    assert (other, first) == (few[0], few[1] + 3)  # worker 0 reads the lease of each attempt of its submission
+
+
+def test_an_end_that_is_written_down_anew_counts_as_it_is_then(store, attempts):
+    lease = attempts.claim()
+    attempts.write_end(lease, verdict(143), [])
+    assert attempts.account().num_charged == 0
+    attempts.write_end(lease, verdict(147), [])
+    assert attempts.account().num_charged == 1
+
+
 def test_a_stop_of_one_worker_frees_the_attempt_of_all(store, attempts):
     lease = attempts.claim()
     attempts.write_end(lease, verdict(145, root_cause=False), [])
@@ -368,7 +419,7 @@ def test_attempts_of_another_format_are_passed_over_and_not_counted(store, attem
     lived(attempts, 147)
     assert attempts.account().num_charged == 1
     assert attempts.final_end(set()) is None
-    assert attempts.end_keys() - known == {"a-run/attempts/3/worker-0.json"}
+    assert [key.split("/")[2] for key in attempts.end_keys() - known] == ["3"]
     assert attempts.claim().attempt == 4
 
 
@@ -399,7 +450,10 @@ def test_a_killed_rank_is_the_root_whatever_the_others_say_about_it():
     found = of_ranks([ended(0, 70, time=1), ended(1, -9, order=1)], worker=0, out_of_memory=False)
     assert (found.exit_code, found.cause) == (147, "killed")
     assert unnamed(found.message, "rank 1", "SIGKILL") == []
-    assert of_ranks([ended(1, -9)], worker=0, out_of_memory=True).exit_code == 137
+    cut = dataclasses.replace(ended(1, -9), may_cut_finer=True)
+    assert of_ranks([cut], worker=0, out_of_memory=True).exit_code == 137
+    final = of_ranks([ended(1, -9)], worker=0, out_of_memory=True)
+    assert (final.exit_code, final.cause) == (70, "memory")
     assert unnamed(of_ranks([ended(1, -11)], worker=0, out_of_memory=True).message, "rank 1", "SIGSEGV") == []
 
 

@@ -24,6 +24,7 @@ TOLD = [
     events.Note(text="Größe 食物\n\ttab and line"),
     events.CheckpointSaved(step=40, size=1_300_000_000, seconds=4.5),
     events.Resumed(step=40, attempt=7, refused=["step 41: worn"]),
+    events.BeginsAnew(attempt=7, why="no earlier attempt has saved a checkpoint"),
     events.Published(attempt=7, model="s3://bucket/a/model"),
     events.WaitsForStore(seconds_left=59.5, fault="s3://b: gone", is_unknown_host=True, message="m", purpose="publish"),
     events.WaitsForPeers(endpoint="a-run-worker-0:23456", why="no route"),

@@ -57,7 +57,7 @@ def test_a_function_that_returns(end):
     code, outcome, out, err = end("print(parameters['mine'], parameters['epochs'])")
     assert (code, out, err) == (0, "5 3\n", "")
     found = {"exit_code": 0, "cause": None, "session": False, "follows": False, "failure": None, "separate": False}
-    assert outcome == {**found, "is_whole": False, "returned": {}, "left_out": [], "notes": []}
+    assert outcome == {**found, "is_whole": False, "returned": {}, "left_out": [], "left_steps": "", "notes": []}
 
 
 def test_a_function_without_parameters(end):
@@ -114,10 +114,11 @@ def test_the_traceback_is_printed_whole_and_kept(end):
 
 
 def test_a_rank_that_only_lost_its_peers_says_so_in_one_line_and_keeps_where_it_was(end):
-    code, outcome, out, err = end("raise RuntimeError('gloo/transport: closed\\nof 1.2.3.4')", world_size=2)
+    words = r"[/gloo/gloo/transport/tcp/pair.cc:553] closed\nof 1.2.3.4"
+    code, outcome, out, err = end(f"raise RuntimeError('{words}')", world_size=2)
     assert (code, outcome["follows"], err) == (145, True, "")
     assert len(out.splitlines()) == 1
-    assert "RuntimeError: gloo/transport: closed" in out
+    assert "RuntimeError: [/gloo/gloo/transport/tcp/pair.cc:553] closed" in out
     assert "RuntimeError" in outcome["failure"]["traceback"]
 
 

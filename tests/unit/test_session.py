@@ -310,6 +310,26 @@ def test_a_checkpoint_within_the_loop_is_refused_and_one_for_the_next_loop_is_no
         session.checkpoint(model)
 
 
+@pytest.mark.parametrize(
+    ("attempt", "is_saved", "reasons"),
+    [("1", True, []), ("1", False, []), ("2", True, ["saved a checkpoint"]), ("2", False, ["session.checkpoint was"])],
+)
+def test_a_later_attempt_that_finds_no_checkpoint_says_that_it_begins_at_step_1_and_why(
+    a_record, monkeypatch, capsys, attempt, is_saved, reasons
+):
+    monkeypatch.setenv("TRAIN_FUNC_ATTEMPT", attempt)
+    with Session(a_record(epochs=1).parameters()) as session:
+        plan = split_dataset_by_node(session.plan(Dataset.from_dict({"x": [0.0] * 40})), 0, 1)
+        model = torch.nn.Linear(1, 1)
+        if is_saved:
+            session.checkpoint(model, torch.optim.AdamW(model.parameters()))
+        for step in session.steps(plan):
+            assert step.number == 1
+            break
+    said = [line for line in capsys.readouterr().out.splitlines() if "begins at step 1" in line]
+    assert [reason for line, reason in zip(said, reasons, strict=True) if reason not in line] == []
+
+
 def test_rows_without_numbers_of_their_own_are_measured_by_their_places(a_record):
     with Session(a_record(address="").parameters()) as session:
         trainer = trainer_of(session, {"epochs": 1, "learning_rate": 1e-3})

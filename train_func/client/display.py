@@ -12,6 +12,7 @@ from train_func.counted import counted
 from train_func.events import (
     OF_RANK,
     AttemptStarts,
+    BeginsAnew,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -43,7 +44,7 @@ RANK_0 = OF_RANK.format(0)
 OF_ONE_RANK = re.compile(r"^rank \d+: ")  # before what the rank said
 OF_THE_MOMENT = (  # tell nothing any more when a later attempt has begun
     *(AttemptStarts, SessionOpened, TrainingStarts, StepProgress, Reported, RowsAudited),
-    *(Resumed, WaitsForPeers, WaitsForStore),
+    *(Resumed, BeginsAnew, WaitsForPeers, WaitsForStore),
 )
 LONGEST_REASON = 200  # characters of a worker's last words; the error of result() has all
 LOADING = "the group is complete; its ranks load their libraries"

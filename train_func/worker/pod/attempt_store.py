@@ -6,13 +6,13 @@ begins anew with each submission.
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import TypeVar
 
 from train_func import exits
-from train_func.attempt_records import EndRecord, Lease, Verdict
+from train_func.attempt_records import EndRecord, Lease, Verdict, digest_of
 from train_func.counted import counted
 from train_func.errors import StorageFailed
 from train_func.events import now
@@ -104,6 +104,7 @@ class Attempts:
         self._pod = pod
         self._pod_uid = pod_uid
         self._unanswered: Lease | None = None
+        self._marks: dict[int, str] = {}  # of the ends that this process has written, by attempt
 
     def check_wanted(self, seconds: float) -> None:
         """Raises StorageFailed, reason "conflict", where the job was cancelled, or the run was submitted again.
@@ -171,7 +172,7 @@ class Attempts:
         lease = self._lease_of(number)
         if lease is None or lease.formed or lease.submitted != self._record.submitted:
             return False
-        return self._keys.attempt(number).end(self._worker) not in self._ended().get(number, [])
+        return all(end.worker != self._worker for end in self._ended().get(number, {}).values())
 
     def lease(self, number: int, *, formed: bool = True) -> Lease:
         """This worker's claim of a number."""
@@ -206,7 +207,7 @@ class Attempts:
             lease = self._lease_of(number) if number != current else None
             if number != current and (lease is None or lease.submitted != submitted):
                 break
-            ends = sorted(self._ends(ended[number]), key=lambda end: not end.root_cause)
+            ends = sorted(ended[number].values(), key=lambda end: not end.root_cause)
             if number != current and not submitted and any(not exits.retryable(end.exit_code) for end in ends):
                 break
             num_started += 1
@@ -219,7 +220,7 @@ class Attempts:
                 behind.append((0 if is_out_of_memory else done, is_own))  # without memory, the next one cuts finer
             if number > saved and not any(end.exit_code == exits.STOPPED for end in ends):
                 num_charged += 1
-                last = last or next(iter(ends), None)
+                last = last or self._read_first(ends)
         newest = behind[0][0] if behind else 0
         return Account(
             num_started,
@@ -233,7 +234,7 @@ class Attempts:
 
     def num_out_of_memory(self) -> int:
         """Attempts, of all submissions, that ended because a rank needed more memory than there is."""
-        return sum(any(map(_asks_for_finer_cut, self._ends(keys))) for keys in self._ended().values())
+        return sum(any(map(_asks_for_finer_cut, ends.values())) for ends in self._ended().values())
 
     def _last_that_saved(self) -> int:
         """Number of the last attempt with a complete checkpoint; 0 when there is none."""
@@ -241,31 +242,31 @@ class Attempts:
         return max((attempt for key in keys if (attempt := self._keys.attempt_of_checkpoint(key))), default=0)
 
     def end_keys(self) -> set[str]:
-        """Keys of all end records there are now."""
-        return {key for keys in self._ended().values() for key in keys}
+        """One for each end record there is now."""
+        return {key for ends in self._ended().values() for key in ends}
 
     def past_ends(self) -> set[str]:
         """Those of the end records there are now that say nothing of the job: all but failures of this submission.
 
         A worker that has written down that it is done may be lost with its group, and start again.
         """
-        keys = self.end_keys()
-        return keys - {key for key, end in self._final(keys).items() if end.submitted and end.exit_code}
+        failed = {key for key, end in self._final().items() if self._record.submitted and end.exit_code}
+        return self.end_keys() - failed
 
     def final_end(self, known: set[str]) -> Verdict | None:
         """A final verdict on this submission that is not among those ``known``."""
-        return next(iter(self._final(self.end_keys() - known).values()), None)
+        return self._read_first([end for key, end in self._final().items() if key not in known])
 
-    def _final(self, keys: set[str]) -> dict[str, EndRecord]:
+    def _final(self) -> dict[str, EndRecord]:
         """That of a worker which a later attempt has fenced off says nothing of the job."""
-        found = {key: end for key in sorted(keys) if (end := self._read(EndRecord, key))}
-        ours = {key: end for key, end in found.items() if end.submitted == self._record.submitted}
+        found = {key: end for ends in self._ended().values() for key, end in sorted(ends.items())}
+        ours = {key: end for key, end in found.items() if end.submitted == digest_of(self._record.submitted)}
         return {key: end for key, end in ours.items() if not end.retryable and end.exit_code != exits.FENCED}
 
     def root_of(self, number: int) -> Verdict | None:
         """The verdict on this attempt by the worker it began with, when that worker has recorded its end."""
-        ends = self._ends(self._ended().get(number, []))
-        return next((end for end in ends if end.root_cause and end.exit_code != 0), None)
+        ends = self._ended().get(number, {}).values()
+        return self._read_first([end for end in ends if end.root_cause and end.exit_code != 0])
 
     def is_published(self) -> bool:
         """Whether the run has a result; a worker that starts again then has nothing left to do."""
@@ -275,7 +276,13 @@ class Attempts:
         """Writes this worker's end record; ``step``: the last that was done."""
         claim = {**asdict(lease), "worker": self._worker, "pod": self._pod, "pod_uid": self._pod_uid}
         record = EndRecord(**{**asdict(verdict), **claim}, ended=now(), ranks=records_of(ends), step=step)
-        self._store.put(self._keys.attempt(lease.attempt).end(self._worker), masks.mask(record).to_json())
+        keys = self._keys.attempt(lease.attempt)
+        self._store.put(keys.end(self._worker), masks.mask(record).to_json())
+        mark, before = keys.end_mark(record.facts), self._marks.get(lease.attempt)
+        self._store.put(mark, b"")
+        self._marks[lease.attempt] = mark
+        if before and before != mark:
+            self._store.delete(before)
 
     def put_log(self, number: int, log: bytes) -> None:
         """Replaces this worker's log of the attempt."""
@@ -285,20 +292,23 @@ class Attempts:
     def _keys(self) -> RunKeys:
         return self._record.keys
 
-    def _ended(self) -> dict[int, list[str]]:
-        """By each number that has a lease, the keys of the end records under it."""
-        files = {entry.key: self._keys.attempt_file(entry.key) for entry in self._store.list(f"{self._keys.attempts}/")}
-        ended: dict[int, list[str]] = {file.attempt: [] for file in files.values() if file and file.worker is None}
-        for key, file in files.items():
-            if file and file.is_end and file.attempt in ended:
-                ended[file.attempt].append(key)
+    def _ended(self) -> dict[int, dict[str, EndRecord]]:
+        """By each number that has a lease, the ends under it by key, as far as one listing tells them."""
+        keys = [entry.key for entry in self._store.list(f"{self._keys.attempts}/")]
+        files = filter(None, map(self._keys.attempt_file, keys))
+        ended: dict[int, dict[str, EndRecord]] = {file.attempt: {} for file in files if file.worker is None}
+        for key in keys:
+            number, facts = self._keys.end_mark(key) or (0, "")
+            if number in ended and (end := EndRecord.of_facts(number, facts)):
+                ended[number][key] = end
         return ended
+
+    def _read_first(self, ends: Sequence[EndRecord]) -> EndRecord | None:
+        """The first of these as it was written, with its message."""
+        return self._read(EndRecord, self._keys.attempt(ends[0].attempt).end(ends[0].worker)) if ends else None
 
     def _lease_of(self, number: int) -> Lease | None:
         return self._read(Lease, self._keys.attempt(number).lease)
-
-    def _ends(self, keys: list[str]) -> list[EndRecord]:
-        return [end for key in keys if (end := self._read(EndRecord, key))]
 
     def _read(self, kind: type[Record], key: str) -> Record | None:
         """None where another version of this package wrote it."""

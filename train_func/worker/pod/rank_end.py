@@ -73,6 +73,7 @@ class RankEnd:
     ``exit_code``: negative for a signal, None when the process could not be buried. ``was_signalled``: the supervisor
     had told it to stop before. ``order``: in which the supervisor noticed. ``unfinished``: its process ended before it
     had come to the end of train_func. ``stacks``: where it was when its supervisor last asked.
+    ``may_cut_finer``: another attempt can do with less memory.
     """
 
     rank: int
@@ -82,6 +83,7 @@ class RankEnd:
     order: int
     unfinished: bool = False
     stacks: str = ""
+    may_cut_finer: bool = False
 
     @property
     def failed(self) -> bool:
@@ -134,6 +136,11 @@ def records_of(ends: Sequence[RankEnd]) -> tuple[RankRecord, ...]:
 def running(path: Path) -> Path:
     """The file beside an outcome that the supervisor makes, and that is there until the rank has come to its end."""
     return path.with_suffix(".running")
+
+
+def finer(path: Path) -> Path:
+    """The file beside an outcome that is there where another attempt can do with less memory: also after SIGKILL."""
+    return path.with_suffix(".finer")
 
 
 def of_error(error: BaseException, *, session: bool, may_cut_finer: bool = False, has_peers: bool = True) -> Outcome:

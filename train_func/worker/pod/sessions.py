@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
 
-from train_func.worker.pod.rank_end import running
+from train_func.worker.pod.rank_end import finer, running
 
 
 @dataclass
@@ -54,6 +54,13 @@ class Sessions:
     def left_steps(self, error: BaseException | None = None) -> str:
         """After how many steps the function has left a loop before its end; ``error`` has ended the function."""
         return next((f"{loop}" for loop in self.loops if error is None or not loop.is_left_by(error)), "")
+
+    def cuts(self, micro_batch_size: int) -> None:
+        """A plan is cut so: where memory does not suffice, the next attempt can cut it finer down to one row."""
+        self.may_cut_finer = micro_batch_size > 1
+        with contextlib.suppress(KeyError, OSError):  # no supervisor
+            path = finer(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"]))
+            path.touch() if self.may_cut_finer else path.unlink()
 
     def may_leave(self) -> None:
         """From now on an exit with code 0 is the end of the function: some leave so behind their last step, because

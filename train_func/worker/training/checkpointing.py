@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from train_func.events import Resumed
+from train_func.events import BeginsAnew, Resumed
 from train_func.failpoint import reach
 from train_func.records import Numerics, RunRecord
 from train_func.storage import Store
@@ -86,7 +86,7 @@ class Checkpointing:
         self._begun_at: int | None = None
         former = _fingerprint(formerly) if formerly else None
         self._checkpoints = Checkpoints(store, record, attempt, _fingerprint(made_of), number, former)
-        self._folder, self._name = folder, record.name
+        self._folder, self._name, self._attempt = folder, record.name, attempt
         self._other = (
             replace(record, name=record.resumes, generation=record.resumes_generation) if record.resumes else None
         )
@@ -135,6 +135,10 @@ class Checkpointing:
         else:
             other = None
         if found is None:
+            if self._attempt > 1:
+                why = "no earlier attempt has saved a checkpoint of this training"
+                why = f"{why}, nor has {other.name}" if other else why
+                world.log_rank0(BeginsAnew(attempt=self._attempt, why=why))
             return None
         made = found.manifest
         world.log_rank0(

@@ -21,7 +21,7 @@ import transformers
 from datasets import Dataset
 
 from train_func.errors import InvalidInput
-from train_func.events import Reported, SessionOpened
+from train_func.events import BeginsAnew, Reported, SessionOpened
 from train_func.records import Numerics
 from train_func.storage import Store, open_store
 from train_func.worker.inputs.cache import machine_cache
@@ -175,7 +175,7 @@ class Session:
         """
         cut.check_ranks(self.record, self.world_size, self.numerics)
         audit.check_rows_alike(train, self._trainers.train_ids, "training")
-        sessions.here.may_cut_finer = self.numerics.micro_batch_size > 1
+        sessions.here.cuts(self.numerics.micro_batch_size)
         return build_plan(
             train,
             seed=self.run.seed,
@@ -216,6 +216,9 @@ class Session:
                 are; on one rank, when rows cannot be made a batch.
         """
         state, self._own_state = self._own_state, None
+        if state is None and self.attempt > 1:
+            why = "no attempt saves this loop, because session.checkpoint was not called before it"
+            world.log_rank0(BeginsAnew(attempt=self.attempt, why=why))
         of_task = self._loading.collator
         loop = own_loop.steps(plan, self.device, collate, state, of_task, shifts_labels=shifts_labels)
         self._own_loop = weakref.ref(loop)
