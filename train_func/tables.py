@@ -5,7 +5,9 @@ TRAIN_FUNC_HOME.
 """
 
 import hashlib
+import json
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_func import kept_tables
+from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 from train_func.plain import is_a
 
@@ -24,6 +27,7 @@ FILES, FILE_BYTES = 500, 64 * 2**20  # in place of ROWS where rows have images o
 READ = 100  # of these rows at once, or fewer where the last ones were large: Arrow ends a piece of a column at 2 GB
 _WITH_FILES = ("Image", "Audio")  # of `datasets`: what such a column holds may be paths of this machine
 NAME = "table.parquet"
+_HALF = re.compile("[\ud800-\udfff]")  # of a pair of UTF-16
 
 
 def is_table(value: object) -> bool:
@@ -78,6 +82,8 @@ def _of_frame(frame: Any, field: str) -> "Iterator[pa.Table]":
     for name, column in held.items():
         try:
             columns[name] = pa.array(column, from_pandas=True)
+        except UnicodeEncodeError:
+            faults.append(f"{field}: column {name!r} of the DataFrame {_halves(column)}")
         except (pa.ArrowException, TypeError, ValueError) as error:
             why = " ".join(str(error).split())
             faults.append(f"{field}: column {name!r} of the DataFrame cannot be saved: {why}; {_remedy(column, name)}")
@@ -85,6 +91,16 @@ def _of_frame(frame: Any, field: str) -> "Iterator[pa.Table]":
         raise InvalidInput(faults, cause="data")
     whole = pa.table(columns)
     return (whole.slice(start, ROWS) for start in range(0, max(1, whole.num_rows), ROWS))
+
+
+def _halves(column: Any) -> str:
+    """In which rows texts were cut within an emoji, of which half a character is left."""
+    texts = (json.dumps(value, ensure_ascii=False, default=str) for value in column)
+    rows = [number for number, text in enumerate(texts, 1) if _HALF.search(text)]
+    return (
+        f"has half a character, as \\ud83d alone is, in {counted(len(rows), 'row')}: {listed(rows)} (counted from 1); "
+        "cut texts at whole characters, or remove these halves"
+    )
 
 
 def _remedy(column: Any, name: str) -> str:

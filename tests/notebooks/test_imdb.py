@@ -128,7 +128,7 @@ def test_a_number_of_reviews_that_cannot_be_is_refused_by_its_name(name, number)
     [
         ("text,topic\ngood,food\n", ("text", "topic")),
         ("review,label\ngood,1\n", ("review", "label")),
-        ("text,label\ngood,2\nbad,0\n", ("[2, 0]",)),
+        ("text,label\ngood,2\nbad,0\n", ("'2'", "'0'")),
         ("text,label\ngood,pos\nbad,neg\n", ("pos", "neg")),
     ],
 )

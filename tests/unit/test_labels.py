@@ -233,6 +233,11 @@ def test_given_names_belong_to_the_integers_however_they_are_spelled(values):
     assert (labels.names, labels.codes["training"].tolist()) == (("bad", "good"), [0, 1, 0, 1])
 
 
+def test_texts_of_a_table_with_types_are_classes_also_where_they_look_like_fractions():
+    versions = ("3.10", "3.8", "3.9")
+    assert encoded(*versions, *versions).names == versions
+
+
 def test_an_infinite_label_is_named_with_its_row():
     said = refusal(0.0, 1.0, float("inf"), held_out=(float("-inf"), 1.0))
     assert unnamed(said, "'stars'", "inf in row 3", "-inf in row 1") == []

@@ -317,6 +317,8 @@ def test_values_of_several_kinds_in_lists_and_objects_are_named_with_their_lines
         ("a.jsonl", '"text"\n{"a": 3}', 'no object in 1 line: line 1: "text"'),
         ("a.jsonl", '{"a": 1}\n{"a": "b"}', "column 'a' mixes number (line 1: 1); text (line 2: \"b\")"),
         ("a.json", '[{"a": 1},]', "wrong JSON"),
+        ("a.jsonl", '{"a": 1}\n{"a": {"b": 1, "c": 2, "b": 3}}', "line 2: the key 'b' stands twice"),
+        ("a.json", '[{"a": 1, "a": 2}]', "the key 'a' stands twice"),
         ("a.json", '[{"a": 1}, 2]', "no object in 1 item: item 2: 2"),
         ("a.json", '[{"a": true}, {"a": {}}]', "column 'a' mixes true/false (item 1: true); object (item 2: {})"),
         ("a.parquet", b"PAR1 and no more", "not a whole Parquet file"),

@@ -118,6 +118,15 @@ def test_of_several_labels_every_one_keeps_its_share_the_rarest_best(half, num_r
     assert len(rows.train) + len(rows.held_out) == num_rows
 
 
+def test_classes_that_are_several_labels_of_a_row_are_noted(half):
+    kinds = ["db", "ui", "db|ui", "net"]
+    rows = [{"text": f"food {i}", "label": kinds[i % 4]} for i in range(40)]
+    (note,) = half(rows).rows().notes
+    assert unnamed(note, "'label'", "'db|ui'", SEVERAL) == []
+    assert half(rows, labels=kinds).rows().notes == []
+    assert half(rows, problem_type=SEVERAL).rows().labels == ("db", "net", "ui")
+
+
 def test_several_columns_of_a_csv_are_several_labels(tmp_path, model):
     path = tmp_path / "rows.csv"
     path.write_text("text;toxic;insult\n" + "".join(f"food {i};{i % 2};{int(i % 3 == 0)}\n" for i in range(40)))

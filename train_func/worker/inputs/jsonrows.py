@@ -37,6 +37,10 @@ class _Fraction(float):
 _KINDS[_Fraction] = "number"
 
 
+class _SameKey(ValueError):
+    """Of two values under one key only one would be read."""
+
+
 def read_json(path: Path, classes: Collection[str] = ()) -> pa.Table:
     """The table of a UTF-8 file that holds a list of objects, or one object per line; a missing key is null.
 
@@ -121,9 +125,21 @@ def _too_deep(where: str) -> InvalidInput:
 
 def _items(path: Path, data: bytes) -> list[tuple[int, Any]]:
     try:
-        return list(enumerate(json.loads(data, parse_float=_Fraction), 1))
+        return list(enumerate(_loaded(data), 1))
     except ValueError as error:
         raise InvalidInput(f"{path}: wrong JSON: {error}", cause="data") from None
+
+
+def _loaded(text: bytes) -> Any:
+    return json.loads(text, parse_float=_Fraction, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _SameKey(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice in one object")
+    return made
 
 
 def _lines(path: Path, data: bytes) -> Iterator[tuple[int, Any]]:
@@ -131,9 +147,11 @@ def _lines(path: Path, data: bytes) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():
             try:
-                yield number, json.loads(line, parse_float=_Fraction)
+                yield number, _loaded(line)
             except json.JSONDecodeError as error:
                 faults.append(f"line {number}: {error.msg} at column {error.colno}")
+            except _SameKey as error:
+                faults.append(f"line {number}: {error}")
     if faults:
         raise InvalidInput(
             f"{path}: no JSON object in {counted(len(faults), 'line')}: {listed(faults, separator='; ')}; one object "

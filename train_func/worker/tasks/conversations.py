@@ -150,6 +150,8 @@ def _conversations(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table
 
 def _left_out(weights: pa.Array, row_of: np.ndarray, name: str, part: str) -> tuple[np.ndarray, list[str]]:
     """Which messages have the weight 0; faults."""
+    if pa.types.is_null(weights.type):
+        return np.zeros(len(weights), dtype=bool), []
     numbers = np.array([1 if of is None else of for of in weights.to_pylist()], dtype=object)
     rows = np.unique(row_of[[of not in (0, 1) for of in numbers]])
     fault = (

@@ -104,18 +104,8 @@ def _joined(parts: Mapping[str, pa.ChunkedArray], column: str, given: Sequence[s
         return []
     if spelled and not given and all(number_in(text) is not None for text in found):
         raise InvalidInput(_no_lists("numbers", column, next(iter(parts))), cause="data")
-    unknown = found - set(given)
-    pieces = {text: _pieces(text, FIRM) for text in found}
-    several = sorted(text for text in unknown if len(pieces[text]) > 1)
-    if given:
-        sure = {text for text in several if pieces[text] <= set(given)}
-    elif all((text[0], text[-1]) in BRACKETS for text in found):
-        sure = found
-    else:
-        shared = Counter(piece for held in pieces.values() for piece in held)
-        sure = {text for text in several if any(shared[piece] > 1 for piece in pieces[text])}
-    names = set(given) or found
-    sure |= {text for text in unknown if len(each := _pieces(text, LOOSE)) > 1 and each <= names}
+    several = sorted(text for text in found - set(given) if len(_pieces(text, FIRM)) > 1)
+    sure = likely_several(found, given)
     advice = f"write {SEPARATOR} between labels, as db{SEPARATOR}ui, or give lists"
     if sure:
         raise InvalidInput(
@@ -126,6 +116,20 @@ def _joined(parts: Mapping[str, pa.ChunkedArray], column: str, given: Sequence[s
         )
     shown = listed(several, MAX_SHOWN, show=repr)
     return [f"column {column!r}: read as one label each: {shown}; else {advice}"] if several and not given else []
+
+
+def likely_several(found: set[str], given: Sequence[str] = (), separators: str = FIRM) -> set[str]:
+    """Those of different texts that are several labels in one: their parts are labels elsewhere too."""
+    pieces = {text: _pieces(text, separators) for text in found}
+    several = {text for text in found - set(given) if len(pieces[text]) > 1}
+    names = set(given) or found
+    loose = {text for text in found - set(given) if len(each := _pieces(text, LOOSE)) > 1 and each <= names}
+    if given:
+        return loose | {text for text in several if pieces[text] <= names}
+    if all((text[0], text[-1]) in BRACKETS for text in found):
+        return found
+    shared = Counter(piece for held in pieces.values() for piece in held)
+    return loose | {text for text in several if any(shared[piece] > 1 for piece in pieces[text])}
 
 
 def _pieces(text: str, separators: str) -> set[str]:

@@ -11,7 +11,7 @@ from train_func.tasks import REGRESSION, SEVERAL, TextClassification
 from train_func.worker.inputs.reader import class_names
 from train_func.worker.inputs.spelling import is_spelled
 from train_func.worker.tasks import labels
-from train_func.worker.tasks.label_lists import encode_columns, encode_lists
+from train_func.worker.tasks.label_lists import SEPARATOR, encode_columns, encode_lists, likely_several
 from train_func.worker.tasks.numbers import encode_numbers
 
 
@@ -41,7 +41,17 @@ def targets_of(task: TextClassification, tables: Mapping[str, pa.Table]) -> Targ
         return _of_label_lists(encode_lists(parts, task.label, given=task.labels, kept=kept, spelled=spelled))
     found = labels.encode(parts, task.label, given=task.labels, kept=kept, spelled=spelled)
     values = {part: pa.array(codes) for part, codes in found.codes.items()}
-    return Targets(found.names, values, found.codes, found.notes)
+    notes = [*found.notes, *_several_note(found.names, task)]
+    return Targets(found.names, values, found.codes, notes)
+
+
+def _several_note(names: tuple[str, ...], task: TextClassification) -> list[str]:
+    """A note on classes that are rather several labels of one row."""
+    several = [name for name in sorted(likely_several({*names}, (), SEPARATOR)) if SEPARATOR in name]
+    if not several or task.labels:
+        return []
+    said = f"column {task.label!r}: {listed(several, show=repr)} are classes of their own here"
+    return [f"{said}; where each is several labels of one row give problem_type={SEVERAL!r}"]
 
 
 def _of_label_lists(found: labels.Labels) -> Targets:
