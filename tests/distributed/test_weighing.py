@@ -89,6 +89,18 @@ def test_parameters_without_a_gradient_may_be_looked_for(told):
     assert all(of_rank["spare layer, looked for"] == {"steps": 1} for of_rank in told.values())
 
 
+@pytest.mark.parametrize("in_own_loop", [False, True])
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_layers_that_are_unfrozen_after_ddp_was_made_are_named_before_the_ranks_weights_differ(told, size, in_own_loop):
+    for rank in range(size):
+        said = told[size, rank]["unfreezing"][in_own_loop]
+        if size == 1:
+            assert said == {"steps": 3}
+        else:
+            assert (said["cause"], said["steps"]) == ("code", 1)
+            assert unnamed(said["message"], "step 2", "bert.", "learning rate is 0", "two runs") == []
+
+
 @pytest.mark.parametrize("name", STOCK)
 @pytest.mark.parametrize("size", STOCK_SIZES)
 def test_in_a_session_transformers_own_trainer_has_the_loss_and_gradient_of_the_whole_batch(told, name, size):

@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -297,12 +297,8 @@ def train_own_loop(name, world_size, rank):
     """The gradients of every step of a loop of one's own, whose weighted losses DDP averages."""
     case, model = OWN_LOOPS[name], OWN_LOOPS[name].model()
     parallel = DistributedDataParallel(model) if world_size > 1 else model
-    keeping = SimpleNamespace(
-        restore=lambda device: None, votes=list, decide=lambda *of, is_over: None, close=lambda: None
-    )
     is_said = name.endswith("said by the loop")
-    given = {"nothing of a loss": nn.Linear(1, 1)} if is_said else {"model": parallel}
-    state = OwnState(SimpleNamespace(begin=lambda made: keeping), given, torch.device("cpu"))
+    state = state_of(nn.Linear(1, 1) if is_said else parallel)
     part = split_dataset_by_node(the_plan(case, world_size), rank, world_size)
     said, gradients = {"shifts_labels": True} if is_said else {}, []
     for step in own_loop.steps(part, torch.device("cpu"), case.collate, state, **said):
@@ -445,9 +441,45 @@ def with_a_spare_layer(world_size, rank, folder, **others):
     return {"steps": trainer.state.global_step}
 
 
+class Unfreezes(transformers.TrainerCallback):
+    def on_step_begin(self, args, state, control, model=None, **others):
+        if state.global_step == 1:
+            model.bert.requires_grad_(True)
+
+
+def that_unfreezes(world_size, rank, folder, in_own_loop):
+    """Layers that were frozen when DDP was made are trained from the second step on."""
+    case, done = Case(), []
+    model, plan = case.model(), the_plan(case, world_size)
+    model.bert.requires_grad_(False)
+    try:
+        if in_own_loop:
+            parallel = DistributedDataParallel(model) if world_size > 1 else model
+            for step in own_loop.steps(
+                split_dataset_by_node(plan, rank, world_size), torch.device("cpu"), case.collate, state_of(parallel)
+            ):
+                done += [1 for batch, weight in step if (weight * parallel(**batch).loss).backward()] or [step.number]
+                model.bert.requires_grad_(True)
+        else:
+            trainer = trainer_of(replace(case, model=lambda: model), world_size, rank, folder, plan, [Unfreezes()])
+            trainer.train()
+    except InvalidInput as error:
+        return {"cause": error.cause, "message": str(error), "steps": done[-1] if done else trainer.state.global_step}
+    return {"steps": done[-1] if done else trainer.state.global_step}
+
+
+def state_of(model):
+    """As session.checkpoint makes it, where nothing is saved."""
+    keeping = SimpleNamespace(
+        restore=lambda device: None, votes=list, decide=lambda *of, is_over: None, close=lambda: None
+    )
+    return OwnState(SimpleNamespace(begin=lambda made: keeping), {"model": model}, torch.device("cpu"))
+
+
 def run(world_size, rank, folder):
     return {
         "cases": {name: train(case, world_size, rank, folder) for name, case in CASES.items()},
+        "unfreezing": {of: that_unfreezes(world_size, rank, folder, of) for of in (False, True)},
         "own loops": {name: train_own_loop(name, world_size, rank) for name in OWN_LOOPS},
         "stock": on_transformers_own(world_size, folder) if world_size in STOCK_SIZES else None,
         "spare layer": with_a_spare_layer(world_size, rank, folder),

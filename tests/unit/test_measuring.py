@@ -10,6 +10,7 @@ import transformers
 from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
 
+from tests.messages import unnamed
 from tests.unit.test_session import a_record, home, model_folder, reviews, store, trainer_of
 from train_func.errors import InvalidInput
 from train_func.worker import Session, Trainer
@@ -381,6 +382,45 @@ def test_transformers_own_trainer_is_measured_on_its_eval_dataset_though_it_neve
     metrics = json.loads(store.get("tiny-reviews-0123/result.json").data)["metrics"]
     loss = "own_loss" if rows == "own" else "loss"
     assert metrics[loss] == expected[loss]
+
+
+class Worsens(transformers.TrainerCallback):
+    """Makes the weights worse in one step, and as good as before in another."""
+
+    def __init__(self, worse, better=None):
+        self.by = {worse: 4.0, better: -4.0}
+
+    def on_step_end(self, args, state, control, model=None, **others):
+        if by := self.by.get(state.global_step):
+            with torch.no_grad():
+                model.classifier.bias += torch.tensor([by, -by])
+
+
+@pytest.mark.parametrize(
+    ("worsens", "own", "told"),
+    [
+        ([4], {}, ["step 2", "epoch 1", "loss", "load_best_model_at_end=True"]),
+        ([4], {"load_best_model_at_end": True, "save_strategy": "epoch"}, []),
+        ([2, 3], {}, []),
+        ([], {"metric_for_best_model": "score"}, ["step 2", "score", "metric_for_best_model='score'"]),
+        ([], {"metric_for_best_model": "score", "greater_is_better": False}, []),
+    ],
+    ids=["worse", "the best is loaded", "the last is the best", "a score", "a score that is to be low"],
+)
+def test_where_an_earlier_evaluation_was_better_the_result_says_which_and_how_to_publish_it(
+    a_record, store, worsens, own, told
+):
+    with Session(a_record().parameters()) as session:
+        trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-6}, eval_strategy="epoch", **own)
+        if worsens:
+            trainer.add_callback(Worsens(*worsens))
+        else:
+            trainer.compute_metrics = lambda prediction: {"score": 1.0 / (1 + trainer.state.global_step)}
+        trainer.train()
+        session.publish(trainer)
+    note = json.loads(store.get("tiny-reviews-0123/result.json").data).get("note", "")
+    assert unnamed(note, *told) == []
+    assert ("was better" in note) is bool(told)
 
 
 @pytest.mark.parametrize("answer", [0, 1])

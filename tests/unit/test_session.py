@@ -473,7 +473,7 @@ class EndsIn(transformers.TrainerCallback):
 
 
 def test_what_a_collator_refuses_is_told_in_its_own_words_also_by_an_attempt_that_goes_on_within_an_epoch(
-    a_record, capsys
+    a_record, capsys, monkeypatch
 ):
     class Refuses(transformers.TrainerCallback):
         def on_epoch_begin(self, args, state, control, **others):
@@ -490,6 +490,7 @@ def test_what_a_collator_refuses_is_told_in_its_own_words_also_by_an_attempt_tha
         trainer = trainer_of(session, parameters)
         trainer.add_callback(EndsIn(1))
         trainer.train()
+    monkeypatch.setattr(sessions, "here", sessions.Sessions())  # as in another process
     with pytest.raises(InvalidInput, match="picture of row 5") as refused, Session(parameters) as session:
         trainer = trainer_of(session, parameters)
         trainer.data_collator, collate_sound = collate, trainer.data_collator

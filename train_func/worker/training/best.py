@@ -4,7 +4,10 @@ transformers' ``best_global_step`` is the step of the best evaluation, whether i
 it loads are of ``best_model_checkpoint``, the newest best one that was saved.
 """
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import transformers
 
@@ -36,6 +39,45 @@ def loaded_step(trainer: transformers.Trainer) -> int | None:
     if not trainer.args.load_best_model_at_end or not checkpoint:
         return None
     return int(Path(checkpoint).name.rpartition("-")[2])
+
+
+def better_before(trainer: transformers.Trainer, metrics: Mapping[str, Any]) -> str:
+    """What a person should know where an earlier evaluation was better than the published ``metrics``; mostly empty.
+
+    Those of the training over as many rows are compared, by ``metric_for_best_model`` or else by their loss.
+    """
+    args, state = trainer.args, trainer.state
+    name = str(args.metric_for_best_model or "loss").removeprefix("eval_")
+    now = metrics.get(name)
+    if args.load_best_model_at_end or not _is_number(now):
+        return ""
+    earlier = [
+        of
+        for of in state.log_history
+        if 0 < of.get("step", 0) < state.global_step
+        and of.get("eval_rows") == metrics.get("rows")
+        and _is_number(of.get(f"eval_{name}"))
+        and math.isfinite(of[f"eval_{name}"])
+    ]
+    if not earlier:
+        return ""
+    sign = -1 if args.metric_for_best_model and args.greater_is_better else 1
+    then = min(earlier, key=lambda of: sign * of[f"eval_{name}"])
+    value = then[f"eval_{name}"]
+    if sign * value >= sign * now or f"{value:.4g}" == f"{now:.4g}":
+        return ""
+    strategy = "epoch" if args.eval_strategy == "no" else args.eval_strategy.value
+    when = f"step {then['step']} (epoch {then.get('epoch', 0):.4g})"
+    return (
+        f"the evaluation of {when} was better than that of the published weights, of step {state.global_step}: {name} "
+        f"{value:.4g}, and {now:.4g} in the end; to publish the best, give session.arguments("
+        f"eval_strategy={strategy!r}, save_strategy={strategy!r}, load_best_model_at_end=True, "
+        f"metric_for_best_model={name!r})"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def tell(trainer: transformers.Trainer) -> None:

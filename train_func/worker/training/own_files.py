@@ -1,12 +1,16 @@
-"""What an own loop publishes: a module or its state dict as safetensors, a folder, or files."""
+"""What an own loop publishes: a module or its state dict as safetensors, a folder, or files.
 
+Extra state of a module (``get_extra_state``) that is no tensor is plain JSON beside its weights.
+"""
+
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file, save_model
+from safetensors.torch import _remove_duplicate_names, save_file, save_model
 from torch import nn
 
 from train_func.counted import listed
@@ -15,7 +19,7 @@ from train_func.records import RunRecord
 from train_func.result import name_fault
 from train_func.worker.training import adapter_files, finite, world
 
-WEIGHTS = "model.safetensors"
+WEIGHTS, EXTRA = "model.safetensors", "extra_state.json"
 ALLOWED = (
     "a Trainer, a torch.nn.Module, a state dict, an object with save_pretrained, or a file, a folder or a list of them "
     "is expected"
@@ -64,15 +68,63 @@ def bare(module: nn.Module) -> nn.Module:
 def _of_module(module: nn.Module, record: RunRecord) -> Callable[[Path], None]:
     if callable(getattr(module, "save_pretrained", None)):  # transformers, peft: with their configuration
         return lambda folder: adapter_files.save(module, folder, record)
+    state = module.state_dict()
+    if faults := state_faults(state):
+        raise _refused([f"session.publish was given {type(module).__name__}: {fault}" for fault in faults])
+    extra = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
 
     def write(folder: Path) -> None:
-        save_model(module, str(folder / WEIGHTS))  # shared tensors are stored once
+        if extra:
+            (folder / EXTRA).write_text(json.dumps(extra, indent=1) + "\n")
+        if extra or _has_parts(state):
+            save_file(_copied(state), folder / WEIGHTS)
+        else:
+            save_model(module, str(folder / WEIGHTS))  # shared tensors are stored once
 
     return write
 
 
+def state_faults(state: Mapping[str, Any]) -> list[str]:
+    """What of a module's state dict cannot be published, and what to do; empty when all can be."""
+    return [f"its {name} is {fault}" for name, value in state.items() if (fault := _fault_of(value))]
+
+
+def _fault_of(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        dense = "publish a state dict in which it is dense"
+        if value.is_quantized:
+            return f"a quantised tensor, which safetensors cannot hold: {dense} (dequantize()), or write it to a file"
+        sparse = f"a sparse tensor, which safetensors cannot hold: {dense} (to_dense()), or write it to a file"
+        return sparse if value.layout != torch.strided else ""
+    try:
+        is_plain = bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError, RecursionError):
+        is_plain = False
+    if is_plain:
+        return ""
+    return (
+        f"an extra state of type {type(value).__name__}, which is neither a tensor nor plain JSON: let get_extra_state "
+        "return a tensor, or a dict of numbers, texts, lists and dicts; or publish a state dict without it, and write "
+        "it to a file"
+    )
+
+
+def _has_parts(state: Mapping[str, torch.Tensor]) -> bool:
+    """Whether tensors are parts of one that none of them is whole, which save_model refuses."""
+    try:
+        _remove_duplicate_names(dict(state))
+    except RuntimeError:
+        return True
+    return False
+
+
+def _copied(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Its tensors, copied, because safetensors refuses tensors that share memory."""
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    return {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+
+
 def _tensors(state: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
-    """Copies, because safetensors refuses tensors that share memory."""
     others = [name for name, value in state.items() if not (isinstance(name, str) and isinstance(value, torch.Tensor))]
     if others or not state:
         named = ", ".join(f"{name!r} ({type(state[name]).__name__})" for name in others[:5])
@@ -80,7 +132,9 @@ def _tensors(state: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
             f"session.publish was given a dict with {named or 'nothing'}: of a state dict, tensors by name are "
             "expected; give the numbers beside it as metrics=..., and return other values or write them to a file"
         )
-    return {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
+    if faults := state_faults(state):
+        raise _refused([f"session.publish was given a state dict: {fault}" for fault in faults])
+    return _copied(state)
 
 
 def _copies(paths: list[Path]) -> Callable[[Path], None]:

@@ -159,6 +159,8 @@ def steps(
                     state.decide(step.votes, done, used)
                 done += 1
                 progress_mark.mark(Phase.STEP)
+                if state:
+                    state.exchanged.check(done)
                 rows = step.now.place.batch_rows
                 yield OwnStep(done, epoch + 1, rows, step, items or Items(), facts.seed, loop, used, statistics)
                 _check_merged(statistics, done)

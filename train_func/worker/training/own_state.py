@@ -9,10 +9,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from train_func.errors import InvalidInput
+from train_func.worker.checkpoint.state import State
 from train_func.worker.training import finite, world
 from train_func.worker.training.adapted import base_sha256, has_adapters, load_own_weights, own_weights
 from train_func.worker.training.audit import check_same_plan
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored, Trainings
+from train_func.worker.training.own_files import state_faults
 from train_func.worker.training.plan import STEPS, PlanFacts
 from train_func.worker.training.trainer_state import (
     frozen,
@@ -22,6 +24,7 @@ from train_func.worker.training.trainer_state import (
     restore_random,
     row_ids_in,
 )
+from train_func.worker.training.weights import Exchanged
 
 
 class OwnState:
@@ -40,6 +43,8 @@ class OwnState:
             )
         self._bases = {name: _base(of) for name, of in self._objects.items() if isinstance(of, nn.Module)}
         """Names of the weights that every attempt loads and none trains, below adapters."""
+        world.on_all_ranks(self._check_states)
+        self.exchanged = Exchanged(objects.values())
         self._checkpointing: Checkpointing = trainings.begin(_made_of(self._objects))
         self._restored: Restored | None = self._checkpointing.restore(device)
         if self._restored:
@@ -68,6 +73,15 @@ class OwnState:
                 "models, optimizers, schedulers and other objects with state_dict and load_state_dict are expected"
             )
             raise InvalidInput([f"{fault}: {expected}" for fault in faults], cause="code")
+
+    def _check_states(self) -> None:
+        """Raises InvalidInput for what no checkpoint holds; says what ``session.publish`` would refuse."""
+        states = {name: self._state(name, of) for name, of in self._objects.items()}
+        State.of(states, "session.checkpoint")
+        for name, of in self._objects.items():
+            if isinstance(of, nn.Module) and not hasattr(of, "save_pretrained"):
+                for fault in state_faults(states[name]):
+                    world.note(f"session.publish({type(of).__name__}) will be refused: {fault}")
 
     def begin(self, facts: PlanFacts) -> tuple[int, list[Any]]:
         """The number of steps that are done, and ids of the rows that this rank has used in their epoch.

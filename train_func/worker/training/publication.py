@@ -139,7 +139,7 @@ def report_measured(
                 found |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
             else:
                 metrics = metrics_of_stock(trainer)
-                found |= {"note": NOT_EVALUATED} if metrics is None else _told(trainer, metrics, [])
+                found |= {"note": NOT_EVALUATED} if metrics is None else _told(metrics, [])
     except Exception as error:
         traceback.print_exception(error)
         fault = f"{type(error).__name__}: {error}"
@@ -177,10 +177,11 @@ def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -
     train = rows_of(trainer.train_dataset)
     given = {} if trainer.compute_metrics else {prefix: made[prefix].metrics for prefix in sets}  # they are its own
     notes = [below_baseline(trainer.metric, train, sets[prefix], metrics) for prefix, metrics in given.items()]
-    return {**_told(trainer, metrics, notes), "audit": {**audited, "held_out": held_out}}
+    notes.append(best.better_before(trainer, metrics))
+    return {**_told(metrics, notes), "audit": {**audited, "held_out": held_out}}
 
 
-def _told(trainer: transformers.Trainer, metrics: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
+def _told(metrics: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
     """The metrics as JSON, and what a person should know of them as the note."""
     odd = not_finite(metrics)
     is_null = f"metrics that are no finite numbers, and null in the result: {listed(odd)}" if odd else ""

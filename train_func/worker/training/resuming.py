@@ -145,6 +145,7 @@ class ResumingTrainer(transformers.Trainer):
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         prepared = super()._prepare_for_training(*args, **kwargs)
+        self._exchanged = weights.Exchanged([self.model_wrapped])
         if self._restored:
             trainer_state.restore(self, self._restored.training)
             reach("training restored")

@@ -210,6 +210,7 @@ class Trainer(ResumingTrainer):
         """
         progress_mark.mark(Phase.STEP)
         part = self._step.now
+        self._exchanged.check(part.place.step + 1)
         is_last: bool = self.accelerator.sync_gradients
         self._used.append(part.place.row_ids)
         if not part.weight and not is_last:

@@ -1,6 +1,7 @@
 """Weights: a model's fingerprint, and the checks that all ranks exchange gradients and hold the same weights."""
 
 import hashlib
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,36 @@ def _different(model: nn.Module, names: list[str], step: int) -> InvalidInput:
         "forward, and add them before",
         cause="code",
     )
+
+
+class Exchanged:
+    """The parameters whose gradients DDP exchanges: those that were trained when it was made."""
+
+    def __init__(self, models: Iterable[object]) -> None:
+        """To be made before anything can have changed what is trained; looks at what is in DDP among ``models``."""
+        parallel = [of.module for of in models if isinstance(of, DistributedDataParallel)]
+        self._known = [
+            (model, {id(of) for of in model.parameters() if of.requires_grad}) for model in parallel if world.size() > 1
+        ]
+
+    def check(self, step: int) -> None:
+        """Before step ``step``, from 1.
+
+        Raises:
+            InvalidInput: (cause "code") naming the parameters that have begun to be trained since.
+        """
+        for model, known in self._known:
+            begun = [name for name, of in model.named_parameters() if of.requires_grad and id(of) not in known]
+            if begun:
+                raise InvalidInput(
+                    f"Before step {step}, requires_grad of {counted(len(begun), 'parameter')} of "
+                    f"{type(model).__name__} was set: {listed(begun)}. They were frozen when "
+                    "DistributedDataParallel was made, so the ranks do not exchange their gradients, and each would "
+                    "train weights of its own. Leave them unfrozen from the start, in a parameter group of the "
+                    "optimizer whose learning rate is 0 until then; or train in two runs, the second of the model that "
+                    "the first has published",
+                    cause="code",
+                )
 
 
 def check_gradients_exchanged(model: nn.Module) -> None:
