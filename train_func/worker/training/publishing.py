@@ -28,6 +28,11 @@ class Publishing:
         self._attempt = attempt
         self._seconds = min(PUBLISH_SECONDS, record.run.deadline)
 
+    @property
+    def folder(self) -> Path:
+        """Where the files lie that were added last, with those before them."""
+        return self._pending.folder
+
     def add(self, write: Callable[[Path], object], is_model: bool, card: TaskPart | None = None) -> None:
         """Files that ``write`` makes in a folder. Raises StorageFailed, or InvalidInput when the result is there."""
         self._check_open()
@@ -41,6 +46,10 @@ class Publishing:
         self._pending.report(self._attempt, {"metrics": found})
         if left_out:
             reporting.note(f"not JSON, and therefore not among the metrics as it was given: {', '.join(left_out)}")
+
+    def note(self, text: str) -> None:
+        """What a person should know of the files."""
+        self._pending.report(self._attempt, {"note": text})
 
     def keep(
         self, write: Callable[[Path], object], report: Mapping[str, Any], card: TaskPart | None, *, is_final: bool
