@@ -4,9 +4,11 @@ That its bytes are those that were published says nothing of who published them.
 """
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from train_func.counted import listed, sized
 from train_func.errors import InvalidInput
@@ -15,6 +17,7 @@ from train_func.layout import PIPELINE
 from train_func.published_model import loaded, options_of, parts_of, refused
 from train_func.records import RunRecord
 from train_func.result import Result
+from train_func.rgb import opened
 
 if TYPE_CHECKING:
     from transformers import Pipeline
@@ -60,4 +63,11 @@ def ready(folder: Path, base: Path | None = None) -> "Pipeline":
     finally:
         if bars:
             logging.enable_progress_bar()
-    return pipeline(**{**options, **parts, "model": model, "trust_remote_code": False})
+    use = pipeline(**{**options, **parts, "model": model, "trust_remote_code": False})
+    if "image_processor" in parts:  # images as it was trained on them, also those that are transparent
+        use.preprocess = partial(_of_rgb, use.preprocess)
+    return use
+
+
+def _of_rgb(preprocess: Callable[..., Any], image: Any, timeout: float | None = None, **options: Any) -> Any:
+    return preprocess(opened(image, timeout), timeout=timeout, **options)
