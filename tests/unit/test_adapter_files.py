@@ -1,6 +1,7 @@
 """The files of published adapters: what they call their base, and that nothing else was trained beside them."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -86,7 +87,7 @@ def test_a_vocabulary_is_compared_with_the_files_that_were_loaded_and_never_with
 def rehearsed(model, record, tmp_path):
     trainer = SimpleNamespace(model=model, accelerator=SimpleNamespace(unwrap_model=lambda of: of))
     store = open_store(record.store)
-    return publication.rehearse(tmp_path / "rehearsal", trainer, None, record, {}, store)
+    return publication.rehearse(tmp_path / "rehearsal", trainer, None, record, {}, store, lambda folder: None)
 
 
 def test_weights_that_are_trained_beside_the_adapters_keep_the_training_from_its_first_step(model, record, tmp_path):
@@ -108,3 +109,12 @@ def test_all_that_peft_publishes_with_adapters_may_be_trained(model, settings):
         base, LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "down_proj"], **settings)
     )
     adapter_files.check_all_published(adapted)
+
+
+@pytest.mark.parametrize(("layers", "is_published"), [(["lm_head"], False), (["lm_head", "embed_tokens"], True)])
+def test_new_tokens_whose_weights_would_be_lost_are_refused(model, layers, is_published):
+    base = model.unload()
+    base.resize_token_embeddings(base.config.vocab_size + 3)
+    adapted = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", target_modules=layers))
+    with nullcontext() if is_published else pytest.raises(InvalidInput, match="embed_tokens"):
+        adapter_files.check_all_published(adapted)

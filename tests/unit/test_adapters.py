@@ -9,6 +9,7 @@ import torch
 from huggingface_hub import ModelCard
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     DistilBertConfig,
@@ -75,6 +76,61 @@ def test_the_merged_model_is_the_trained_one_also_where_the_base_was_saved_in_bf
         ):
             found = model.eval()(ids).logits.softmax(-1)
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory):
+    """A model whose head shares its weights with its embeddings."""
+    folder = tmp_path_factory.mktemp("tied") / "llama"
+    write_tiny_llama(folder)
+    config = AutoConfig.from_pretrained(folder, tie_word_embeddings=True)
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+EMBEDDINGS = ["lm_head", "embed_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_new", "settings"),
+    [
+        ("tied", 0, {"target_modules": ["lm_head"]}),
+        ("tied", 0, {"target_modules": EMBEDDINGS, "ensure_weight_tying": True}),
+        ("tied", 0, {"target_modules": ["q_proj"], "trainable_token_indices": [3, 5]}),
+        ("tied", 3, {"target_modules": [*EMBEDDINGS, "q_proj"]}),
+        ("base", 3, {"target_modules": "all-linear", "use_dora": True}),
+        ("base", 3, {"target_modules": ["q_proj", "v_proj"], "rank_pattern": {"q_proj": 2}, "use_rslora": True}),
+        ("base", 3, {"target_modules": ["q_proj"], "modules_to_save": ["norm"], "trainable_token_indices": [3, 5]}),
+        ("base", 3, {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_adapters_of_any_layers_and_new_tokens_are_the_trained_model_when_they_are_merged(
+    request, tmp_path, kind, settings, num_new
+):
+    folder, published = request.getfixturevalue(kind), tmp_path / "published"
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    num_tokens = model.config.vocab_size + num_new
+    if num_new:
+        model.resize_token_embeddings(num_tokens)
+    trained = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, **settings)).eval()
+    for weights in trained.parameters():
+        if weights.requires_grad:
+            weights.data += 0.05 * torch.randn_like(weights)
+    trained.save_pretrained(published)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(published)
+    (published / MODEL_MANIFEST).write_text(json.dumps({"files": {}}))
+    written = adapters.write_merged(record_of(folder, tmp_path), published, tmp_path / "merged", is_ours=False)
+    ids = torch.randint(num_tokens, (4, 16))
+    with torch.no_grad():
+        expected = trained(ids).logits
+        for made in (
+            adapters.merged(AutoModelForCausalLM, folder, published),
+            AutoModelForCausalLM.from_pretrained(written),
+        ):
+            torch.testing.assert_close(made.eval()(ids).logits, expected, rtol=0, atol=1e-4)
 
 
 def refused(*given):

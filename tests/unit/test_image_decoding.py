@@ -1,5 +1,6 @@
 """One image: turned as its camera was held, in 8 bits for a colour, whatever else its file says of it."""
 
+import base64
 import io
 import struct
 import zlib
@@ -8,12 +9,16 @@ import datasets
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
+from transformers import AutoModelForImageClassification
 
 from tests.tiny_images import image_of, write_tiny_resnet
 from train_func import ImageClassification
+from train_func.client.load import ready
 from train_func.errors import InvalidInput
+from train_func.layout import PIPELINE
+from train_func.rgb import ORIENTATION, upright_rgb
 from train_func.worker.tasks.image_classification import ImageClassifier
-from train_func.worker.tasks.image_decoding import ORIENTATION, checked, decode
+from train_func.worker.tasks.image_decoding import checked, decode
 
 ASCII, SHORT, FLOAT, SIGNED = 2, 3, 11, 9  # types of a field of EXIF
 IMAGE_WIDTH, X_RESOLUTION, RESOLUTION_UNIT = 0x0100, 0x011A, 0x0128
@@ -46,7 +51,7 @@ def test_an_image_is_turned_as_pillow_and_pipelines_turn_it(kind, value):
     made = decode(data, "a.jpg")
     assert np.array_equal(np.asarray(made), np.asarray(expected))
     assert np.array_equal(np.asarray(ImageOps.exif_transpose(made)), np.asarray(expected))
-    assert checked(data, "a.jpg") == "RGB"
+    assert checked(data, "a.jpg").mode == "RGB"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +68,7 @@ def test_an_image_is_turned_as_pillow_and_pipelines_turn_it(kind, value):
 def test_a_field_of_exif_that_cannot_be_written_again_changes_nothing(kind, field):
     fields = sorted([field, turned(6)])
     data = photo(kind, exif_of(*fields))
-    assert checked(data, "a.jpg") == "RGB"
+    assert checked(data, "a.jpg").mode == "RGB"
     assert np.array_equal(np.asarray(decode(data, "a.jpg")), np.asarray(decode(photo(kind, exif_of(turned(6))), "b")))
 
 
@@ -88,7 +93,7 @@ def test_a_published_model_is_asked_for_such_photos_too(tmp_path):
 )
 def test_exif_that_says_no_turn_turns_nothing(exif):
     data = photo("JPEG", exif)
-    assert checked(data, "a.jpg") == "RGB"
+    assert checked(data, "a.jpg").mode == "RGB"
     assert decode(data, "a.jpg").size == (40, 24)
 
 
@@ -142,4 +147,75 @@ def test_8_bits_or_fewer_for_a_colour_are_taken():
     masks = struct.pack("<III", 0xF800, 0x7E0, 0x1F)  # 16 bits for all three
     bmp = b"BM" + struct.pack("<IHHI", 82, 0, 0, 66) + struct.pack("<IiiHHIIiiII", 40, 4, 2, 1, 16, 3, 16, 0, 0, 0, 0)
     for data in (bmp + masks + bytes(16), b"P6 2 1 255\n" + bytes(6), b"P3 2 1 15\n1 2 3 15 5 6\n"):
-        assert checked(data, "a.bmp") == "RGB"
+        assert checked(data, "a.bmp").mode == "RGB"
+
+
+def disc(mode):
+    """Black on a transparent ground, whose colour is black too: 16 of 576 pixels show."""
+    alpha = Image.new("L", (24, 24))
+    alpha.paste(255, (4, 4, 8, 8))
+    image = Image.merge("RGBA", [Image.new("L", alpha.size)] * 3 + [alpha])
+    if mode == "P":  # its colour 0 is transparent
+        image = Image.new("P", alpha.size)
+        image.putpalette([0, 0, 0, 0, 0, 0])
+        image.paste(1, (4, 4, 8, 8))
+        image.info["transparency"] = 0
+        return image
+    return {"RGBa": lambda: image.convert("RGBa"), "La": lambda: image.convert("LA").convert("La")}.get(
+        mode, lambda: image.convert(mode)
+    )()
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "PA", "RGBa", "La"])
+def test_what_is_transparent_is_white_as_viewers_show_it(mode):
+    made = upright_rgb(disc(mode))
+    assert made.mode == "RGB"
+    assert np.asarray(made).min(axis=2).tolist() == np.asarray(made).max(axis=2).tolist()
+    assert (np.asarray(made) == 0).all(axis=2).sum() == 16
+    assert (np.asarray(made) == 255).all(axis=2).sum() == 576 - 16
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("PNG", "RGBA"), ("PNG", "LA"), ("PNG", "P"), ("WEBP", "RGBA"), ("GIF", "P")]
+)
+def test_a_loaded_model_is_asked_for_the_picture_that_it_was_trained_on(tmp_path, kind, mode):
+    model = write_tiny_resnet(tmp_path / "model")
+    AutoModelForImageClassification.from_pretrained(model).save_pretrained(model)
+    (model / PIPELINE).write_text('{"task": "image-classification"}')
+    file = io.BytesIO()
+    disc(mode).save(file, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    (tmp_path / "a").write_bytes(file.getvalue())
+    use, address = ready(model), base64.b64encode(file.getvalue()).decode()
+    given = [decode(file.getvalue(), "a"), str(tmp_path / "a"), Image.open(file), f"data:image/png;base64,{address}"]
+    assert [use(of) for of in given] == [use(given[0])] * 4
+    assert use([given[1], given[2]]) == [use(given[0])] * 2
+
+
+def frames(kind, number):
+    file = io.BytesIO()
+    image = image_of(1)[0]
+    later = [image_of(of)[0].resize(image.size) for of in range(2, number + 1)]
+    options = {"lossless": True} if kind == "WEBP" else {}
+    image.save(file, kind, save_all=True, append_images=later, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP", "PNG"])
+def test_several_frames_are_seen_and_the_first_is_used(kind):
+    several, one = frames(kind, 3), frames(kind, 1)
+    assert (checked(several, "a").has_frames, checked(one, "a").has_frames) == (True, False)
+    assert np.array_equal(np.asarray(decode(several, "a")), np.asarray(decode(one, "a")))
+
+
+def test_images_that_show_the_same_are_equal_whatever_their_files_are():
+    image = image_of(1)[0]
+    kinds = {"PNG": {}, "BMP": {}, "TIFF": {}, "WEBP": {"lossless": True}}
+    files = []
+    for kind, options in kinds.items():
+        file = io.BytesIO()
+        image.save(file, kind, **options)
+        files.append(file.getvalue())
+    assert len({checked(of, "a").pixels for of in files}) == 1
+    assert (
+        checked(photo("JPEG", exif_of(turned(6))), "a").pixels != checked(photo("JPEG", exif_of(turned(8))), "a").pixels
+    )

@@ -5,29 +5,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import warnings
 from importlib.util import find_spec
 from pathlib import Path, PurePath
-from typing import Any
 
-from safetensors import safe_open
-
-from train_func.client.model_use import options_of, parts_of
 from train_func.client.waiting_notice import hinted
 from train_func.errors import InvalidInput
 from train_func.installing import pip_install
 from train_func.layout import CARD, MODEL_MANIFEST, PIPELINE
+from train_func.published_model import ADAPTERS, are_causal, merged, object_in, options_of, parts_of
 from train_func.records import RunRecord
 from train_func.terminal import shown
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MERGED = "merged.json"  # beside a merged model: of which adapters it is made
 LIMIT_SECONDS = 3600  # a large base model may have to be downloaded
-
-
-def are_adapters(folder: Path) -> bool:
-    """Whether a fetched model is adapters of another one."""
-    return (folder / CONFIG).exists()
 
 
 def base_of(record: RunRecord, adapters: Path) -> Path:
@@ -83,55 +73,14 @@ def base_of(record: RunRecord, adapters: Path) -> Path:
 
 def _check_causal(adapters: Path) -> None:
     """The heads of other models are published neither with their adapters nor with their base."""
-    config, pipeline = _object_in(adapters / CONFIG), _object_in(adapters / PIPELINE)
-    kind, use = config.get("task_type"), pipeline.get("task")
-    if kind != "CAUSAL_LM" and use != "text-generation":
+    if not are_causal(adapters):
+        kind = object_in(adapters / ADAPTERS).get("task_type")
         raise InvalidInput(
             f"{adapters}: adapters of task_type {kind!r}, which the function has made itself; load() and "
             "fetch('merged') take those of causal language models alone. fetch() returns the folder: load the model "
             "that the function has loaded, and put them on it with peft's PeftModel.from_pretrained(model, folder)",
             cause="model",
         )
-
-
-def _object_in(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where there is none."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def merged(kind: Any, base: Path, adapters: Path) -> Any:
-    """The base model, of an auto class of transformers, with the adapters in its weights, which are float32.
-
-    In bfloat16, the type of most published models, the sum would be rounded, and answers would differ.
-
-    Raises:
-        InvalidInput: (cause "model") these are no adapters of LoRA in safetensors, or not those of this model.
-    """
-    from peft import PeftModel, get_peft_model_state_dict
-
-    try:
-        config = json.loads((adapters / CONFIG).read_text())
-        with safe_open(adapters / WEIGHTS, framework="numpy") as file:
-            names = set(file.keys())
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{adapters}: its adapters cannot be read: {error}", cause="model") from error
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        raise InvalidInput(f"{adapters}: {CONFIG} has no adapters of LoRA, the only kind that is loaded", cause="model")
-    rules = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
-    model = kind.from_pretrained(base, dtype="float32", **rules)
-    with warnings.catch_warnings():
-        # Of transformers, where peft 0.19 asks by the old name; nothing to do for who merges.
-        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
-        adapted = PeftModel.from_pretrained(model, str(adapters), local_files_only=True)
-    # By any other name peft would ask the Hub for it.
-    adapted.peft_config["default"].base_model_name_or_path = str(base)
-    if names != set(get_peft_model_state_dict(adapted)):
-        raise InvalidInput(f"{adapters}: {WEIGHTS} has other tensors than adapters of {base} have", cause="model")
-    return adapted.merge_and_unload()
 
 
 def write_merged(record: RunRecord, adapters: Path, to: Path, *, is_ours: bool) -> Path:
@@ -143,7 +92,7 @@ def write_merged(record: RunRecord, adapters: Path, to: Path, *, is_ours: bool) 
         InvalidInput: as ``options_of``, ``base_of`` and ``merged``; or ``to`` holds something else, and stays as it is.
     """
     made_of = {"run": record.name, "adapters": json.loads((adapters / MODEL_MANIFEST).read_text())["files"]}
-    held = _object_in(to / MERGED)
+    held = object_in(to / MERGED)
     if held == made_of:
         return to
     if not _is_free(to) and not (is_ours and held):

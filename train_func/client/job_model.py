@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from train_func.client.adapters import are_adapters, base_of, write_merged
+from train_func.client.adapters import base_of, write_merged
 from train_func.client.backend import Backend
 from train_func.client.elsewhere import other_backend
 from train_func.client.fetch import fetch, fetch_alone
@@ -13,6 +13,7 @@ from train_func.client.load import check_loadable, ready
 from train_func.client.push import check_target, push
 from train_func.client.stored_run import NO_MODEL, published_result
 from train_func.errors import InvalidInput, StorageFailed
+from train_func.published_model import are_adapters
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.terminal import shown

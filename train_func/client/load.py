@@ -4,18 +4,20 @@ That its bytes are those that were published says nothing of who published them.
 """
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train_func.client.adapters import merged
-from train_func.client.model_use import RULES, options_of, parts_of, refused
 from train_func.counted import listed, sized
 from train_func.errors import InvalidInput
 from train_func.installing import pip_install
 from train_func.layout import PIPELINE
+from train_func.published_model import loaded, options_of, parts_of, refused
 from train_func.records import RunRecord
 from train_func.result import Result
+from train_func.rgb import opened
 
 if TYPE_CHECKING:
     from transformers import Pipeline
@@ -53,22 +55,19 @@ def ready(folder: Path, base: Path | None = None) -> "Pipeline":
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model, parts, report = _loaded(folder, base, options["task"])
+        kind, parts = parts_of(folder, options["task"])
+        model = loaded(folder, kind, base)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         text = str(error).strip().partition("\n")[0]
         raise refused(folder, f"transformers cannot load it: {type(error).__name__}: {text[:300]}") from error
     finally:
         if bars:
             logging.enable_progress_bar()
-    if missing := sorted(report["missing_keys"]):  # transformers would make them up
-        raise refused(folder, f"{len(missing)} tensors of it are not in it, such as {missing[0]}")
-    return pipeline(**{**options, **parts, "model": model, "trust_remote_code": False})
+    use = pipeline(**{**options, **parts, "model": model, "trust_remote_code": False})
+    if "image_processor" in parts:  # images as it was trained on them, also those that are transparent
+        use.preprocess = partial(_of_rgb, use.preprocess)
+    return use
 
 
-def _loaded(folder: Path, base: Path | None, task: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The model, what turns texts or images into what it takes, and what transformers reports of the weights."""
-    kind, parts = parts_of(folder, task)
-    if base is not None:
-        return merged(kind, base, folder), parts, {"missing_keys": []}
-    model, report = kind.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **RULES)
-    return model, parts, report
+def _of_rgb(preprocess: Callable[..., Any], image: Any, timeout: float | None = None, **options: Any) -> Any:
+    return preprocess(opened(image, timeout), timeout=timeout, **options)

@@ -15,7 +15,11 @@ from train_func.layout import INPUTS
 from train_func.storage.store import key_fault
 from train_func.worker.inputs.locate import Wanted
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# Of images that Pillow reads; it reads some documents and films too.
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".avif", ".gif", ".tif", ".tiff", ".bmp", ".dib"),
+    *(".jp2", ".j2k", ".jpf", ".jpx", ".ico", ".tga", ".qoi", ".pbm", ".pgm", ".ppm", ".pnm"),
+)
 HIDDEN = (".", "__MACOSX", "lost+found")  # how names begin that are left out
 IMAGE, LABEL, TRAIN = "image", "label", "train"
 IS_FOLDER = b"train_func.image_folder"  # in the schema of its tables: labels are names of classes, images are paths
@@ -44,7 +48,7 @@ def read_image_folder(wanted: Wanted, folder: Path) -> ImageFolder | None:
 
     Raises:
         InvalidInput: an image stands in no folder of a class, is a link to nothing, or has a name that no store takes;
-            or a folder cannot be read.
+            no file of a class is an image; or a folder cannot be read.
     """
     found = _files_in(wanted, folder)
     images = [path for path in found if path.suffix.lower() in SUFFIXES]
@@ -59,6 +63,14 @@ def read_image_folder(wanted: Wanted, folder: Path) -> ImageFolder | None:
         raise wanted.fault(
             f"{counted(len(stray), 'image')} with no class: {listed(stray, MAX_SHOWN)}. Directly below {below} a "
             "folder per class is expected, named as the class, with its images in it"
+        )
+    others = {path.parts[:num_above] for path in found if len(path.parts) > num_above}
+    if barren := sorted(others - {path.parts[:num_above] for path in images}):
+        endings = sorted({path.suffix.lower() or "none" for path in found if path.parts[:num_above] in barren})
+        raise wanted.fault(
+            f"no image can be read in {listed([PurePosixPath(*of) for of in barren], MAX_SHOWN, show=_shown)}, whose "
+            f"files have the endings {listed(endings, MAX_SHOWN)}: a folder here is a class. Convert its files, to "
+            "JPEG or PNG for example, or move it elsewhere"
         )
     by_split = defaultdict(list)
     for path in images:

@@ -10,6 +10,9 @@ from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.locate import LocalFiles, Wanted, locate
 from train_func.worker.inputs.model_folder import DESCRIBED, LOADED, ModelUse, is_loaded, judge, sizes_of
 
+BASE = ModelUse("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "causal language model", "take the one that was trained on", None)
+"""Of adapters that were published."""
+
 
 @dataclass(frozen=True)
 class FoundModel:

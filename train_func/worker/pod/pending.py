@@ -84,6 +84,11 @@ class Pending:
         state = self._read()
         return state.attempt if state else None
 
+    @property
+    def folder(self) -> Path:
+        """Where the files lie that wait here."""
+        return self._root / self._state().folder
+
     def add(
         self,
         write: Callable[[Path], object],

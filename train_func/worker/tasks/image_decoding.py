@@ -1,27 +1,35 @@
 """Decodes images: what is in a file becomes red, green and blue, and what cannot is named."""
 
+import hashlib
 import io
 import re
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 from train_func.errors import InvalidInput
+from train_func.rgb import upright_rgb
 
 MAX_PIXELS = 50_000_000  # of one image, 150 MB when decoded
 DEEP = ("I", "F")  # modes of more than 8 bits, which a conversion would cut off
 _DEEP_COLOURS = re.compile(";16[BLN]")  # in what Pillow says of a file's pixels whose lower 8 bits it drops itself
 # What Pillow raises of bad files.
 _NEVER_WHOLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error)
-ORIENTATION = 0x0112  # of EXIF: how the camera was held
-_TURNS = {
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
+SEVERAL_FRAMES = ("AVIF", "GIF", "PNG", "TIFF", "WEBP")  # formats; a JPEG may carry small copies of itself
+MOST_WHOLE = 2_000_000  # pixels of a JPEG that is decoded whole to be looked at, a larger one at an eighth of its size
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is known of an image without keeping it."""
+
+    mode: str
+    """Of Pillow."""
+    is_transparent: bool
+    has_frames: bool
+    """Whether there are several, of which the first is used."""
+    pixels: str
+    """The same for images that show the same, whatever their files are."""
 
 
 def decode(data: bytes, name: str, suffices: int | None = None) -> Any:
@@ -38,13 +46,13 @@ def decode(data: bytes, name: str, suffices: int | None = None) -> Any:
     try:
         if suffices is not None:
             image.draft(image.mode, (suffices, suffices))
-        return _upright_rgb(image)
+        return upright_rgb(image)
     except _NEVER_WHOLE as error:
         raise _unreadable(name, error) from None
 
 
-def checked(data: bytes, name: str) -> str:
-    """The mode of an image that can be decoded; a JPEG is decoded at an eighth of its size, which is faster.
+def checked(data: bytes, name: str) -> Look:
+    """An image that can be decoded.
 
     Raises:
         InvalidInput: (cause "data") it cannot, or has more than 8 bits for a colour.
@@ -52,33 +60,25 @@ def checked(data: bytes, name: str) -> str:
     image = _opened(data, name)
     try:
         is_deep = _is_deep(image)  # before it is loaded, which makes 8 bits of some
-        image.draft(image.mode, (max(1, image.width // 8), max(1, image.height // 8)))
+        has_frames = image.format in SEVERAL_FRAMES and getattr(image, "is_animated", False)
+        size = image.size
+        if image.width * image.height > MOST_WHOLE:
+            image.draft(image.mode, (max(1, image.width // 8), max(1, image.height // 8)))
         image.load()
         mode: str = image.mode
-        if not is_deep:
-            _upright_rgb(image)
+        is_transparent = image.has_transparency_data
+        shown = "" if is_deep else _digest(size, upright_rgb(image))
     except _NEVER_WHOLE as error:
         raise _unreadable(name, error) from None
     if is_deep:
         raise InvalidInput(
             f"{name}: an image of mode {mode}, with more than 8 bits for a colour; save it with 8 bits", cause="data"
         )
-    return mode
+    return Look(mode, is_transparent, has_frames, shown)
 
 
-def _upright_rgb(image: Any) -> Any:
-    from PIL import Image
-
-    image.load()
-    try:
-        turn = _TURNS.get(image.getexif().get(ORIENTATION))
-    except Exception:  # Pillow raises many kinds of damaged EXIF; the pixels have been read
-        turn = None
-    # Not by ImageOps.exif_transpose: it writes all of EXIF again, which fails where a field has a type of its own.
-    upright = image.transpose(Image.Transpose[turn]) if turn else image
-    made = (upright.convert("RGBA") if upright.mode == "P" else upright).convert("RGB")
-    made.info = {}  # its EXIF would have the image turned again
-    return made
+def _digest(size: tuple[int, int], image: Any) -> str:
+    return hashlib.sha256(f"{sorted(size)} {image.size}".encode() + image.tobytes()).hexdigest()
 
 
 def _is_deep(image: Any) -> bool:

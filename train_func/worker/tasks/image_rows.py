@@ -19,7 +19,7 @@ from train_func.worker.inputs.reader import class_names
 from train_func.worker.inputs.spelling import is_spelled
 from train_func.worker.tasks import labels
 from train_func.worker.tasks.columns import is_text, missing_columns
-from train_func.worker.tasks.kept_images import KeptImages, check_each, keep, name_of
+from train_func.worker.tasks.kept_images import KeptImages, keep, look_at_each, name_of
 from train_func.worker.tasks.sources import HELD_OUT, TRAINING, Sources, find_sources, where
 from train_func.worker.tasks.targets import missing_classes
 from train_func.worker.tasks.texts import overlap
@@ -66,23 +66,32 @@ def split_image_rows(
         StorageFailed: the store is away or denies.
     """
     sources = find_sources(task, (task.image, task.label), store, cache, classes=(task.label,))
-    images, classes, notes = _checked(task, sources, cache, decodes=decodes)
+    images, pixels, classes, notes = _checked(task, sources, cache, decodes=decodes)
     codes = classes.codes
     tables = {part: pa.table({"sha256": of.table["sha256"], "label": codes[part]}) for part, of in images.items()}
     divided = divide(task, seed, tables, codes, num_rows=sources.num_rows, each_stratum=True)
     train, held_out = divided.train, divided.held_out
-    faults, said = overlap(train["sha256"], held_out["sha256"], divided.held_rows, "image")
+    shown = pa.array(np.concatenate([pixels[part] for part in tables]))  # in the order of the row ids
+    of_train, of_held_out = shown.take(train["row_id"]), shown.take(held_out["row_id"])
+    faults, said = overlap(of_train, of_held_out, divided.held_rows, "image")
+    if len(train) > 1 and len(pc.unique(of_train)) == 1:
+        seen = "".join(f"; {note}" for note in notes)  # which may be why
+        faults.append(f"{where(task, TRAINING)}: all {len(train)} training images show the same{seen}")
     missing, more = missing_classes(train["label"], held_out["label"], classes.names, each_is_learnt=True)
     if faults := faults + missing:
         raise InvalidInput(faults, cause="data")
-    said += [*more, *_contradictions(train, images[TRAINING])]
+    said += [*more, *_contradictions(train, of_train, images[TRAINING])]
     notes = [*sources.notes, *notes, *classes.notes, *said, *divided.notes]
     return ImageSplit(train, held_out, classes.names, notes, sources, images, codes)
 
 
-def _contradictions(train: pa.Table, images: KeptImages) -> list[str]:
-    """A note on equal images with different classes."""
-    groups = train.group_by("sha256").aggregate([("label", "count_distinct"), ("row_id", "min")])
+def _contradictions(train: pa.Table, shown: pa.Array, images: KeptImages) -> list[str]:
+    """A note on images with different classes that show the same."""
+    groups = (
+        train.append_column("shown", shown)
+        .group_by("shown")
+        .aggregate([("label", "count_distinct"), ("row_id", "min")])
+    )
     torn = groups.filter(pc.greater(groups["label_count_distinct"], 1))
     if not torn.num_rows:
         return []
@@ -93,11 +102,11 @@ def _contradictions(train: pa.Table, images: KeptImages) -> list[str]:
 
 def _checked(
     task: ImageClassification, sources: Sources, cache: Path, *, decodes: bool
-) -> tuple[dict[str, KeptImages], labels.Labels, list[str]]:
-    """Images and classes of every part; raises InvalidInput with all that is wrong in any of them."""
+) -> tuple[dict[str, KeptImages], dict[str, np.ndarray], labels.Labels, list[str]]:
+    """Images, what they show, and classes of every part; raises InvalidInput with all that is wrong in any of them."""
     faults: list[str] = []
     notes: list[str] = []
-    images, labelled = {}, {}
+    images, pixels, labelled = {}, {}, {}
     for part, table in sources.tables.items():
         here = where(task, part)
         missing = missing_columns(table, here, [("image", task.image), ("label", task.label)])
@@ -109,7 +118,10 @@ def _checked(
         labelled[part] = table
         try:
             images[part] = _kept(task, sources, part, cache)
-            notes += check_each(images[part], part, cache) if decodes else []
+            pixels[part] = images[part].table["sha256"].to_numpy()
+            if decodes:
+                looks = look_at_each(images[part], part, cache)
+                pixels[part], notes = looks.pixels, [*notes, *looks.notes]
         except InvalidInput as refused:
             faults += refused.faults
     classes = None
@@ -119,7 +131,7 @@ def _checked(
         faults += refused.faults
     if faults or classes is None:
         raise InvalidInput(faults, cause="data")
-    return images, classes, notes
+    return images, pixels, classes, notes
 
 
 def _kept(task: ImageClassification, sources: Sources, part: str, cache: Path) -> KeptImages:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from train_func.counted import counted, listed
@@ -21,9 +22,9 @@ from train_func.worker.inputs.cache import entry, remove
 from train_func.worker.inputs.image_folder import IS_FOLDER, STORED
 from train_func.worker.inputs.parquet_file import holds_bytes, values_of
 from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN
-from train_func.worker.tasks.image_decoding import checked
+from train_func.worker.tasks.image_decoding import Look, checked
 
-VERSION = 2  # of what is stored; to be raised when the same input gives something else
+VERSION = 3  # of what is stored; to be raised when the same input gives something else
 BATCH = 256  # images written at once, or fewer that have BATCH_BYTES: Arrow ends a piece of a column at 2 GB
 BATCH_BYTES = 64 * 2**20
 LOSSLESS = ("RGB", "P", "L", "1")  # modes of Pillow that are the same in RGB
@@ -129,40 +130,56 @@ def name_of(stored: dict[str, Any], row: int | None = None) -> str:
     return f"{stored['path']}{f' ({where})' if where else ''}" if stored["path"] else where or "an image"
 
 
-def check_each(kept: KeptImages, part: str, cache: Path) -> list[str]:
-    """Notes on the images of the rows called ``part``.
+@dataclass(frozen=True)
+class Looks:
+    """What was seen of each of the images of a part."""
+
+    pixels: np.ndarray
+    """The same for images that show the same, in the order of the rows."""
+    notes: list[str]
+
+
+def look_at_each(kept: KeptImages, part: str, cache: Path) -> Looks:
+    """What the images of the rows called ``part`` show.
 
     Raises:
         InvalidInput: naming those that cannot be decoded.
     """
 
     def write(target: Path) -> None:
-        modes, faults = _tried(kept.table)
+        looks, faults = _tried(kept.table)
         if faults:
             more = f"{part} rows: {len(faults)} of {counted(kept.table.num_rows, 'image')} cannot be used: "
             raise InvalidInput(f"{more}{listed(faults, MAX_SHOWN, separator='; ')} {COUNTED}", cause="data")
-        target.write_text(json.dumps(modes))
+        lossy = Counter(look.mode for look in looks if look.mode not in LOSSLESS)
+        transparent, framed = sum(look.is_transparent for look in looks), sum(look.has_frames for look in looks)
+        pixels = [look.pixels for look in looks]
+        target.write_text(json.dumps({"modes": lossy, "transparent": transparent, "framed": framed, "pixels": pixels}))
 
-    modes = json.loads(entry(cache, f"images/{kept.key}.json", write).read_text())
-    others = {mode: number for mode, number in modes.items() if mode not in LOSSLESS}
-    if not others:
-        return []
-    shown = ", ".join(f"{number} of mode {mode}" for mode, number in sorted(others.items()))
-    return [f"{part} rows: {sum(others.values())} of {counted(kept.table.num_rows, 'image')} become RGB: {shown}"]
+    seen = json.loads(entry(cache, f"images/{kept.key}.json", write).read_text())
+    of_all, notes = f"of {counted(kept.table.num_rows, 'image')}", []
+    if modes := seen["modes"]:
+        shown = ", ".join(f"{number} of mode {mode}" for mode, number in sorted(modes.items()))
+        notes.append(f"{part} rows: {sum(modes.values())} {of_all} become RGB: {shown}")
+    if number := seen["transparent"]:
+        notes.append(f"{part} rows: {number} {of_all} may be transparent, and are shown on white")
+    if number := seen["framed"]:
+        notes.append(f"{part} rows: {number} {of_all} have several frames, of which the first is used")
+    return Looks(np.array(seen["pixels"]), notes)
 
 
-def _tried(table: pa.Table) -> tuple[dict[str, int], list[str]]:
-    """How many there are of each mode, and what is wrong with the others."""
+def _tried(table: pa.Table) -> tuple[list[Look], list[str]]:
+    """What was seen of those that can be decoded, and what is wrong with the others."""
 
     images = table["image"]  # once: a table makes it anew at every asking
 
-    def tried(row: int) -> tuple[str, str | None]:
+    def tried(row: int) -> tuple[Look | None, str]:
         stored = images[row].as_py()
         try:
-            return checked(stored["bytes"], name_of(stored, row)), None
+            return checked(stored["bytes"], name_of(stored, row)), ""
         except InvalidInput as refused:
-            return "", refused.faults[0]
+            return None, refused.faults[0]
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # Pillow decodes without the lock of the interpreter
         found = list(threads.map(tried, range(table.num_rows), chunksize=BATCH))
-    return dict(Counter(mode for mode, fault in found if fault is None)), [fault for _, fault in found if fault]
+    return [look for look, _ in found if look], [fault for _, fault in found if fault]

@@ -55,10 +55,10 @@ def joined(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def overlap(
-    training: pa.ChunkedArray, held_out: pa.ChunkedArray, rows: np.ndarray, noun: str = "text"
+    training: pa.ChunkedArray | pa.Array, held_out: pa.ChunkedArray | pa.Array, rows: np.ndarray, noun: str = "text"
 ) -> tuple[list[str], list[str]]:
     """Faults and notes of held-out texts that are trained on too; ``rows``: where the held-out ones stand."""
-    same = pc.is_in(held_out, value_set=pc.unique(training)).to_numpy()
+    same = pc.is_in(held_out, value_set=pc.unique(training)).to_numpy(zero_copy_only=False)
     num = int(same.sum())
     if not num:
         return [], []

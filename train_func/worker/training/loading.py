@@ -14,8 +14,10 @@ from train_func.layout import PIPELINE
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.inputs.hub_outage import is_retried
+from train_func.worker.inputs.model import BASE, find_model
 from train_func.worker.inputs.named import bring, find, link
 from train_func.worker.pod.card import TaskPart
+from train_func.worker.pod.card_data import fields_of
 from train_func.worker.tasks.protocol import NotesModel, Rows, WorkerTask, worker_half
 from train_func.worker.training import world
 
@@ -94,6 +96,17 @@ class Loading:
         if expected is None:  # called without a submission, which would have fixed it
             expected = find(name, address, self._store, self._cache).fingerprint
         return link(bring(name, address, expected, self._store, self._cache), folder, name, expected)
+
+    def base(self) -> Path | None:
+        """The folder of the task's model, on which ``load`` puts adapters; None where the task names none.
+
+        Raises:
+            InvalidInput: it is not found, or has changed; StorageFailed: the store is away or denies.
+        """
+        fields = fields_of(self._record)
+        if not (address := fields.get("model")):
+            return None
+        return find_model(address, fields.get("model_revision", "main"), BASE, self._store, self._cache).folder
 
     def use(self) -> dict[str, str]:
         """Files that say how the model is used, by name; none where the function has not loaded the task's rows."""

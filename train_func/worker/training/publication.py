@@ -22,7 +22,7 @@ from train_func.storage import Store
 from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.pod import reporting
 from train_func.worker.pod.publish import take_source
-from train_func.worker.training import adapter_files, best, evaluation, world
+from train_func.worker.training import adapter_files, best, evaluation, reloading, world
 from train_func.worker.training.audit import Coverage
 from train_func.worker.training.baseline import below_baseline
 from train_func.worker.training.metric_values import not_finite, to_json
@@ -64,21 +64,37 @@ def write_publication(
 
 
 def rehearse(
-    folder: Path, trainer: transformers.Trainer, tokenizer: Any, record: RunRecord, use: Mapping[str, str], store: Store
+    folder: Path,
+    trainer: transformers.Trainer,
+    tokenizer: Any,
+    record: RunRecord,
+    use: Mapping[str, str],
+    store: Store,
+    differs: Callable[[Path], str | None],
 ) -> list[str]:
     """Writes it all once before the first step, and removes it: what cannot be published is known before hours of work.
 
+    ``differs``: says how what is loaded from the folder is another model than the one that was saved there, if it is.
+
     Raises:
-        InvalidInput: (cause "code") when the model or its tokenizer cannot be saved, or not all that is trained;
+        InvalidInput: (cause "code") when the model or its tokenizer cannot be saved, or not all that is trained, or
+            they are another model when they are loaded again;
             StorageFailed when the source cannot be read, OSError when the disk is full.
     """
     try:
         folder.mkdir(parents=True)
-        adapter_files.check_all_published(trainer.accelerator.unwrap_model(trainer.model))
-        return [
-            *write_publication(folder, trainer, tokenizer, record, use),
-            *take_source(store, record, folder),
-        ]
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        adapter_files.check_all_published(model)
+        adapter_files.take_start(model, folder.with_name("adapters_at_first"))
+        with reloading.tried_adapters(model):
+            notes = [*write_publication(folder, trainer, tokenizer, record, use), *take_source(store, record, folder)]
+            try:
+                fault = differs(folder)
+            except reloading.NotLoaded as unknown:
+                return [*notes, f"whether the published model is the trained one is not known: {unknown}"]
+        if fault:
+            raise InvalidInput(f"refused before the first step: {fault}", cause="code")
+        return notes
     except (TrainFuncError, OSError):
         raise
     except Exception as error:

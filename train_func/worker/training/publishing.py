@@ -28,6 +28,11 @@ class Publishing:
         self._attempt = attempt
         self._seconds = min(PUBLISH_SECONDS, record.run.deadline)
 
+    @property
+    def folder(self) -> Path:
+        """Where the files lie that were added last, with those before them."""
+        return self._pending.folder
+
     def add(self, write: Callable[[Path], object], is_model: bool, card: TaskPart | None = None) -> None:
         """Files that ``write`` makes in a folder. Raises StorageFailed, or InvalidInput when the result is there."""
         self._check_open()
@@ -43,6 +48,10 @@ class Publishing:
             note = f"not JSON, and therefore not among the metrics as it was given: {', '.join(left_out)}"
             sessions.here.notes.append(note)  # which a supervisor tells with the result
             reporting.note(note)
+
+    def note(self, text: str) -> None:
+        """What a person should know of the files."""
+        self._pending.report(self._attempt, {"note": text})
 
     def keep(
         self, write: Callable[[Path], object], report: Mapping[str, Any], card: TaskPart | None, *, is_final: bool

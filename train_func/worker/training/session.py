@@ -19,6 +19,7 @@ from typing import Any, Self
 import torch
 import transformers
 from datasets import Dataset
+from torch import nn
 
 from train_func.errors import InvalidInput
 from train_func.events import BeginsAnew, Reported, SessionOpened
@@ -305,6 +306,8 @@ class Session:
             self._trainers.publish(what)
         elif self.rank == 0:
             self._publishing.add(*own_files.writer(what, self.record), self._loading.card_part())
+            if isinstance(what, nn.Module):
+                self._publishing.note(self._trainers.difference_of_module(own_files.bare(what)) or "")
         if self.rank == 0 and metrics:
             self._publishing.report(metrics)
         sessions.here.published = True

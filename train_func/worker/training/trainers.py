@@ -8,6 +8,8 @@ from typing import Any
 
 import transformers
 from datasets import Dataset
+from torch import nn
+from transformers import DataCollatorWithPadding
 
 from train_func.records import RunRecord
 from train_func.storage import Store
@@ -20,6 +22,7 @@ from train_func.worker.training import (
     hf_trainer_guard,
     publication,
     rehearsal,
+    reloading,
     tracking,
     weights,
     world,
@@ -69,7 +72,8 @@ class Trainers:
             tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
             if card := self._loading.card_part():
                 render(self._record, card, {}, self._attempt, versions())
-            return publication.rehearse(self._work / "rehearsal", trainer, tokenizer, self._record, use, self._store)
+            given = (trainer, tokenizer, self._record, use, self._store)
+            return publication.rehearse(self._work / "rehearsal", *given, partial(self._difference, trainer))
 
         for note in world.on_rank_zero(rehearse):
             world.note(note)
@@ -80,6 +84,23 @@ class Trainers:
     def _after() -> None:
         stop_flag.has_trained()
         sessions.here.trained = True
+
+    def _difference(self, trainer: transformers.Trainer, folder: Path) -> str | None:
+        """How the model that is loaded from a folder differs from that of the Trainer, which was saved there."""
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        inputs = reloading.inputs_of(trainer, self.held_out)
+        return reloading.difference(model, folder, inputs, self._loading.base)
+
+    def difference_of_module(self, module: nn.Module) -> str | None:
+        """The same of a module that a loop of the function's own has published; None also where there is none."""
+        if self.held_out is None:
+            return None
+        collate = self._loading.collator(self.held_out) or DataCollatorWithPadding(self._loading.processor)
+        inputs = reloading.batch_of(collate, self.held_out)
+        try:
+            return reloading.difference(module, self._publishing.folder, inputs, self._loading.base)
+        except reloading.NotLoaded as unknown:
+            return f"whether the published model is the trained one is not known: {unknown}"
 
     def _tokenizer_of(self, trainer: transformers.Trainer) -> Any:
         return trainer.processing_class or self._loading.processor
@@ -102,8 +123,16 @@ class Trainers:
         # First, so that an end while the model is measured does not lose it; another attempt measures it where one can.
         world.on_rank_zero(keep)
         whole = publication.report_measured(begun, trainer, self.held_out, self._watch.metrics_of)
+        if fault := world.on_rank_zero(lambda: self._fault_of_published(trainer)):
+            whole = {**begun, "note": f"no metrics are published: {fault}"}
         world.on_rank_zero(lambda: self._publishing.measured(whole))
         sessions.here.may_leave()
+
+    def _fault_of_published(self, trainer: transformers.Trainer) -> str | None:
+        try:
+            return self._difference(trainer, self._publishing.folder)
+        except reloading.NotLoaded:  # which the rehearsal has told
+            return None
 
     def keep_tracked(self, error: BaseException | None) -> None:
         """On rank 0, at the end, which ``error`` may have brought: what trackers wrote goes to the store."""

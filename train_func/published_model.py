@@ -1,0 +1,169 @@
+"""What a folder of published files is as a model: options of its pipeline, class, tokenizer, weights, adapters.
+
+The notebook loads a fetched model by it, and a worker what it is about to publish, to see that both are one model.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from safetensors import safe_open
+
+from train_func.errors import InvalidInput
+from train_func.layout import LABELS, PIPELINE
+
+ADAPTERS, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+WITHIN = ("", ".base_layer", ".token_adapter.base_layer")  # where a layer has its weights, that peft puts others beside
+RULES = {"local_files_only": True, "trust_remote_code": False}  # of everything that is loaded
+
+
+def are_adapters(folder: Path) -> bool:
+    """Whether a model is adapters of another one."""
+    return (folder / ADAPTERS).exists()
+
+
+def are_causal(adapters: Path) -> bool:
+    """Whether they are adapters of a causal language model."""
+    kind, use = object_in(adapters / ADAPTERS).get("task_type"), object_in(adapters / PIPELINE).get("task")
+    return kind == "CAUSAL_LM" or use == "text-generation"
+
+
+def object_in(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def options_of(folder: Path) -> dict[str, Any]:
+    """The task and other options of the pipeline; what the first versions published has none, and classifies text.
+
+    Raises:
+        InvalidInput: (cause "model") there is no pipeline for it, or these are no options.
+    """
+    path = folder / PIPELINE
+    try:
+        found = json.loads(path.read_text()) if path.exists() else {"task": "text-classification", "truncation": True}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(_is_plain(value) for value in found.values()):
+        found = {}
+    if isinstance(found.get("task"), str):
+        return found
+    if path.exists() and path.read_text().strip() == "{}":
+        names = f"; {LABELS} has the names of its classes" if (folder / LABELS).exists() else ""
+        raise refused(folder, f"the function has made a module of its own, and there is no pipeline for it{names}")
+    raise refused(folder, f"{PIPELINE} is no object of plain options with the task of a pipeline")
+
+
+def _is_plain(value: object) -> bool:
+    """Also the numbers of tokens."""
+    is_number_list = isinstance(value, list) and all(isinstance(of, int) for of in value)
+    return is_number_list or isinstance(value, (str, int, float, NoneType))
+
+
+def loaded(folder: Path, kind: Any, base: Path | None) -> Any:
+    """The model of a folder, of an auto class of transformers; ``base``: the model that it is adapters of, if so.
+
+    Raises:
+        InvalidInput: as ``merged``; or tensors are not in it, which transformers would make up.
+    """
+    if base is not None:
+        return merged(kind, base, folder)
+    model, report = kind.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **RULES)
+    if missing := sorted(report["missing_keys"]):
+        raise refused(folder, f"{len(missing)} tensors of it are not in it, such as {missing[0]}")
+    return model
+
+
+def class_of(task: str) -> tuple[Any, str]:
+    """The auto class of transformers for models of a pipeline's task, and what they take, such as "text"."""
+    from transformers.pipelines import PIPELINE_REGISTRY
+
+    of_task = PIPELINE_REGISTRY.check_task(task)[1]
+    return of_task["pt"][0], of_task["type"]
+
+
+def parts_of(folder: Path, task: str) -> tuple[Any, dict[str, Any]]:
+    """The auto class of transformers for models of a task, and what turns texts or images into what they take."""
+    from transformers import AutoImageProcessor, AutoTokenizer
+
+    kind, takes = class_of(task)
+    if takes == "image":  # by Pillow, as it was trained
+        return kind, {"image_processor": AutoImageProcessor.from_pretrained(folder, backend="pil", **RULES)}
+    return kind, {"tokenizer": AutoTokenizer.from_pretrained(folder, **RULES)}
+
+
+def merged(kind: Any, base: Path, adapters: Path) -> Any:
+    """The base model, of an auto class of transformers, with the adapters in its weights, which are float32.
+
+    In bfloat16, the type of most published models, the sum would be rounded, and answers would differ.
+
+    Raises:
+        InvalidInput: (cause "model") these are no adapters of LoRA in safetensors, or not those of this model.
+    """
+    from peft import PeftModel, get_peft_model_state_dict
+
+    try:
+        config = json.loads((adapters / ADAPTERS).read_text())
+        with safe_open(adapters / ADAPTER_WEIGHTS, framework="numpy") as file:
+            sizes = {name: file.get_slice(name).get_shape()[0] for name in file.keys()}  # noqa: SIM118
+    except (OSError, ValueError) as error:
+        raise _no_adapters(f"{adapters}: its adapters cannot be read: {error}") from error
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        raise _no_adapters(f"{adapters}: {ADAPTERS} has no adapters of LoRA, the only kind that is loaded")
+    model = kind.from_pretrained(base, dtype="float32", use_safetensors=True, **RULES)
+    _resize(model, sizes)
+    with warnings.catch_warnings():
+        # Of transformers, where peft 0.19 asks by the old name; nothing to do for who merges.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+        adapted = PeftModel.from_pretrained(model, str(adapters), local_files_only=True)
+    # By any other name peft would ask the Hub for it.
+    adapted.peft_config["default"].base_model_name_or_path = str(base)
+    if set(sizes) != set(get_peft_model_state_dict(adapted)):
+        raise _no_adapters(f"{adapters}: {ADAPTER_WEIGHTS} has other tensors than adapters of {base} have")
+    _untie(adapted.get_base_model())
+    return adapted.merge_and_unload()
+
+
+def _resize(model: Any, sizes: Mapping[str, int]) -> None:
+    """A function may have added tokens: the file then has the weights of all tokens, in the embeddings or the head.
+
+    ``sizes``: of the first dimension of the tensors in the file.
+    """
+    ends = [model.get_input_embeddings(), model.get_output_embeddings()]
+    names = [name for name, of in model.named_modules() if any(of is end for end in ends)]
+    places = [f"base_model.model.{name}{inside}.weight" for name in names for inside in WITHIN]
+    num_tokens = next((sizes[place] for place in places if place in sizes), None)
+    if num_tokens not in (None, ends[0].weight.shape[0]):
+        model.resize_token_embeddings(num_tokens, mean_resizing=False)
+
+
+def _untie(model: Any) -> None:
+    """A head that shares its weights with the embeddings gets its own, where adapters are added to one of the two."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is None or head.weight is not embeddings.weight:
+        return
+    if isinstance(head, BaseTunerLayer) or isinstance(embeddings, BaseTunerLayer):
+        bare = head.get_base_layer() if isinstance(head, BaseTunerLayer) else head
+        bare.weight = type(bare.weight)(bare.weight.detach().clone())
+        model.config.tie_word_embeddings = model.config.get_text_config().tie_word_embeddings = False
+
+
+def _no_adapters(why: str) -> InvalidInput:
+    return InvalidInput(why, cause="model")
+
+
+def refused(folder: Path, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"{folder}: {why}. load() reads models in safetensors that transformers knows, and runs no code out "
+        "of a model's folder; another kind of model is yours to load from the folder that fetch() returns",
+        cause="model",
+    )

@@ -1,0 +1,71 @@
+"""What an image shows, in red, green and blue: upright, and on white where it is transparent, as viewers show it.
+
+A worker trains on images by it, and ``load()`` gives images to the model by it.
+"""
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+ORIENTATION = 0x0112  # of EXIF: how the camera was held
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+
+
+def upright_rgb(image: Any) -> Any:
+    """The pixels of an image of Pillow; of several frames the one that it stands at, in a new file the first."""
+    from PIL import Image
+
+    image.load()
+    try:
+        turn = _TURNS.get(image.getexif().get(ORIENTATION))
+    except Exception:  # Pillow raises many kinds of damaged EXIF; the pixels have been read
+        turn = None
+    # Not by ImageOps.exif_transpose: it writes all of EXIF again, which fails where a field has a type of its own.
+    upright = image.transpose(Image.Transpose[turn]) if turn else image
+    made = _on_white(upright) if upright.has_transparency_data else upright.convert("RGB")
+    made.info = {}  # its EXIF would have the image turned again
+    return made
+
+
+def _on_white(image: Any) -> Any:
+    from PIL import Image
+
+    clear = {"La": "LA", "PA": "RGBA"}.get(image.mode)  # which Pillow does not bring to RGBA in one step
+    shown = (image.convert(clear) if clear else image).convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown).convert("RGB")
+
+
+def opened(image: Any, timeout: float | None = None) -> Any:
+    """The image that a pipeline of transformers is given: an address, a path, base64 or an image of Pillow, in RGB.
+
+    What is none of these is returned as it is.
+    """
+    from PIL import Image
+
+    if isinstance(image, str):
+        if image.startswith(("http://", "https://")):
+            import httpx
+
+            answer = httpx.get(image, timeout=timeout, follow_redirects=True)
+            image = Image.open(io.BytesIO(answer.raise_for_status().content))
+        elif image.startswith("data:image/"):
+            image = Image.open(io.BytesIO(base64.b64decode(image.partition(",")[2])))
+        elif _is_file(image):
+            image = Image.open(image)
+    return upright_rgb(image) if isinstance(image, Image.Image) else image
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # base64 is longer than a name may be
+        return False
