@@ -8,7 +8,7 @@ import ast
 import dataclasses
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
@@ -27,7 +27,12 @@ class Computed:
     name: str
     value: object
     is_default: bool = False
-    is_literal: bool = False
+    attribute: str = ""
+    """How the module reaches it, as ``Config.rate``; empty for a default."""
+    is_compared: bool = False
+    """Whether the class holds the very value that its body assigns, unless code has changed it since."""
+    is_changed: bool = False
+    """Whether the expression is a literal that says something else."""
 
     @property
     def calls(self) -> bool:
@@ -51,7 +56,7 @@ def computed_in(statement: Statement, value: object, live: Mapping[str, Any]) ->
     """The expressions of the definition ``statement``, which made ``value``, whose values have to be looked at."""
     node = statement.node
     if isinstance(node, ast.ClassDef):
-        found = _of_class(node, value if isinstance(value, type) else None)
+        found = _of_class(node, value if isinstance(value, type) else None, node.name)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         found = _of_function(node, value)
     else:
@@ -60,9 +65,10 @@ def computed_in(statement: Statement, value: object, live: Mapping[str, Any]) ->
         if isinstance(one.node, ast.Lambda) or _is_same(_seen(one.node, live), one.value):
             continue
         literal = _literal(one.node)
-        is_changed = one.is_literal and one.value is not ABSENT and repr(literal) != repr(one.value)
-        if literal is ABSENT or is_changed:
+        if literal is ABSENT:
             yield one
+        elif one.is_compared and one.value is not ABSENT and repr(literal) != repr(one.value):
+            yield replace(one, is_changed=True)
 
 
 def rewritten(statement: Statement, expressions: Mapping[ast.expr, str]) -> str:
@@ -102,20 +108,22 @@ def _is_of(function: FunctionType, name: str, first: int) -> bool:
     return code.co_name == name and code.co_firstlineno == first
 
 
-def _of_class(node: ast.ClassDef, kind: type | None) -> Iterator[Computed]:
+def _of_class(node: ast.ClassDef, kind: type | None, path: str) -> Iterator[Computed]:
     for inner in node.body:
         if isinstance(inner, Definition):
             value = vars(kind).get(_mangled(inner.name, node), ABSENT) if kind else ABSENT
             if isinstance(inner, ast.ClassDef):
-                yield from _of_class(inner, value if isinstance(value, type) else None)
+                yield from _of_class(inner, value if isinstance(value, type) else None, f"{path}.{inner.name}")
             else:
                 yield from _of_function(inner, value)
         elif isinstance(inner, ast.Assign | ast.AnnAssign) and inner.value is not None:
             target = inner.targets[0] if isinstance(inner, ast.Assign) else inner.target
-            yield from _assigned(node, kind, target, inner.value)
+            yield from _assigned(node, kind, target, inner.value, path)
 
 
-def _assigned(node: ast.ClassDef, kind: type | None, target: ast.expr, value: ast.expr) -> Iterator[Computed]:
+def _assigned(
+    node: ast.ClassDef, kind: type | None, target: ast.expr, value: ast.expr, path: str
+) -> Iterator[Computed]:
     if isinstance(target, ast.Name):
         field = _default_of_field(value)
         found = _attribute(kind, _mangled(target.id, node), target.id)
@@ -125,7 +133,11 @@ def _assigned(node: ast.ClassDef, kind: type | None, target: ast.expr, value: as
         if field is not None:
             yield Computed(field, target.id, found)
         elif not _is_auto(value):
-            yield Computed(value, target.id, found, is_literal=is_own)
+            attribute = f"{path}.{_mangled(target.id, node)}" if is_own else ""
+            yield Computed(value, target.id, found, attribute=attribute, is_compared=is_own)
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for one, part in zip(target.elts, value.elts, strict=True):
+            yield from _assigned(node, kind, one, part, path)
     elif isinstance(target, ast.Tuple) and all(isinstance(one, ast.Name) for one in target.elts):
         names = [one.id for one in target.elts if isinstance(one, ast.Name)]
         parts = [_attribute(kind, _mangled(name, node), name) for name in names]

@@ -2,10 +2,11 @@
 
 import ast
 import builtins
+import copy
 import enum
 import sys
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 from train_func.client.source.changes import changed_within
 from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_ipython
@@ -377,7 +378,7 @@ class Part:
                 continue
             written = self._write(one.value, statement.text, one.node.lineno, is_named=False)
             if isinstance(written, NoValueError):
-                if one.calls and not one.is_code:
+                if (one.calls or one.is_changed) and not one.is_code:
                     self.collection.faults.append(
                         no_value(one.name, place, written, one.value, self.collection.function)
                     )
@@ -385,13 +386,24 @@ class Part:
             expression, needed = written
             given = Piece(statement.text, one.node.lineno, f"({one.name.replace(', ', '_')}) = {expression}\n", "")
             self.collection.look_for_secrets(given, place)
-            is_of_code = any(isinstance(each.node, Definition) for each in needed)
-            if not one.is_literal or one.calls or not is_of_code:
+            is_filled = bool(one.attribute) and hasattr(one.value, "clear")  # by definitions, as a registry is
+            if is_filled or one.is_changed:
+                self._set_at_the_end(one.attribute, expression, given, [piece, *needed])
+            if is_filled and any(each.is_definition for each in needed):
+                written = self._write(_empty(one.value), statement.text, one.node.lineno, is_named=True)
+                assert not isinstance(written, NoValueError)
+                expression, needed = written
+            if not one.is_changed:
                 texts[one.node] = expression
                 piece.now += needed
         if texts:
             piece.source = rewritten(statement, texts)
             piece.node = _moved(piece.source, statement)
+
+    def _set_at_the_end(self, attribute: str, expression: str, of: Piece, needed: list[Piece]) -> None:
+        """Gives a class attribute the value that it had when all definitions were made."""
+        source = f"{attribute} = {expression}\n"
+        self.add(Piece(of.text, of.line, source, of.text.lines[of.line - 1], is_last=True, now=needed))
 
     def _see_attributes(self, statement: Statement, value: object, piece: Piece) -> None:
         """What later statements have set on it, as ``Config.rate = 2`` or ``Net.forward = own``."""
@@ -438,6 +450,12 @@ class Part:
 
 def _is_plain(value: object) -> bool:
     return value is None or (type(value).__module__ == "builtins" and not callable(value))
+
+
+def _empty(container: Any) -> object:
+    empty = copy.copy(container)
+    empty.clear()
+    return empty
 
 
 def _is_literal(node: ast.expr) -> bool:

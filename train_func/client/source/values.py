@@ -261,7 +261,7 @@ class _Expression:
             head = f"{self.home.module('typing')}.{alias}"
         if hasattr(value, "__metadata__"):
             head = f"{self.home.module('typing')}.Annotated"
-            arguments = (origin, *value.__metadata__)
+            arguments = (value.__origin__, *value.__metadata__)
         inner = ", ".join(map(self._argument, arguments))
         return f"{head}[{inner or '()'}]" if len(arguments) != 1 else f"{head}[{inner}]"
 
