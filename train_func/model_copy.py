@@ -27,14 +27,14 @@ def copy_model(store: Store, source: str, target: str, manifest: bytes, of: str)
     for name in (MODEL_MANIFEST, SUMS):  # without them the folder is no model
         store.delete(f"{target}/{name}")
     for name, size in published.sizes.items():
-        store.copy(f"{source}/{name}", f"{target}/{name}", size)
+        sha256 = store.copy(f"{source}/{name}", f"{target}/{name}", size)
+        if sha256 != published.files[name] and (size or sha256):  # of an empty object it need not be known
+            raise StorageFailed(
+                f"{name} of {of} in {store.address} is not the file that was published: its SHA-256 differs from that "
+                "in the manifest. Train again with fresh=True",
+                reason="damaged",
+            )
         reach("file published")
-    if damaged := _not_as_published(store, target, published):
-        raise StorageFailed(
-            f"{damaged} of {of} in {store.address} is not the file that was published: its size or SHA-256 differs "
-            "from that in the manifest. Train again with fresh=True",
-            reason="damaged",
-        )
     for entry in store.list(f"{target}/"):
         if entry.key.removeprefix(f"{target}/") not in published.files:
             store.delete(entry.key)  # of the model before
@@ -50,22 +50,15 @@ def is_copied(store: Store, target: str, manifest: bytes) -> bool:
     Read are names, sizes and the recorded SHA-256, not the files. Raises StorageFailed.
     """
     published = Result.read(manifest, f"{target}/{MODEL_MANIFEST} in {store.address}")
-    there = {entry.key.removeprefix(f"{target}/") for entry in store.list(f"{target}/")}
-    if there != {*published.files, MODEL_MANIFEST, SUMS}:
+    there = {entry.key.removeprefix(f"{target}/"): entry.size for entry in store.list(f"{target}/")}
+    if {*there} != {*published.files, MODEL_MANIFEST, SUMS}:
         return False
     try:
-        is_same = store.get(f"{target}/{MODEL_MANIFEST}").data == manifest
-        return is_same and not _not_as_published(store, target, published)
+        return store.get(f"{target}/{MODEL_MANIFEST}").data == manifest and all(
+            there[name] == size and (not size or store.checksum(f"{target}/{name}") == published.files[name])
+            for name, size in published.sizes.items()
+        )
     except StorageFailed as failure:
         if failure.reason != "absent":  # another client copies at this moment
             raise
         return False
-
-
-def _not_as_published(store: Store, folder: str, published: Result) -> str:
-    """The first of its files of which the store records another size or SHA-256; mostly empty."""
-    there = {entry.key.removeprefix(f"{folder}/"): entry.size for entry in store.list(f"{folder}/")}
-    for name, size in published.sizes.items():
-        if there.get(name) != size or (size and store.checksum(f"{folder}/{name}") != published.files[name]):
-            return name
-    return ""

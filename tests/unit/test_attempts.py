@@ -573,3 +573,40 @@ def test_all_calls_of_a_patient_store_wait_together_no_longer_than_stated():
         with pytest.raises(StorageFailed, match="no answer"):
             call()
     assert time.monotonic() - begun < 10
+
+
+FIRST, NEXT = "2026-01-01T00:00:00.000+00:00", "2026-01-02T00:00:00.000+00:00"
+
+
+def submit_at(store, time):
+    store.put(record().keys.run, json.dumps({"submitted": time}).encode())
+
+
+def test_a_job_that_was_cancelled_or_whose_run_was_submitted_again_begins_no_attempt(store):
+    own = Attempts(store, record(submitted=FIRST), worker=0, pod="a-run-worker-0")
+    own.check_wanted(0.0)
+    submit_at(store, FIRST)
+    own.check_wanted(0.0)
+    submit_at(store, NEXT)
+    with pytest.raises(StorageFailed) as refused:
+        own.check_wanted(0.0)
+    assert (refused.value.reason, unnamed(refused.value, "a-run", FIRST, NEXT)) == ("conflict", [])
+    submit_at(store, FIRST)
+    store.put(record().keys.cancelled, b"{}")
+    with pytest.raises(StorageFailed) as refused:
+        own.check_wanted(0.0)
+    assert (refused.value.reason, unnamed(refused.value, "a-run", "cancelled")) == ("conflict", [])
+
+
+def test_the_record_of_a_client_that_was_slower_is_put_back_in_a_moment_and_waited_for(store):
+    class Slower:
+        address = store.address
+
+        def get(self, key):
+            found = store.get(key)
+            if key == record().keys.run:
+                submit_at(store, FIRST)
+            return found
+
+    submit_at(store, NEXT)
+    Attempts(Slower(), record(submitted=FIRST), worker=0, pod="a-run-worker-0").check_wanted(60.0)

@@ -5,7 +5,6 @@ import errno
 import hashlib
 import os
 import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -117,13 +116,6 @@ def copy(source: BinaryIO, target: BinaryIO, copied: Callable[[int], object] = i
         digest.update(chunk)
         copied(len(chunk))
     return digest.hexdigest()
-
-
-def copy_unless_linked(source: BinaryIO, target: BinaryIO) -> str:
-    """The same without its SHA-256, which is "": where ``target`` is a link to ``source``, nothing is read."""
-    if not os.path.sameopenfile(source.fileno(), target.fileno()):
-        shutil.copyfileobj(source, target, CHUNK)
-    return ""
 
 
 @contextlib.contextmanager

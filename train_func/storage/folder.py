@@ -98,12 +98,12 @@ class FolderStore(Scheme):
         with source, disk.replacing(path, f"download of {key!r} from {self.address} to {path}") as file:
             return disk.copy(source, file)
 
-    def copy(self, source: str, target: str, size: int) -> None:
+    def copy(self, source: str, target: str, size: int) -> str:
         """See Store; a link where the file system has them: no writer changes the bytes of an object."""
         with self._reading("copy", source) as path:
             file = path.open("rb")
         with file:
-            self._write("copy", target, lambda copied: disk.copy_unless_linked(file, copied), taken=path)
+            return self._write("copy", target, lambda copied: disk.copy(file, copied), taken=path)
 
     def names(self, folder: str) -> list[str]:
         above = folder_prefix(folder)

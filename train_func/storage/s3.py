@@ -112,11 +112,11 @@ class S3Store(Scheme):
         check_key(key)
         return download(self._server, key, path)
 
-    def copy(self, source: str, target: str, size: int) -> None:
+    def copy(self, source: str, target: str, size: int) -> str | None:
         """See Store; above 64 MiB in parts, so that no request takes long."""
         check_key(source)
         check_key(target)
-        copy(self._server, source, target, size)
+        return copy(self._server, source, target, size)
 
     def names(self, folder: str) -> list[str]:
         """See Store; the server leaves out what lies deeper."""

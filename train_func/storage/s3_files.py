@@ -132,60 +132,50 @@ class _Multipart:
         reach("upload completed")
 
 
-def copy(server: Server, source: str, target: str, size: int) -> None:
-    """Has the server copy an object of ``size`` bytes, with the SHA-256 that is recorded of it."""
-    if size > COPIED_PART:
-        _CopyInParts(server, source, target, size).send()
-        return
-    request = {**server.object(target), "CopySource": server.object(source)}
+def copy(server: Server, source: str, target: str, size: int) -> str | None:
+    """Has the server copy one version of an object of ``size`` bytes; returns the SHA-256 that is recorded of it."""
+    look = {**server.object(source), **({"Range": "bytes=0-0"} if size else {})}
+    there = server.ask("copy", source, lambda client: client.get_object(**look))
+    one_version = {"CopySource": server.object(source), "CopySourceIfMatch": there["ETag"]}
+    sha256 = recorded(there)
     reach("copy begun")
-    server.ask("copy", source, lambda client: client.copy_object(**request))
+    if size <= COPIED_PART:
+        request = {**server.object(target), **one_version}
+        server.ask("copy", source, lambda client: client.copy_object(**request))
+    else:
+        _copy_in_parts(server, source, target, size, one_version, sha256)
     reach("object copied")
+    return sha256
 
 
-class _CopyInParts:
-    """One copy within the server, in parts that are all of the same version of the source."""
+def _copy_in_parts(
+    server: Server, source: str, target: str, size: int, one_version: Mapping[str, Any], sha256: str | None
+) -> None:
+    part_size = max(COPIED_PART, -(-size // MOST_PARTS))
+    begin = {**server.object(target), "Metadata": {SHA256: sha256} if sha256 else {}}
+    answer = server.ask("copy", target, lambda client: client.create_multipart_upload(**begin))
+    upload = {**server.object(target), "UploadId": answer["UploadId"]}
 
-    def __init__(self, server: Server, source: str, target: str, size: int) -> None:
-        self._server, self._source, self._target, self._size = server, source, target, size
-        self._part_size = max(COPIED_PART, -(-size // MOST_PARTS))
+    def copy_part(first: int) -> dict[str, Any]:
+        part = {"PartNumber": first // part_size + 1}
+        last = min(first + part_size, size) - 1
+        request = {**upload, **part, **one_version, "CopySourceRange": f"bytes={first}-{last}"}
+        copied = server.persist("copy", source, lambda client: client.upload_part_copy(**request))
+        reach("part copied")
+        return {**part, "ETag": copied["CopyPartResult"]["ETag"]}
 
-    def send(self) -> None:
-        server, target = self._server, self._target
-        first_byte = {**server.object(self._source), "Range": "bytes=0-0"}
-        there = server.ask("copy", self._source, lambda client: client.get_object(**first_byte))
-        sha256 = recorded(there)
-        begin = {**server.object(target), "Metadata": {SHA256: sha256} if sha256 else {}}
-        answer = server.ask("copy", target, lambda client: client.create_multipart_upload(**begin))
-        upload = {**server.object(target), "UploadId": answer["UploadId"]}
-        reach("copy begun")
-        try:
-            with ThreadPoolExecutor(SENDERS) as pool:
-                begins = range(0, self._size, self._part_size)
-                parts = list(pool.map(lambda begin: self._send_part(upload, begin, there["ETag"]), begins))
-            self._complete(upload, parts, sha256)
-        except BaseException:
+    try:
+        with ThreadPoolExecutor(SENDERS) as pool:
+            whole = {**upload, "MultipartUpload": {"Parts": list(pool.map(copy_part, range(0, size, part_size)))}}
+        server.ask("copy", target, lambda client: client.complete_multipart_upload(**whole))
+    except StorageFailed as failed:
+        # The answer to an earlier try was lost: then the upload is gone because it is complete.
+        if failed.reason != "absent" or stored_checksum(server, target, "copy") != sha256:
             abort(server, target, upload)
             raise
-
-    def _send_part(self, upload: Mapping[str, str], begin: int, version: str) -> dict[str, Any]:
-        part = {"PartNumber": begin // self._part_size + 1}
-        last = min(begin + self._part_size, self._size) - 1
-        source = {"CopySource": self._server.object(self._source), "CopySourceIfMatch": version}
-        request = {**upload, **part, **source, "CopySourceRange": f"bytes={begin}-{last}"}
-        answer = self._server.persist("copy", self._source, lambda client: client.upload_part_copy(**request))
-        reach("part copied")
-        return {**part, "ETag": answer["CopyPartResult"]["ETag"]}
-
-    def _complete(self, upload: Mapping[str, str], parts: list[dict[str, Any]], sha256: str | None) -> None:
-        request = {**upload, "MultipartUpload": {"Parts": parts}}
-        try:
-            self._server.ask("copy", self._target, lambda client: client.complete_multipart_upload(**request))
-        except StorageFailed as failed:
-            # The answer to an earlier try was lost: then the upload is gone because it is complete.
-            if failed.reason != "absent" or stored_checksum(self._server, self._target, "copy") != sha256:
-                raise
-        reach("object copied")
+    except BaseException:
+        abort(server, target, upload)
+        raise
 
 
 def abort(server: Server, key: str, upload: Mapping[str, str]) -> None:

@@ -83,10 +83,10 @@ class Store(Readable, Protocol):
     def download(self, key: str, path: Path) -> str:
         """Writes the object to ``path``, which changes only when all of it has arrived; returns its SHA-256 (hex)."""
 
-    def copy(self, source: str, target: str, size: int) -> None:
+    def copy(self, source: str, target: str, size: int) -> str | None:
         """Makes ``target`` the object that is under ``source``, which has ``size`` bytes, without sending it here.
 
-        What is recorded of its SHA-256 is copied too; whether it arrived whole is the caller's to verify.
+        Returns the SHA-256 (hex) of what was copied, as ``checksum`` does; the same is recorded of ``target``.
         """
 
     def checksum(self, key: str) -> str | None:

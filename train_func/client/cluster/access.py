@@ -42,8 +42,9 @@ class Access(Target):
         with self.asking("get", "namespaces", 403, 404):
             found = self.get("/api/v1/namespaces/kube-system", seconds=self.timings.answer)
         uid = (found or {}).get("metadata", {}).get("uid")
-        path = self.client.configuration.ssl_ca_cert
-        of_server = Path(path).read_bytes() if path else str(self.client.configuration.host).encode()
+        of_server = str(self.client.configuration.host).encode()
+        with contextlib.suppress(OSError, TypeError):  # one with a certificate that everybody trusts names no authority
+            of_server = Path(self.client.configuration.ssl_ca_cert).read_bytes()
         ca = hashlib.sha256(b"".join(of_server.split())).hexdigest()  # whatever stands between its lines
         return {"kube-system": str(uid), "ca": ca} if uid else {"ca": ca}
 
