@@ -190,11 +190,9 @@ def _stored_run(store: Store, name: str, backend: Backend, jobs: Mapping[str, Bo
         if listing.list(record.keys.result):
             key = record.keys.result
             result = Result.read(listing.get(key).data, f"{store.address}/{key}")
-            metrics = {
-                name: value
-                for name, value in {**result.metrics, **result.returned}.items()
-                if isinstance(value, (int, float, str))
-            }
+            whole = {**result.metrics, **result.returned}
+            metrics = {name: value for name, value in whole.items() if isinstance(value, (int, float, str))}
+            note = note or (result.note if None in whole.values() else "")  # as for one that is not finite
     except (InvalidInput, StorageFailed) as error:
         if isinstance(error, StorageFailed) and error.reason not in ("damaged", "absent"):
             raise
