@@ -32,6 +32,7 @@ def put_run(
     code: int | None = 0,
     metrics: dict[str, Any] | None = None,
     returned: dict[str, Any] | None = None,
+    note: str = "",
     source: str = "0",
     wheels: dict[str, str] | None = None,
 ) -> RunRecord:
@@ -58,7 +59,7 @@ def put_run(
         store.put(keys.end(worker), end.to_json())
         store.put(keys.log(worker), b"a line\n")
     if code == 0:
-        report = {"metrics": metrics or {}, "returned": returned or {}}
+        report = {"metrics": metrics or {}, "returned": returned or {}, "note": note}
         result = Result.write(1, generation, report, {"weights": (7, HASH)})
         store.put(f"{keys.model}/weights", b"weights")
         store.put(record.keys.result, result)

@@ -1,5 +1,6 @@
 """Weights and metrics that are no finite numbers: neither is saved or published without a word."""
 
+import copy
 import json
 
 import pytest
@@ -42,7 +43,6 @@ class Net(torch.nn.Module):
 BREAKS = {
     "a weight": ("layer.weight", NAN, lambda net: net.layer.weight),
     "one of bfloat16": ("scale", -INFINITY, lambda net: net.scale),
-    "a weight that is not trained": ("fixed", NAN, lambda net: net.fixed),
     "a running variance": ("norm.running_var", INFINITY, lambda net: net.norm.running_var),
 }
 
@@ -105,7 +105,7 @@ def test_masks_hold_infinity_on_purpose(a_loop, store):
     assert json.loads(store.get("loop-1/result.json").data)["files"]["model.safetensors"]
 
 
-@pytest.mark.parametrize("given", ["module", "wrapped", "state dict", "sparse"])
+@pytest.mark.parametrize("given", ["module", "not trained", "wrapped", "state dict"])
 def test_what_is_published_of_weights_is_finite(a_record, store, given):
     net = torch.nn.Linear(3, 101)
     net.weight.data[100, 2] = NAN
@@ -113,7 +113,7 @@ def test_what_is_published_of_weights_is_finite(a_record, store, given):
         "module": net,
         "wrapped": torch.nn.DataParallel(net),
         "state dict": net.state_dict(),
-        "sparse": {"weight": net.weight.detach().to_sparse()},
+        "not trained": copy.deepcopy(net).requires_grad_(False),
     }
     with Session(a_record().parameters()) as session:
         with pytest.raises(InvalidInput, match=r"weight.*nan") as refused:

@@ -7,7 +7,7 @@ it loads are of ``best_model_checkpoint``, the newest best one that was saved.
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import transformers
 
@@ -76,7 +76,7 @@ def better_before(trainer: transformers.Trainer, metrics: Mapping[str, Any]) -> 
     )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

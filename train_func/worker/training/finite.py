@@ -11,13 +11,14 @@ from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 
 
-def check(modules: Iterable[nn.Module], when: str) -> None:
+def check(modules: Iterable[nn.Module], when: str, *, whole: bool = False) -> None:
     """Raises InvalidInput (cause "divergence") where weights of one of the modules are not finite; ``when`` is shown.
 
-    A weight that is not trained may hold infinity, as a mask does, and so may a buffer that is no running statistic.
+    ``whole``: weights that are not trained are looked at too, of which there may be billions below an adapter. They
+    may hold infinity, as a mask does, and so may a buffer that is no running statistic.
     """
     for module in modules:
-        _refuse(faults_of(module), type(module).__name__, when)
+        _refuse(faults_of(module, whole=whole), type(module).__name__, when)
 
 
 def check_tensors(tensors: Mapping[str, Any], when: str) -> list[str]:
@@ -38,9 +39,9 @@ def told(faults: Mapping[str, str], owner: str) -> str:
     return f"{counted(len(faults), 'tensor')} of {owner} {'is' if len(faults) == 1 else 'are'} not finite: {names}"
 
 
-def faults_of(module: nn.Module) -> dict[str, str]:
+def faults_of(module: nn.Module, *, whole: bool = False) -> dict[str, str]:
     """The weights and running statistics that are not finite, by name: "nan" or "infinity"."""
-    parameters = dict(module.named_parameters())
+    parameters = {name: of for name, of in module.named_parameters() if whole or of.requires_grad}
     statistics = {
         f"{path}.{name}" if path else name: value
         for path, layer in module.named_modules()

@@ -80,7 +80,8 @@ class Watch:
                     weights.take_rank_zeros(trainer.accelerator.unwrap_model(trainer.model))
                 best.tell(trainer)
             model = trainer.accelerator.unwrap_model(trainer.model)
-            world.on_all_ranks(partial(finite.check, [model], f"After step {trainer.state.global_step}, "))
+            after = f"After step {trainer.state.global_step}, "
+            world.on_all_ranks(partial(finite.check, [model], after, whole=True))
             self._ended.append(trainer)
             self._has_trained()
             return output

@@ -34,7 +34,7 @@ def writer(what: object, record: RunRecord) -> tuple[Callable[[Path], None], boo
             weights are not finite.
     """
     if isinstance(what, nn.Module):
-        finite.check([bare(what)], "session.publish: ")
+        finite.check([bare(what)], "session.publish: ", whole=True)
         return _of_module(bare(what), record), True
     if isinstance(what, Mapping):
         tensors = _tensors(what)

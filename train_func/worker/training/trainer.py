@@ -246,7 +246,7 @@ class Trainer(ResumingTrainer):
         bad = [row for part, value in self._losses if not torch.isfinite(value) for row in part.place.row_ids]
         row_ids = sorted(row for of_rank in world.gather(bad) for row in of_rank)
         model = self.accelerator.unwrap_model(self.model)
-        faults = finite.faults_of(model)
+        faults = finite.faults_of(model, whole=True)
         before = f". Before that step, {finite.told(faults, type(model).__name__)}" if faults else ""
         return InvalidInput(
             f"The loss of step {step + 1} of {self.state.max_steps} is {loss}, and so it is for micro-batches of these "
