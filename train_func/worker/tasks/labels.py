@@ -185,20 +185,24 @@ def _refuse_strays(
     values: Mapping[str, pa.ChunkedArray], column: str, rows: Mapping[str, np.ndarray], pattern: str, what: str
 ) -> None:
     """Among labels that are nearly all numbers of a kind, a few others are slips of the pen rather than classes."""
-    strays, num_rows = [], 0
-    for part, array in values.items():
-        number = pc.fill_null(pc.match_substring_regex(array, pattern), True).to_numpy()
-        num_rows += len(array)
-        found = np.flatnonzero(~number)
-        strays += [f"{array[at].as_py()!r} in row {rows[part][at] + 1} of the {part} rows" for at in found]
-    if strays and len(strays) <= STRAY_SHARE * num_rows:
-        shown = "; ".join(strays[:MAX_SHOWN])
-        raise InvalidInput(
-            f"column {column!r}: {num_rows - len(strays)} of {num_rows} labels are {what}, {len(strays)} "
-            f"{are(len(strays))} not: {shown} {COUNTED}; correct or remove these "
-            "rows, or name all classes with labels=(...) if they are meant",
-            cause="data",
-        )
+    found = {
+        part: np.flatnonzero(~pc.fill_null(pc.match_substring_regex(array, pattern), True).to_numpy())
+        for part, array in values.items()
+    }
+    num_strays, num_rows = sum(map(len, found.values())), sum(map(len, values.values()))
+    if not 0 < num_strays <= STRAY_SHARE * num_rows:
+        return
+    shown = [
+        f"{values[part][at].as_py()!r} in row {rows[part][at] + 1} of the {part} rows"
+        for part, places in found.items()
+        for at in places[:MAX_SHOWN]
+    ]
+    raise InvalidInput(
+        f"column {column!r}: {num_rows - num_strays} of {num_rows} labels are {what}, {num_strays} {are(num_strays)} "
+        f"not: {'; '.join(shown[:MAX_SHOWN])} {COUNTED}; correct or remove these rows, or name all classes with "
+        "labels=(...) if they are meant",
+        cause="data",
+    )
 
 
 def _refuse_decimal_commas(values: Mapping[str, pa.ChunkedArray], column: str, found: Sequence[str]) -> None:
