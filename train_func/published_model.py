@@ -16,6 +16,7 @@ from train_func.errors import InvalidInput
 from train_func.layout import LABELS, PIPELINE
 
 ADAPTERS, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+GENERATION = "generation_config.json"
 WITHIN = ("", ".base_layer", ".token_adapter.base_layer")  # where a layer has its weights, that peft puts others beside
 RULES = {"local_files_only": True, "trust_remote_code": False}  # of everything that is loaded
 
@@ -108,6 +109,7 @@ def merged(kind: Any, base: Path, adapters: Path) -> Any:
         InvalidInput: (cause "model") these are no adapters of LoRA in safetensors, or not those of this model.
     """
     from peft import PeftModel, get_peft_model_state_dict
+    from transformers import GenerationConfig
 
     try:
         config = json.loads((adapters / ADAPTERS).read_text())
@@ -128,7 +130,10 @@ def merged(kind: Any, base: Path, adapters: Path) -> Any:
     if set(sizes) != set(get_peft_model_state_dict(adapted)):
         raise _no_adapters(f"{adapters}: {ADAPTER_WEIGHTS} has other tensors than adapters of {base} have")
     _untie(adapted.get_base_model())
-    return adapted.merge_and_unload()
+    made = adapted.merge_and_unload()
+    if (adapters / GENERATION).exists():
+        made.generation_config = GenerationConfig.from_pretrained(adapters, local_files_only=True)
+    return made
 
 
 def _resize(model: Any, sizes: Mapping[str, int]) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from datasets.distributed import split_dataset_by_node
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorWithPadding, TrainingArguments
 
 from tests.runs import a_run
 from tests.tiny_llama import write_questions, write_tiny_llama
@@ -85,6 +85,11 @@ def published(store):
     return json.loads(store.get(f"{NAME}/result.json").data)
 
 
+def fetched(store, folder):
+    for name in published(store)["files"]:
+        (folder / name).write_bytes(store.get(f"{NAME}/model/{name}").data)
+
+
 def turned(model):
     """A change of what the model computes that is in no file."""
     model.classifier.register_forward_hook(lambda module, given, logits: -logits)
@@ -154,13 +159,42 @@ def test_adapters_that_begin_with_a_part_of_their_base_are_published_as_adapters
 
     trained = train(run, store, before=adapted)
     assert published(store)["metrics"]["rows"] == 4
-    for name in published(store)["files"]:
-        (tmp_path / name).write_bytes(store.get(f"{NAME}/model/{name}").data)
+    fetched(store, tmp_path)
     again = loaded(tmp_path, AutoModelForCausalLM, run.task.model)
     ids = torch.arange(2, 66).reshape(2, 32)
     with torch.no_grad():
         expected = type(trained).forward(trained.eval(), ids).logits
         torch.testing.assert_close(again.eval()(ids).logits, expected, rtol=0, atol=1e-3)
+
+
+def test_the_tokenizer_that_rows_were_encoded_with_is_published_where_the_trainer_has_none(bert, store, tmp_path):
+    with Session(record_of(bert, store).parameters()) as session:
+        model, _ = session.model()
+        tokenizer = AutoTokenizer.from_pretrained(bert.task.model, do_lower_case=False, model_max_length=77)
+        rows, held_out = session.data(tokenizer)
+        trainer = Trainer(
+            model=model,
+            args=TrainingArguments(**session.arguments()),
+            train_dataset=split_dataset_by_node(session.plan(rows), session.rank, session.world_size),
+            eval_dataset=held_out,
+            data_collator=DataCollatorWithPadding(tokenizer),
+        )
+        trainer.train()
+        session.publish(trainer)
+    settings = json.loads(store.get(f"{NAME}/model/tokenizer_config.json").data)
+    assert settings["model_max_length"] == 77
+
+
+def test_how_a_function_has_its_model_generate_is_published_with_adapters(llama, store, tmp_path):
+    run = llama(lora_rank=4)
+
+    def changed(model):
+        model.get_base_model().generation_config.max_new_tokens = 7
+        return model
+
+    train(run, store, before=changed)
+    fetched(store, tmp_path)
+    assert loaded(tmp_path, AutoModelForCausalLM, run.task.model).generation_config.max_new_tokens == 7
 
 
 def test_adapters_whose_base_is_changed_for_good_are_refused_with_the_remedy(llama, store):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -33,6 +33,9 @@ def save(model: Any, folder: Path, record: RunRecord) -> None:
             model.save_pretrained(folder, path_initial_model_for_weight_conversion=str(start))
         else:
             model.save_pretrained(folder)
+    if how := getattr(model.get_base_model(), "generation_config", None):
+        with suppress(ValueError):  # one that its own base has wrong
+            how.save_pretrained(folder)
     for name, of in model.peft_config.items():
         path = (folder if name == "default" else folder / name) / ADAPTERS
         config = {**json.loads(path.read_text()), BASE: _public_base(getattr(of, BASE), record)}

@@ -28,7 +28,7 @@ class Loading:
     def __init__(self, record: RunRecord, store: Store, cache: Path) -> None:
         self._record, self._store, self._cache = record, store, cache
         self.processor: Any = None
-        """That of the model that was loaded last."""
+        """That which rows were encoded with last, or else of the model."""
         self._encoded: tuple[Any, Any] = (None, None)
         """Form of the training rows that ``data`` gave, and the processor that it was given."""
 
@@ -72,6 +72,7 @@ class Loading:
             lambda: (self.task.encode(train, processor), self.task.encode(held_out, processor))
         )
         self._encoded = _form(found[0]), processor
+        self.processor = processor or self.processor
         return found
 
     def collator(self, rows: Dataset) -> Any:

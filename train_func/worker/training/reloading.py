@@ -81,14 +81,9 @@ def difference(model: Any, folder: Path, inputs: Inputs | None, base: Callable[[
         NotLoaded: it cannot be loaded, or does not fit in the memory that is free.
     """
     is_adapted = are_adapters(folder)
-    if (
-        inputs is None
-        or not callable(getattr(model, "save_pretrained", None))
-        or (is_adapted and not are_causal(folder))
-    ):
+    if inputs is None or not callable(getattr(model, "save_pretrained", None)):
         return None
-    kind = _kind(model, folder)
-    if kind is None:
+    if is_adapted and not are_causal(folder):
         return None
     few = _few(inputs)
     try:
@@ -98,14 +93,15 @@ def difference(model: Any, folder: Path, inputs: Inputs | None, base: Callable[[
     _check_memory(model, is_adapted=is_adapted)
     try:
         with undisturbed(), without_progress_bars():
-            under = base() if is_adapted else None
-            if is_adapted and under is None:
+            kind, under = _kind(model, folder), base() if is_adapted else None
+            if kind is None or (is_adapted and under is None):
                 return None
             again = loaded(folder, kind, under)
+            made = _outputs(again, few)
     except Exception as error:
-        raise NotLoaded(f"load() cannot load what is published: {error}") from error
+        raise NotLoaded(f"load() cannot load what is published: {type(error).__name__}: {error}") from error
     most = MOST if all(of.itemsize > 2 for of in _dtypes(model) | _dtypes(again)) else MOST_OF_HALF
-    found = _distance(expected, _outputs(again, few))
+    found = _distance(expected, made)
     if found <= most or _distance(expected, _outputs(model, few)) > most:  # or it draws something
         return None
     return (

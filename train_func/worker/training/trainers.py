@@ -73,7 +73,8 @@ class Trainers:
             if card := self._loading.card_part():
                 render(self._record, card, {}, self._attempt, versions())
             given = (trainer, tokenizer, self._record, use, self._store)
-            return publication.rehearse(self._work / "rehearsal", *given, partial(self._difference, trainer))
+            differs = partial(self._difference, trainer) if self._attempt == 1 else lambda folder: None
+            return publication.rehearse(self._work / "rehearsal", *given, differs)
 
         for note in world.on_rank_zero(rehearse):
             world.note(note)
