@@ -22,6 +22,7 @@ from train_func.client.source.uses import uses_of
 from train_func.client.source.values import Writer
 from train_func.errors import SourceRefused
 from train_func.packed import split_lines
+from train_func.secret import may_hold_secret
 
 
 class Collection:
@@ -72,6 +73,8 @@ class Collection:
 
     def look_for_secrets(self, piece: Piece, place: str) -> None:
         """In a value that was computed; ``place``: of the statement that did."""
+        if not may_hold_secret(piece.source):
+            return
         for secret in secrets_in(parsed(piece.source), Text("", piece.source), 1, len(split_lines(piece.source))):
             shown = place.partition(": `")[0]
             self.secrets.append(Secret(secret.what, shown, place, secret.value))
