@@ -22,6 +22,9 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("a password in an address", ("://",), r"\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]+:[^\s/:@]+@"),
 )
 _SHAPES = tuple((what, words, re.compile(pattern)) for what, words, pattern in SHAPES)
+_ANY_WORD = re.compile(
+    "|".join(["passw", "secret", "key", "token", *(re.escape(word) for _, words, _ in SHAPES for word in words)])
+)
 # A name that says it holds a credential, whatever the value looks like.
 _NAME = re.compile(
     r"(?i)(?:^|_)(?:password|passwd|secret|secret_?key|secret_?access_?key|api_?key|access_?key|auth_?token"
@@ -40,6 +43,11 @@ _WORD = re.compile(r"[^\W\d_]+\d{0,2}|[^\W\d_]{1,3}\d{1,3}|[^\W\d_]{1,4}2[^\W\d_
 _PLACEHOLDER = re.compile(r"(?i)^(?:|x+|\*+|<.*>|\[.*\]|\$\{?\w+\}?|changeme|your[ _-].*|none|null|\.\.\.)$")
 _ENVIRONMENT = re.compile(r"^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$")  # the name of a variable that holds one
 _OF_A_TOKENIZER = re.compile(r"(?i)(?:^|_)(?:pad|eos|bos|cls|sep|mask|unk|start|end|stop|special|image|audio)_token$")
+
+
+def may_hold_secret(text: str) -> bool:
+    """Whether it is worth a closer look, which takes long where the text is."""
+    return bool(_ANY_WORD.search(text.lower()))
 
 
 def secret_in(text: str) -> str | None:

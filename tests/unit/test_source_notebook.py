@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ def notebook(tmp_path, monkeypatch):
     """Executes cells in a new kernel; returns what each cell PACK said."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])  # what is shipped stays importable for this test alone
 
     def execute(*cells):
         document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
@@ -148,6 +150,7 @@ def test_local_modules_and_magics_written_files_travel(notebook, tmp_path):
     )
     (tmp_path / "own_part.py").unlink()
     assert ship(source, tmp_path)({}) == (1, 2)
+    sys.modules.pop("own_part")
 
 
 def test_faults_name_the_cell_and_the_line(notebook):

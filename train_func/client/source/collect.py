@@ -22,6 +22,7 @@ from train_func.client.source.uses import uses_of
 from train_func.client.source.values import Writer
 from train_func.errors import SourceRefused
 from train_func.packed import split_lines
+from train_func.secret import may_hold_secret
 
 
 class Collection:
@@ -72,6 +73,8 @@ class Collection:
 
     def look_for_secrets(self, piece: Piece, place: str) -> None:
         """In a value that was computed; ``place``: of the statement that did."""
+        if not may_hold_secret(piece.source):
+            return
         for secret in secrets_in(parsed(piece.source), Text("", piece.source), 1, len(split_lines(piece.source))):
             shown = place.partition(": `")[0]
             self.secrets.append(Secret(secret.what, shown, place, secret.value))
@@ -87,7 +90,7 @@ class Collection:
 
     def need_in(self, module: str, name: str, user: Piece | None, text: Text, line: int) -> None:
         """Lets ``name`` of another module travel, when that is a local one."""
-        if self.modules.need(module, text.place(line)):
+        if self.modules.need(module, text, line):
             self._part(module).need(name, user or Piece(text, line, "", ""), line)
 
     def _look_up(self, part: Part, piece: Piece) -> None:
@@ -144,7 +147,7 @@ class Collection:
                 and piece.node
                 and name not in piece.uses.own
             ):
-                self.modules.need(module, piece.place(line))
+                self.modules.need(module, piece.text, line)
             if module in self.modules.local:
                 self._attribute(module, chain, piece, line)
 
@@ -167,14 +170,14 @@ class Collection:
             name, *chain = chain
             part = self._part(module)
             held = part.space.live.get(name)
-            if held is None and self.modules.need(f"{module}.{name}", piece.place(line)):
+            if held is None and self.modules.need(f"{module}.{name}", piece.text, line):
                 module = f"{module}.{name}"
                 continue
             if name in part.space.live or name in part.space.binders:
                 part.need(name, piece, line)
             elif name not in OF_A_MODULE:
                 self.missing.append((f"{module}.{name}", part, piece, line))
-            if not isinstance(held, ModuleType) or not self.modules.need(held.__name__, piece.place(line)):
+            if not isinstance(held, ModuleType) or not self.modules.need(held.__name__, piece.text, line):
                 return
             module = held.__name__
         self._whole(module, piece, line)

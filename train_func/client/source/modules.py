@@ -110,12 +110,12 @@ class Modules:
         elif is_certain:
             self._stays(top, text, line)
 
-    def need(self, name: str, place: str) -> bool:
+    def need(self, name: str, text: Text, line: int) -> bool:
         """Whether the module is a local one; of another one the code needs the package that it comes from."""
         if name not in self.local:
-            self._want(name, False, Text("", ""), 1)
+            self._want(name, False, text, line)
         if name not in self.local:
-            self.installed.setdefault(name.partition(".")[0], place)
+            self.installed.setdefault(name.partition(".")[0], text.place(line))
         return name in self.local
 
     def _stays(self, top: str, text: Text, line: int) -> None:

@@ -23,6 +23,7 @@ ALLOWED = (
 )
 _MUTABLE = ("list", "dict", "set", "bytearray", "object", "numpy.ndarray", "torch.Tensor")
 _CONTAINERS = ("collections.deque", "collections.OrderedDict", "collections.defaultdict", "collections.Counter")
+_SIMPLE = (str, bool, type(None), bytes)  # shortly, because there may be many
 _BARE = ("typing", "abc")  # of their classes an object holds nothing
 _RESTORE = """\
 def {name}(kind, fields):
@@ -113,6 +114,10 @@ class _Expression:
 
     def of(self, value: object, *, is_top: bool = False) -> str:
         """The text of ``value`` and of all that it holds."""
+        if type(value) in _SIMPLE:
+            return repr(value)
+        if type(value) is int:
+            return self.number(value)
         if id(value) in self.path:
             raise NoValueError(f"{_an(type(value))} that holds itself")
         if len(self.path) >= MAX_DEPTH:
@@ -170,7 +175,7 @@ class _Expression:
         if isinstance(value, complex):
             return f"{self.home.builtin('complex')}({self.number(value.real)}, {self.number(value.imag)})"
         if isinstance(value, int):
-            return repr(value) if abs(value) < 10**4000 else hex(value)  # Python reads no longer decimals
+            return repr(value) if value.bit_length() < 10_000 else hex(value)  # Python reads no longer decimals
         if math.isfinite(value):
             return repr(value)
         if math.isinf(value):
