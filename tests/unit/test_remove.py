@@ -98,6 +98,7 @@ def fetched(store, backend, *, to=None, **fields):
     sums = {"weights": hashlib.sha256(b"weights").hexdigest()}
     result = Result.write(1, 1, {"metrics": {}, "returned": {}}, {"weights": (7, sums["weights"])})
     sums[MODEL_MANIFEST] = hashlib.sha256(result).hexdigest()
+    store.put(record.keys.result, result)
     for key, content in ((SUMS, write_sums(sums)), (MODEL_MANIFEST, result)):
         store.put(f"{record.keys.model}/{key}", content)
     return record, attach(record.name, on=backend).fetch(to=to)

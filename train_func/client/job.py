@@ -202,7 +202,7 @@ class Job(JobModel):
         A model that is trained by then is published within the grace period and kept: the job has succeeded, which is
         said, and ``fresh=True`` trains again. Of a job that has ended, nothing is changed. One of a machine or cluster
         that cannot be asked from here is given up, where it gives no sign of life: the run can be submitted or removed
-        here then, and its workers end when they come to life again.
+        here then, and its workers begin no further attempt, should they come to life again.
 
         Raises:
             JobNotFound: there is no such job any more, or it runs in another place.
