@@ -28,11 +28,13 @@ def train_func(parameters):
                 optimizer.step()
                 optimizer.zero_grad()
                 if leaves and step.number == 3:
-                    if parameters["how"] == "break":
-                        break
-                    raise ValueError("no better than before")
+                    if parameters["how"] == "caught":
+                        raise ValueError("no better than before")
+                    break
         except ValueError:
             pass
+        if leaves and parameters["how"] == "reduces":  # which meets the exchange of a step, and does not match
+            torch.distributed.all_reduce(torch.ones(1))
         session.publish(model)
     return {"step": step.number}
 """
@@ -58,6 +60,7 @@ def job(tmp_path):
     [
         ("break", 1, 2),
         ("caught", 0, 1),
+        ("reduces", 1, 2),
         pytest.param("break", 0, 2, marks=pytest.mark.slow),
         pytest.param("caught", 1, 2, marks=pytest.mark.slow),
     ],

@@ -470,6 +470,23 @@ def test_a_rank_that_its_backend_aborts_hides_no_error_of_another():
     assert of_ranks([aborted, ended(0, follows=True)], worker=0, out_of_memory=False).exit_code == 147
 
 
+def with_left(end, steps="after 3 of 10 steps"):
+    return dataclasses.replace(end, outcome=dataclasses.replace(end.outcome, left_steps=steps))
+
+
+def test_who_left_the_steps_is_the_root_only_where_another_rank_went_on_and_none_failed_by_itself():
+    well = RankEnd(1, 0, Outcome(0, None, True, False, None), False, 0)
+    lost, fails = ended(0, 145, follows=True), ended(0, 70)
+    found = of_ranks([lost, with_left(well)], worker=0, out_of_memory=False)
+    assert (found.exit_code, found.cause, found.root_cause) == (70, "code", True)
+    assert unnamed(found.message, "rank 1 left", "3 of 10 steps") == []
+    everywhere = of_ranks([with_left(lost), with_left(well)], worker=0, out_of_memory=False)
+    assert (everywhere.exit_code, everywhere.cause) == (145, "peer")  # all may have left together
+    for end in (fails, with_left(fails)):
+        assert of_ranks([end, with_left(well)], worker=0, out_of_memory=False).message == "rank 0: NameError: a message"
+    assert of_ranks([with_left(well)], worker=0, out_of_memory=False) is None
+
+
 def test_ranks_that_only_follow_make_a_worker_that_follows():
     own = of_ranks([ended(0, 145, follows=True)], worker=0, out_of_memory=False)
     assert (own.exit_code, own.root_cause) == (145, False)

@@ -22,7 +22,7 @@ from train_func.worker.pod.hang_watch import HangWatch
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import BEAT, PeersLost
 from train_func.worker.pod.processes import signal_group
-from train_func.worker.pod.rank_end import Outcome, RankEnd, finer, running
+from train_func.worker.pod.rank_end import Outcome, RankEnd, finer, left, running
 from train_func.worker.pod.rank_process import RankProcess, Template
 from train_func.worker.pod.rendezvous import Group, reserved_port
 from train_func.worker.pod.stop import RESERVE, Stop
@@ -100,6 +100,7 @@ class Launcher:
                 unfinished=running(self._outcome(local_rank)).exists(),  # asked for after its exit code
                 stacks=self._hangs.stacks_of(self._rank(local_rank)),
                 may_cut_finer=finer(self._outcome(local_rank)).exists(),
+                left=_text_of(left(self._outcome(local_rank))),
             )
             for local_rank, process in self._processes.items()
         ]
@@ -283,8 +284,8 @@ class Launcher:
                 process.wait(LONGEST_EXIT if local_rank in leaving else self._patience)
         template = self._template.pid
         kill_descendants(self._patience, spare=() if template is None else (template,))  # what has left their groups
-        for left in self._environment.work_dir.glob("session-*"):  # of a rank that was killed; they may be large
-            shutil.rmtree(left, ignore_errors=True)
+        for folder in self._environment.work_dir.glob("session-*"):  # of a rank that was killed; they may be large
+            shutil.rmtree(folder, ignore_errors=True)
         self._log_tee.ranks_ended()
         self.step = self._hangs.close()
         self.ended_well = self._is_complete and all(end.ended_well for end in self.ends())
@@ -293,3 +294,10 @@ class Launcher:
     def _until(self, begun: float) -> float:
         """When ranks that were asked to stop then are killed."""
         return self._stop.work_until if self._stop.requested else begun + self._patience
+
+
+def _text_of(path: Path) -> str:
+    """Empty where there is no such file."""
+    with contextlib.suppress(OSError):
+        return path.read_text()
+    return ""

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import signal
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -73,7 +74,8 @@ class RankEnd:
     ``exit_code``: negative for a signal, None when the process could not be buried. ``was_signalled``: the supervisor
     had told it to stop before. ``order``: in which the supervisor noticed. ``unfinished``: its process ended before it
     had come to the end of train_func. ``stacks``: where it was when its supervisor last asked.
-    ``may_cut_finer``: another attempt can do with less memory.
+    ``may_cut_finer``: another attempt can do with less memory. ``left``: after how many steps break or return has left
+    a loop over them.
     """
 
     rank: int
@@ -84,6 +86,7 @@ class RankEnd:
     unfinished: bool = False
     stacks: str = ""
     may_cut_finer: bool = False
+    left: str = ""
 
     @property
     def failed(self) -> bool:
@@ -107,7 +110,14 @@ class RankEnd:
 
     @property
     def left_steps(self) -> str:
-        return self.outcome.left_steps if self.outcome else ""
+        if self.outcome:
+            return self.outcome.left_steps
+        return self.left if self.exit_code == -signal.SIGABRT else ""  # gloo aborts where two exchanges do not match
+
+    @property
+    def went_on(self) -> bool:
+        """Whether it failed, and had left no loop before: others that have may be why."""
+        return self.failed and not self.left_steps
 
     @property
     def separate(self) -> bool:
@@ -120,7 +130,8 @@ class RankEnd:
 
 def records_of(ends: Sequence[RankEnd]) -> tuple[RankRecord, ...]:
     """One per rank; where one failed by itself, the errors of those that followed would only hide it."""
-    rooted = any((end.failed and not end.follows) or end.left_steps for end in ends)
+    is_left = any(end.left_steps for end in ends) and any(end.went_on for end in ends)
+    rooted = is_left or any(end.failed and not end.follows for end in ends)
     return tuple(
         RankRecord(
             rank=end.rank,
@@ -141,6 +152,11 @@ def running(path: Path) -> Path:
 def finer(path: Path) -> Path:
     """The file beside an outcome that is there where another attempt can do with less memory: also after SIGKILL."""
     return path.with_suffix(".finer")
+
+
+def left(path: Path) -> Path:
+    """The file beside an outcome that says after how many steps break or return has left a loop over the steps."""
+    return path.with_suffix(".left")
 
 
 def of_error(error: BaseException, *, session: bool, may_cut_finer: bool = False, has_peers: bool = True) -> Outcome:

@@ -199,10 +199,13 @@ class Attempt:
         if verdict.exit_code == exits.DONE:
             return verdict
         if verdict.exit_code == exits.PEER and not verdict.root_cause:
-            root = root or self._ask_for_root(has_lost_ranks=found is not None)
+            left = left_steps(ends, worker=verdict.worker)
+            if left and self._peers:
+                self._peers.tell_left(left)
+            root = root or self._ask_for_root(went_on=any(end.went_on for end in ends))
             verdict = following(root, verdict)
-            if root and root.follows == verdict.worker:  # their ranks went on
-                verdict = left_steps(ends, worker=verdict.worker) or verdict
+            if left and root and root.follows == left.worker:  # its ranks went on
+                verdict = left
         if self._peers:
             self._peers.refuse_to_finish()
             self._peers.tell(verdict)
@@ -234,11 +237,11 @@ class Attempt:
         attempt._before = root
         return attempt
 
-    def _ask_for_root(self, *, has_lost_ranks: bool) -> Verdict | None:
+    def _ask_for_root(self, *, went_on: bool) -> Verdict | None:
         if self._peers is None or self._stop.requested:
             return None
         if (
-            told := self._peers.verdict(self._timings.root, of_left=has_lost_ranks)
+            told := self._peers.verdict(self._timings.root, of_left=went_on)
         ) and told.worker != self._environment.worker:
             return told
         if (lease := self.lease) is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
 
-from train_func.worker.pod.rank_end import finer, running
+from train_func.worker.pod.rank_end import finer, left, running
 
 
 @dataclass
@@ -50,6 +50,11 @@ class Sessions:
     """Loops over steps that have begun, without those that have come to their end."""
     notes: list[str] = field(default_factory=list)
     """What is told with the result."""
+
+    def tell_left(self, loop: Loop) -> None:
+        """A loop was left by break or return: known also where native code ends the process before it can say so."""
+        with contextlib.suppress(KeyError, OSError):  # no supervisor
+            left(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])).write_text(f"{loop}")
 
     def left_steps(self, error: BaseException | None = None) -> str:
         """After how many steps the function has left a loop before its end; ``error`` has ended the function."""

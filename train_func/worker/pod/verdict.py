@@ -18,18 +18,20 @@ def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Ve
     if not failed:
         return None
     roots = [end for end in failed if not end.follows]
+    is_aborted = bool(roots) and all(end.outcome is None and end.left_steps for end in roots)
+    left = left_steps(ends, worker=worker)
+    if left and (is_aborted or (not roots and any(end.went_on for end in ends))):
+        return left
     if any(end.outcome and end.outcome.failure for end in roots):  # a backend aborts a rank whose peer has gone
         roots = [end for end in roots if end.outcome or end.exit_code != -signal.SIGABRT]
     if roots:
         return _of_root(min(roots, key=_when), worker, out_of_memory)
-    if left := left_steps(ends, worker=worker):
-        return left
     first = min(failed, key=_when)
     return Verdict(exits.PEER, "peer", f"rank {first.rank} lost its peers: {_words(first)}", worker, root_cause=False)
 
 
 def left_steps(ends: Sequence[RankEnd], *, worker: int) -> Verdict | None:
-    """The verdict on a worker with a rank that has left its loop over session.steps, where other ranks went on."""
+    """The verdict on a worker with a rank that has left its loop over session.steps, if other ranks went on."""
     end = next((end for end in ends if end.left_steps), None)
     if end is None:
         return None

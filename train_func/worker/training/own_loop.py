@@ -1,6 +1,7 @@
 """The steps of an own loop: this rank's micro-batches of a plan with their weights, and the audit of every epoch."""
 
 import contextlib
+import dis
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from copy import copy
@@ -174,6 +175,9 @@ def steps(
         stop_flag.has_trained()
 
 
+_DROPS = ("POP_TOP", "POP_ITER")  # what Python does where break or return leaves a loop, and no error ends it
+
+
 @contextlib.contextmanager
 def _loop(loop: sessions.Loop) -> Iterator[sessions.Loop]:
     """Notes the loop as long as it has not come to its end, and by which line it was left."""
@@ -186,6 +190,8 @@ def _loop(loop: sessions.Loop) -> Iterator[sessions.Loop]:
             frame = frame.f_back
         if function := frame.f_back:
             loop.left_at = function.f_code, function.f_lineno
+            if dis.opname[function.f_code.co_code[function.f_lasti]] in _DROPS:
+                sessions.here.tell_left(loop)
         raise
     except BaseException:
         sessions.here.loops.remove(loop)
