@@ -93,7 +93,9 @@ def test_a_loop_ends_before_weights_that_are_not_finite_are_saved_and_none_goes_
         a_loop(broken, value, tensor_of, publish=False)  # found at the next save, or when the loop ends
     assert refused.value.cause == "divergence"
     assert not retryable(exit_of(refused.value).code)
-    assert unnamed(refused.value, "step", name, "nan" if value != value else "infinity") == []
+    assert unnamed(refused.value, "step", name) == []
+    if broken == STEPS:  # else infinity may have become nan before a save was due
+        assert f"{name} ({'nan' if value != value else 'infinity'})" in str(refused.value)
     a_loop()  # the same again, without what broke it
     assert 1 < a_loop.reached[0] <= broken
     assert json.loads(store.get("loop-1/result.json").data)["files"]["model.safetensors"]
