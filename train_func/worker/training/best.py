@@ -38,6 +38,13 @@ def loaded_step(trainer: transformers.Trainer) -> int | None:
     return int(Path(checkpoint).name.rpartition("-")[2])
 
 
+def weights_step(trainer: transformers.Trainer) -> int:
+    """The step that the weights of transformers' own Trainer are of."""
+    loaded = None if trainer.is_in_train else loaded_step(trainer)
+    step: int = trainer.state.global_step
+    return step if loaded is None else loaded
+
+
 def tell(trainer: transformers.Trainer) -> None:
     """Says which weights a training with load_best_model_at_end has ended with."""
     loaded, state = loaded_step(trainer), trainer.state
