@@ -9,6 +9,7 @@ OF_TRANSFORMERS = {
     "_build_accelerator_args",
     "_evaluate",
     "_get_num_items_in_batch",
+    "_load_best_model",
     "_maybe_log_save_evaluate",
     "_run_epoch",
 }

@@ -83,6 +83,13 @@ def differs_on_one_rank(record, build):
                 collective()
             except InvalidInput as error:
                 told.setdefault("refused", []).append([error.cause, str(error)])
+        with torch.no_grad():
+            bias.add_(-0.01 * session.rank)
+            trainer.model.bert.embeddings.position_embeddings.weight.view(-1)[1] += 100 * session.rank
+        try:
+            session.publish(trainer)
+        except InvalidInput as error:
+            told["one value"] = [error.cause, str(error)]
     return told
 
 

@@ -1,6 +1,8 @@
 """What an evaluation keeps and sends to the other ranks: no more than the metrics need."""
 
+import hashlib
 import pickle
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -133,3 +135,19 @@ def test_prediction_loss_only_measures_the_loss_alone(tmp_path):
 )
 def test_accuracy_is_given_only_where_each_row_has_one_class_of_several(logits, labels, right):
     assert (Accuracy().count(torch.as_tensor(logits), torch.as_tensor(labels)) or {}).get("num_right") == right
+
+
+def test_an_evaluation_reads_a_few_of_the_weights_and_not_all(tmp_path, monkeypatch):
+    """Hashing all of them takes seconds for each GB, at every evaluation."""
+    num_bytes, sha256 = [], hashlib.sha256
+
+    def counting(data=b""):
+        digest = mock.Mock(wraps=sha256(data))
+        digest.update.side_effect = lambda part: num_bytes.append(len(memoryview(part)))
+        return digest
+
+    trainer = trainer_of(tmp_path, small.model(vocabulary=100_000))
+    monkeypatch.setattr(hashlib, "sha256", counting)
+    trainer.evaluate()
+    trainer.predict(trainer.eval_dataset)
+    assert sum(num_bytes) < 1_000_000 < sum(of.numel() for of in trainer.model.parameters())

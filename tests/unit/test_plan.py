@@ -1,6 +1,9 @@
 """The plan: every row once per epoch, batches that depend on no world size, work balanced over the ranks."""
 
+import tracemalloc
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
@@ -209,3 +212,24 @@ def test_what_is_no_plan_is_refused(given):
 def test_a_plan_that_lost_its_rows_is_refused():
     with pytest.raises(InvalidInput, match="format 'numpy'"):
         rows_of(plan_of(7, 1).with_format("numpy"))
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a plan holds the micro-batches of all epochs, at its peak about 45 bytes for each row and epoch on every "
+    "rank: it is to be made epoch by epoch",
+)
+def test_a_plan_takes_no_more_memory_for_many_epochs_than_for_few():
+    assert peak_of_plan(num_epochs=40) < 2 * peak_of_plan(num_epochs=2)
+
+
+def peak_of_plan(num_epochs):
+    rows, arrow = rows_of_length(lengths(4_001)), pa.total_allocated_bytes()
+    tracemalloc.start()
+    plan = build_plan(
+        rows, seed=3, num_epochs=num_epochs, batch_size=16, micro_batch_size=4, num_micro_batches=4, world_size=2
+    )
+    peak = tracemalloc.get_traced_memory()[1] + pa.total_allocated_bytes() - arrow
+    tracemalloc.stop()
+    assert len(plan)
+    return peak

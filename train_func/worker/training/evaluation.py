@@ -27,6 +27,7 @@ from train_func.worker.training.metric_values import to_python
 from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row_ids_of
 from train_func.worker.training.plan_loader import Collator, take_row_ids
 from train_func.worker.training.randomness import seed_for
+from train_func.worker.training.weights import Mark
 
 Ints = npt.NDArray[np.int64]
 PADDING = -100  # as transformers pads predictions of different lengths
@@ -37,8 +38,8 @@ class Measured:
     """One evaluation. ``metrics`` have plain names (accuracy, loss, ...)."""
 
     step: int
-    weights: str
-    """Fingerprint of the weights that were measured."""
+    weights: Mark
+    """Of those that were measured."""
     rows: str
     """Fingerprint of the data set that they were measured on."""
     metrics: dict[str, Any]
@@ -93,7 +94,7 @@ def measure(trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str]
             exactly once.
     """
     ids = audit.check_rows_alike(rows, None, "held-out")
-    used = weights.agree(trainer)
+    used = weights.agreed_mark(trainer, trainer.weights_step)
     made = _predict_all(trainer, rows, ids, ignore_keys, "held_out", keep=trainer.compute_metrics is not None)
     metrics = _agreed_metrics(trainer, made)
     plain_names = {name.removeprefix("eval_"): value for name, value in metrics.items()}
@@ -130,7 +131,7 @@ def predict(
         InvalidInput: (cause "code", on every rank) when ranks have different rows.
     """
     ids = audit.check_rows_alike(rows, None, "given")
-    weights.agree(trainer)
+    weights.agreed_mark(trainer, trainer.weights_step)
     made = _predict_all(trainer, rows, ids, ignore_keys, "predicted", keep=True)
     is_labelled = made.labels is not None or made.loss is not None
     metrics = _agreed_metrics(trainer, made) if is_labelled else {"rows": len(rows)}

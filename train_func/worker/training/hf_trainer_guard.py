@@ -60,7 +60,7 @@ class Watch:
         rows = own[-1].rows if own else self._given_to(trainer)
         if rows is None:
             return None
-        used = weights.fingerprint(trainer.accelerator.unwrap_model(trainer.model))
+        used = _mark_of(trainer)
         found = world.on_rank_zero(lambda: next((of.metrics for of in reversed(own) if of.weights == used), None))
         return _evaluated(trainer, rows) if found is None else found
 
@@ -77,7 +77,7 @@ class Watch:
                 output = train(trainer, *args, **kwargs)
             if trainer.args.load_best_model_at_end:
                 if not isinstance(trainer, Trainer):
-                    weights.take_rank_zeros(trainer.accelerator.unwrap_model(trainer.model))
+                    self._load_alike(trainer)
                 best.tell(trainer)
             model = trainer.accelerator.unwrap_model(trainer.model)
             after = f"After step {trainer.state.global_step}, "
@@ -95,8 +95,8 @@ class Watch:
             metrics: dict[str, float] = evaluate(trainer, eval_dataset, ignore_keys, metric_key_prefix)
             rows = _rows_of(trainer, eval_dataset)
             if self._counts(trainer, rows):
-                used = weights.fingerprint(trainer.accelerator.unwrap_model(trainer.model))
-                self._measured.append(_Measured(trainer, rows, used, _without_prefix(metrics, metric_key_prefix)))
+                plain = _without_prefix(metrics, metric_key_prefix)
+                self._measured.append(_Measured(trainer, rows, _mark_of(trainer), plain))
             return metrics
 
         kind.train, kind.evaluate = watched_train, watched_evaluate
@@ -104,6 +104,13 @@ class Watch:
             yield
         finally:
             kind.train, kind.evaluate = train, evaluate
+
+    def _load_alike(self, trainer: transformers.Trainer) -> None:
+        """Collective, when each rank has loaded the best weights."""
+        model, step = trainer.accelerator.unwrap_model(trainer.model), best.weights_step(trainer)
+        weights.take_rank_zeros(model)
+        for of in (measured for measured in self._measured if measured.trainer is trainer):
+            of.weights = weights.after_loading(of.weights, model, step)
 
     def _counts(self, trainer: transformers.Trainer, rows: Any) -> bool:
         """Whether the metrics of ``rows`` are those to publish."""
@@ -117,16 +124,19 @@ class Watch:
         return next((rows for rows in parts if self._counts(trainer, rows)), None)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Measured:
     """One evaluation by transformers' own Trainer."""
 
     trainer: transformers.Trainer
     rows: Any
     """One data set or a dict of them."""
-    weights: str
-    """Fingerprint of those that were measured."""
+    weights: weights.Mark
     metrics: dict[str, Any]
+
+
+def _mark_of(trainer: transformers.Trainer) -> weights.Mark:
+    return weights.mark_of(trainer.accelerator.unwrap_model(trainer.model), best.weights_step(trainer))
 
 
 def _rows_of(trainer: transformers.Trainer, given: Any) -> Any:

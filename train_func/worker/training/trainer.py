@@ -6,6 +6,7 @@ the model's own or a user's, is a mean over the items of one micro-batch; what i
 its gradients are computed, outside of all that users override.
 """
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -173,6 +174,13 @@ class Trainer(ResumingTrainer):
         self._actions.agree(self.control, self.args.device)
         return metrics
 
+    def _load_best_model(self) -> None:
+        """What was measured at the step of the best was measured of the weights that are loaded here."""
+        super()._load_best_model()
+        for number, of in enumerate(self.evaluations):
+            mark = weights.after_loading(of.weights, self.model, self.weights_step)
+            self.evaluations[number] = dataclasses.replace(of, weights=mark)
+
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""
         return divisor(sum(self.items.count(inputs, self.rows_evaluated) for inputs in batch_samples), device)
@@ -292,7 +300,7 @@ class Trainer(ResumingTrainer):
 
     def measured_on(self, rows: Dataset) -> evaluation.Measured:
         """Collective: the evaluation of these rows with the weights that the model has now; made when there is none."""
-        used = weights.agree(self)
+        used = weights.agreed_mark(self, self.weights_step)
 
         def found() -> evaluation.Measured | None:
             made = (of for of in reversed(self.evaluations) if (of.rows, of.weights) == (rows._fingerprint, used))

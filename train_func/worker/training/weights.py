@@ -1,7 +1,11 @@
-"""Weights: a model's fingerprint, and the checks that all ranks exchange gradients and hold the same weights."""
+"""Weights: how those of a model are told apart, and the checks that all ranks train and hold the same ones.
+
+What is published is compared whole. An evaluation looks at a sample, because it may come after every step.
+"""
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     import transformers
 
 ROUNDING = 1e-4  # of a parameter's length: ranks on unlike machines drift apart by less, one step on its own by more
+SAMPLED = 1024  # values of a tensor that are looked at in an evaluation
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -31,8 +36,39 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def agree(trainer: "transformers.Trainer") -> str:
-    """Collective: the fingerprint of the weights, which are the same on every rank from now on: those of rank 0.
+@dataclass(frozen=True)
+class Mark:
+    """Tells the weights that were measured from others, without reading all of them."""
+
+    step: int
+    """That they are of."""
+    sample: str
+    """Digest of some values of every tensor: nearly every change by ``.data`` changes one."""
+    version: int
+    """Of the parameters: every other change raises it."""
+
+
+def mark_of(model: nn.Module, step: int) -> Mark:
+    """Of the weights as they are on this rank, of step number ``step``."""
+    return Mark(step, _sample(model), _version(model))
+
+
+def after_loading(mark: Mark, model: nn.Module, step: int) -> Mark:
+    """The mark of what was measured at ``step``, whose weights have just been loaded into the model."""
+    return replace(mark, version=_version(model)) if mark.step == step else mark
+
+
+def agreed_mark(trainer: "transformers.Trainer", step: int) -> Mark:
+    """Collective: as ``agree``, as far as a sample shows it; returns the mark."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    _spread_buffers(model)
+    if len(set(world.gather((step, _sample(model))))) > 1:
+        _make_alike(trainer, model)
+    return mark_of(model, step)
+
+
+def agree(trainer: "transformers.Trainer") -> None:
+    """Collective: the weights are the same on every rank from now on: those of rank 0.
 
     Buffers, such as the running means of a normalisation, differ where ranks see different rows. Parameters may differ
     before the first step, in which DDP gives all ranks those of rank 0, and by rounding after it.
@@ -43,17 +79,38 @@ def agree(trainer: "transformers.Trainer") -> str:
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     world.on_all_ranks(partial(finite.check, [model], f"After step {trainer.state.global_step}, "))
+    _spread_buffers(model)
+    if world.size() > 1 and len(set(world.gather(fingerprint(model)))) > 1:
+        _make_alike(trainer, model)
+
+
+def _spread_buffers(model: nn.Module) -> None:
     for buffer in model.buffers():
         world.spread(buffer)
-    found = world.gather(fingerprint(model))
-    if len(set(found)) > 1:
-        differing = {name for of_rank in world.gather(_differing(model)) for name in of_rank}
-        if trainer.state.global_step and differing:
-            named = [name for name, _ in model.named_parameters() if name in differing]
-            raise _different(model, named, trainer.state.global_step)
-        world.note("the ranks held different weights; all have those of rank 0 now")
-        take_rank_zeros(model)
-    return found[0]
+
+
+def _make_alike(trainer: "transformers.Trainer", model: nn.Module) -> None:
+    differing = {name for of_rank in world.gather(_differing(model)) for name in of_rank}
+    if trainer.state.global_step and differing:
+        named = [name for name, _ in model.named_parameters() if name in differing]
+        raise _different(model, named, trainer.state.global_step)
+    world.note("the ranks held different weights; all have those of rank 0 now")
+    take_rank_zeros(model)
+
+
+def _version(model: nn.Module) -> int:
+    return sum(parameter._version for parameter in model.parameters())
+
+
+def _sample(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(own_weights(model).items()):
+        digest.update(name.encode())
+        if isinstance(value, torch.Tensor) and value.numel():
+            flat = value.detach().reshape(-1)
+            positions = torch.linspace(0, len(flat) - 1, min(len(flat), SAMPLED), dtype=torch.float64)
+            digest.update(_bytes(flat[positions.long().to(flat.device)]).numpy().data)
+    return digest.hexdigest()
 
 
 def take_rank_zeros(model: nn.Module) -> None:
