@@ -11,6 +11,7 @@ from datasets import Dataset
 from torch import nn
 from transformers import DataCollatorWithPadding
 
+from train_func.errors import InvalidInput
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.attempt_setup import versions
@@ -94,9 +95,12 @@ class Trainers:
 
     def difference_of_module(self, module: nn.Module) -> str | None:
         """The same of a module that a loop of the function's own has published; None also where there is none."""
-        if self.held_out is None:
+        if self.held_out is None or not callable(getattr(module, "save_pretrained", None)):
             return None
-        collate = self._loading.collator(self.held_out) or DataCollatorWithPadding(self._loading.processor)
+        try:
+            collate = self._loading.collator(self.held_out) or DataCollatorWithPadding(self._loading.processor)
+        except InvalidInput:  # it was given no processor, and makes its batches itself
+            return None
         inputs = reloading.batch_of(collate, self.held_out)
         try:
             return reloading.difference(module, self._publishing.folder, inputs, self._loading.base)
