@@ -53,9 +53,9 @@ def opened(image: Any, timeout: float | None = None) -> Any:
 
     if isinstance(image, str):
         if image.startswith(("http://", "https://")):
-            import httpx
+            from huggingface_hub import get_session
 
-            answer = httpx.get(image, timeout=timeout, follow_redirects=True)
+            answer = get_session().get(image, timeout=timeout, follow_redirects=True)
             image = Image.open(io.BytesIO(answer.raise_for_status().content))
         elif image.startswith("data:image/"):
             image = Image.open(io.BytesIO(base64.b64decode(image.partition(",")[2])))

@@ -86,6 +86,7 @@ def formatted(path: Path) -> list[str]:
 # What is never one where it is said, and why.
 MORE_THAN_ONE = {
     ("client/cluster/logs.py", "MOST_FOLLOWED"): "a constant",
+    ("client/cluster/cluster.py", "run.workers"): "one worker has no other to know",
     ("client/twin/capacity.py", "cores"): "more than this machine has",
     ("client/twin/local.py", "run.workers"): "more than this machine has cores, or GPUs",
     ("client/twin/room.py", "WORKERS_PER_CORE"): "a constant",
