@@ -118,12 +118,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def running(server: ThreadingHTTPServer) -> Iterator[None]:
+def running(server: ThreadingHTTPServer) -> Iterator[ThreadingHTTPServer]:
     """Serves, and is gone afterwards."""
     with server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         try:
-            yield
+            yield server
         finally:
             server.shutdown()
 

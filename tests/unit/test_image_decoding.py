@@ -4,6 +4,8 @@ import base64
 import io
 import struct
 import zlib
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import datasets
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from PIL import Image, ImageOps
 from transformers import AutoModelForImageClassification
 
+from tests.api_servers import running
 from tests.tiny_images import image_of, write_tiny_resnet
 from train_func import ImageClassification
 from train_func.client.load import ready
@@ -187,8 +190,15 @@ def test_a_loaded_model_is_asked_for_the_picture_that_it_was_trained_on(tmp_path
     (tmp_path / "a").write_bytes(file.getvalue())
     use, address = ready(model), base64.b64encode(file.getvalue()).decode()
     given = [decode(file.getvalue(), "a"), str(tmp_path / "a"), Image.open(file), f"data:image/png;base64,{address}"]
-    assert [use(of) for of in given] == [use(given[0])] * 4
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), partial(FilesOf, directory=str(tmp_path)))) as served:
+        given.append(f"http://127.0.0.1:{served.server_port}/a")
+        assert [use(of) for of in given] == [use(given[0])] * 5
     assert use([given[1], given[2]]) == [use(given[0])] * 2
+
+
+class FilesOf(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
 
 
 def frames(kind, number):
