@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
 import socket
 import threading
 
@@ -167,7 +166,10 @@ def test_a_stranger_that_says_nothing_is_left(remote, monkeypatch):
         assert len(stranger.recv(1000, socket.MSG_WAITALL)) == group_store.PROOF  # until its end
 
 
-@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n", b"\0" * 64, os.urandom(64), b""])
+SAID = {"http": b"HTTP/1.1 400 Bad Request\r\n", "zeros": bytes(64), "noise": bytes(range(64)), "nothing": b""}
+
+
+@pytest.mark.parametrize("said", SAID.values(), ids=SAID)
 def test_a_worker_believes_no_other_host(said):
     with socket.create_server(("127.0.0.1", 0)) as other:
 
