@@ -119,7 +119,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
         return True
     if _is_of_torch(error, "AcceleratorError"):
         return getattr(error, "error_code", None) == _CUDA_ALLOCATION
-    return type(error) is RuntimeError and bool(_ALLOCATOR.match(str(error)))
+    return type(error) is RuntimeError and bool(_ALLOCATOR.search(str(error)))
 
 
 # What torch.distributed raises when the process at the other end of a connection has gone. Its exceptions are named

@@ -487,6 +487,16 @@ def test_who_left_the_steps_is_the_root_only_where_another_rank_went_on_and_none
     assert of_ranks([with_left(well)], worker=0, out_of_memory=False) is None
 
 
+def test_an_abort_after_a_loop_that_all_have_left_is_no_fault_of_the_function():
+    aborted = [dataclasses.replace(ended(rank, -6), left="after 3 of 10 steps") for rank in (0, 1)]
+    found = of_ranks(aborted, worker=0, out_of_memory=False)
+    assert (found.retryable, found.cause, found.root_cause) == (True, "peer", False)
+    alone = of_ranks([ended(0, -6)], worker=0, out_of_memory=False)
+    assert (alone.retryable, alone.root_cause) == (True, True)
+    went_on = of_ranks([aborted[0], ended(1, 145, follows=True)], worker=0, out_of_memory=False)
+    assert (went_on.exit_code, went_on.cause, went_on.root_cause) == (70, "code", True)
+
+
 def test_ranks_that_only_follow_make_a_worker_that_follows():
     own = of_ranks([ended(0, 145, follows=True)], worker=0, out_of_memory=False)
     assert (own.exit_code, own.root_cause) == (145, False)

@@ -101,19 +101,19 @@ def with_own_loop(session, plan, steps):
 
 
 @pytest.mark.parametrize(
-    ("trains", "named"),
+    ("trains", "done", "named"),
     [
-        (with_trainer, ("callbacks.Keeps[", ".points.0 is a ", "Point")),
-        (with_own_loop, ("objects.holds.seen is a ", "set")),
+        (with_trainer, [1], ("callbacks.Keeps[", ".points.0 is a ", "Point")),
+        (with_own_loop, [], ("holds.seen is a ", "set")),
     ],
 )
-def test_a_training_whose_state_cannot_be_kept_is_refused_at_its_first_checkpoint(tmp_path, monkeypatch, trains, named):
+def test_a_training_whose_state_cannot_be_kept_is_refused_at_its_first_step(tmp_path, monkeypatch, trains, done, named):
     monkeypatch.chdir(tmp_path)
     record, steps = record_of(tmp_path, workers=1), []
     (tmp_path / "store").mkdir()
     with pytest.raises(InvalidInput) as refused, Session({"train_func": record.to_dict()}) as session:
         trains(session, split_dataset_by_node(session.plan(small.rows(101)), 0, 1), steps)
-    assert steps == [1]
+    assert steps == done
     assert refused.value.cause == "code"
     assert unnamed(refused.value, *named, "leave it out of the state") == []
     assert not [of for of in open_store(record.store).list("a-run/") if of.key.endswith("manifest.json")]

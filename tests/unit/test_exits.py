@@ -60,6 +60,13 @@ class Special(dist.DistStoreError):
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 70, "memory"),
         (RuntimeError("the replay buffer is out of memory slots"), 70, "code"),
         (RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"), 70, "memory"),
+        (
+            RuntimeError(
+                "Caught RuntimeError in DataLoader worker process 0.\n[enforce fail at alloc_cpu.cpp:124] . x"
+            ),
+            70,
+            "memory",
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), 74, "storage"),
         (PermissionError(errno.EACCES, "Permission denied"), 77, "permission"),
         (FileNotFoundError(errno.ENOENT, "No such file"), 70, "code"),

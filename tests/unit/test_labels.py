@@ -233,6 +233,52 @@ def test_given_names_belong_to_the_integers_however_they_are_spelled(values):
     assert (labels.names, labels.codes["training"].tolist()) == (("bad", "good"), [0, 1, 0, 1])
 
 
+@pytest.mark.parametrize(
+    ("values", "given"),
+    [
+        (("False", "True"), ("true", "false")),
+        (("0.0", "1.0"), ("1", "0")),
+        (("1.0", "2.0"), ("1", "2")),
+        (("true", "FALSE"), ("0", "1")),
+        (("Good ", "bad"), ("bad", "good")),
+        ((0, 1), ("1", "0")),
+        ((1.0, 2.0), ("2", "1")),
+        ((0, 1), ("true", "false")),
+        ((False, True), ("True", "False")),
+    ],
+)
+def test_a_label_is_the_class_whose_name_means_it_whatever_the_order_of_the_names(values, given):
+    def meaning(of):
+        text = str(of).strip().lower()
+        return {"true": 1.0, "false": 0.0}.get(text) if text in ("true", "false") else number(text)
+
+    def number(text):
+        return float(text) if text[0].isdigit() else text
+
+    labels = encoded(*values, *values, held_out=values, spelled=isinstance(values[0], str), given=given)
+    assert labels.names == given
+    assert [meaning(given[code]) for code in labels.codes["training"]] == [*map(meaning, values)] * 2
+    assert [meaning(given[code]) for code in labels.codes["held-out"]] == [*map(meaning, values)]
+
+
+@pytest.mark.parametrize("values", [(0, 1), ("0", "1")])
+@pytest.mark.parametrize("given", [("1", "2"), ("2", "3")])
+def test_names_that_are_other_numbers_than_the_labels_are_refused(values, given):
+    assert unnamed(refusal(*values, *values, given=given), "0", given[1]) == []
+
+
+def test_names_of_the_run_put_the_names_that_came_with_the_data_into_their_order():
+    labels = encoded(0, 1, 1, kept=("neg", "pos"), given=("pos", "neg"))
+    assert (labels.names, labels.codes["training"].tolist()) == (("pos", "neg"), [1, 0, 0])
+    assert encoded(0, 1, 1, kept=("1", "2")).codes["training"].tolist() == [0, 1, 1]
+
+
+def test_spaces_around_a_number_make_no_class_of_its_own():
+    labels = encoded("1", " 1", "2", "2 ", spelled=True)
+    assert (labels.names, labels.codes["training"].tolist()) == (("1", "2"), [0, 0, 1, 1])
+    assert len(labels.notes) == 1
+
+
 def test_texts_of_a_table_with_types_are_classes_also_where_they_look_like_fractions():
     versions = ("3.10", "3.8", "3.9")
     assert encoded(*versions, *versions).names == versions

@@ -165,11 +165,6 @@ def test_inputs_are_in_the_name_of_a_run_by_name_and_content_and_not_by_path(pho
     assert len({first, *others}) == 5
 
 
-def test_a_run_without_inputs_keeps_the_name_that_it_had_before_there_were_inputs():
-    name = name_of(Run(workers=3, parameters={"lr": 0.1}), function="f", source_sha256="0", fingerprints={})
-    assert name == "f-d72355185477"
-
-
 def test_a_table_is_the_same_input_as_its_rows_held_elsewhere(cache):
     one, same, other = (pandas.DataFrame({"x": range(n)}) for n in (101, 101, 100))
     found = [fingerprint(Run(inputs={"data": frame}).inputs["data"], cache) for frame in (one, same, other)]

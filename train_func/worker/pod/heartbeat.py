@@ -21,8 +21,10 @@ class Heartbeat(Periodic):
     def finish(self, seconds: float, *, is_over: bool) -> None:
         """Gives no sign any more, after a last one that says so where the job ``is_over``, within ``seconds``."""
         self.end()
+        if not is_over:
+            return
         self.join(seconds)  # else a sign that is on its way would take the place of the last one
-        if is_over and not self.is_alive():
+        if not self.is_alive():
             with contextlib.suppress(StorageFailed, TimeoutError):  # it is found out by waiting, too
                 call_with_timeout(seconds, lambda: self._put(is_over=True))
 

@@ -53,6 +53,8 @@ class Sessions:
 
     def tell_left(self, loop: Loop) -> None:
         """A loop was left by break or return: known also where native code ends the process before it can say so."""
+        if os.environ.get("WORLD_SIZE") == "1":  # nobody waits for it
+            return
         with contextlib.suppress(KeyError, OSError):  # no supervisor
             left(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])).write_text(f"{loop}")
 

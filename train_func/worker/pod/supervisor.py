@@ -127,7 +127,8 @@ class Supervisor:
     def depart(self, verdict: Verdict) -> None:
         """Lets the signs of life end with the worker."""
         if self._heartbeat:
-            self._heartbeat.finish(self.seconds_left(), is_over=not verdict.retryable)
+            is_over = not verdict.retryable and verdict.exit_code != exits.FENCED  # another job of the run may live
+            self._heartbeat.finish(self.seconds_left(), is_over=is_over)
 
     def run(self) -> Verdict:
         """Returns when the work has ended or, after a signal, when it is time; no process of it is left."""

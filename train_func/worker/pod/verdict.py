@@ -20,8 +20,10 @@ def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Ve
     roots = [end for end in failed if not end.follows]
     is_aborted = bool(roots) and all(end.outcome is None and end.left_steps for end in roots)
     left = left_steps(ends, worker=worker)
-    if left and (is_aborted or (not roots and any(end.went_on for end in ends))):
+    if left and any(end.went_on for end in ends) and (is_aborted or not roots):
         return left
+    if is_aborted:  # whether other workers' ranks went on, is theirs to say
+        roots = []
     if any(end.outcome and end.outcome.failure for end in roots):  # a backend aborts a rank whose peer has gone
         roots = [end for end in roots if end.outcome or end.exit_code != -signal.SIGABRT]
     if roots:

@@ -9,6 +9,7 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,7 @@ UNLABELLED = -1  # marks rows of public test splits whose label is secret
 WHOLE = r"^\s*[+-]?\d+\s*$"
 DIGITS = r"^(-?[1-9]\d{0,17}|0)$"  # an integer as a program writes it
 POINT = r"^(-?[1-9]\d*|0)\.0+$"  # one that had to be in a column of floats
-YES_NO = {"false": 0, "true": 1}
+YES_NO = {"false": Decimal(0), "true": Decimal(1)}
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def encode(
     names = tuple(given) or tuple(kept)
     notes: list[str] = []
     try:
-        values = _numbered(_plain(filled, column, rows), names)
+        values = _named(_plain(filled, column, rows), given, kept)
         has_free_texts = is_text(_type(values)) and not names
         if has_free_texts and spelled:
             values, notes = _with_one_spelling(values, column)
@@ -86,7 +87,7 @@ def encode(
                 found = _ordered(found, column)
             order, names = _of_texts(found, column, names)
         else:
-            order, names = _of_numbers(found, column, names, boolean=is_boolean)
+            order, names = _of_numbers(found, column, names, boolean=is_boolean, kept=kept)
         num_rows = sum(map(len, values.values()))
         _refuse_what_is_no_class(found, num_rows, column, named=bool(given or kept))
     except InvalidInput as refused:
@@ -128,33 +129,69 @@ def _digits(values: pa.ChunkedArray, kept: Sequence[str]) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array([text(value) for value in values.to_pylist()], pa.large_string())])
 
 
-def _numbered(values: Mapping[str, pa.ChunkedArray], names: tuple[str, ...]) -> Mapping[str, pa.ChunkedArray]:
-    """The integers that texts stand for, where names are given for 0, 1, ... and the texts are none of them."""
-    if not names or not is_text(_type(values)) or set(found := _distinct(values).to_pylist()) <= set(names):
+def _named(
+    values: Mapping[str, pa.ChunkedArray], given: Sequence[str], kept: Sequence[str]
+) -> Mapping[str, pa.ChunkedArray]:
+    """Each label as the name that means it, where all have one; else texts of numbers as these numbers.
+
+    Integers that came with names stand for those, which names of the Run may put into another order.
+    """
+    are_texts, names = is_text(_type(values)), tuple(given) or tuple(kept)
+    if not names or not (are_texts or given):
         return values
-    numbers: dict[str, int] = {}
-    for text in found:
-        bare = text.strip()
-        if (number := YES_NO.get(bare.lower())) is None:
-            if not re.fullmatch(r"[+-]?\d{1,18}(\.0*)?", bare, re.ASCII):
-                return values
-            number = int(bare.partition(".")[0])
-        numbers[text] = number
-    order, codes = pa.array([*numbers], pa.large_string()), pa.array([*numbers.values()], pa.int64())
-    return {part: pc.take(codes, pc.index_in(plain(of), value_set=order)) for part, of in values.items()}
+    found = _distinct(values).to_pylist()
+    texts = found if are_texts else [kept[of] if 0 <= of < len(kept) else str(of) for of in found]
+    meanings = [_meaning(name) for name in names]
+    by_meaning = {of: name for of, name in zip(meanings, names, strict=True) if meanings.count(of) == 1}
+    named = [text if text in names else by_meaning.get(_meaning(text)) for text in texts]
+    if None not in named:
+        return _mapped(values, found, pa.array(named, pa.large_string()))
+    numbers = [_meaning(text) for text in texts]
+    if not are_texts or _are_values(names) or not all(_is_index(of) for of in numbers):
+        return values
+    return _mapped(values, found, pa.array([int(of) for of in numbers], pa.int64()))
+
+
+def _mapped(values: Mapping[str, pa.ChunkedArray], found: Sequence[object], to: pa.Array) -> dict[str, pa.ChunkedArray]:
+    """``values``, each of those in ``found`` as the one at its place in ``to``."""
+    plain_values = {part: plain(of) if is_text(of.type) else of for part, of in values.items()}
+    order = pa.array(found, _type(plain_values))
+    return {part: pc.take(to, pc.index_in(of, value_set=order)) for part, of in plain_values.items()}
+
+
+def _meaning(text: str) -> str | Decimal:
+    """What two spellings of one label have in common: their number, or their letters; true is 1."""
+    bare = text.strip().casefold()
+    number = YES_NO.get(bare, number_in(bare))
+    return bare if number is None else number
+
+
+def _is_index(of: str | Decimal) -> bool:
+    return isinstance(of, Decimal) and abs(of) < 10**18 and of == of.to_integral_value()
+
+
+def _are_values(names: Sequence[str]) -> bool:
+    """Whether names are numbers, true or false: by their place they could stand for another value than their own."""
+    return any(isinstance(_meaning(name), Decimal) for name in names)
 
 
 def _with_one_spelling(
     values: Mapping[str, pa.ChunkedArray], column: str
 ) -> tuple[Mapping[str, pa.ChunkedArray], list[str]]:
-    """1.0 as 1 where there is 1 too: a program writes it so when other rows of a file have no label."""
+    """1.0 as 1 where there is 1 too: a program writes it so when other rows of a file have no label. ' 1' as 1 too."""
     found = set(_distinct(values).to_pylist())
-    whole = {text: short[1] for text in found if (short := re.fullmatch(POINT, text, re.ASCII)) and short[1] in found}
+    whole: dict[str, str] = {}
+    for text in found:
+        bare = text.strip()
+        short = re.sub(POINT, r"\1", bare, flags=re.ASCII)
+        spelling = next((to for to in (short, bare) if to in found), text)
+        if spelling != text and number_in(text) is not None:
+            whole[text] = spelling
     if not whole:
         return values, []
-    order, short = pa.array([*whole], pa.large_string()), pa.array([*whole.values()], pa.large_string())
+    order, spelled = pa.array([*whole], pa.large_string()), pa.array([*whole.values()], pa.large_string())
     made = {
-        part: pc.coalesce(pc.take(short, pc.index_in(plain(of), value_set=order)), plain(of))
+        part: pc.coalesce(pc.take(spelled, pc.index_in(plain(of), value_set=order)), plain(of))
         for part, of in values.items()
     }
     return made, [f"column {column!r}: {_shown(sorted(whole))} are read as {_shown(sorted(whole.values()))}"]
@@ -297,12 +334,19 @@ def _of_texts(found: list[str], column: str, names: tuple[str, ...]) -> tuple[li
 
 
 def _of_numbers(
-    found: list[int], column: str, names: tuple[str, ...], *, boolean: bool
+    found: list[int], column: str, names: tuple[str, ...], *, boolean: bool, kept: Sequence[str]
 ) -> tuple[list[int], tuple[str, ...]]:
     if fault := _marks(found, column, named=bool(names)):
         raise InvalidInput(fault, cause="data")
     if not names or not found:
         return found, tuple(str(bool(value)) if boolean else str(value) for value in found)
+    if not kept and _are_values(names):
+        strangers = [of for of in found if Decimal(of) not in map(_meaning, names)] or found
+        raise InvalidInput(
+            f"column {column!r}: labels {_shown(strangers)} are not among labels={names}, of which some are numbers, "
+            "true or false; name every label by its own value, or give names that are no numbers for 0, 1, ...",
+            cause="data",
+        )
     low, high, last = found[0], found[-1], len(names) - 1
     if low < 0 or high > last:
         based = "; looks 1-based: subtract 1, or leave labels out" if (low, high) == (1, last + 1) else ""
