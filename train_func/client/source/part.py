@@ -9,12 +9,14 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
 from train_func.client.source.changes import changed_within
-from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_ipython
-from train_func.client.source.headers import ABSENT, computed_in, rewritten
+from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine, of_ipython
+from train_func.client.source.headers import ABSENT, computed_by, computed_in, rewritten
 from train_func.client.source.piece import ImportStatement, Piece, closure
 from train_func.client.source.space import Space
 from train_func.client.source.statements import Definition, Statement, Text, parsed
-from train_func.client.source.values import ALLOWED, NoValueError, Writer, is_mutable
+from train_func.client.source.uses import binds
+from train_func.client.source.values import ALLOWED, NoValueError, Writer, full_name, is_mutable
+from train_func.client.source.variables import of_this_machine
 
 BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
 OF_A_MODULE = frozenset(
@@ -24,7 +26,6 @@ OF_A_MODULE = frozenset(
         *("__module__", "__qualname__"),
     )
 )
-_FILLED = {"dict": "{0}.clear()\n{0}.update({1})\n", "set": "{0}.clear()\n{0}.update({1})\n", "list": "{0}[:] = {1}\n"}
 
 
 class Whole(Protocol):
@@ -60,6 +61,7 @@ class Part:
         self.pieces: list[Piece] = []
         self._of_statement: dict[int, Piece] = {}
         self.of_name: dict[str, list[Piece]] = {}
+        self._made_by: dict[int, object] = {}
         self._values: dict[str, Piece] = {}
         self._generated: dict[str, tuple[str, Piece]] = {}
         self._using: list[tuple[Piece | None, Text, int]] = []  # who needs what is written, innermost last
@@ -137,9 +139,10 @@ class Part:
         if binder and hasattr(ast, "TypeAlias") and isinstance(binder.node, ast.TypeAlias):
             return self.statement(binder)
         is_lambda = isinstance(value, FunctionType) and value.__name__ == "<lambda>" and not value.__closure__
-        if is_lambda and binder and isinstance(getattr(binder.node, "value", None), ast.Lambda):
-            return self.statement(binder)
-        return None
+        node = getattr(binder.node, "value", None) if binder else None
+        if not (is_lambda and binder and isinstance(node, ast.Lambda) and isinstance(value, FunctionType)):
+            return None
+        return None if any(computed_by(node, value, self.space.live)) else self.statement(binder)
 
     def _alias(self, name: str, of: str, piece: Piece, binder: Statement | None) -> Piece:
         text, line = (binder.text, binder.first) if binder else (piece.text, piece.line)
@@ -162,6 +165,9 @@ class Part:
             held = self.need(names[0], user, line, is_certain=False)
             if held:
                 return [self._alias(name, names[0], held[0], binder)]
+        if fact := next(filter(None, map(of_this_machine, _expressions(binder, name, value))), ""):
+            self.collection.faults.append(of_a_machine(name, place, fact, self.collection.function))
+            return None
         written = self._made_class(value, text, first) or self._write(value, text, first, is_named=True)
         if isinstance(written, NoValueError):
             self.collection.faults.append(no_value(name, place, written, value, self.collection.function))
@@ -281,16 +287,34 @@ class Part:
         if found is None:
             return None
         text, node = found
-        key = f"lambda {text.origin} {node.lineno} {node.col_offset}"
+        key = f"lambda {id(value)}"
         if key not in self._generated:
-            alias = self._free("_lambda")
             segment = ast.get_source_segment(text.text, node) or ast.unparse(node)
+            given, needed = self._defaults_of(node, value, text)
+            if given:
+                segment = ast.unparse(_Replaced(given).visit(copy.deepcopy(node)))
+            alias = self._free("_lambda")
             source = f"{alias} = ({segment})\n"
-            piece = Piece(text, node.lineno, source, source, node=parsed(source).body[0])
+            piece = Piece(text, node.lineno, source, source, node=parsed(source).body[0], now=needed)
+            self.collection.look_for_secrets(piece, text.place(node.lineno))
             self._generated[key] = alias, self.add(piece)
         alias, piece = self._generated[key]
         self._written[-1].append(piece)
         return alias
+
+    def _defaults_of(
+        self, node: ast.Lambda, value: FunctionType, text: Text
+    ) -> tuple[dict[tuple[int, int], str], list[Piece]]:
+        """The values of a lambda's computed defaults by their places, and what they need."""
+        texts: dict[tuple[int, int], str] = {}
+        pieces: list[Piece] = []
+        for one in computed_by(node, value, self.space.live):
+            written = self._write(one.value, text, one.node.lineno, is_named=False)
+            if isinstance(written, NoValueError):
+                raise written
+            texts[one.node.lineno, one.node.col_offset] = written[0]
+            pieces += written[1]
+        return texts, pieces
 
     def module(self, name: str) -> str:
         """The name by which this module has the module ``name``."""
@@ -349,7 +373,10 @@ class Part:
 
     def statement(self, statement: Statement, value: object = ABSENT) -> Piece:
         """The piece of a statement that travels as it is; ``value``: what it has defined."""
-        if id(statement) not in self._of_statement:
+        if id(statement) in self._of_statement:
+            self._see_twin(statement, value)
+        else:
+            self._made_by[id(statement)] = value
             piece = Piece.of(statement)
             self._of_statement[id(statement)] = piece
             if isinstance(statement.node, Definition):
@@ -361,6 +388,22 @@ class Part:
                     self.statement(one) for one in self.space.registered_with(statement.node.name, statement)
                 ]
         return self._of_statement[id(statement)]
+
+    def _see_twin(self, statement: Statement, value: object) -> None:
+        """Two functions that one statement has made, as in a loop, travel as one: only with the same defaults."""
+        first = self._made_by[id(statement)]
+        if value is ABSENT or first is ABSENT or value is first:
+            return
+        texts = []
+        for made in (first, value):
+            seen = [one for one in computed_in(statement, made, {}) if one.is_default and one.value is not ABSENT]
+            written = [self._write(one.value, statement.text, one.node.lineno, is_named=False) for one in seen]
+            texts.append([one if isinstance(one, NoValueError) else one[0] for one in written])
+        if texts[0] != texts[1]:
+            self.collection.faults.append(
+                f"{statement.place()}: several functions with different defaults were made here, and a definition "
+                "travels once. Give the value with functools.partial, or pass it as an argument"
+            )
 
     def _see_header(self, statement: Statement, value: object, piece: Piece) -> None:
         """Puts the values of defaults and class attributes in the place of the expressions that computed them."""
@@ -375,6 +418,9 @@ class Part:
                         f"{place}: the default of {shown} is computed by a call, and a decorator hides its value; bind "
                         "it to a name above, or compute it inside the function"
                     )
+                continue
+            if not one.is_code and (fact := of_this_machine(one.node)):
+                self.collection.faults.append(of_a_machine(one.name, place, fact, self.collection.function))
                 continue
             written = self._write(one.value, statement.text, one.node.lineno, is_named=False)
             if isinstance(written, NoValueError):
@@ -440,16 +486,53 @@ class Part:
         for name in sorted(changed & self._values.keys()):
             piece = self._values[name]
             expression = piece.source.removeprefix(f"{name} = ").removesuffix("\n")
-            kind = type(self.space.live[name]).__name__
-            filled = _FILLED.get(kind, "{0} = {1}\n").format(name, expression)
+            value = self.space.live[name]
+            fill = next((one for one in ("update", "extend") if hasattr(value, one) and hasattr(value, "clear")), None)
+            empty = self._write(_empty(value), piece.text, piece.line, is_named=True) if fill else None
+            is_filled = empty is not None and not isinstance(empty, NoValueError)
+            filled = f"{name}.clear()\n{name}.{fill}({expression})\n" if is_filled else f"{name} = {expression}\n"
             self.pieces.append(Piece(piece.text, piece.line, filled, piece.original, is_last=True, now=[*piece.now]))
-            if kind in _FILLED:
-                piece.source = f"{name} = {'{}' if kind == 'dict' else '[]' if kind == 'list' else 'set()'}\n"
-                piece.now = []
+            if empty is not None and not isinstance(empty, NoValueError):
+                piece.source, piece.now = f"{name} = {empty[0]}\n", empty[1]
+
+
+class _Replaced(ast.NodeTransformer):
+    """A lambda with other expressions for the defaults at some places."""
+
+    def __init__(self, texts: dict[tuple[int, int], str]) -> None:
+        self._texts = texts
+
+    def visit_arguments(self, node: ast.arguments) -> ast.arguments:
+        """Puts an expression in the place of each default that has one."""
+        node.defaults = [self._given(one) for one in node.defaults]
+        node.kw_defaults = [one and self._given(one) for one in node.kw_defaults]
+        return node
+
+    def _given(self, node: ast.expr) -> ast.expr:
+        text = self._texts.get((node.lineno, node.col_offset))
+        if text is None:
+            visited = self.visit(node)
+            assert isinstance(visited, ast.expr)
+            return visited
+        return ast.parse(text, mode="eval").body
 
 
 def _is_plain(value: object) -> bool:
     return value is None or (type(value).__module__ == "builtins" and not callable(value))
+
+
+def _expressions(binder: Statement | None, name: str, value: object) -> list[ast.expr]:
+    """What gave ``name`` its value, unless that is an array: data, wherever it was computed."""
+    node = binder.node if binder else None
+    if full_name(type(value)) in ("torch.Tensor", "numpy.ndarray"):
+        return []
+    if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        return [node.value]
+    if isinstance(node, ast.If):
+        inner = [one for one in ast.walk(node) if isinstance(one, ast.Assign | ast.AnnAssign)]
+        values = [one.value for one in inner if one.value is not None and name in binds(one, 0)]
+        return [node.test, *values]
+    return []
 
 
 def _empty(container: Any) -> object:
@@ -481,6 +564,11 @@ def _looked_up(owner: object, path: str) -> object:
 
 
 def _moved(source: str, statement: Statement) -> ast.stmt:
-    node = parsed(source).body[0]
-    ast.increment_lineno(node, statement.first - 1)
-    return node
+    if not statement.is_indented:
+        node = parsed(source).body[0]
+        ast.increment_lineno(node, statement.first - 1)
+        return node
+    block = parsed("if True:\n" + source).body[0]
+    assert isinstance(block, ast.If)
+    ast.increment_lineno(block, statement.first - 2)
+    return block.body[0]
