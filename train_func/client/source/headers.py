@@ -5,6 +5,7 @@ takes its place in the text that travels, in the same lines.
 """
 
 import ast
+import copy
 import dataclasses
 import enum
 from collections.abc import Iterable, Iterator, Mapping
@@ -231,3 +232,29 @@ def _literal(node: ast.expr) -> object:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return ABSENT
+
+
+def with_defaults(node: ast.Lambda, texts: dict[tuple[int, int], str]) -> str:
+    """The text of a lambda with other expressions for its defaults, by the line and column of each."""
+    return ast.unparse(_Replaced(texts).visit(copy.deepcopy(node)))
+
+
+class _Replaced(ast.NodeTransformer):
+    """A lambda with other expressions for the defaults at some places."""
+
+    def __init__(self, texts: dict[tuple[int, int], str]) -> None:
+        self._texts = texts
+
+    def visit_arguments(self, node: ast.arguments) -> ast.arguments:
+        """Puts an expression in the place of each default that has one."""
+        node.defaults = [self._given(one) for one in node.defaults]
+        node.kw_defaults = [one and self._given(one) for one in node.kw_defaults]
+        return node
+
+    def _given(self, node: ast.expr) -> ast.expr:
+        text = self._texts.get((node.lineno, node.col_offset))
+        if text is None:
+            visited = self.visit(node)
+            assert isinstance(visited, ast.expr)
+            return visited
+        return ast.parse(text, mode="eval").body

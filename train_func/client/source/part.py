@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from train_func.client.source.changes import changed_within
 from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine, of_ipython
-from train_func.client.source.headers import ABSENT, computed_by, computed_in, rewritten
+from train_func.client.source.headers import ABSENT, computed_by, computed_in, rewritten, with_defaults
 from train_func.client.source.piece import ImportStatement, Piece, closure
 from train_func.client.source.space import Space
 from train_func.client.source.statements import Definition, Statement, Text, parsed
@@ -292,7 +292,7 @@ class Part:
             segment = ast.get_source_segment(text.text, node) or ast.unparse(node)
             given, needed = self._defaults_of(node, value, text)
             if given:
-                segment = ast.unparse(_Replaced(given).visit(copy.deepcopy(node)))
+                segment = with_defaults(node, given)
             alias = self._free("_lambda")
             source = f"{alias} = ({segment})\n"
             piece = Piece(text, node.lineno, source, source, node=parsed(source).body[0], now=needed)
@@ -494,27 +494,6 @@ class Part:
             self.pieces.append(Piece(piece.text, piece.line, filled, piece.original, is_last=True, now=[*piece.now]))
             if empty is not None and not isinstance(empty, NoValueError):
                 piece.source, piece.now = f"{name} = {empty[0]}\n", empty[1]
-
-
-class _Replaced(ast.NodeTransformer):
-    """A lambda with other expressions for the defaults at some places."""
-
-    def __init__(self, texts: dict[tuple[int, int], str]) -> None:
-        self._texts = texts
-
-    def visit_arguments(self, node: ast.arguments) -> ast.arguments:
-        """Puts an expression in the place of each default that has one."""
-        node.defaults = [self._given(one) for one in node.defaults]
-        node.kw_defaults = [one and self._given(one) for one in node.kw_defaults]
-        return node
-
-    def _given(self, node: ast.expr) -> ast.expr:
-        text = self._texts.get((node.lineno, node.col_offset))
-        if text is None:
-            visited = self.visit(node)
-            assert isinstance(visited, ast.expr)
-            return visited
-        return ast.parse(text, mode="eval").body
 
 
 def _is_plain(value: object) -> bool:
