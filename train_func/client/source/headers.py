@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from train_func.client.source.space import layers
-from train_func.client.source.statements import Definition, Statement, from_byte
+from train_func.client.source.statements import Definition, Statement, from_byte, parsed
 from train_func.packed import split_lines
 
 ABSENT = object()
@@ -258,3 +258,36 @@ class _Replaced(ast.NodeTransformer):
             assert isinstance(visited, ast.expr)
             return visited
         return ast.parse(text, mode="eval").body
+
+
+def moved(source: str, statement: Statement) -> ast.stmt:
+    if not statement.is_indented:
+        node = parsed(source).body[0]
+        ast.increment_lineno(node, statement.first - 1)
+        return node
+    block = parsed("if True:\n" + source).body[0]
+    assert isinstance(block, ast.If)
+    ast.increment_lineno(block, statement.first - 2)
+    return block.body[0]
+
+
+def looked_up(owner: object, path: str) -> object:
+    for name in filter(None, path.split(".")):
+        owner = getattr(owner, name, None)
+    return owner
+
+
+def is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+        return True
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+
+
+def is_successor(held: object, value: object) -> bool:
+    """Whether ``held`` is the class of a cell that was executed again after it had made ``value``."""
+    if not (isinstance(held, type) and isinstance(value, type)) or held.__qualname__ != value.__qualname__:
+        return False
+    kinds = ("__dataclass_fields__", "_fields", "__members__")
+    return all([*getattr(held, kind, ())] == [*getattr(value, kind, ())] for kind in kinds)

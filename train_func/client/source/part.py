@@ -2,30 +2,32 @@
 
 import ast
 import builtins
-import copy
 import enum
 import sys
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
 from train_func.client.source.changes import changed_within
 from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine, of_ipython
-from train_func.client.source.headers import ABSENT, computed_by, computed_in, rewritten, with_defaults
+from train_func.client.source.headers import (
+    ABSENT,
+    computed_by,
+    computed_in,
+    is_literal,
+    is_successor,
+    looked_up,
+    moved,
+    rewritten,
+    with_defaults,
+)
 from train_func.client.source.piece import ImportStatement, Piece, closure
 from train_func.client.source.space import Space
 from train_func.client.source.statements import Definition, Statement, Text, parsed
-from train_func.client.source.uses import binds
-from train_func.client.source.values import ALLOWED, NoValueError, Writer, full_name, is_mutable
-from train_func.client.source.variables import of_this_machine
+from train_func.client.source.uses import OF_A_MODULE
+from train_func.client.source.values import ALLOWED, NoValueError, Writer, empty_of, is_mutable, is_plain
+from train_func.client.source.variables import expressions_of, of_this_machine
 
 BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
-OF_A_MODULE = frozenset(
-    (
-        *("__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__path__"),
-        *("__annotations__", "__conditional_annotations__", "__cached__", "__debug__", "__class__", "__classdict__"),
-        *("__module__", "__qualname__"),
-    )
-)
 
 
 class Whole(Protocol):
@@ -113,8 +115,8 @@ class Part:
     def _unseen(self, name: str, binder: Statement) -> list[Piece] | None:
         """Of a module that cannot be imported here: what its text says for certain."""
         node = binder.node
-        is_literal = isinstance(node, ast.Assign) and _is_literal(node.value)
-        if isinstance(node, (Definition, ImportStatement)) or is_literal:
+        is_certain = isinstance(node, ast.Assign) and is_literal(node.value)
+        if isinstance(node, (Definition, ImportStatement)) or is_certain:
             return [self.statement(binder)]
         self.collection.faults.append(
             f"{binder.place()}: the value of {name!r} is not known, because {self.name} cannot be imported here "
@@ -124,7 +126,7 @@ class Part:
 
     def _definition_of(self, name: str, value: object, binder: Statement | None) -> Piece | None:
         statement = self.space.located(value)
-        if statement is None and binder and isinstance(binder.node, Definition) and not _is_plain(value):
+        if statement is None and binder and isinstance(binder.node, Definition) and not is_plain(value):
             statement = binder  # what a decorator made
         if statement is not None and not isinstance(statement.node, Definition):
             return None
@@ -165,7 +167,7 @@ class Part:
             held = self.need(names[0], user, line, is_certain=False)
             if held:
                 return [self._alias(name, names[0], held[0], binder)]
-        if fact := next(filter(None, map(of_this_machine, _expressions(binder, name, value))), ""):
+        if fact := next(filter(None, map(of_this_machine, expressions_of(binder, name, value))), ""):
             self.collection.faults.append(of_a_machine(name, place, fact, self.collection.function))
             return None
         written = self._made_class(value, text, first) or self._write(value, text, first, is_named=True)
@@ -240,7 +242,7 @@ class Part:
         of_builtin = module_of_function.__name__ if isinstance(module_of_function, ModuleType) else None
         homes = [home, of_builtin, type(value).__module__]
         for module in (one for one in homes if isinstance(one, str) and one != "__main__"):
-            if _looked_up(sys.modules.get(module), name) is not value or module.startswith("train_func.client"):
+            if looked_up(sys.modules.get(module), name) is not value or module.startswith("train_func.client"):
                 continue  # of the client nothing works in a worker
             if module == "builtins":
                 return self.builtin(name)
@@ -258,8 +260,8 @@ class Part:
             return self._lambda(value)
         top, _, rest = value.__qualname__.partition(".")
         held = self.space.live.get(top)
-        is_same = _looked_up(held, rest) is value
-        if is_same or _is_successor(held, value):
+        is_same = looked_up(held, rest) is value
+        if is_same or is_successor(held, value):
             user, text, line = self._using[-1]
             pieces = self.need(top, user or Piece(text, line, "", ""), line)
             self._written[-1] += pieces
@@ -436,7 +438,7 @@ class Part:
             if is_filled or one.is_changed:
                 self._set_at_the_end(one.attribute, expression, given, [piece, *needed])
             if is_filled and any(each.is_definition for each in needed):
-                written = self._write(_empty(one.value), statement.text, one.node.lineno, is_named=True)
+                written = self._write(empty_of(one.value), statement.text, one.node.lineno, is_named=True)
                 assert not isinstance(written, NoValueError)
                 expression, needed = written
             if not one.is_changed:
@@ -444,7 +446,7 @@ class Part:
                 piece.now += needed
         if texts:
             piece.source = rewritten(statement, texts)
-            piece.node = _moved(piece.source, statement)
+            piece.node = moved(piece.source, statement)
 
     def _set_at_the_end(self, attribute: str, expression: str, of: Piece, needed: list[Piece]) -> None:
         """Gives a class attribute the value that it had when all definitions were made."""
@@ -488,66 +490,9 @@ class Part:
             expression = piece.source.removeprefix(f"{name} = ").removesuffix("\n")
             value = self.space.live[name]
             fill = next((one for one in ("update", "extend") if hasattr(value, one) and hasattr(value, "clear")), None)
-            empty = self._write(_empty(value), piece.text, piece.line, is_named=True) if fill else None
+            empty = self._write(empty_of(value), piece.text, piece.line, is_named=True) if fill else None
             is_filled = empty is not None and not isinstance(empty, NoValueError)
             filled = f"{name}.clear()\n{name}.{fill}({expression})\n" if is_filled else f"{name} = {expression}\n"
             self.pieces.append(Piece(piece.text, piece.line, filled, piece.original, is_last=True, now=[*piece.now]))
             if empty is not None and not isinstance(empty, NoValueError):
                 piece.source, piece.now = f"{name} = {empty[0]}\n", empty[1]
-
-
-def _is_plain(value: object) -> bool:
-    return value is None or (type(value).__module__ == "builtins" and not callable(value))
-
-
-def _expressions(binder: Statement | None, name: str, value: object) -> list[ast.expr]:
-    """What gave ``name`` its value, unless that is an array: data, wherever it was computed."""
-    node = binder.node if binder else None
-    if full_name(type(value)) in ("torch.Tensor", "numpy.ndarray"):
-        return []
-    if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-        return [node.value]
-    if isinstance(node, ast.If):
-        inner = [one for one in ast.walk(node) if isinstance(one, ast.Assign | ast.AnnAssign)]
-        values = [one.value for one in inner if one.value is not None and name in binds(one, 0)]
-        return [node.test, *values]
-    return []
-
-
-def _empty(container: Any) -> object:
-    empty = copy.copy(container)
-    empty.clear()
-    return empty
-
-
-def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-        return True
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-
-
-def _is_successor(held: object, value: object) -> bool:
-    """Whether ``held`` is the class of a cell that was executed again after it had made ``value``."""
-    if not (isinstance(held, type) and isinstance(value, type)) or held.__qualname__ != value.__qualname__:
-        return False
-    kinds = ("__dataclass_fields__", "_fields", "__members__")
-    return all([*getattr(held, kind, ())] == [*getattr(value, kind, ())] for kind in kinds)
-
-
-def _looked_up(owner: object, path: str) -> object:
-    for name in filter(None, path.split(".")):
-        owner = getattr(owner, name, None)
-    return owner
-
-
-def _moved(source: str, statement: Statement) -> ast.stmt:
-    if not statement.is_indented:
-        node = parsed(source).body[0]
-        ast.increment_lineno(node, statement.first - 1)
-        return node
-    block = parsed("if True:\n" + source).body[0]
-    assert isinstance(block, ast.If)
-    ast.increment_lineno(block, statement.first - 2)
-    return block.body[0]

@@ -5,6 +5,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from train_func.client.source.statements import Statement
+from train_func.client.source.uses import binds
+from train_func.client.source.values import full_name
 from train_func.counted import listed
 from train_func.packed import unfold
 
@@ -95,3 +98,17 @@ def _named(part: Any) -> Iterator[str]:
     if isinstance(part, list):
         for inner in part:
             yield from _named(inner)
+
+
+def expressions_of(binder: Statement | None, name: str, value: object) -> list[ast.expr]:
+    """What gave ``name`` its value, unless that is an array: data, wherever it was computed."""
+    node = binder.node if binder else None
+    if full_name(type(value)) in ("torch.Tensor", "numpy.ndarray"):
+        return []
+    if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        return [node.value]
+    if isinstance(node, ast.If):
+        inner = [one for one in ast.walk(node) if isinstance(one, ast.Assign | ast.AnnAssign)]
+        values = [one.value for one in inner if one.value is not None and name in binds(one, 0)]
+        return [node.test, *values]
+    return []
