@@ -438,3 +438,91 @@ def test_an_error_in_a_value_s_line_names_the_cell_s_line(tmp_path):
     (number,) = (n for n, line in enumerate(source.text.splitlines(), 1) if line.startswith("X ="))
     assert [place[1:] for place in locate(source.cells, f'File "/a/source.py", line {number}\n')] == [(3, "X = [")]
     assert ast.parse(source.text)
+
+
+LAMBDAS = {
+    "of a loop": ("fs = [lambda x, i=i: x + i for i in range(3)]", "[f(6) for f in fs]"),
+    "with a list of its own": ("fs = [lambda c=[]: (c.append(1), len(c))[1] for _ in range(2)]", "[f() for f in fs]"),
+    "of a name that was bound again": ("K = 2\nsq = lambda x, k=K: x**k\nK = 3", "sq(3)"),
+    "by keyword": ("K = 2\nsq = lambda x, *, k=K: x**k\nK = 3", "sq(3)"),
+    "of a call": ("import random\nf = lambda k=random.randint(0, 10**9): k", "f()"),
+    "in a dict": ("K = 2\nfs = {'a': lambda x, k=K: x**k}\nK = 3", "fs['a'](3)"),
+    "in a class": ("K = 2\nclass C:\n    sq = lambda self, x, k=K: x**k\nK = 3", "C().sq(3)"),
+    "static": ("K = 2\nclass C:\n    sq = staticmethod(lambda x, k=K: x**k)\nK = 3", "C.sq(3)"),
+    "as a default": ("K = 2\ndef f(x, g=lambda x, k=K: x**k):\n    return g(x)\nK = 3", "f(3)"),
+}
+
+
+@pytest.mark.parametrize(("text", "used"), LAMBDAS.values(), ids=LAMBDAS)
+def test_the_defaults_of_a_lambda_are_not_computed_again(tmp_path, text, used):
+    here, there, _ = arrived(tmp_path, f"{text}\ndef train_func():\n    return {used}\n")
+    assert there == here
+
+
+BLOCKS = {
+    "in a branch": 'if True:\n    def f(n=int("3")):\n        return n',
+    "in a handler": 'try:\n    import no_such_module\nexcept ImportError:\n    class f:\n        lr = float("3")\n'
+    "        def __new__(cls):\n            return cls.lr",
+    "in a loop": "for i in range(3):\n    def f(i=i):\n        return i",
+}
+
+
+@pytest.mark.parametrize("text", BLOCKS.values(), ids=BLOCKS)
+def test_a_definition_in_a_block_has_the_value_of_its_default(tmp_path, text):
+    here, there, _ = arrived(tmp_path, f"{text}\ndef train_func():\n    return f()\n")
+    assert there == here == (2 if "in range" in text else 3)
+
+
+def test_functions_of_one_statement_with_different_defaults_are_refused(tmp_path):
+    text = """
+    fs = []
+    for i in range(3):
+        def f(i=i):
+            return i
+        fs.append(f)
+    def train_func():
+        return [f() for f in fs]
+    """
+    assert "different defaults" in refused(tmp_path, text)[0]
+
+
+MACHINES = {
+    "a device": 'import torch\nX = "cuda" if torch.cuda.is_available() else "cpu"',
+    "a device of a branch": 'import torch\nif torch.cuda.is_available():\n    X = "cuda"\nelse:\n    X = "cpu"',
+    "a device of a class": 'import torch\nclass X:\n    device = "cuda" if torch.cuda.is_available() else "cpu"',
+    "a rank": 'import os\nX = int(os.environ.get("RANK", 0))',
+    "devices": "import torch\nX = torch.cuda.device_count()",
+    "cores": "import os\nX = os.cpu_count()",
+    "cores as a default": "import os\ndef X(n=os.cpu_count()):\n    return n",
+    "a folder": "from pathlib import Path\nX = Path(__file__).parent",
+    "a temporary folder": "import tempfile\nX = tempfile.mkdtemp()",
+}
+
+
+@pytest.mark.parametrize("text", MACHINES.values(), ids=MACHINES)
+def test_what_this_machine_is_does_not_travel_as_a_value(tmp_path, text):
+    (fault,) = refused(tmp_path, f"{text}\ndef train_func():\n    return X\n")
+    assert "machine" in fault
+    assert "line 2" in fault or "line 3" in fault
+
+
+REGISTRIES = {
+    "an ordered dict": ("collections.OrderedDict()", "REG[f.__name__] = f", "sorted(REG)"),
+    "a defaultdict": ("collections.defaultdict(list)", "REG['a'].append(f)", "[f() for f in REG['a']]"),
+    "a deque": ("collections.deque()", "REG.append(f)", "[f() for f in REG]"),
+    "a counter": ("collections.Counter()", "REG[f] += 1", "[f() for f in REG]"),
+    "a dict": ("{}", "REG[f.__name__] = f", "sorted(REG)"),
+    "a list": ("[]", "REG.append(f)", "[f() for f in REG]"),
+}
+
+
+@pytest.mark.parametrize(("kind", "add", "used"), REGISTRIES.values(), ids=REGISTRIES)
+def test_a_registry_of_any_kind_holds_its_functions_once(tmp_path, kind, add, used):
+    text = (
+        f"import collections\nREG = {kind}\ndef reg(f):\n    {add}\n    return f\n"
+        f"@reg\ndef one():\n    return 1\n@reg\ndef two():\n    return 2\n"
+        f"def train_func():\n    return {used}\n"
+    )
+    here, there, _ = arrived(tmp_path, text)
+    assert there == here
+    assert len(here) == 2

@@ -14,11 +14,11 @@ from train_func.client.source.faults import MAX_BYTES, too_large, undefined
 from train_func.client.source.function import Root
 from train_func.client.source.literals import Secret, secrets_in
 from train_func.client.source.modules import Modules
-from train_func.client.source.part import BUILTINS, OF_A_MODULE, Part
+from train_func.client.source.part import BUILTINS, Part
 from train_func.client.source.piece import Piece
 from train_func.client.source.space import Space
 from train_func.client.source.statements import Text, parsed
-from train_func.client.source.uses import uses_of
+from train_func.client.source.uses import OF_A_MODULE, uses_of
 from train_func.client.source.values import Writer
 from train_func.errors import SourceRefused
 from train_func.packed import split_lines

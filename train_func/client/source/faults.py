@@ -27,6 +27,14 @@ def no_value(name: str, place: str, why: NoValueError, value: object, function: 
     )
 
 
+def of_a_machine(name: str, place: str, fact: str, function: str) -> str:
+    """The fault of a value that holds for this machine or process alone."""
+    return (
+        f"{place}: {name!r} says what this machine or process is ({fact}), and a worker is another one. "
+        f"Compute it inside {function}"
+    )
+
+
 def of_ipython(name: str, place: str) -> str:
     """The fault of a name that only a notebook has."""
     return (

@@ -5,15 +5,16 @@ takes its place in the text that travels, in the same lines.
 """
 
 import ast
+import copy
 import dataclasses
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
 from train_func.client.source.space import layers
-from train_func.client.source.statements import Definition, Statement, from_byte
+from train_func.client.source.statements import Definition, Statement, from_byte, parsed
 from train_func.packed import split_lines
 
 ABSENT = object()
@@ -61,6 +62,15 @@ def computed_in(statement: Statement, value: object, live: Mapping[str, Any]) ->
         found = _of_function(node, value)
     else:
         return
+    yield from _to_see((one for each in found for one in _with_lambdas(each)), live)
+
+
+def computed_by(node: ast.Lambda, function: FunctionType, live: Mapping[str, Any]) -> Iterator[Computed]:
+    """The defaults of the lambda ``function`` whose values have to be looked at."""
+    return _to_see((one for each in _defaults(node.args, function) for one in _with_lambdas(each)), live)
+
+
+def _to_see(found: Iterable[Computed], live: Mapping[str, Any]) -> Iterator[Computed]:
     for one in found:
         if isinstance(one.node, ast.Lambda) or _is_same(_seen(one.node, live), one.value):
             continue
@@ -92,13 +102,38 @@ def _with_head(head: str, lines: list[str]) -> list[str]:
 def _of_function(node: ast.FunctionDef | ast.AsyncFunctionDef, value: object) -> Iterator[Computed]:
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     function = next((f for f in layers(value) if _is_of(f, node.name, first)), None)
+    yield from _defaults(node.args, function)
+
+
+def _with_lambdas(one: Computed) -> Iterator[Computed]:
+    """The expression, and the defaults of the lambda that it is, or that ``staticmethod`` and its like are given."""
+    yield one
+    called = isinstance(one.node, ast.Call) and one.is_code
+    inner = next((arg for arg in one.node.args), None) if isinstance(one.node, ast.Call) and called else one.node
+    if isinstance(inner, ast.Lambda):
+        first, names = inner.lineno, _names(inner.args)
+        functions = (f for f in layers(one.value) if _is_of(f, "<lambda>", first) and _names_of(f) == names)
+        for default in _defaults(inner.args, next(functions, None)):
+            yield from _with_lambdas(default)
+
+
+def _names(arguments: ast.arguments) -> list[str]:
+    return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+
+
+def _names_of(function: FunctionType) -> list[str]:
+    code = function.__code__
+    return [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
+
+
+def _defaults(arguments: ast.arguments, function: FunctionType | None) -> Iterator[Computed]:
     given = (function.__defaults__ or ()) if function else ()
-    names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)][-len(node.args.defaults) :]
-    for index, default in enumerate(node.args.defaults):
-        is_seen = len(given) == len(node.args.defaults)
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)][-len(arguments.defaults) :]
+    for index, default in enumerate(arguments.defaults):
+        is_seen = len(given) == len(arguments.defaults)
         yield Computed(default, names[index], given[index] if is_seen else ABSENT, is_default=True)
     named = (function.__kwdefaults__ or {}) if function else {}
-    for argument, word in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+    for argument, word in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         if word is not None:
             yield Computed(word, argument.arg, named.get(argument.arg, ABSENT), is_default=True)
 
@@ -197,3 +232,62 @@ def _literal(node: ast.expr) -> object:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return ABSENT
+
+
+def with_defaults(node: ast.Lambda, texts: dict[tuple[int, int], str]) -> str:
+    """The text of a lambda with other expressions for its defaults, by the line and column of each."""
+    return ast.unparse(_Replaced(texts).visit(copy.deepcopy(node)))
+
+
+class _Replaced(ast.NodeTransformer):
+    """A lambda with other expressions for the defaults at some places."""
+
+    def __init__(self, texts: dict[tuple[int, int], str]) -> None:
+        self._texts = texts
+
+    def visit_arguments(self, node: ast.arguments) -> ast.arguments:
+        """Puts an expression in the place of each default that has one."""
+        node.defaults = [self._given(one) for one in node.defaults]
+        node.kw_defaults = [one and self._given(one) for one in node.kw_defaults]
+        return node
+
+    def _given(self, node: ast.expr) -> ast.expr:
+        text = self._texts.get((node.lineno, node.col_offset))
+        if text is None:
+            visited = self.visit(node)
+            assert isinstance(visited, ast.expr)
+            return visited
+        return ast.parse(text, mode="eval").body
+
+
+def moved(source: str, statement: Statement) -> ast.stmt:
+    if not statement.is_indented:
+        node = parsed(source).body[0]
+        ast.increment_lineno(node, statement.first - 1)
+        return node
+    block = parsed("if True:\n" + source).body[0]
+    assert isinstance(block, ast.If)
+    ast.increment_lineno(block, statement.first - 2)
+    return block.body[0]
+
+
+def looked_up(owner: object, path: str) -> object:
+    for name in filter(None, path.split(".")):
+        owner = getattr(owner, name, None)
+    return owner
+
+
+def is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+        return True
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+
+
+def is_successor(held: object, value: object) -> bool:
+    """Whether ``held`` is the class of a cell that was executed again after it had made ``value``."""
+    if not (isinstance(held, type) and isinstance(value, type)) or held.__qualname__ != value.__qualname__:
+        return False
+    kinds = ("__dataclass_fields__", "_fields", "__members__")
+    return all([*getattr(held, kind, ())] == [*getattr(value, kind, ())] for kind in kinds)

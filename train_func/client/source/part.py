@@ -2,29 +2,32 @@
 
 import ast
 import builtins
-import copy
 import enum
 import sys
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
 from train_func.client.source.changes import changed_within
-from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_ipython
-from train_func.client.source.headers import ABSENT, computed_in, rewritten
+from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine, of_ipython
+from train_func.client.source.headers import (
+    ABSENT,
+    computed_by,
+    computed_in,
+    is_literal,
+    is_successor,
+    looked_up,
+    moved,
+    rewritten,
+    with_defaults,
+)
 from train_func.client.source.piece import ImportStatement, Piece, closure
 from train_func.client.source.space import Space
 from train_func.client.source.statements import Definition, Statement, Text, parsed
-from train_func.client.source.values import ALLOWED, NoValueError, Writer, is_mutable
+from train_func.client.source.uses import OF_A_MODULE
+from train_func.client.source.values import ALLOWED, NoValueError, Writer, empty_of, is_mutable, is_plain
+from train_func.client.source.variables import expressions_of, of_this_machine
 
 BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
-OF_A_MODULE = frozenset(
-    (
-        *("__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__path__"),
-        *("__annotations__", "__conditional_annotations__", "__cached__", "__debug__", "__class__", "__classdict__"),
-        *("__module__", "__qualname__"),
-    )
-)
-_FILLED = {"dict": "{0}.clear()\n{0}.update({1})\n", "set": "{0}.clear()\n{0}.update({1})\n", "list": "{0}[:] = {1}\n"}
 
 
 class Whole(Protocol):
@@ -60,6 +63,7 @@ class Part:
         self.pieces: list[Piece] = []
         self._of_statement: dict[int, Piece] = {}
         self.of_name: dict[str, list[Piece]] = {}
+        self._made_by: dict[int, object] = {}
         self._values: dict[str, Piece] = {}
         self._generated: dict[str, tuple[str, Piece]] = {}
         self._using: list[tuple[Piece | None, Text, int]] = []  # who needs what is written, innermost last
@@ -111,8 +115,8 @@ class Part:
     def _unseen(self, name: str, binder: Statement) -> list[Piece] | None:
         """Of a module that cannot be imported here: what its text says for certain."""
         node = binder.node
-        is_literal = isinstance(node, ast.Assign) and _is_literal(node.value)
-        if isinstance(node, (Definition, ImportStatement)) or is_literal:
+        is_certain = isinstance(node, ast.Assign) and is_literal(node.value)
+        if isinstance(node, (Definition, ImportStatement)) or is_certain:
             return [self.statement(binder)]
         self.collection.faults.append(
             f"{binder.place()}: the value of {name!r} is not known, because {self.name} cannot be imported here "
@@ -122,7 +126,7 @@ class Part:
 
     def _definition_of(self, name: str, value: object, binder: Statement | None) -> Piece | None:
         statement = self.space.located(value)
-        if statement is None and binder and isinstance(binder.node, Definition) and not _is_plain(value):
+        if statement is None and binder and isinstance(binder.node, Definition) and not is_plain(value):
             statement = binder  # what a decorator made
         if statement is not None and not isinstance(statement.node, Definition):
             return None
@@ -137,9 +141,10 @@ class Part:
         if binder and hasattr(ast, "TypeAlias") and isinstance(binder.node, ast.TypeAlias):
             return self.statement(binder)
         is_lambda = isinstance(value, FunctionType) and value.__name__ == "<lambda>" and not value.__closure__
-        if is_lambda and binder and isinstance(getattr(binder.node, "value", None), ast.Lambda):
-            return self.statement(binder)
-        return None
+        node = getattr(binder.node, "value", None) if binder else None
+        if not (is_lambda and binder and isinstance(node, ast.Lambda) and isinstance(value, FunctionType)):
+            return None
+        return None if any(computed_by(node, value, self.space.live)) else self.statement(binder)
 
     def _alias(self, name: str, of: str, piece: Piece, binder: Statement | None) -> Piece:
         text, line = (binder.text, binder.first) if binder else (piece.text, piece.line)
@@ -162,6 +167,9 @@ class Part:
             held = self.need(names[0], user, line, is_certain=False)
             if held:
                 return [self._alias(name, names[0], held[0], binder)]
+        if fact := next(filter(None, map(of_this_machine, expressions_of(binder, name, value))), ""):
+            self.collection.faults.append(of_a_machine(name, place, fact, self.collection.function))
+            return None
         written = self._made_class(value, text, first) or self._write(value, text, first, is_named=True)
         if isinstance(written, NoValueError):
             self.collection.faults.append(no_value(name, place, written, value, self.collection.function))
@@ -234,7 +242,7 @@ class Part:
         of_builtin = module_of_function.__name__ if isinstance(module_of_function, ModuleType) else None
         homes = [home, of_builtin, type(value).__module__]
         for module in (one for one in homes if isinstance(one, str) and one != "__main__"):
-            if _looked_up(sys.modules.get(module), name) is not value or module.startswith("train_func.client"):
+            if looked_up(sys.modules.get(module), name) is not value or module.startswith("train_func.client"):
                 continue  # of the client nothing works in a worker
             if module == "builtins":
                 return self.builtin(name)
@@ -252,8 +260,8 @@ class Part:
             return self._lambda(value)
         top, _, rest = value.__qualname__.partition(".")
         held = self.space.live.get(top)
-        is_same = _looked_up(held, rest) is value
-        if is_same or _is_successor(held, value):
+        is_same = looked_up(held, rest) is value
+        if is_same or is_successor(held, value):
             user, text, line = self._using[-1]
             pieces = self.need(top, user or Piece(text, line, "", ""), line)
             self._written[-1] += pieces
@@ -281,16 +289,34 @@ class Part:
         if found is None:
             return None
         text, node = found
-        key = f"lambda {text.origin} {node.lineno} {node.col_offset}"
+        key = f"lambda {id(value)}"
         if key not in self._generated:
-            alias = self._free("_lambda")
             segment = ast.get_source_segment(text.text, node) or ast.unparse(node)
+            given, needed = self._defaults_of(node, value, text)
+            if given:
+                segment = with_defaults(node, given)
+            alias = self._free("_lambda")
             source = f"{alias} = ({segment})\n"
-            piece = Piece(text, node.lineno, source, source, node=parsed(source).body[0])
+            piece = Piece(text, node.lineno, source, source, node=parsed(source).body[0], now=needed)
+            self.collection.look_for_secrets(piece, text.place(node.lineno))
             self._generated[key] = alias, self.add(piece)
         alias, piece = self._generated[key]
         self._written[-1].append(piece)
         return alias
+
+    def _defaults_of(
+        self, node: ast.Lambda, value: FunctionType, text: Text
+    ) -> tuple[dict[tuple[int, int], str], list[Piece]]:
+        """The values of a lambda's computed defaults by their places, and what they need."""
+        texts: dict[tuple[int, int], str] = {}
+        pieces: list[Piece] = []
+        for one in computed_by(node, value, self.space.live):
+            written = self._write(one.value, text, one.node.lineno, is_named=False)
+            if isinstance(written, NoValueError):
+                raise written
+            texts[one.node.lineno, one.node.col_offset] = written[0]
+            pieces += written[1]
+        return texts, pieces
 
     def module(self, name: str) -> str:
         """The name by which this module has the module ``name``."""
@@ -349,7 +375,10 @@ class Part:
 
     def statement(self, statement: Statement, value: object = ABSENT) -> Piece:
         """The piece of a statement that travels as it is; ``value``: what it has defined."""
-        if id(statement) not in self._of_statement:
+        if id(statement) in self._of_statement:
+            self._see_twin(statement, value)
+        else:
+            self._made_by[id(statement)] = value
             piece = Piece.of(statement)
             self._of_statement[id(statement)] = piece
             if isinstance(statement.node, Definition):
@@ -361,6 +390,22 @@ class Part:
                     self.statement(one) for one in self.space.registered_with(statement.node.name, statement)
                 ]
         return self._of_statement[id(statement)]
+
+    def _see_twin(self, statement: Statement, value: object) -> None:
+        """Two functions that one statement has made, as in a loop, travel as one: only with the same defaults."""
+        first = self._made_by[id(statement)]
+        if value is ABSENT or first is ABSENT or value is first:
+            return
+        texts = []
+        for made in (first, value):
+            seen = [one for one in computed_in(statement, made, {}) if one.is_default and one.value is not ABSENT]
+            written = [self._write(one.value, statement.text, one.node.lineno, is_named=False) for one in seen]
+            texts.append([one if isinstance(one, NoValueError) else one[0] for one in written])
+        if texts[0] != texts[1]:
+            self.collection.faults.append(
+                f"{statement.place()}: several functions with different defaults were made here, and a definition "
+                "travels once. Give the value with functools.partial, or pass it as an argument"
+            )
 
     def _see_header(self, statement: Statement, value: object, piece: Piece) -> None:
         """Puts the values of defaults and class attributes in the place of the expressions that computed them."""
@@ -376,6 +421,9 @@ class Part:
                         "it to a name above, or compute it inside the function"
                     )
                 continue
+            if not one.is_code and (fact := of_this_machine(one.node)):
+                self.collection.faults.append(of_a_machine(one.name, place, fact, self.collection.function))
+                continue
             written = self._write(one.value, statement.text, one.node.lineno, is_named=False)
             if isinstance(written, NoValueError):
                 if (one.calls or one.is_changed) and not one.is_code:
@@ -390,7 +438,7 @@ class Part:
             if is_filled or one.is_changed:
                 self._set_at_the_end(one.attribute, expression, given, [piece, *needed])
             if is_filled and any(each.is_definition for each in needed):
-                written = self._write(_empty(one.value), statement.text, one.node.lineno, is_named=True)
+                written = self._write(empty_of(one.value), statement.text, one.node.lineno, is_named=True)
                 assert not isinstance(written, NoValueError)
                 expression, needed = written
             if not one.is_changed:
@@ -398,7 +446,7 @@ class Part:
                 piece.now += needed
         if texts:
             piece.source = rewritten(statement, texts)
-            piece.node = _moved(piece.source, statement)
+            piece.node = moved(piece.source, statement)
 
     def _set_at_the_end(self, attribute: str, expression: str, of: Piece, needed: list[Piece]) -> None:
         """Gives a class attribute the value that it had when all definitions were made."""
@@ -440,47 +488,11 @@ class Part:
         for name in sorted(changed & self._values.keys()):
             piece = self._values[name]
             expression = piece.source.removeprefix(f"{name} = ").removesuffix("\n")
-            kind = type(self.space.live[name]).__name__
-            filled = _FILLED.get(kind, "{0} = {1}\n").format(name, expression)
+            value = self.space.live[name]
+            fill = next((one for one in ("update", "extend") if hasattr(value, one) and hasattr(value, "clear")), None)
+            empty = self._write(empty_of(value), piece.text, piece.line, is_named=True) if fill else None
+            is_filled = empty is not None and not isinstance(empty, NoValueError)
+            filled = f"{name}.clear()\n{name}.{fill}({expression})\n" if is_filled else f"{name} = {expression}\n"
             self.pieces.append(Piece(piece.text, piece.line, filled, piece.original, is_last=True, now=[*piece.now]))
-            if kind in _FILLED:
-                piece.source = f"{name} = {'{}' if kind == 'dict' else '[]' if kind == 'list' else 'set()'}\n"
-                piece.now = []
-
-
-def _is_plain(value: object) -> bool:
-    return value is None or (type(value).__module__ == "builtins" and not callable(value))
-
-
-def _empty(container: Any) -> object:
-    empty = copy.copy(container)
-    empty.clear()
-    return empty
-
-
-def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-        return True
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-
-
-def _is_successor(held: object, value: object) -> bool:
-    """Whether ``held`` is the class of a cell that was executed again after it had made ``value``."""
-    if not (isinstance(held, type) and isinstance(value, type)) or held.__qualname__ != value.__qualname__:
-        return False
-    kinds = ("__dataclass_fields__", "_fields", "__members__")
-    return all([*getattr(held, kind, ())] == [*getattr(value, kind, ())] for kind in kinds)
-
-
-def _looked_up(owner: object, path: str) -> object:
-    for name in filter(None, path.split(".")):
-        owner = getattr(owner, name, None)
-    return owner
-
-
-def _moved(source: str, statement: Statement) -> ast.stmt:
-    node = parsed(source).body[0]
-    ast.increment_lineno(node, statement.first - 1)
-    return node
+            if empty is not None and not isinstance(empty, NoValueError):
+                piece.source, piece.now = f"{name} = {empty[0]}\n", empty[1]

@@ -16,6 +16,14 @@ _LAZY = frozenset({"__annotate__"})  # annotations of Python 3.14, evaluated whe
 _AT_ONCE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<generic parameters of ")
 _FORGIVING = frozenset({"NameError", "Exception", "BaseException"})
 
+OF_A_MODULE = frozenset(
+    (
+        *("__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__path__"),
+        *("__annotations__", "__conditional_annotations__", "__cached__", "__debug__", "__class__", "__classdict__"),
+        *("__module__", "__qualname__"),
+    )
+)
+
 
 @dataclass
 class Uses:

@@ -6,6 +6,7 @@ second time: no code of the user runs in such an expression. Equal values have e
 text names the run; so sets are written in the order of their texts.
 """
 
+import copy
 import dataclasses
 import enum
 import math
@@ -426,3 +427,13 @@ _WRITERS: dict[str, _Write] = {
     "torch.Size": lambda self, value: self._call("torch.Size", repr(tuple(value))),
     **{f"torch.{name}": _Expression._torch_name for name in ("dtype", "layout", "memory_format")},
 }
+
+
+def empty_of(container: Any) -> object:
+    empty = copy.copy(container)
+    empty.clear()
+    return empty
+
+
+def is_plain(value: object) -> bool:
+    return value is None or (type(value).__module__ == "builtins" and not callable(value))
