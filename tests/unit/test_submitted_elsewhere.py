@@ -16,6 +16,7 @@ from train_func.client import registry, submit
 from train_func.client.backend import Submission
 from train_func.client.claim import Claim
 from train_func.client.elsewhere import refuse_elsewhere
+from train_func.client.job import Job
 from train_func.client.source import pack
 from train_func.client.status import Condition, JobStatus
 from train_func.client.submission import SubmissionRecord
@@ -148,6 +149,29 @@ def test_signs_of_life_count_more_than_an_end_that_the_store_tells_of(store, els
             attach(record.name, on=here).cancel()
     beat(is_over=True)
     refuse_elsewhere(record, here, store)
+
+
+class Moved(Elsewhere):
+    """Whose job of the run has failed before the run was submitted elsewhere."""
+
+    state = status("Failed")
+    identity = {"room": "8"}  # noqa: RUF012
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "Succeeded"), (70, "Failed"), (None, "Absent")])
+def test_a_run_that_was_submitted_to_another_place_after_its_job_here_failed_has_the_state_of_the_newest(
+    store, elsewhere, monkeypatch, code, state
+):
+    monkeypatch.setattr(registry, "name_of", lambda backend: "Elsewhere")
+    record = submitted_to(store, put_run(store, Run(name="a"), code=code), elsewhere())
+    job = Job(record, Moved(8), store)
+    assert job.state == state
+    if code is None:
+        monkeypatch.setattr(elsewhere, "state", status())
+        with pytest.raises(JobNotFound, match="room 7"):
+            job.cancel()
+    submitted_to(store, record, Moved(8))
+    assert job.state == "Failed"
 
 
 def test_a_refused_submission_leaves_the_records_of_the_one_before(store, record, elsewhere):

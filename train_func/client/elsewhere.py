@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from train_func.attempt_records import BEAT_SECONDS, SignOfLife
 from train_func.client import registry
 from train_func.client.backend import Backend, BoundJob
+from train_func.client.status import JobStatus
 from train_func.client.stored_run import FINISHED, OfRun, state_in_store, submitted
 from train_func.client.submission import SubmissionRecord
 from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
 from train_func.layout import RunKeys
-from train_func.storage import Store, find
+from train_func.storage import Readable, Store, find
 
 SILENT_SECONDS = 4 * BEAT_SECONDS  # without another sign of life, after which a job counts as silent
 LOOK_SECONDS = 0.5
@@ -103,6 +104,15 @@ class Elsewhere:
             f"attach({self.keys.name!r}{on and f', {on}'}).cancel() gives the job up from here, unless it still gives "
             "signs of life"
         )
+
+
+def status_here(job: BoundJob, record: OfRun, store: Readable, here: Backend) -> JobStatus | None:
+    """The status of the job; None where it has ended and the run was submitted to another place since."""
+    status = job.status()
+    if status is None or not (status.finished or status.interrupted):
+        return status
+    newest = SubmissionRecord.read(store, record.keys)
+    return status if newest is None or newest.is_at(here) else None
 
 
 def refuse_elsewhere(record: OfRun, backend: Backend, store: Store) -> None:

@@ -12,11 +12,11 @@ from train_func.client import registry
 from train_func.client.backend import Backend, Note
 from train_func.client.diagnose import JobMonitor, explain, patiently, separate
 from train_func.client.diagnose.diagnosis import workers
-from train_func.client.elsewhere import SILENT_SECONDS, Elsewhere
+from train_func.client.elsewhere import SILENT_SECONDS, Elsewhere, status_here
 from train_func.client.in_place_record import InPlace
 from train_func.client.job_model import JobModel
 from train_func.client.logs import AttemptLine, LogText, StoredLogs, headed, joined, of_attempt
-from train_func.client.status import Event
+from train_func.client.status import Event, JobStatus
 from train_func.client.stored_run import (
     FINISHED,
     history,
@@ -71,10 +71,13 @@ class Job(JobModel):
 
         Of a job that was deleted, or has expired, it is what the store holds of its run; Absent when that is no end.
         """
-        status = self._job.status()
+        status = self._status()
         if status is None:
             return state_in_store(self._store, self.record)
         return state_of(status, published=self._published)
+
+    def _status(self) -> JobStatus | None:
+        return status_here(self._job, self.record, self._store, self._backend)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -147,7 +150,7 @@ class Job(JobModel):
     ) -> Iterator[AttemptLine]:
         """What the workers say, with the attempts they belong to; by default what is left out is printed."""
         note, stop = note or self._note, stop or threading.Event()
-        there = self._job.status() is not None
+        there = self._status() is not None
         lines = self._job.logs(follow=follow, worker=worker, note=note, stop=stop) if there else ()
         pods = self._job.pods() if there else []
         return joined(StoredLogs(self.record, self._store), pods, lines, worker=worker)
@@ -207,7 +210,7 @@ class Job(JobModel):
         Raises:
             JobNotFound: there is no such job any more, or it runs in another place.
         """
-        status = self._job.status()
+        status = self._status()
         if status is None and (other := Elsewhere.of(self.record, self._store, self._backend)):
             return self._give_up(other)
         if status is not None and status.finished:

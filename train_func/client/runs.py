@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from train_func.client import registry
 from train_func.client.asked import differences
 from train_func.client.backend import Backend, BoundJob
+from train_func.client.elsewhere import status_here
 from train_func.client.identity import newest_generation, stored
 from train_func.client.in_place import all_in_place
 from train_func.client.in_place_record import InPlace
@@ -225,7 +226,7 @@ def _stored_run(store: Store, name: str, backend: Backend, jobs: Mapping[str, Bo
 
 def _state(listing: _Listing, record: RunRecord, backend: Backend, job: BoundJob | None) -> tuple[str, str, str]:
     """The state of the job, the cause of its failure, and why the state is not known."""
-    if job and (status := job.status()):
+    if job and (status := status_here(job, record, listing, backend)):
         state = state_of(status, published=lambda: bool(listing.list(record.keys.result)))
         if state == "Failed" and status.is_over_deadline:
             return state, "deadline", ""
