@@ -2,9 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from train_func.client.cluster import rights
 from train_func.client.cluster.sending import NO_API, retry_after
@@ -20,7 +19,6 @@ _LOG_IN = (
 )
 _RBAC = re.compile(r"cannot \w+ resource")
 _WEBHOOK = re.compile(r'failed calling webhook "(?P<name>[^"]+)"')
-T = TypeVar("T")
 _NAMESPACE = re.compile(r'namespaces? "[^"]+" not found')
 
 
@@ -46,16 +44,6 @@ def known(error: BaseException) -> bool:
     from urllib3.exceptions import HTTPError
 
     return isinstance(error, (ApiException, HTTPError, OSError))
-
-
-def unless_refused(call: Callable[[], T]) -> T | None:
-    """What ``call`` returns; None where the API refuses or does not answer."""
-    try:
-        return call()
-    except Exception as error:
-        if not known(error):
-            raise
-        return None
 
 
 def forbidden(error: BaseException) -> bool:
