@@ -387,6 +387,17 @@ def test_each_submission_has_all_its_attempts_and_numbers_go_on(store):
     assert second.claim().attempt == 5
 
 
+@pytest.mark.parametrize("code", [147, 143])
+def test_the_end_of_a_job_that_was_superseded_gives_no_attempt_back(store, code):
+    newer = Attempts(store, record(submitted=NEXT), worker=0, pod="p")
+    for _ in range(3):
+        lived(newer, 147)
+        before = Attempts(store, record(submitted=FIRST), worker=0, pod="q")
+        before.write_end(before.claim_unformed(), verdict(code), [])
+    account = newer.account()
+    assert (account.num_started, account.num_charged, account.spent) == (3, 3, True)
+
+
 def test_the_last_known_reason_is_named_when_the_attempts_are_used_up(store, attempts):
     lived(attempts, 147)
     lease = attempts.claim()

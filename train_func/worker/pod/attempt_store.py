@@ -205,6 +205,8 @@ class Attempts:
         behind: list[tuple[int, bool]] = []  # steps, the newest attempt first, and whether a worker failed by itself
         for number in sorted(ended, reverse=True):
             lease = self._lease_of(number) if number != current else None
+            if lease and lease.submitted != submitted and not lease.formed:
+                continue  # of a superseded job, whose worker may end after the attempts of this one began
             if number != current and (lease is None or lease.submitted != submitted):
                 break
             ends = sorted(ended[number].values(), key=lambda end: not end.root_cause)
