@@ -86,6 +86,15 @@ class Account:
         return Verdict(exits.SPENT, cause, message, worker, hangs=hangs)
 
 
+def newest_submission(store: Store, record: RunRecord) -> str:
+    """The time of the newest submission of the run, as its record in the store says."""
+    found = find(store, record.keys.run)
+    try:
+        return str(json.loads(found.data)["submitted"]) if found else record.submitted
+    except (ValueError, LookupError, TypeError):  # what is wrong with the record is said where it is read
+        return record.submitted
+
+
 class Refused(Exception):
     """The attempt may not begin."""
 
@@ -121,7 +130,7 @@ class Attempts:
                 reason="conflict",
             )
         end = time.monotonic() + seconds
-        while (newest := self._newest_submission()) != own:
+        while (newest := newest_submission(self._store, self._record)) != own:
             if time.monotonic() > end:
                 raise StorageFailed(
                     f"{run} was submitted again at {newest}, after this job of it, which was submitted at {own} and "
@@ -129,13 +138,6 @@ class Attempts:
                     reason="conflict",
                 )
             time.sleep(LOOK_SECONDS)
-
-    def _newest_submission(self) -> str:
-        found = find(self._store, self._keys.run)
-        try:
-            return str(json.loads(found.data)["submitted"]) if found else self._record.submitted
-        except (ValueError, LookupError, TypeError):  # what is wrong with the record is said where it is read
-            return self._record.submitted
 
     def claim(self) -> Lease:
         """Takes the next free number; of several claimants at once each gets its own.

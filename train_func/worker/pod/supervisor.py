@@ -211,7 +211,7 @@ class Supervisor:
         self._stop.check()
         self._attempt.prepare()  # first, because it knows within seconds why a store cannot be used
         if environment.worker == 0:
-            self._heartbeat = Heartbeat(store, record.keys.alive, environment.pod)
+            self._heartbeat = Heartbeat(store, record, environment.pod)
             self._heartbeat.start()
         if patiently(lambda: complete(store, record), self._stop, environment.timings):
             delete_checkpoints(store, record, environment.timings.record)  # who has published may have died before it
