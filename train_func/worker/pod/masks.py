@@ -17,6 +17,8 @@ from train_func.worker.pod.environment import GROUP_SECRET
 VARIABLE = "TRAIN_FUNC_SECRETS"  # names of the variables that hold one
 MASK = "***"
 SHORTEST = 8  # characters; what is shorter stands in many a line by chance
+# Fields that are compared.
+PLAIN = {"pod", "pod_uid", "submitted", "started", "ended", "time", "cause", "checkpoints_of"}
 
 T = TypeVar("T")
 _texts: list[str] = []  # the longest first: one may be a part of another
@@ -55,7 +57,10 @@ def _forms(value: str) -> set[str]:
 
 
 def mask(value: T) -> T:
-    """The same text, dict, list, tuple or dataclass without secrets; anything else as it is."""
+    """The same text, dict, list, tuple or dataclass without secrets; anything else as it is.
+
+    The fields in PLAIN stay as they are, by which others recognise a pod, a submission or a cause.
+    """
     return cast(T, _masked(value)) if _texts else value
 
 
@@ -72,7 +77,8 @@ def _masked(value: Any) -> Any:
         case tuple() if type(value) is tuple:
             return tuple(_masked(part) for part in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{own.name: _masked(getattr(value, own.name)) for own in fields(value) if own.init})
+        names = [own.name for own in fields(value) if own.init and own.name not in PLAIN]
+        return replace(value, **{name: _masked(getattr(value, name)) for name in names})
     return value
 
 
