@@ -23,6 +23,11 @@ class Loop:
     def __str__(self) -> str:
         return f"after {self.num_done} of {self.num_steps} steps"
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all its steps are done, and it was left in the body of the last one."""
+        return self.num_done == self.num_steps
+
     def is_left_by(self, error: BaseException) -> bool:
         """Whether ``error``, or one that it followed from, has ended the loop on its way."""
         current: BaseException | None = error
