@@ -24,7 +24,7 @@ class Environment:
     worker: int
     pod: str
     pod_uid: str
-    """Of this incarnation of the pod; empty where it is not told."""
+    """Identifies this incarnation of the pod; empty where it is not known."""
     num_cpus: int
     grace: float
     """Seconds between SIGTERM and SIGKILL."""
@@ -118,8 +118,8 @@ def _num_workers(read: _Reader) -> int:
 def _group_key(environ: Mapping[str, str], read: _Reader) -> bytes:
     """The key of one submission, made from a secret of all its workers.
 
-    A cluster gives them the keys of the store, which whoever knows could change all of the run with. This machine makes
-    a secret for each job.
+    On a cluster these are the keys of the store: a program that knows them can change all of the run anyway. This
+    machine makes a secret for each job.
     """
     own = environ.get(GROUP_SECRET)
     shared = [own] if own else _secrets_of_store(environ)

@@ -19,7 +19,7 @@ _WAITING = (Phase.BACKWARD, Phase.EXCHANGE, Phase.OWN)  # a rank in these may wa
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look finds of one rank."""
+    """One rank at the moment of a look."""
 
     rank: int
     mark: Mark
@@ -38,7 +38,7 @@ class Hang:
     is_stopped: bool = False
 
     def verdict(self, worker: int) -> Verdict:
-        """Of ``worker``, which has found it."""
+        """Returns the verdict of ``worker``, which has noticed the hang."""
         who = "no rank makes progress, as if each waited for the others"
         who = who if self.rank is None else f"rank {self.rank} hangs"
         state = "a signal has stopped its process" if self.is_stopped else "no progress"
@@ -51,7 +51,7 @@ class Hang:
 
 
 class Judge:
-    """Of the ranks of one worker in one attempt. ``limit``: fewest seconds without progress that are a hang."""
+    """Judges the ranks of one worker in one attempt. ``limit``: fewest seconds without progress that are a hang."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -61,7 +61,7 @@ class Judge:
         """Whether, and how long, every rank of this worker waits for others."""
 
     def look(self, now: float, seen: Sequence[Seen]) -> Hang | None:
-        """The hang that there is at monotonic second ``now``; to be asked several times a second."""
+        """Returns the hang at monotonic second ``now``, if any; to be called several times a second."""
         is_late = self._looked is not None and now - self._looked > LATE
         self._looked = now
         stood_still = is_late or any(of.is_stopped for of in seen)  # for which the other ranks may have waited

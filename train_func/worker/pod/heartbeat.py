@@ -24,7 +24,7 @@ class Heartbeat(Periodic):
         self._is_first = True
 
     def finish(self, seconds: float, *, is_over: bool) -> None:
-        """Gives no sign any more, after a last one that says so where the job ``is_over``, within ``seconds``."""
+        """Ends the signs; if the job ``is_over``, the last one says so. Takes at most ``seconds``."""
         self.end()
         if not is_over:
             return

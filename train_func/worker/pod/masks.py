@@ -35,7 +35,7 @@ def begin(environ: Mapping[str, str]) -> None:
 
 
 def _hub_token(environ: Mapping[str, str]) -> set[str]:
-    """That of a login, which libraries read where no variable gives one."""
+    """Returns the token of a login, which libraries read if no variable gives one."""
     with contextlib.suppress(OSError, ValueError):
         if folder := environ.get("HF_HOME"):
             return {Path(folder, "token").read_text().strip()}
@@ -43,7 +43,7 @@ def _hub_token(environ: Mapping[str, str]) -> set[str]:
 
 
 def _forms(value: str) -> set[str]:
-    """How a value is printed: as it is, line by line, with what a string, JSON or an address escapes."""
+    """Returns the ways in which a value is printed: whole, line by line, and with the escapes of strings and URLs."""
     parts = {value, *(line.strip() for line in value.splitlines())}
     escapes: tuple[Callable[[str], str], ...] = (
         str,
@@ -57,7 +57,7 @@ def _forms(value: str) -> set[str]:
 
 
 def mask(value: T) -> T:
-    """The same text, dict, list, tuple or dataclass without secrets; anything else as it is.
+    """Returns the text, dict, list, tuple or dataclass without secrets, and anything else as it is.
 
     The fields in PLAIN stay as they are, by which others recognise a pod, a submission or a cause.
     """
@@ -83,7 +83,7 @@ def _masked(value: Any) -> Any:
 
 
 def mask_line(line: bytes) -> bytes:
-    """What was printed, without secrets."""
+    """Returns a printed line without secrets."""
     for secret in _lines:
         if secret in line:
             line = line.replace(secret, MASK.encode())
@@ -91,6 +91,6 @@ def mask_line(line: bytes) -> bytes:
 
 
 def split(line: bytes) -> tuple[bytes, bytes]:
-    """The begin of a line that is too long to be held, without secrets, and the rest, in which one may have begun."""
+    """Returns the begin of a line that is too long to be held, and the rest, in which a secret may have begun."""
     line, held = mask_line(line), max(map(len, _lines), default=1) - 1
     return line[: len(line) - held], line[len(line) - held :]
