@@ -23,8 +23,22 @@ Record = TypeVar("Record", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lease:
-    """The claim of one number: ``lease.json``."""
+class _File:
+    """A record that is a file of its own."""
+
+    def to_json(self) -> bytes:
+        """Returns the content of the file."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Self:
+        """Raises StorageFailed (reason "damaged") for another format; ``where``: how its message calls the record."""
+        return _made(cls, _read(data, where), where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease(_File):
+    """A worker claims one number by it: ``lease.json``."""
 
     attempt: int
     generation: int = 1
@@ -37,37 +51,19 @@ class Lease:
     formed: bool = True
     """Whether a group has formed under it; else it stands for workers that ended before."""
 
-    def to_json(self) -> bytes:
-        """The content of the file."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes, where: str) -> Self:
-        """Raises StorageFailed (reason "damaged") for another format; ``where``: how its message calls the record."""
-        return _made(cls, _read(data, where), where)
-
 
 @dataclass(frozen=True, kw_only=True)
-class SignOfLife:
-    """That worker 0 of the job lives: ``alive.json``, written again and again until the job is over.
+class SignOfLife(_File):
+    """Worker 0 says by it that it lives: ``alive.json``, written again and again until the job is over.
 
-    As long as it changes the worker lives, whatever the clocks of two machines show.
+    As long as the file changes the worker lives, whatever the clocks of two machines show.
     """
 
     time: str
     """ISO, UTC."""
     pod: str
     is_over: bool = False
-    """Whether it is the last one: this end is no worker's to be started again."""
-
-    def to_json(self) -> bytes:
-        """The content of the file."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes, where: str) -> Self:
-        """Raises StorageFailed (reason "damaged") for another format; ``where``: how its message calls the record."""
-        return _made(cls, _read(data, where), where)
+    """Whether it is the last one: no worker of the job starts again."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +75,11 @@ class Verdict:
     message: str
     worker: int
     root_cause: bool = True
-    """It follows no other worker's end."""
+    """Whether it follows no other worker's end."""
     follows: int | None = None
     """The worker whose end it follows, where that is known."""
     hangs: int | None = None
-    """The rank that got on no more, where one alone is known to."""
+    """The rank that made no more progress, where a single one is known."""
 
     @property
     def retryable(self) -> bool:
@@ -91,7 +87,7 @@ class Verdict:
 
     @property
     def is_own_failure(self) -> bool:
-        """Whether the worker failed by itself: it has not ended well, lost no peer and was not told to stop."""
+        """Whether the worker failed by itself: it did not end well, lost no peer and was not told to stop."""
         return self.root_cause and self.cause not in (None, "peer", "preemption")
 
 
@@ -104,9 +100,9 @@ class Failure:
     traceback: str
     time: str
     missing_file: str = ""
-    """The relative path of a file that was looked for and is not there."""
+    """The relative path of a file that the function opened and that does not exist."""
     checkpoints_of: str = ""
-    """The run of whose checkpoints none could be gone on from."""
+    """The run none of whose checkpoints could be resumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,13 +131,19 @@ class EndRecord(Verdict, Lease):
 
     @property
     def facts(self) -> str:
-        """What counts of it, without a slash: the listing of an attempt tells it of all workers at once."""
+        """The fields that decide about further attempts, as a name without a slash.
+
+        One listing of the attempts reads them of all workers.
+        """
         facts = (self.worker, self.exit_code, self.cause or "", int(self.root_cause), int(bool(self.ranks)), self.step)
         return "-".join(map(str, (*facts, digest_of(self.submitted))))
 
     @classmethod
     def of_facts(cls, attempt: int, facts: str) -> Self | None:
-        """Those fields of a record, and ``digest_of`` the submission for it; None where another version wrote them."""
+        """Reads a record with these fields, and with ``digest_of`` the submission in its place.
+
+        Returns None if another version wrote them.
+        """
         try:
             worker, code, cause, is_root, has_ranks, step, submission = facts.split("-")
             return cls(
@@ -160,7 +162,7 @@ class EndRecord(Verdict, Lease):
 
     @property
     def errors(self) -> list[tuple[RankRecord, Failure]]:
-        """Of its ranks, the first in time first."""
+        """The failures of its ranks, in the order in which they happened."""
         return sorted(((rank, rank.error) for rank in self.ranks if rank.error), key=lambda pair: pair[1].time)
 
     @classmethod
@@ -172,7 +174,7 @@ class EndRecord(Verdict, Lease):
 
 
 def digest_of(submitted: str) -> str:
-    """Stands for the time of a submission in the name of an object."""
+    """A digest stands for the time of a submission in the name of an object."""
     return hashlib.sha256(submitted.encode()).hexdigest()[:12]
 
 

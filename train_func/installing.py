@@ -1,6 +1,6 @@
 """How this package gets an extra: from where it was installed itself, because no index has it.
 
-Whoever takes its name on a public index must not be installed for it.
+A package that another author publishes under its name on a public index must not be installed for it.
 """
 
 import json

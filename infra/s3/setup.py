@@ -1,6 +1,5 @@
 """Makes the bucket and the key of jobs in a store that has just been started, and tries both; safe to run again."""
 
-import contextlib
 import json
 import os
 import secrets
@@ -24,6 +23,7 @@ JOBS = os.environ["JOBS_USER"], os.environ["JOBS_PASSWORD"]
 START_SECONDS = 180
 REFUSED_SECONDS = 30  # a store that is just starting may not know its keys yet
 REFUSALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "403")
+NO_POLICY = ("NoSuchBucketPolicy", "NotImplemented", "MethodNotAllowed")  # the latter of engines that know none
 OF_OBJECTS = ("GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload", "ListMultipartUploadParts")
 OF_BUCKET = ("ListBucket", "ListBucketMultipartUploads", "GetBucketLocation")
 
@@ -175,8 +175,11 @@ def makes_a_bucket(store: Any) -> str:
 def changes_policy(store: Any) -> str:
     """The refusal; empty when it could. What is tried denies the reading of an object that is not there."""
     root, before = client(ROOT), None
-    with contextlib.suppress(ClientError):  # there is none, or the engine has no such policies
+    try:
         before = root.get_bucket_policy(Bucket=BUCKET)["Policy"]
+    except (BotoCoreError, ClientError) as error:
+        if code_of(error) not in NO_POLICY:
+            end(f"the policy of {BUCKET} cannot be read: {error}", "see whether the store is ready, then install again")
     nothing = f"arn:aws:s3:::{BUCKET}/probes/{secrets.token_hex(8)}"
     deny = {"Effect": "Deny", "Principal": {"AWS": ["*"]}, "Action": ["s3:GetObject"], "Resource": [nothing]}
     is_refused = False

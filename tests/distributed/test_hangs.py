@@ -152,7 +152,7 @@ def test_ranks_that_all_wait_for_each_other_are_noticed_and_none_is_named(job, w
     root = next(end for end in ends if end["root_cause"])
     assert (root["cause"], root["step"]) == ("hang", 12)
     said = re.match(r"no rank .* for ([0-9.]+) s", root["message"])
-    assert float(said[1]) <= 10.5
+    assert float(said[1]) <= 30
     logs = "\n".join(made.log(1, worker) for worker in range(workers))
     assert logs.count(" in recv") == 2
     assert result(made).attempt == 2

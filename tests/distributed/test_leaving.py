@@ -27,7 +27,7 @@ def train_func(parameters):
                     (weight * model(batch["x"]).mean()).backward()
                 optimizer.step()
                 optimizer.zero_grad()
-                if leaves and step.number == 3:
+                if leaves and step.number == parameters["at"]:
                     if parameters["how"] == "caught":
                         raise ValueError("no better than before")
                     break
@@ -44,9 +44,9 @@ def train_func(parameters):
 def job(tmp_path):
     jobs = []
 
-    def make(how, *ranks, **fields):
+    def make(how, *ranks, at=3, **fields):
         given = {"batch_size": 8, "micro_batch_size": 2, "epochs": 2, "environment": {"TRAIN_FUNC_CPUS": "1"}, **fields}
-        jobs.append(Job(tmp_path / "job", SOURCE, parameters={"how": how, "ranks": [*ranks]}, **given))
+        jobs.append(Job(tmp_path / "job", SOURCE, parameters={"how": how, "ranks": [*ranks], "at": at}, **given))
         return jobs[-1].start()
 
     yield make
@@ -84,3 +84,10 @@ def test_a_loop_that_all_ranks_leave_has_its_result_and_a_note_of_how_many_steps
     result = Result.read(open_store(made.record.store).get(made.record.keys.result).data, "the result")
     assert (result.returned, "model.safetensors" in result.files) == ({"step": 3}, True)
     assert unnamed(result.note, "3 of 10 steps") == []
+
+
+def test_a_loop_that_is_left_in_the_body_of_its_last_step_has_no_note(job):
+    made = job("break", 0, at=10, workers=1)
+    assert made.exit_codes() == [0]
+    result = Result.read(open_store(made.record.store).get(made.record.keys.result).data, "the result")
+    assert (result.returned, result.note or "") == ({"step": 10}, "")

@@ -13,6 +13,7 @@ from train_func.errors import StorageFailed
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
+from train_func.worker.pod import masks
 from train_func.worker.pod.attempt_store import Account, Attempts
 from train_func.worker.pod.rank_end import Outcome, RankEnd, running
 from train_func.worker.pod.start import Start
@@ -387,6 +388,17 @@ def test_each_submission_has_all_its_attempts_and_numbers_go_on(store):
     assert second.claim().attempt == 5
 
 
+@pytest.mark.parametrize("code", [147, 143])
+def test_the_end_of_a_job_that_was_superseded_gives_no_attempt_back(store, code):
+    newer = Attempts(store, record(submitted=NEXT), worker=0, pod="p")
+    for _ in range(3):
+        lived(newer, 147)
+        before = Attempts(store, record(submitted=FIRST), worker=0, pod="q")
+        before.write_end(before.claim_unformed(), verdict(code), [])
+    account = newer.account()
+    assert (account.num_started, account.num_charged, account.spent) == (3, 3, True)
+
+
 def test_the_last_known_reason_is_named_when_the_attempts_are_used_up(store, attempts):
     lived(attempts, 147)
     lease = attempts.claim()
@@ -539,6 +551,17 @@ def test_a_record_shows_the_root_and_hides_the_errors_that_it_caused(store, atte
     assert [(rank["rank"], rank["exit_code"]) for rank in ranks] == [(0, 70), (1, 145)]
     assert set(ranks[0]["error"]) == {"type", "message", "traceback", "time", "missing_file", "checkpoints_of"}
     assert ranks[1]["error"] is None
+
+
+def test_a_record_has_no_secret_and_still_tells_its_pod_and_its_submission(store, request):
+    request.addfinalizer(lambda: masks.begin({}))
+    masks.begin({"TRAIN_FUNC_SECRETS": "USER", "USER": "2026-01-01"})
+    own = Attempts(store, record(submitted=FIRST), worker=0, pod="on-2026-01-01-0", pod_uid="2026-01-01")
+    own.write_end(own.claim(), verdict(70, message="since 2026-01-01"), [ended(0)])
+    end = json.loads(store.get("a-run/attempts/1/worker-0.json").data)
+    assert (end["pod"], end["pod_uid"], end["submitted"]) == ("on-2026-01-01-0", "2026-01-01", FIRST)
+    assert end["ranks"][0]["error"]["time"] == failure(0).time
+    assert end["message"] == "since ***"
 
 
 class Away:

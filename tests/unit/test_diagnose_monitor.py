@@ -223,11 +223,12 @@ def test_a_worker_that_was_killed_is_told_by_the_signal_and_not_by_the_end_of_it
     assert "slow" not in str(told[0])
 
 
-def test_a_job_that_the_operator_has_not_picked_up_is_waited_for_and_told_for_how_long():
+@pytest.mark.parametrize("ahead", [0, 3600, -3600], ids="this clock is {} s ahead".format)
+def test_a_job_that_the_operator_has_not_picked_up_is_waited_for_and_told_for_how_long(ahead):
     job = RecordedJob("pod_security").without(pods=True, events=True, conditions=True)
     created = datetime.fromisoformat(job.recorded["job"]["metadata"]["creationTimestamp"])
     clock = Clock()
-    monitor = JobMonitor(a_record(), job, clock, lambda: created + timedelta(seconds=clock.seconds - 1000.0))
+    monitor = JobMonitor(a_record(), job, clock, lambda: created + timedelta(seconds=clock.seconds - 1000.0 + ahead))
     told = []
     for _ in range(601):
         told += [(round(clock.seconds - 1000.0), diagnosis) for diagnosis in monitor.look()]

@@ -1,5 +1,6 @@
 """The environment of a pod is read once, and all its faults are told at once."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,9 @@ import pytest
 
 from train_func.errors import InvalidInput
 from train_func.worker.pod.environment import read_environment
+from train_func.worker.pod.peers import NotFormed
+from train_func.worker.pod.rendezvous import meet
+from train_func.worker.pod.stop import Stop
 
 POD = {
     "TRAIN_FUNC_JOB_DIR": "/etc/train-func",
@@ -69,6 +73,23 @@ def test_the_workers_of_one_submission_and_no_others_have_the_same_key(tmp_path)
     assert len({ours, *others}) == 5
     assert key(AWS_ACCESS_KEY_ID="another user") == ours
     assert "of the store" not in repr(read_environment(POD))
+
+
+def test_a_worker_whose_run_is_submitted_again_does_not_wait_for_a_group_that_cannot_form(tmp_path):
+    """As where two clients submit at once: pods that start before the files are replaced have another key."""
+    record = tmp_path / "run.json"
+    record.write_text('{"submitted": "one"}')
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{closed.getsockname()[1]}"
+        conf = "join_timeout=2"
+        pod = {**POD, "TRAIN_FUNC_JOB_DIR": str(tmp_path), "PET_RDZV_ENDPOINT": endpoint, "PET_RDZV_CONF": conf}
+        waiting = read_environment(pod)
+        record.write_text('{"submitted": "another"}')
+        with pytest.raises(NotFormed, match="submitted again"):
+            meet(waiting, Stop())
+        with pytest.raises(NotFormed, match=endpoint):
+            meet(read_environment(pod), Stop())
 
 
 def test_workers_that_share_no_secret_do_not_start():

@@ -36,7 +36,7 @@ class Watch:
             done = {"step": rank.mark.step + 1, "num_steps": rank.mark.num_steps + 1}
             rank.at(self.now, phase, **done)
 
-    def steps(self, num=STEADY, seconds=0.5):
+    def steps(self, num=STEADY, seconds=0.25):
         for _ in range(num):
             self.step(seconds)
         return self
@@ -75,6 +75,38 @@ def test_a_pause_of_almost_a_minute_is_no_hang_of_any_step_but_the_first_and_the
     for _ in range(3):
         watch.step(LIMIT - 2 * LOOK)
     assert watch.until_hang()[0].rank == 0
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase.is_watched and phase is not Phase.EVALUATION])
+def test_a_training_whose_steps_are_long_is_given_three_times_its_longest_one(phase):
+    """As each backward pass of a large model on a small processor, or a validation in the body of a loop."""
+    watch = Watch()
+    watch.ranks[0].at(watch.now, phase)
+    for seconds in (70, 100, 70, 200, 1):
+        watch.step(seconds, phase=phase)
+    assert watch.wait(600 - LOOK) is None
+    assert watch.judge.waiting is None
+    assert (watch.wait(2 * LOOK) or watch.judge.waiting).limit == 600
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if not phase.is_watched])
+def test_what_lasts_outside_of_the_steps_gives_no_step_longer(phase):
+    watch = Watch().steps()
+    watch.ranks[0].at(watch.now, phase)
+    watch.wait(1000)
+    assert watch.steps().until_hang()[1] <= LIMIT + LOOK
+
+
+def test_the_time_for_which_a_process_was_stopped_gives_no_rank_longer():
+    watch = Watch(2).steps()
+    for is_stopped in (True, False):
+        watch.ranks[1].is_stopped = is_stopped
+        assert watch.wait(LIMIT / 3) is None
+    watch.steps()
+    for rank in watch.ranks:
+        rank.at(watch.now, Phase.EXCHANGE)
+    assert watch.wait(LIMIT + LOOK) is None
+    assert watch.judge.waiting.limit == LIMIT
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if not phase.is_watched])

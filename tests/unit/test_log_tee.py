@@ -94,6 +94,27 @@ def test_everything_goes_to_stdout_at_once_and_to_the_store_when_it_is_there():
     assert last.splitlines() == [*lines, end]
 
 
+def test_a_secret_that_is_a_part_of_a_number_or_of_a_pods_name_leaves_the_events_readable():
+    program = """
+import os
+from train_func.events import Reported, WorkerStarts
+from train_func.worker.pod import masks
+from train_func.worker.pod.log_tee import LogTee
+masks.begin({"TRAIN_FUNC_SECRETS": "PIN USER", "PIN": "20261125", "USER": "team-of-alice"})
+log_tee = LogTee()
+submitted = "1970-01-01T00:00:00.20261125"
+log_tee.say(WorkerStarts(worker=0, num_workers=1, pod="team-of-alice-0", pod_uid="20261125", submitted=submitted))
+log_tee.say(Reported(step=3, metrics={"loss": 0.20261125, "user": "of team-of-alice"}))
+log_tee.close(Reported(step=20261125, metrics={}), 0.5)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    starts, reported, last = map(events.parse, done.stdout.splitlines())
+    assert (starts.pod, starts.pod_uid) == ("team-of-alice-0", "20261125")
+    assert starts.submitted == "1970-01-01T00:00:00.20261125"
+    assert (reported.metrics, last.step) == ({"loss": 0.20261125, "user": "of ***"}, 20261125)
+
+
 def test_no_line_of_a_rank_ends_its_stream_and_everything_before_the_end_is_read():
     """Also while a process that the rank has left behind goes on writing."""
     program = """

@@ -21,6 +21,7 @@ from train_func.client.source import pack
 from train_func.client.status import Condition, JobStatus
 from train_func.client.submission import SubmissionRecord
 from train_func.storage import open_store
+from train_func.worker.pod.heartbeat import Heartbeat
 
 
 def status(condition="Running"):
@@ -172,6 +173,17 @@ def test_a_run_that_was_submitted_to_another_place_after_its_job_here_failed_has
             job.cancel()
     submitted_to(store, record, Moved(8))
     assert job.state == "Failed"
+
+
+@pytest.mark.parametrize(("newest", "beats"), [("2026-01-01", True), ("2026-01-02", False)])
+def test_a_job_whose_run_was_submitted_again_gives_no_sign_of_life(store, record, newest, beats):
+    store.put(record.keys.run, json.dumps(replace(record, submitted=newest).to_dict()).encode())
+    heartbeat = Heartbeat(store, replace(record, submitted="2026-01-01"), "a-worker-0")
+    heartbeat.start()
+    heartbeat.flush(60)
+    assert bool(store.list(record.keys.alive)) is beats
+    heartbeat.finish(60, is_over=True)
+    assert bool(store.list(record.keys.alive)) is beats
 
 
 def test_a_refused_submission_leaves_the_records_of_the_one_before(store, record, elsewhere):

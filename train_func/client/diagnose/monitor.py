@@ -56,7 +56,6 @@ class JobMonitor:
         self._record = record
         self._job = job
         self._now = now
-        self._today = today
         self._begun = now()
         self._looked: float | None = None
         self._since: dict[tuple[Cause, bool], float] = {}
@@ -160,8 +159,7 @@ class JobMonitor:
         found += self._store_waits.look(pods, failed_before_first_attempt(pods, events))
         self._quiet = not (status.conditions or pods or any(event.object != f"Pod/{event.pod}" for event in events))
         if self._quiet and now - self._begun >= QUIET:
-            age = (self._today() - status.created).total_seconds() if status.created else 0.0
-            found.append(_not_picked_up(self._job.operator, max(age, now - self._begun)))
+            found.append(_not_picked_up(self._job.operator, now - self._begun))
         return found
 
     def _settled(self, found: list[Diagnosis], now: float) -> list[Diagnosis]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from train_func.client.status import Condition, Deletion, Event, JobStatus, Pod
 
-DELETED = "Deleted"  # the reason of a pod that somebody has deleted, where no event tells of its end
+DELETED = "Deleted"  # the reason of a pod that a user or a controller has deleted, where no event tells of its end
 GRACE_SECONDS = 30  # of a pod that names none
 NEVER = datetime.min.replace(tzinfo=UTC)
 

@@ -30,7 +30,7 @@ OUT_OF_MEMORY = 8  # attempts that need too much of it: a cut of 128 rows has be
 
 @dataclass(frozen=True)
 class Account:
-    """What the starts so far leave over."""
+    """The attempts that the starts so far leave over."""
 
     num_started: int
     """Attempts of this submission."""
@@ -39,7 +39,7 @@ class Account:
     last: Verdict | None
     """The newest charged end that is known."""
     step: int = 0
-    """The last that was done in the newest attempts, where that is the same one."""
+    """The last step of the newest attempts, if it is the same one."""
     num_at_step: int = 0
     """How many of those attempts, one after the other, a worker has ended that failed by itself."""
     num_out_of_memory: int = 0
@@ -86,6 +86,15 @@ class Account:
         return Verdict(exits.SPENT, cause, message, worker, hangs=hangs)
 
 
+def newest_submission(store: Store, record: RunRecord) -> str:
+    """The time of the newest submission of the run, as its record in the store says."""
+    found = find(store, record.keys.run)
+    try:
+        return str(json.loads(found.data)["submitted"]) if found else record.submitted
+    except (ValueError, LookupError, TypeError):  # what is wrong with the record is said where it is read
+        return record.submitted
+
+
 class Refused(Exception):
     """The attempt may not begin."""
 
@@ -121,7 +130,7 @@ class Attempts:
                 reason="conflict",
             )
         end = time.monotonic() + seconds
-        while (newest := self._newest_submission()) != own:
+        while (newest := newest_submission(self._store, self._record)) != own:
             if time.monotonic() > end:
                 raise StorageFailed(
                     f"{run} was submitted again at {newest}, after this job of it, which was submitted at {own} and "
@@ -129,13 +138,6 @@ class Attempts:
                     reason="conflict",
                 )
             time.sleep(LOOK_SECONDS)
-
-    def _newest_submission(self) -> str:
-        found = find(self._store, self._keys.run)
-        try:
-            return str(json.loads(found.data)["submitted"]) if found else self._record.submitted
-        except (ValueError, LookupError, TypeError):  # what is wrong with the record is said where it is read
-            return self._record.submitted
 
     def claim(self) -> Lease:
         """Takes the next free number; of several claimants at once each gets its own.
@@ -151,7 +153,7 @@ class Attempts:
         return lease
 
     def claim_unformed(self) -> Lease:
-        """The number for the end of this worker when no group has formed: one for all workers that end so."""
+        """Returns the number for the end of this worker if no group has formed: one for all workers that end so."""
         number = max(self._ended(), default=1)
         while not self._put(lease := self.lease(number, formed=False)) and not self._may_join(number):
             number += 1
@@ -205,6 +207,8 @@ class Attempts:
         behind: list[tuple[int, bool]] = []  # steps, the newest attempt first, and whether a worker failed by itself
         for number in sorted(ended, reverse=True):
             lease = self._lease_of(number) if number != current else None
+            if lease and lease.submitted != submitted and not lease.formed:
+                continue  # of a superseded job, whose worker may end after the attempts of this one began
             if number != current and (lease is None or lease.submitted != submitted):
                 break
             ends = sorted(ended[number].values(), key=lambda end: not end.root_cause)
@@ -242,11 +246,11 @@ class Attempts:
         return max((attempt for key in keys if (attempt := self._keys.attempt_of_checkpoint(key))), default=0)
 
     def end_keys(self) -> set[str]:
-        """One for each end record there is now."""
+        """Returns one key for each end record there is now."""
         return {key for ends in self._ended().values() for key in ends}
 
     def past_ends(self) -> set[str]:
-        """Those of the end records there are now that say nothing of the job: all but failures of this submission.
+        """Returns the keys of end records that say nothing of the job: all but failures of this submission.
 
         A worker that has written down that it is done may be lost with its group, and start again.
         """
@@ -254,11 +258,11 @@ class Attempts:
         return self.end_keys() - failed
 
     def final_end(self, known: set[str]) -> Verdict | None:
-        """A final verdict on this submission that is not among those ``known``."""
+        """Returns a final verdict on this submission whose key is not among those ``known``."""
         return self._read_first([end for key, end in self._final().items() if key not in known])
 
     def _final(self) -> dict[str, EndRecord]:
-        """That of a worker which a later attempt has fenced off says nothing of the job."""
+        """Returns the final ends of this submission, without those of workers that a later attempt has fenced off."""
         found = {key: end for ends in self._ended().values() for key, end in sorted(ends.items())}
         ours = {key: end for key, end in found.items() if end.submitted == digest_of(self._record.submitted)}
         return {key: end for key, end in ours.items() if not end.retryable and end.exit_code != exits.FENCED}
@@ -293,7 +297,7 @@ class Attempts:
         return self._record.keys
 
     def _ended(self) -> dict[int, dict[str, EndRecord]]:
-        """By each number that has a lease, the ends under it by key, as far as one listing tells them."""
+        """Returns the ends of each number that has a lease, by their keys, with the facts that one listing has."""
         keys = [entry.key for entry in self._store.list(f"{self._keys.attempts}/")]
         files = filter(None, map(self._keys.attempt_file, keys))
         ended: dict[int, dict[str, EndRecord]] = {file.attempt: {} for file in files if file.worker is None}
@@ -304,14 +308,14 @@ class Attempts:
         return ended
 
     def _read_first(self, ends: Sequence[EndRecord]) -> EndRecord | None:
-        """The first of these as it was written, with its message."""
+        """Reads the whole record of the first of these ends, with its message."""
         return self._read(EndRecord, self._keys.attempt(ends[0].attempt).end(ends[0].worker)) if ends else None
 
     def _lease_of(self, number: int) -> Lease | None:
         return self._read(Lease, self._keys.attempt(number).lease)
 
     def _read(self, kind: type[Record], key: str) -> Record | None:
-        """None where another version of this package wrote it."""
+        """Returns None if another version of this package wrote it."""
         data = self._store.get(key).data
         try:
             return kind.from_json(data, key)

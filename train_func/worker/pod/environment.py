@@ -24,7 +24,7 @@ class Environment:
     worker: int
     pod: str
     pod_uid: str
-    """Of this incarnation of the pod; empty where it is not told."""
+    """Identifies this incarnation of the pod; empty where it is not known."""
     num_cpus: int
     grace: float
     """Seconds between SIGTERM and SIGKILL."""
@@ -42,7 +42,14 @@ class Environment:
     """In which the claims are mounted that the run reads; None where it reads none."""
     group_key: bytes = field(default=b"", repr=False)
     """What the workers of the submission know and no other program does; empty where there is one worker."""
+    submission: bytes = field(default=b"", repr=False)
+    """The record of the run from which the key was made."""
     timings: Timings = field(default=Timings())
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether the job folder has the record of another submission by now, and other workers another key."""
+        return bool(self.submission) and _submission(self.job_dir) not in (b"", self.submission)
 
     @property
     def num_threads(self) -> int:
@@ -55,8 +62,10 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     read = _Reader(environ)
     work_dir = Path(read.text("TRAIN_FUNC_WORK_DIR"))
     num_workers = _num_workers(read)
+    job_dir = Path(read.text("TRAIN_FUNC_JOB_DIR"))
+    submission = _submission(job_dir)
     environment = Environment(
-        job_dir=Path(read.text("TRAIN_FUNC_JOB_DIR")),
+        job_dir=job_dir,
         work_dir=work_dir,
         temporary_dir=Path(environ.get("TMPDIR") or work_dir / "tmp"),
         worker=read.whole("TRAIN_FUNC_WORKER", low=0, otherwise="PET_NODE_RANK"),
@@ -72,7 +81,8 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         cache_dir=machine_cache(environ),
         memory=read.whole("TRAIN_FUNC_MEMORY", low=1) if "TRAIN_FUNC_MEMORY" in environ else None,
         claims_dir=Path(claims) if (claims := environ.get("TRAIN_FUNC_CLAIMS_DIR")) else None,
-        group_key=_group_key(environ, read) if num_workers > 1 else b"",
+        group_key=_group_key(environ, read, submission) if num_workers > 1 else b"",
+        submission=submission,
     )
     if environment.worker >= num_workers > 0:
         read.faults.append(f"TRAIN_FUNC_WORKER={environment.worker}: below the {num_workers} workers of PET_NNODES")
@@ -115,21 +125,24 @@ def _num_workers(read: _Reader) -> int:
     return 0
 
 
-def _group_key(environ: Mapping[str, str], read: _Reader) -> bytes:
+def _group_key(environ: Mapping[str, str], read: _Reader, submission: bytes) -> bytes:
     """The key of one submission, made from a secret of all its workers.
 
-    A cluster gives them the keys of the store, which whoever knows could change all of the run with. This machine makes
-    a secret for each job.
+    On a cluster these are the keys of the store: a program that knows them can change all of the run anyway. This
+    machine makes a secret for each job.
     """
     own = environ.get(GROUP_SECRET)
     shared = [own] if own else _secrets_of_store(environ)
     if not shared:
         read.faults.append(f"{GROUP_SECRET} is not set, and the store has no secret by which workers know one another")
-    try:
-        submission = Path(environ.get("TRAIN_FUNC_JOB_DIR", "")).joinpath("run.json").read_bytes()
-    except OSError:  # which is said where it is read as a record
-        submission = b""
     return hmac.digest("\0".join(shared).encode(), b"group of workers\0" + submission, "sha256")
+
+
+def _submission(job_dir: Path) -> bytes:
+    try:
+        return (job_dir / "run.json").read_bytes()
+    except OSError:  # which is said where it is read as a record
+        return b""
 
 
 def _secrets_of_store(environ: Mapping[str, str]) -> list[str]:

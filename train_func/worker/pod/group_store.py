@@ -49,7 +49,7 @@ TAKEN = Membership("taken")
 
 
 class GroupStore:
-    """The store itself, of worker 0."""
+    """The store itself, in the memory of worker 0."""
 
     def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers
@@ -131,8 +131,8 @@ class GroupStore:
 class Host:
     """Serves a GroupStore to the other workers of one job, in one thread, until the process ends.
 
-    Only who proves to know the key of the group is heard. Who does not do so in time is left, and of those that have
-    not done so yet the oldest has to go when they are too many: a stranger costs a descriptor for some seconds.
+    It hears only a client that proves to know the key of the group, and closes a connection without a proof after a
+    while, or when there are too many, the oldest first: a stranger costs a descriptor for some seconds.
     """
 
     def __init__(self, store: GroupStore, key: bytes, port: int) -> None:
@@ -152,7 +152,7 @@ class Host:
         return int(self._socket.getsockname()[1])
 
     def close(self) -> None:
-        """Takes no further connection, and leaves those that it has."""
+        """Takes no further connection, and closes those that it has."""
         self._loop.call_soon_threadsafe(self._accepting.cancel)
 
     def _serve(self) -> None:
@@ -220,7 +220,7 @@ class RemoteStore:
     """The store as the other workers have it; its threads share one connection."""
 
     def __init__(self, host: str, port: int, key: bytes) -> None:
-        """Raises OSError when nothing listens there yet, the name is not known yet, or who listens is not worker 0."""
+        """Raises OSError when nothing listens there yet, the name is not known yet, or what listens is not worker 0."""
         self._lock = threading.Lock()
         self._connection = socket.create_connection((host, port), timeout=ANSWER)
         self._file = self._connection.makefile("rb")

@@ -1,7 +1,7 @@
 """Hangs: judges from the marks of a worker's ranks whether one of them makes no progress, and names it.
 
 Nothing is judged before the first step of an attempt and the first batch of its evaluations, which may compile for
-minutes, nor outside of the steps, as in a save. Loads no torch.
+minutes, nor outside of the steps, as in a save. A rank whose steps are long is given longer. Loads no torch.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,14 @@ from train_func.attempt_records import Verdict
 from train_func.worker.pod.progress_mark import Mark, Phase
 
 LATE = 2.0  # seconds between two looks after which this machine, or all of the pod, stood still
+LONGER = 3.0  # times the longest interval between two marks of a rank so far: it may last that long again
 STOPPED = 0.8  # of the limit: a process that a signal has stopped is judged before those that wait for it
 _WAITING = (Phase.BACKWARD, Phase.EXCHANGE, Phase.OWN)  # a rank in these may wait for another rank
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look finds of one rank."""
+    """One rank at the moment of a look."""
 
     rank: int
     mark: Mark
@@ -37,19 +38,20 @@ class Hang:
     is_stopped: bool = False
 
     def verdict(self, worker: int) -> Verdict:
-        """Of ``worker``, which has found it."""
+        """Returns the verdict of ``worker``, which has noticed the hang."""
         who = "no rank makes progress, as if each waited for the others"
         who = who if self.rank is None else f"rank {self.rank} hangs"
         state = "a signal has stopped its process" if self.is_stopped else "no progress"
         message = (
             f"{who}: {state} for {self.seconds:.1f} s in {self.mark.phase.words}, {self.mark.step} steps done; "
-            f"{self.limit:g} s are allowed, and Run(hang_after=...) allows more. The log has the stacks of all ranks"
+            f"{round(self.limit, 1):g} s are allowed, and Run(hang_after=...) allows more. "
+            "The log has the stacks of all ranks"
         )
         return Verdict(exits.HANG, "hang", message, worker, hangs=self.rank)
 
 
 class Judge:
-    """Of the ranks of one worker in one attempt. ``limit``: seconds without progress that are a hang."""
+    """Judges the ranks of one worker in one attempt. ``limit``: fewest seconds without progress that are a hang."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -59,11 +61,13 @@ class Judge:
         """Whether, and how long, every rank of this worker waits for others."""
 
     def look(self, now: float, seen: Sequence[Seen]) -> Hang | None:
-        """The hang that there is at monotonic second ``now``; to be asked several times a second."""
+        """Returns the hang at monotonic second ``now``, if any; to be called several times a second."""
         is_late = self._looked is not None and now - self._looked > LATE
         self._looked = now
+        stood_still = is_late or any(of.is_stopped for of in seen)  # for which the other ranks may have waited
         for of in seen:
-            self._ranks.setdefault(of.rank, _Watched(of.rank, self._limit)).see(of, now, is_late=is_late)
+            rank = self._ranks.setdefault(of.rank, _Watched(of.rank, self._limit))
+            rank.see(of, now, is_late=is_late, stood_still=stood_still)
         ranks = [self._ranks[of.rank] for of in seen]
         if stopped := [hang for rank in ranks if (hang := rank.stopped(now))]:
             return stopped[0]
@@ -76,17 +80,30 @@ class Judge:
 
 
 class _Watched:
-    """One rank: its last mark, since when it is there, and since when a signal has stopped the process."""
+    """One rank: its last mark, since when it is there, and since when a signal has stopped the process.
+
+    An interval between two marks shows how long a rank may be silent, unless a process stood still in it.
+    """
 
     def __init__(self, rank: int, limit: float) -> None:
         self._rank, self._limit = rank, limit
         self._mark = Mark()
         self._since = 0.0
         self._stopped: float | None = None
+        self._longest = 0.0
+        self._stood_still = False  # since the last mark
 
-    def see(self, seen: Seen, now: float, *, is_late: bool) -> None:
-        """Takes what a look has found; ``is_late``: the look before was too long ago to tell anything from."""
-        if seen.mark.number != self._mark.number or is_late:
+    def see(self, seen: Seen, now: float, *, is_late: bool, stood_still: bool) -> None:
+        """Takes what a look has found.
+
+        ``is_late``: the look before was too long ago to tell anything from. ``stood_still``: so it was, or a process of
+        the worker is stopped.
+        """
+        is_new = seen.mark.number != self._mark.number
+        if is_new and self._mark.phase.is_watched and not (self._stood_still or stood_still):
+            self._longest = max(self._longest, seen.mark.time - self._mark.time)
+        self._stood_still = stood_still or (self._stood_still and not is_new)
+        if is_new or is_late:
             self._since = now if is_late else seen.mark.time
         self._mark = seen.mark
         since = now if self._stopped is None or is_late else self._stopped
@@ -101,9 +118,10 @@ class _Watched:
 
     def silent(self, now: float) -> Hang | None:
         """Whether it has shown no progress for too long."""
-        if not self._mark.phase.is_watched or self._is_first() or now - self._since < self._limit:
+        limit = max(self._limit, LONGER * self._longest)
+        if not self._mark.phase.is_watched or self._is_first() or now - self._since < limit:
             return None
-        return Hang(self._rank, self._mark, now - self._since, self._limit)
+        return Hang(self._rank, self._mark, now - self._since, limit)
 
     def _is_first(self) -> bool:
         mark = self._mark

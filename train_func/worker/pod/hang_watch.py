@@ -21,7 +21,7 @@ class Group(Protocol):
 
 
 class HangWatch:
-    """Of one attempt. A rank is watched once its environment has what ``variables`` gives for it."""
+    """Watches the ranks of one attempt. A rank is watched once its environment has what ``variables`` gives for it."""
 
     def __init__(self, num_ranks: int, limit: float) -> None:
         """``num_ranks``: of the whole group; ``limit``: seconds without progress that are a hang."""
@@ -31,12 +31,12 @@ class HangWatch:
         self._stacks: dict[int, deque[str]] = {}
 
     def variables(self, rank: int) -> dict[str, str]:
-        """For the environment of this rank."""
+        """Returns what the environment of this rank needs."""
         self._marks[rank] = SharedMark()
         return {progress_mark.VARIABLE: self._marks[rank].path}
 
     def look(self, pids: Mapping[int, int], group: Group) -> Hang | None:
-        """The hang that there is; ``pids``: of the ranks that live, by rank. To be called several times a second."""
+        """Returns the hang, if any; ``pids``: of the ranks that live, by rank. To be called several times a second."""
         seen = [Seen(rank, self._marks[rank].read(), is_stopped(pid)) for rank, pid in pids.items()]
         if hang := self._judge.look(time.monotonic(), seen):
             return hang
@@ -56,16 +56,16 @@ class HangWatch:
         stacks.ask(pid for rank, pid in pids.items() if self._marks[rank].read().number)
 
     def hear(self, rank: int, line: str) -> None:
-        """A line of the trace of a rank."""
+        """Takes a line of the trace of a rank."""
         if (lines := self._stacks.get(rank)) is not None:
             lines.append(line)
 
     def stacks_of(self, rank: int) -> str:
-        """What the rank has printed when it was last asked for its stacks; empty where it was not."""
+        """Returns the stacks that the rank printed last; empty if it printed none."""
         return "\n".join(self._stacks.get(rank, []))
 
     def close(self) -> int:
-        """When no rank lives any more: the last step that was done."""
+        """Frees the memory of the marks, when no rank lives any more; returns the last step that was done."""
         step = 0
         while self._marks:
             _, mark = self._marks.popitem()

@@ -5,21 +5,26 @@ import contextlib
 from train_func.attempt_records import BEAT_SECONDS, SignOfLife
 from train_func.errors import StorageFailed
 from train_func.events import now
+from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
+from train_func.worker.pod.attempt_store import newest_submission
 from train_func.worker.pod.periodic import Periodic
 
 
 class Heartbeat(Periodic):
-    """Of worker 0, from the moment at which it has the store to its end."""
+    """Worker 0 gives these signs from the moment at which it has the store to its end.
 
-    def __init__(self, store: Store, key: str, pod: str) -> None:
+    A job whose run was submitted again gives none: the newer job would look alive by them.
+    """
+
+    def __init__(self, store: Store, record: RunRecord, pod: str) -> None:
         super().__init__("heartbeat")
-        self._store, self._key, self._pod = store, key, pod
+        self._store, self._record, self._pod = store, record, pod
         self._is_first = True
 
     def finish(self, seconds: float, *, is_over: bool) -> None:
-        """Gives no sign any more, after a last one that says so where the job ``is_over``, within ``seconds``."""
+        """Ends the signs; if the job ``is_over``, the last one says so. Takes at most ``seconds``."""
         self.end()
         if not is_over:
             return
@@ -36,5 +41,7 @@ class Heartbeat(Periodic):
 
     def _put(self, *, is_over: bool) -> None:
         self._is_first = False
+        if self._record.submitted not in ("", newest_submission(self._store, self._record)):
+            return
         sign = SignOfLife(time=now(), pod=self._pod, is_over=is_over)
-        self._store.put(self._key, sign.to_json())
+        self._store.put(self._record.keys.alive, sign.to_json())

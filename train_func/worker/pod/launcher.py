@@ -297,7 +297,7 @@ class Launcher:
 
 
 def _text_of(path: Path) -> str:
-    """Empty where there is no such file."""
+    """Returns the content of the file; empty if there is none."""
     with contextlib.suppress(OSError):
         return path.read_text()
     return ""

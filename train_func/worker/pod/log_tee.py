@@ -200,7 +200,7 @@ class LogTee:
         """Writes an event's line, unless it is for the history alone."""
         event = masks.mask(event)
         if not isinstance(event, StepProgress) or event.is_line:
-            self._emit(events.line(event).encode() + b"\n")
+            self._write(events.line(event).encode() + b"\n")  # masked as text, a number in it would be no JSON
         if self._history is not None:
             self._history.hear(event)
 
@@ -259,7 +259,9 @@ class LogTee:
         return stream
 
     def _emit(self, line: bytes) -> None:
-        line = masks.mask_line(line)
+        self._write(masks.mask_line(line))
+
+    def _write(self, line: bytes) -> None:
         with self._lock:
             self._first = self._first or line
             self._log.add(line)

@@ -17,6 +17,8 @@ from train_func.worker.pod.environment import GROUP_SECRET
 VARIABLE = "TRAIN_FUNC_SECRETS"  # names of the variables that hold one
 MASK = "***"
 SHORTEST = 8  # characters; what is shorter stands in many a line by chance
+# Fields that are compared.
+PLAIN = {"pod", "pod_uid", "submitted", "started", "ended", "time", "cause", "checkpoints_of"}
 
 T = TypeVar("T")
 _texts: list[str] = []  # the longest first: one may be a part of another
@@ -33,7 +35,7 @@ def begin(environ: Mapping[str, str]) -> None:
 
 
 def _hub_token(environ: Mapping[str, str]) -> set[str]:
-    """That of a login, which libraries read where no variable gives one."""
+    """Returns the token of a login, which libraries read if no variable gives one."""
     with contextlib.suppress(OSError, ValueError):
         if folder := environ.get("HF_HOME"):
             return {Path(folder, "token").read_text().strip()}
@@ -41,7 +43,7 @@ def _hub_token(environ: Mapping[str, str]) -> set[str]:
 
 
 def _forms(value: str) -> set[str]:
-    """How a value is printed: as it is, line by line, with what a string, JSON or an address escapes."""
+    """Returns the ways in which a value is printed: whole, line by line, and with the escapes of strings and URLs."""
     parts = {value, *(line.strip() for line in value.splitlines())}
     escapes: tuple[Callable[[str], str], ...] = (
         str,
@@ -55,7 +57,10 @@ def _forms(value: str) -> set[str]:
 
 
 def mask(value: T) -> T:
-    """The same text, dict, list, tuple or dataclass without secrets; anything else as it is."""
+    """Returns the text, dict, list, tuple or dataclass without secrets, and anything else as it is.
+
+    The fields in PLAIN stay as they are, by which others recognise a pod, a submission or a cause.
+    """
     return cast(T, _masked(value)) if _texts else value
 
 
@@ -72,12 +77,13 @@ def _masked(value: Any) -> Any:
         case tuple() if type(value) is tuple:
             return tuple(_masked(part) for part in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{own.name: _masked(getattr(value, own.name)) for own in fields(value) if own.init})
+        names = [own.name for own in fields(value) if own.init and own.name not in PLAIN]
+        return replace(value, **{name: _masked(getattr(value, name)) for name in names})
     return value
 
 
 def mask_line(line: bytes) -> bytes:
-    """What was printed, without secrets."""
+    """Returns a printed line without secrets."""
     for secret in _lines:
         if secret in line:
             line = line.replace(secret, MASK.encode())
@@ -85,6 +91,6 @@ def mask_line(line: bytes) -> bytes:
 
 
 def split(line: bytes) -> tuple[bytes, bytes]:
-    """The begin of a line that is too long to be held, without secrets, and the rest, in which one may have begun."""
+    """Returns the begin of a line that is too long to be held, and the rest, in which a secret may have begun."""
     line, held = mask_line(line), max(map(len, _lines), default=1) - 1
     return line[: len(line) - held], line[len(line) - held :]

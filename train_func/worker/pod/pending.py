@@ -154,7 +154,7 @@ class Pending:
         notes = [
             state.report.get("note", ""),
             *(outcome.notes if outcome else ()),
-            run.task and not files_of(self._root / self._state().folder) and NO_MODEL,
+            run.task and not files_of(self.folder) and NO_MODEL,
             left_out and f"not JSON, and therefore not in the result as it was returned: {', '.join(left_out)}",
             (both := sorted({*returned} & {*state.report["metrics"]}))
             and f"returned, in place of the published metric of that name: {', '.join(both)}",

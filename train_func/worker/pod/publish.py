@@ -21,7 +21,7 @@ from train_func.worker.pod import masks, reporting
 
 
 class File(NamedTuple):
-    """Of one file that the store has."""
+    """A file that the store has."""
 
     size: int
     sha256: str
@@ -117,7 +117,7 @@ def complete(store: Store, record: RunRecord) -> bool:
 
 
 def _newer(store: Store, record: RunRecord) -> RunRecord | None:
-    """Of the newest generation that has a result, where it is a later one."""
+    """Returns the record of the newest generation that has a result, if it is a later one."""
     later = (of for of in later_generations(store.names(record.keys.generations)) if of > record.generation)
     newest = max((of for of in later if store.list(RunKeys(record.name, of).result)), default=None)
     return replace(record, generation=newest) if newest else None

@@ -47,7 +47,7 @@ class Outcome:
     """What is told with the result."""
 
     def write(self, path: Path) -> None:
-        """Best effort: on a full disk the exit code has to say it alone, and that the rank came to its end."""
+        """Writes the file if it can; on a full disk the exit code alone tells how the rank ended."""
         with contextlib.suppress(OSError):
             unfinished = path.with_suffix(".unfinished")
             unfinished.write_text(json.dumps(asdict(masks.mask(self))))
@@ -57,7 +57,7 @@ class Outcome:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """None when the rank had no time to write one."""
+        """Returns None if the rank had no time to write one."""
         try:
             plain: dict[str, Any] = json.loads(path.read_text())
         except FileNotFoundError:
@@ -129,7 +129,7 @@ class RankEnd:
 
 
 def records_of(ends: Sequence[RankEnd]) -> tuple[RankRecord, ...]:
-    """One per rank; where one failed by itself, the errors of those that followed would only hide it."""
+    """Returns one record per rank; where a rank failed by itself, without the errors of those that followed."""
     is_left = any(end.left_steps for end in ends) and any(end.went_on for end in ends)
     rooted = is_left or any(end.failed and not end.follows for end in ends)
     return tuple(

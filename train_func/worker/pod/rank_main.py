@@ -112,9 +112,8 @@ def _finished(value: object) -> Outcome:
         )
     returned, left_out = plain_result(value) if is_first else ({}, [])
     done = Outcome(0, None, here.opened, follows=False, failure=None, returned=returned, left_out=tuple(left_out))
-    left = here.left_steps()
-    early = [f"the loop over session.steps was left {left}"] if left else []
-    return replace(done, notes=(*here.notes, *early), left_steps=left)
+    early = [f"the loop over session.steps was left {loop}" for loop in here.loops if not loop.is_done]
+    return replace(done, notes=(*here.notes, *early[:1]), left_steps=here.left_steps())
 
 
 def _failed(error: BaseException) -> Outcome:

@@ -80,6 +80,11 @@ class _Joining:
         self._wait(why, self._environment.timings.look)
 
     def _wait(self, why: str, seconds: float) -> None:
+        if self._environment.is_superseded:
+            raise NotFormed(
+                f"the run was submitted again while worker {self._environment.worker} waited for the others: it starts "
+                "again with the new record"
+            )
         if time.monotonic() > self._until:
             raise NotFormed(
                 f"the {self._environment.num_workers} workers did not come together at {self._environment.endpoint} "

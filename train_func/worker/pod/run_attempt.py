@@ -80,7 +80,7 @@ class Attempt:
         self.job_end.watch(patiently(self._attempts.past_ends, self._stop, self._timings))
 
     def open(self, peers: Peers) -> dict[str, str]:
-        """Claims the number (worker 0) or hears it, and brings the inputs; the variables that tell the ranks of both.
+        """Claims the number (worker 0) or hears it, brings the inputs, and returns the variables of both for the ranks.
 
         Raises:
             Refused: the attempts are used up.
@@ -240,10 +240,9 @@ class Attempt:
     def _ask_for_root(self, *, went_on: bool) -> Verdict | None:
         if self._peers is None or self._stop.requested:
             return None
-        if (
-            told := self._peers.verdict(self._timings.root, of_left=went_on)
-        ) and told.worker != self._environment.worker:
-            return told
+        verdict = self._peers.verdict(self._timings.root, of_left=went_on)
+        if verdict and verdict.worker != self._environment.worker:
+            return verdict
         if (lease := self.lease) is None:
             return None
         return self._bounded(lambda: self._attempts.root_of(lease.attempt))

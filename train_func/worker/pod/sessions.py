@@ -15,13 +15,18 @@ class Loop:
     """A loop over ``session.steps`` that has not come to its end, and may have been left."""
 
     num_steps: int
-    """Of the plan."""
+    """Steps of the plan."""
     num_done: int
     left_at: tuple[CodeType, int] | None = None
     """The code and the line by which it was left."""
 
     def __str__(self) -> str:
         return f"after {self.num_done} of {self.num_steps} steps"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all its steps are done, and it was left in the body of the last one."""
+        return self.num_done == self.num_steps
 
     def is_left_by(self, error: BaseException) -> bool:
         """Whether ``error``, or one that it followed from, has ended the loop on its way."""
@@ -36,12 +41,12 @@ class Loop:
 
 @dataclass
 class Sessions:
-    """Of one process."""
+    """The Sessions of one process."""
 
     opened: bool = False
     published: bool = False
     num_trainings: int = 0
-    """That have begun."""
+    """Trainings that have begun."""
     trained: bool = False
     """Whether a training of a Trainer has come to its end."""
     may_cut_finer: bool = False
@@ -52,18 +57,18 @@ class Sessions:
     """What is told with the result."""
 
     def tell_left(self, loop: Loop) -> None:
-        """A loop was left by break or return: known also where native code ends the process before it can say so."""
-        if os.environ.get("WORLD_SIZE") == "1":  # nobody waits for it
+        """Writes down that break or return left a loop: native code may end the process before it can say so."""
+        if os.environ.get("WORLD_SIZE") == "1":  # no other rank waits for it
             return
         with contextlib.suppress(KeyError, OSError):  # no supervisor
             left(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])).write_text(f"{loop}")
 
     def left_steps(self, error: BaseException | None = None) -> str:
-        """After how many steps the function has left a loop before its end; ``error`` has ended the function."""
+        """Says after how many steps the function left a loop early; ``error``: the one that ended the function."""
         return next((f"{loop}" for loop in self.loops if error is None or not loop.is_left_by(error)), "")
 
     def cuts(self, micro_batch_size: int) -> None:
-        """A plan is cut so: where memory does not suffice, the next attempt can cut it finer down to one row."""
+        """Takes the size by which a plan is cut; where memory does not suffice, the next attempt can cut it finer."""
         self.may_cut_finer = micro_batch_size > 1
         with contextlib.suppress(KeyError, OSError):  # no supervisor
             path = finer(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"]))

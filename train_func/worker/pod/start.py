@@ -12,7 +12,7 @@ from train_func.worker.pod.environment import Environment
 
 @dataclass(frozen=True)
 class Start:
-    """What worker 0 says to the others before any rank starts."""
+    """Worker 0 says this to the others before any rank starts."""
 
     lease: Lease
     num_started: int
@@ -24,14 +24,14 @@ class Start:
 
     @classmethod
     def of(cls, lease: Lease, account: Account, num_out_of_memory: int, refused: Verdict | None) -> Self:
-        """The start of an attempt after those in the account."""
+        """Returns the start of the attempt that follows those in the account."""
         num_free = account.num_started - account.num_charged
         counts = (account.num_started, num_free, account.at_most, num_out_of_memory)
         return cls(lease, *counts, account.is_next_last, refused)
 
     @property
     def variables(self) -> dict[str, str]:
-        """By which the ranks hear of it."""
+        """The variables by which the ranks hear of it."""
         return {
             "TRAIN_FUNC_ATTEMPT": str(self.lease.attempt),
             "TRAIN_FUNC_OUT_OF_MEMORY": str(self.num_out_of_memory),
@@ -39,18 +39,18 @@ class Start:
         }
 
     def to_json(self) -> str:
-        """As it is said."""
+        """Returns the message to the other workers."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, said: str) -> Self:
-        """As it is heard."""
+        """Reads the message of worker 0."""
         plain = json.loads(said)
         refused = Verdict(**plain["refused"]) if plain["refused"] else None
         return cls(**{**plain, "lease": Lease(**plain["lease"]), "refused": refused})
 
     def event(self, environment: Environment) -> AttemptStarts:
-        """What is said of it."""
+        """Returns the event that the log shows."""
         return AttemptStarts(
             attempt=self.lease.attempt,
             position=self.num_started + 1,

@@ -125,7 +125,7 @@ class Supervisor:
         return self._attempt.seconds_left() if self._attempt else 0.0
 
     def depart(self, verdict: Verdict) -> None:
-        """Lets the signs of life end with the worker."""
+        """Ends the signs of life with the worker."""
         if self._heartbeat:
             is_over = not verdict.retryable and verdict.exit_code != exits.FENCED  # another job of the run may live
             self._heartbeat.finish(self.seconds_left(), is_over=is_over)
@@ -211,7 +211,7 @@ class Supervisor:
         self._stop.check()
         self._attempt.prepare()  # first, because it knows within seconds why a store cannot be used
         if environment.worker == 0:
-            self._heartbeat = Heartbeat(store, record.keys.alive, environment.pod)
+            self._heartbeat = Heartbeat(store, record, environment.pod)
             self._heartbeat.start()
         if patiently(lambda: complete(store, record), self._stop, environment.timings):
             delete_checkpoints(store, record, environment.timings.record)  # who has published may have died before it

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
-    """Of one worker, in seconds; a test passes shorter ones."""
+    """The timings of one worker, in seconds; a test passes shorter ones."""
 
     look: float = 0.1
     """Between two looks at the ranks, at their supervisor's work and at the rendezvous."""
