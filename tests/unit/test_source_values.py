@@ -496,6 +496,29 @@ MACHINES = {
     "cores as a default": "import os\ndef X(n=os.cpu_count()):\n    return n",
     "a folder": "from pathlib import Path\nX = Path(__file__).parent",
     "a temporary folder": "import tempfile\nX = tempfile.mkdtemp()",
+    "a device by a name": 'from torch.cuda import is_available\nX = "cuda" if is_available() else "cpu"',
+    "a device by another name": "import torch.cuda as on\nX = [on.device_count()]",
+    "cores by another name": "from os import cpu_count as cores\nX = cores()",
+    "a device of a function": (
+        "import torch\nX = (lambda: 0) and 0\ndef dev():\n    name = 'cpu'\n    if torch.cuda.is_available():\n"
+        "        name = 'cuda'\n    return name\nX = dev()"
+    ),
+    "a device of a lambda": "import torch\nX = None\ndev = lambda: str(torch.cuda.is_available())\nX = dev()",
+    "a device of two functions": (
+        "import torch\ndef has(): return torch.cuda.is_available()\n"
+        "def dev(): return 'cuda' if has() else 'cpu'\nX = dev()"
+    ),
+    "cores as a default of a lambda": "import os\nX = lambda n=os.cpu_count(): n",
+    "cores as a default of one of several": "import os\nX = [lambda n=os.cpu_count(): n for _ in range(1)]",
+    "half of the cores": "import os\nn = os.cpu_count()\nX = n // 2",
+    "a choice by a name": "import torch\nhas = torch.cuda.is_available()\nX = 'cuda' if has else 'cpu'",
+    "a path of a folder": "from pathlib import Path\nROOT = Path(__file__).parent\nX = str(ROOT / 'data')",
+    "a value of a with": "import tempfile\nwith tempfile.TemporaryDirectory() as folder:\n    X = folder",
+    "a value of a for": "import os\nfor X in range(os.cpu_count()): pass",
+    "a value of a try": "import torch\ntry: X = torch.cuda.get_device_name()\nexcept Exception: X = 'cpu'",
+    "a value in an expression": "import os\nif (X := os.cpu_count()): pass",
+    "an item": "import torch\nX = {}\nX['device'] = 'cuda' if torch.cuda.is_available() else 'cpu'",
+    "an element": "import os\nX = []\nX.append(os.cpu_count())",
 }
 
 
@@ -503,7 +526,46 @@ MACHINES = {
 def test_what_this_machine_is_does_not_travel_as_a_value(tmp_path, text):
     (fault,) = refused(tmp_path, f"{text}\ndef train_func():\n    return X\n")
     assert "machine" in fault
-    assert "line 2" in fault or "line 3" in fault
+    assert "line " in fault
+
+
+DATA = {
+    "of a file": "from pathlib import Path\nFILE = Path(__file__)\nX = FILE.read_text()",
+    "by a pool": "import os\nfrom multiprocessing.pool import ThreadPool\n"
+    "X = ThreadPool(os.cpu_count()).map(len, ['a'])",
+    "of a block": (
+        "import os\nfrom multiprocessing.pool import ThreadPool\nwith ThreadPool(os.cpu_count()) as pool:\n"
+        "    X = pool.map(len, ['a'])"
+    ),
+    "by a function that uses a folder": (
+        "import tempfile\ndef load(folder): return [1, 2]\nFOLDER = tempfile.mkdtemp()\nX = load(FOLDER)"
+    ),
+    "by a function with a folder": (
+        "import tempfile\ndef load():\n    folder = tempfile.mkdtemp()\n    assert folder\n    return [1]\nX = load()"
+    ),
+    "beside a fact": "import os\nN, X = os.cpu_count(), 3",
+    "bound anew": "import os\nX = os.cpu_count()\nX = 3",
+}
+
+
+@pytest.mark.parametrize("text", DATA.values(), ids=DATA)
+def test_data_that_was_made_with_what_this_machine_has_travels(tmp_path, text):
+    here, there, _ = arrived(tmp_path, f"{text}\ndef train_func():\n    return X\n")
+    assert there == here
+
+
+def test_functions_of_one_statement_with_lists_of_their_own_are_refused(tmp_path):
+    text = """
+    fs = []
+    for i in range(2):
+        def f(c=[]):
+            c.append(1)
+            return len(c)
+        fs.append(f)
+    def train_func():
+        return [f() for f in fs]
+    """
+    assert "different defaults" in refused(tmp_path, text)[0]
 
 
 REGISTRIES = {

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 _LABELS = frozenset(("__doc__", "__module__", "__name__", "__qualname__"))
-_CHANGERS = frozenset(
+CHANGERS = frozenset(
     ("append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse", "update", "setdefault", "add")
 )
 
@@ -25,7 +25,7 @@ def changed_within(node: ast.AST) -> set[str]:
         if isinstance(inner, ast.Global):
             names |= set(inner.names)
         elif isinstance(inner, ast.Subscript | ast.Attribute):
-            is_changer = isinstance(inner, ast.Attribute) and inner.attr in _CHANGERS
+            is_changer = isinstance(inner, ast.Attribute) and inner.attr in CHANGERS
             if (is_changer or not isinstance(inner.ctx, ast.Load)) and (root := root_of(inner)):
                 names.add(root)
     return names

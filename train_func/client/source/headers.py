@@ -15,6 +15,7 @@ from typing import Any
 
 from train_func.client.source.space import layers
 from train_func.client.source.statements import Definition, Statement, from_byte, parsed
+from train_func.client.source.values import is_mutable
 from train_func.packed import split_lines
 
 ABSENT = object()
@@ -283,6 +284,12 @@ def is_literal(node: ast.expr) -> bool:
         return True
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
+
+
+def mutable_defaults(value: object) -> list[object]:
+    """The defaults of a function, and of those that it was put around, that a call of it may change."""
+    given = [one for f in layers(value) for one in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values())]
+    return [one for one in given if is_mutable(one)]
 
 
 def is_successor(held: object, value: object) -> bool:

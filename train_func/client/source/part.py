@@ -17,15 +17,16 @@ from train_func.client.source.headers import (
     is_successor,
     looked_up,
     moved,
+    mutable_defaults,
     rewritten,
     with_defaults,
 )
+from train_func.client.source.machine import of_this_machine, of_this_machine_by
 from train_func.client.source.piece import ImportStatement, Piece, closure
 from train_func.client.source.space import Space
 from train_func.client.source.statements import Definition, Statement, Text, parsed
 from train_func.client.source.uses import OF_A_MODULE
 from train_func.client.source.values import ALLOWED, NoValueError, Writer, empty_of, is_mutable, is_plain
-from train_func.client.source.variables import expressions_of, of_this_machine
 
 BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
 
@@ -167,7 +168,7 @@ class Part:
             held = self.need(names[0], user, line, is_certain=False)
             if held:
                 return [self._alias(name, names[0], held[0], binder)]
-        if fact := next(filter(None, map(of_this_machine, expressions_of(binder, name, value))), ""):
+        if fact := of_this_machine_by(name, self.space):
             self.collection.faults.append(of_a_machine(name, place, fact, self.collection.function))
             return None
         written = self._made_class(value, text, first) or self._write(value, text, first, is_named=True)
@@ -396,12 +397,13 @@ class Part:
         first = self._made_by[id(statement)]
         if value is ABSENT or first is ABSENT or value is first:
             return
+        own = [[id(one) for one in mutable_defaults(made)] for made in (first, value)]
         texts = []
         for made in (first, value):
             seen = [one for one in computed_in(statement, made, {}) if one.is_default and one.value is not ABSENT]
             written = [self._write(one.value, statement.text, one.node.lineno, is_named=False) for one in seen]
             texts.append([one if isinstance(one, NoValueError) else one[0] for one in written])
-        if texts[0] != texts[1]:
+        if texts[0] != texts[1] or own[0] != own[1]:
             self.collection.faults.append(
                 f"{statement.place()}: several functions with different defaults were made here, and a definition "
                 "travels once. Give the value with functools.partial, or pass it as an argument"
@@ -421,7 +423,7 @@ class Part:
                         "it to a name above, or compute it inside the function"
                     )
                 continue
-            if not one.is_code and (fact := of_this_machine(one.node)):
+            if not one.is_code and (fact := of_this_machine(one.node, self.space)):
                 self.collection.faults.append(of_a_machine(one.name, place, fact, self.collection.function))
                 continue
             written = self._write(one.value, statement.text, one.node.lineno, is_named=False)
