@@ -273,7 +273,11 @@ REFUSED = {
     "a client": ("import boto3\nX = boto3.client('s3', region_name='x')", "S3"),
     "a generator of numbers": ("import numpy as np\nX = np.random.default_rng()", "Generator"),
     "Python's generator": ("import random\nX = random.Random(3)", "random.Random"),
-    "an own object": ("class Box: pass\nX = Box()", "Box"),
+    "an own object with a state of its own": ("class Box:\n  def __getstate__(self): return 1\nX = Box()", "Box"),
+    "an own object with slots": ("class Box:\n  __slots__ = ('a',)\nX = Box()", "Box"),
+    "an own object with a file": ("class Box: pass\nX = Box()\nX.file = open(__file__)", "Box"),
+    "an own object of an installed class": ("import threading\nclass Box(threading.Thread): pass\nX = Box()", "Box"),
+    "an own object of an earlier class": ("class Box: n = 1\nX = Box()\nclass Box: n = 2", "again"),
     "a closure": ("def make(n):\n    return lambda x: x + n\nX = make(2)", "call"),
     "a function changed by a call": ("import functools\ndef f(): pass\nX = functools.lru_cache(f)", "lru_cache"),
     "an array of objects": ("import numpy as np\nX = np.array([{}, None], dtype=object)", "objects"),
@@ -343,6 +347,81 @@ def test_names_of_one_object_stay_names_of_one_object(tmp_path):
     assert there == here == (True, True, True, [1])
 
 
+OWN_OBJECTS = {
+    "of a class body": (
+        "class Cfg:\n    lr = 1e-3\n    layers = [1, 2]\nX = Cfg()\nX.lr = 5",
+        "X.lr, X.layers, vars(X)",
+    ),
+    "of an init": ("class Cfg:\n    def __init__(self, lr): self.lr, self.made = lr, {}\nX = Cfg(3)", "X.lr, X.made"),
+    "of a base": (
+        (
+            "import abc\nclass B(abc.ABC):\n    @abc.abstractmethod\n    def f(self): pass\n"
+            "class C(B):\n    def f(self): return self.n\nX = C()\nX.n = 7"
+        ),
+        "X.f()",
+    ),
+    "of a generic class": (
+        (
+            "from typing import Generic, TypeVar\nT = TypeVar('T')\nclass C(Generic[T]):\n"
+            "    def __init__(self, n): self.n = n\nX = C(7)"
+        ),
+        "X.n",
+    ),
+    "with a setter": (
+        (
+            "class C:\n    def __init__(self): self.n = 1\n    @property\n    def n(self): return self._n\n"
+            "    @n.setter\n    def n(self, n): self._n = n + 1\nX = C()"
+        ),
+        "X.n",
+    ),
+    "without new attributes": (
+        (
+            "class C:\n    def __init__(self): self.__dict__['n'] = 1\n"
+            "    def __setattr__(self, name, value): raise AttributeError\nX = C()"
+        ),
+        "X.n",
+    ),
+    "in each other": ("class C: pass\nA, X = C(), C()\nX.a = [A]\nA.n = 4", "X.a[0] is A, A.n"),
+    "with two names": ("class C: pass\nX = C()\nY = X\nX.n = 1", "X is Y, Y.n"),
+    "called": ("class C:\n    def __call__(self, x): return x + self.n\nX = C()\nX.n = 2", "X(3)"),
+    "a dict": (
+        "class D(dict):\n    __getattr__ = dict.get\nX = D(lr=1, of=D(n=[2]))",
+        "X.lr, X.of.n, type(X.of) is D, X",
+    ),
+    "a dict that is its attributes": (
+        (
+            "class D(dict):\n    def __init__(self, **n):\n        super().__init__(**n)\n"
+            "        self.__dict__ = self\nX = D(lr=1)"
+        ),
+        "X.lr, setattr(X, 'n', 2), X['n'], X",
+    ),
+    "a list": ("class L(list):\n    def total(self): return sum(self)\nX = L([1, 2])\nX.n = 3", "X.total(), X.n, X"),
+    "arguments": (
+        (
+            "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', default=0.1)\n"
+            "X = parser.parse_args([])\nY = [X]"
+        ),
+        "X.lr, Y[0] is X",
+    ),
+    "a namespace": ("import types\nX = types.SimpleNamespace(n=1)\nY = [X]", "X.n, Y[0] is X"),
+    "a registry": (
+        (
+            "class R:\n    def __init__(self): self.d, self.names = {}, []\n    def register(self, f):\n"
+            "        assert f.__name__ not in self.d\n        self.d[f.__name__] = f\n"
+            "        self.names.append(f.__name__)\n        return f\n"
+            "X = R()\n@X.register\ndef one(): return 1\n@X.register\nclass Two: pass"
+        ),
+        "X.d['one'](), X.d['Two'] is Two, sorted(X.d), X.names",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "used"), OWN_OBJECTS.values(), ids=OWN_OBJECTS)
+def test_plain_objects_of_own_classes_arrive_with_their_attributes(tmp_path, text, used):
+    here, there, _ = arrived(tmp_path, f"{text}\ndef train_func():\n    return {used}\n")
+    assert repr(there) == repr(here)
+
+
 def test_a_registry_holds_what_it_held_once(tmp_path):
     text = """
         KINDS, NAMES = {}, []
@@ -374,11 +453,14 @@ def test_a_builtin_that_a_cell_has_hidden_is_not_used_for_a_value(tmp_path):
 VALUES_OF_A_MODULE = {
     "own_values.py": "import random, os\nDRAWN = [random.random() for _ in range(3)]\nMADE = random.random()\n"
     "class CFG: pid = os.getpid(), random.random()\ndef f(x=random.random()): return x, DRAWN\n"
-    "TABLE = {}\nfor n in range(3): TABLE[n] = random.random()\n",
+    "TABLE = {}\nfor n in range(3): TABLE[n] = random.random()\n"
+    "class Box:\n    def __init__(self): self.n = random.random()\nBOX = Box()\n",
 }
 
 
-@pytest.mark.parametrize("imported_as", ["import own_values as v", "from own_values import DRAWN, MADE, CFG, f, TABLE"])
+@pytest.mark.parametrize(
+    "imported_as", ["import own_values as v", "from own_values import DRAWN, MADE, CFG, f, TABLE, BOX"]
+)
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_local_module_is_not_computed_again(tmp_path, monkeypatch, imported_as, is_late):
     monkeypatch.syspath_prepend(tmp_path)
@@ -386,7 +468,7 @@ def test_a_local_module_is_not_computed_again(tmp_path, monkeypatch, imported_as
     (tmp_path / "own_values.py").write_text(VALUES_OF_A_MODULE["own_values.py"])
     v = "v." if "as v" in imported_as else ""
     inner, outer = (f"{imported_as}; ", "") if is_late else ("", f"{imported_as}\n")
-    text = f"{outer}def train_func():\n    {inner}return {v}DRAWN, {v}MADE, {v}CFG.pid, {v}f(), {v}TABLE\n"
+    text = f"{outer}def train_func():\n    {inner}return {v}DRAWN, {v}MADE, {v}CFG.pid, {v}f(), {v}TABLE, {v}BOX.n\n"
     try:
         here, there, _ = arrived(tmp_path, text)
     finally:

@@ -1,7 +1,13 @@
-"""What statements and functions change in place, read from their text."""
+"""What statements and functions change in place, read from their text, and what it was before."""
 
 import ast
+import collections
+import copy
+import types
 from collections.abc import Iterator
+from typing import Any
+
+from train_func.client.source.values import is_own_object
 
 _LABELS = frozenset(("__doc__", "__module__", "__name__", "__qualname__"))
 CHANGERS = frozenset(
@@ -36,3 +42,23 @@ def root_of(node: ast.expr) -> str | None:
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
+
+
+def empty_of(container: Any) -> object:
+    """What a registry was before anything was registered: empty, or an own object whose containers of code are."""
+    if not is_own_object(container) or isinstance(container, dict | list):
+        empty = copy.copy(container)
+        empty.clear()
+        return empty
+    made = object.__new__(type(container))
+    state = object.__getattribute__(container, "__dict__")
+    made.__dict__.update({name: empty_of(one) if _holds_code(one) else one for name, one in state.items()})
+    return made
+
+
+def _holds_code(value: object) -> bool:
+    """Whether it is a container with functions or classes."""
+    if not isinstance(value, dict | list | set | collections.deque):
+        return False
+    within = [*value, *(value.values() if isinstance(value, dict) else ())]
+    return any(isinstance(one, types.FunctionType | type) or _holds_code(one) for one in within)

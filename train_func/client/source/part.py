@@ -7,7 +7,7 @@ import sys
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Protocol
 
-from train_func.client.source.changes import changed_within
+from train_func.client.source.changes import empty_of
 from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine, of_ipython
 from train_func.client.source.headers import (
     ABSENT,
@@ -22,11 +22,11 @@ from train_func.client.source.headers import (
     with_defaults,
 )
 from train_func.client.source.machine import of_this_machine, of_this_machine_by
-from train_func.client.source.piece import ImportStatement, Piece, closure
+from train_func.client.source.piece import ImportStatement, Piece
 from train_func.client.source.space import Space
 from train_func.client.source.statements import Definition, Statement, Text, parsed
 from train_func.client.source.uses import OF_A_MODULE
-from train_func.client.source.values import ALLOWED, NoValueError, Writer, empty_of, is_mutable, is_plain
+from train_func.client.source.values import ALLOWED, NoValueError, Writer, is_mutable, is_plain
 
 BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
 
@@ -65,7 +65,7 @@ class Part:
         self._of_statement: dict[int, Piece] = {}
         self.of_name: dict[str, list[Piece]] = {}
         self._made_by: dict[int, object] = {}
-        self._values: dict[str, Piece] = {}
+        self.values: dict[str, Piece] = {}
         self._generated: dict[str, tuple[str, Piece]] = {}
         self._using: list[tuple[Piece | None, Text, int]] = []  # who needs what is written, innermost last
         self._written: list[list[Piece]] = []  # what is needed by the expressions that are written, innermost last
@@ -171,7 +171,7 @@ class Part:
         if fact := of_this_machine_by(name, self.space):
             self.collection.faults.append(of_a_machine(name, place, fact, self.collection.function))
             return None
-        written = self._made_class(value, text, first) or self._write(value, text, first, is_named=True)
+        written = self._made_class(value, text, first) or self.write(value, text, first, is_named=True)
         if isinstance(written, NoValueError):
             self.collection.faults.append(no_value(name, place, written, value, self.collection.function))
             return None
@@ -180,7 +180,7 @@ class Part:
         piece.original = binder.source if binder else piece.original
         piece.now += needed
         self.collection.look_for_secrets(piece, place)
-        self._values[name] = piece
+        self.values[name] = piece
         return [self.add(piece)]
 
     def _made_class(self, value: object, text: Text, line: int) -> tuple[str, list[Piece]] | NoValueError | None:
@@ -197,8 +197,8 @@ class Part:
         else:
             return None
         home, _, maker = path.rpartition(".")
-        written = self._write((made, words), text, line, is_named=True)
-        given = self._write(made, text, line, is_named=True)
+        written = self.write((made, words), text, line, is_named=True)
+        given = self.write(made, text, line, is_named=True)
         if isinstance(written, NoValueError) or isinstance(given, NoValueError):
             return written
         self._using.append((None, text, line))
@@ -209,7 +209,8 @@ class Part:
         rest = written[0][len(given[0]) + 3 : -1]
         return f"{called}(*{given[0]}, **{rest}, module=__name__)", needed
 
-    def _write(self, value: object, text: Text, line: int, *, is_named: bool) -> tuple[str, list[Piece]] | NoValueError:
+    def write(self, value: object, text: Text, line: int, *, is_named: bool) -> tuple[str, list[Piece]] | NoValueError:
+        """The expression of a value of the statement at ``line``, with the pieces it needs, or why there is none."""
         self._written.append([])
         self._using.append((None, text, line))
         num_faults = len(self.collection.faults)
@@ -312,7 +313,7 @@ class Part:
         texts: dict[tuple[int, int], str] = {}
         pieces: list[Piece] = []
         for one in computed_by(node, value, self.space.live):
-            written = self._write(one.value, text, one.node.lineno, is_named=False)
+            written = self.write(one.value, text, one.node.lineno, is_named=False)
             if isinstance(written, NoValueError):
                 raise written
             texts[one.node.lineno, one.node.col_offset] = written[0]
@@ -401,7 +402,7 @@ class Part:
         texts = []
         for made in (first, value):
             seen = [one for one in computed_in(statement, made, {}) if one.is_default and one.value is not ABSENT]
-            written = [self._write(one.value, statement.text, one.node.lineno, is_named=False) for one in seen]
+            written = [self.write(one.value, statement.text, one.node.lineno, is_named=False) for one in seen]
             texts.append([one if isinstance(one, NoValueError) else one[0] for one in written])
         if texts[0] != texts[1] or own[0] != own[1]:
             self.collection.faults.append(
@@ -426,7 +427,7 @@ class Part:
             if not one.is_code and (fact := of_this_machine(one.node, self.space)):
                 self.collection.faults.append(of_a_machine(one.name, place, fact, self.collection.function))
                 continue
-            written = self._write(one.value, statement.text, one.node.lineno, is_named=False)
+            written = self.write(one.value, statement.text, one.node.lineno, is_named=False)
             if isinstance(written, NoValueError):
                 if (one.calls or one.is_changed) and not one.is_code:
                     self.collection.faults.append(
@@ -440,7 +441,7 @@ class Part:
             if is_filled or one.is_changed:
                 self._set_at_the_end(one.attribute, expression, given, [piece, *needed])
             if is_filled and any(each.is_definition for each in needed):
-                written = self._write(empty_of(one.value), statement.text, one.node.lineno, is_named=True)
+                written = self.write(empty_of(one.value), statement.text, one.node.lineno, is_named=True)
                 assert not isinstance(written, NoValueError)
                 expression, needed = written
             if not one.is_changed:
@@ -468,7 +469,7 @@ class Part:
                     f"{by.place()}: {attribute!r} of {name!r} cannot be seen any more. Set it in the definition itself"
                 )
                 continue
-            written = self._write(held, by.text, by.first, is_named=False)
+            written = self.write(held, by.text, by.first, is_named=False)
             if isinstance(written, NoValueError):
                 self.collection.faults.append(
                     f"{by.place()}: {attribute!r} of {name!r} is {written}; what is set on a function or a class "
@@ -480,21 +481,3 @@ class Part:
             made.now += [piece, *needed]
             self.collection.look_for_secrets(made, by.place())
             self.add(made)
-
-    def settle_registries(self) -> None:
-        """What definitions fill while they are made, as a decorator does a registry, gets its value when all are."""
-        reached = closure([one for piece in self.pieces if piece.is_definition for one in piece.now])
-        changed = {
-            name for piece in reached if piece.is_definition and piece.node for name in changed_within(piece.node)
-        }
-        for name in sorted(changed & self._values.keys()):
-            piece = self._values[name]
-            expression = piece.source.removeprefix(f"{name} = ").removesuffix("\n")
-            value = self.space.live[name]
-            fill = next((one for one in ("update", "extend") if hasattr(value, one) and hasattr(value, "clear")), None)
-            empty = self._write(empty_of(value), piece.text, piece.line, is_named=True) if fill else None
-            is_filled = empty is not None and not isinstance(empty, NoValueError)
-            filled = f"{name}.clear()\n{name}.{fill}({expression})\n" if is_filled else f"{name} = {expression}\n"
-            self.pieces.append(Piece(piece.text, piece.line, filled, piece.original, is_last=True, now=[*piece.now]))
-            if empty is not None and not isinstance(empty, NoValueError):
-                piece.source, piece.now = f"{name} = {empty[0]}\n", empty[1]
