@@ -209,6 +209,21 @@ def test_objects_that_stand_for_values_arrive_with_their_classes(tmp_path):
     assert there[2:] == (True, True, True)
 
 
+def test_functions_of_torch_arrive_as_the_same_ones(tmp_path):
+    text = """
+        import math, torch
+        import numpy as np
+        import torch.nn.functional as F
+        X = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu, "gelu": F.gelu, "silu": F.silu}
+        Y = [torch.special.expit, torch.linalg.norm, torch.Tensor.clamp, np.tanh, math.tanh, torch.nn.GELU]
+        def train_func():
+            return X, Y
+    """
+    here, there, _ = arrived(tmp_path, text)
+    assert [*there[0].items()] == [*here[0].items()]
+    assert there[1] == here[1]
+
+
 ARRAYS = {
     "plain": np.arange(6.0).reshape(2, 3),
     "of bits": np.array([np.nan, -0.0, np.inf, 1e-310]),

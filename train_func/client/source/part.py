@@ -230,21 +230,21 @@ class Part:
         """The expression that names ``value``, a function or a class, in this module; None when it has no name."""
         if value is type(None):
             return f"{self.builtin('type')}(None)"
-        if isinstance(value, MethodType | BuiltinFunctionType) and isinstance(value.__self__, type):
-            owner = self.reference(value.__self__)  # a class method
-            return f"{owner}.{value.__name__}" if owner else None
+        owner = value.__self__ if isinstance(value, MethodType | BuiltinFunctionType) else None
+        if isinstance(owner, type) and (named := self.reference(owner)):
+            return f"{named}.{value.__name__}"  # type: ignore[attr-defined]  # a class method
         own = self._own(value)
         if own is not None:
             return own
-        name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-        if not isinstance(name, str):
-            return None
-        home = getattr(value, "__module__", None)
-        module_of_function = getattr(value, "__self__", None)
-        of_builtin = module_of_function.__name__ if isinstance(module_of_function, ModuleType) else None
-        homes = [home, of_builtin, type(value).__module__]
+        homes = [getattr(value, "__module__", None), getattr(owner, "__name__", None), type(value).__module__]
+        # The qualified name of torch.sigmoid is one of a class that no module has.
+        names = dict.fromkeys(getattr(value, name, None) for name in ("__qualname__", "__name__"))
         for module in (one for one in homes if isinstance(one, str) and one != "__main__"):
-            if looked_up(sys.modules.get(module), name) is not value or module.startswith("train_func.client"):
+            held = (
+                name for name in names if isinstance(name, str) and looked_up(sys.modules.get(module), name) is value
+            )
+            name = next(held, None)
+            if name is None or module.startswith("train_func.client"):
                 continue  # of the client nothing works in a worker
             if module == "builtins":
                 return self.builtin(name)
