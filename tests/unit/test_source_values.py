@@ -73,6 +73,24 @@ OF_DEFINITIONS = {
         "def X(): return CFG.seed, CFG.files, CFG.n, CFG._CFG__own, CFG.Inner.y"
     ),
     "an attribute set later": "class CFG: n = 3\nCFG.n = 4\nCFG.new = [1]\ndef X(): return CFG.n, CFG.new",
+    "an attribute set by its name": "class CFG: n = 3\nsetattr(CFG, 'new', [1])\ndef X(): return CFG.n, CFG.new",
+    "attributes set in a loop": (
+        "class CFG:\n    n = 3\n    def f(self, m): return m\n"
+        "for k, v in {'n': 4, 'm': 5}.items(): setattr(CFG, k, v)\n"
+        "def X(): return CFG.n, CFG.m"
+    ),
+    "attributes set by a function": (
+        "class CFG: n = 3\ndef update(**new):\n    for k in new: setattr(CFG, k, new[k])\nupdate(n=4, m=5)\n"
+        "def X(): return CFG.n, CFG.m"
+    ),
+    "an attribute added to a dataclass": (
+        "from dataclasses import dataclass\n@dataclass\nclass CFG:\n    n: int = 3\nsetattr(CFG, 'm', 5)\n"
+        "def X(): return CFG(), CFG.m"
+    ),
+    "a cache that a method makes": (
+        "class CFG:\n    @classmethod\n    def get(cls):\n        if not hasattr(cls, 'file'):\n"
+        "            cls.file = open(__file__)\n        return cls.file.mode\nCFG.get()\ndef X(): return CFG.get()"
+    ),
     "an attribute that a function changed": "class CFG: n = 3\ndef s(): CFG.n += 1\ns()\ndef X(): return CFG.n",
     "an attribute of a function": "def f(): return f.calls\nf.calls = 7\nX = f",
     "a method set later": "class A: pass\ndef go(self): return 5\nA.go = go\ndef X(): return A().go()",
@@ -305,6 +323,10 @@ REFUSED = {
     "two that hold each other": ("X = {}\nY = [X]\nX['y'] = Y", "holds itself"),
     "the environment": ("import os\nX = os.environ", "os._Environ"),
     "standard output": ("import sys\nX = sys.stdout", "'X'"),
+    "a model set on a class": (
+        "import torch\nclass X: pass\nX.d = 1\nsetattr(X, 'm', torch.nn.ReLU())  # d =",
+        "torch.nn",
+    ),
     "an instance of an earlier class": (
         "import dataclasses as d\n@d.dataclass\nclass C:\n  a: int\nX = C(1)\n@d.dataclass\nclass C:\n  b: int",
         "C",

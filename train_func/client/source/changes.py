@@ -24,6 +24,11 @@ def attributes_set(node: ast.stmt, name: str) -> Iterator[str]:
                 yield attribute
 
 
+def set_within(node: ast.AST) -> set[str]:
+    """The attributes that functions below ``node`` set on anything."""
+    return {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)}
+
+
 def changed_within(node: ast.AST) -> set[str]:
     """Names that functions below ``node`` may bind or change when they are called, as a counter or a registry."""
     names: set[str] = set()

@@ -7,10 +7,11 @@ import sys
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Protocol
 
-from train_func.client.source.changes import empty_of
+from train_func.client.source.changes import empty_of, set_within
 from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine, of_ipython
 from train_func.client.source.headers import (
     ABSENT,
+    attributes_added,
     computed_by,
     computed_in,
     is_literal,
@@ -462,7 +463,8 @@ class Part:
         name = statement.node.name
         if self.space.live.get(name) is not value:
             return
-        for attribute, by in self.space.attributes_set(name, statement).items():
+        unbound = {one: self.space.user_of(name, statement) for one in attributes_added(statement.node, value)}
+        for attribute, by in {**unbound, **self.space.attributes_set(name, statement)}.items():
             held = vars(value).get(attribute, ABSENT) if hasattr(value, "__dict__") else ABSENT
             if held is ABSENT:
                 self.collection.faults.append(
@@ -471,6 +473,8 @@ class Part:
                 continue
             written = self.write(held, by.text, by.first, is_named=False)
             if isinstance(written, NoValueError):
+                if attribute in unbound and attribute in set_within(statement.node):
+                    continue  # its own methods make it where it lacks
                 self.collection.faults.append(
                     f"{by.place()}: {attribute!r} of {name!r} is {written}; what is set on a function or a class "
                     f"travels as its value, which may be made of {ALLOWED}. Set it inside {self.collection.function}"
