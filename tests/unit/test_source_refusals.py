@@ -109,7 +109,7 @@ REFUSED = {
     "live inside an own object": (
         "class Box:\n    def __init__(self): self.f = open(__file__)\nB = Box()\ndef train_func(p): return B\n",
         3,
-        "Box; a name travels",
+        "Box that holds a _io.TextIOWrapper; a name travels",
     ),
     "method of a live object": (
         "r = open(__file__).read\ndef train_func(p): return r()\n",

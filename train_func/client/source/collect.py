@@ -16,6 +16,7 @@ from train_func.client.source.literals import Secret, secrets_in
 from train_func.client.source.modules import Modules
 from train_func.client.source.part import BUILTINS, Part
 from train_func.client.source.piece import Piece
+from train_func.client.source.registries import settle_registries
 from train_func.client.source.space import Space
 from train_func.client.source.statements import Text, parsed
 from train_func.client.source.uses import OF_A_MODULE, uses_of
@@ -51,7 +52,7 @@ class Collection:
         while self._waiting:
             self._look_up(*self._waiting.popleft())
         for part in self.all_parts:
-            part.settle_registries()
+            settle_registries(part)
         self._accuse_missing()
 
     @property

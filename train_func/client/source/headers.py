@@ -4,6 +4,7 @@ They are not computed again in a worker: where one is no literal and no name tha
 takes its place in the text that travels, in the same lines.
 """
 
+import abc
 import ast
 import copy
 import dataclasses
@@ -15,6 +16,8 @@ from typing import Any
 
 from train_func.client.source.space import layers
 from train_func.client.source.statements import Definition, Statement, from_byte, parsed
+from train_func.client.source.uses import bound_in_class
+from train_func.client.source.values import is_mutable
 from train_func.packed import split_lines
 
 ABSENT = object()
@@ -179,6 +182,31 @@ def _assigned(
         yield Computed(value, ", ".join(names), ABSENT if ABSENT in parts else tuple(parts))
 
 
+def attributes_added(node: ast.stmt, value: object) -> list[str]:
+    """The attributes of a class that its body does not bind, as ``setattr`` makes them.
+
+    Not those of a class that other code completes while it is made: that code runs where the class is made again.
+    """
+    if not isinstance(node, ast.ClassDef) or not isinstance(value, type) or type(value) not in (type, abc.ABCMeta):
+        return []
+    completes = any("__init_subclass__" in vars(base) and base.__module__ != "typing" for base in value.__mro__[1:-1])
+    if completes or issubclass(value, tuple) or any(not _is_dataclass(one) for one in node.decorator_list):
+        return []
+    bound = {*bound_in_class(node), *getattr(value, "__dataclass_fields__", ())}
+    slots = getattr(value, "__slots__", ())
+    bound |= {_mangled(name, node) for name in ([slots] if isinstance(slots, str) else slots)}
+    return [name for name in vars(value) if name not in bound and not _is_generated(name)]
+
+
+def _is_dataclass(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return ast.unparse(called).rpartition(".")[2] == "dataclass"
+
+
+def _is_generated(name: str) -> bool:
+    return (name.startswith("__") and name.endswith("__")) or name.startswith("_abc_")
+
+
 def _attribute(kind: type | None, name: str, field: str) -> object:
     if kind is None:
         return ABSENT
@@ -283,6 +311,12 @@ def is_literal(node: ast.expr) -> bool:
         return True
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
+
+
+def mutable_defaults(value: object) -> list[object]:
+    """The defaults of a function, and of those that it was put around, that a call of it may change."""
+    given = [one for f in layers(value) for one in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values())]
+    return [one for one in given if is_mutable(one)]
 
 
 def is_successor(held: object, value: object) -> bool:

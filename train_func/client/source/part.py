@@ -7,25 +7,27 @@ import sys
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Protocol
 
-from train_func.client.source.changes import changed_within
+from train_func.client.source.changes import empty_of, set_within
 from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine, of_ipython
 from train_func.client.source.headers import (
     ABSENT,
+    attributes_added,
     computed_by,
     computed_in,
     is_literal,
     is_successor,
     looked_up,
     moved,
+    mutable_defaults,
     rewritten,
     with_defaults,
 )
-from train_func.client.source.piece import ImportStatement, Piece, closure
+from train_func.client.source.machine import of_this_machine, of_this_machine_by
+from train_func.client.source.piece import ImportStatement, Piece
 from train_func.client.source.space import Space
 from train_func.client.source.statements import Definition, Statement, Text, parsed
 from train_func.client.source.uses import OF_A_MODULE
-from train_func.client.source.values import ALLOWED, NoValueError, Writer, empty_of, is_mutable, is_plain
-from train_func.client.source.variables import expressions_of, of_this_machine
+from train_func.client.source.values import ALLOWED, NoValueError, Writer, is_mutable, is_plain
 
 BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
 
@@ -64,7 +66,7 @@ class Part:
         self._of_statement: dict[int, Piece] = {}
         self.of_name: dict[str, list[Piece]] = {}
         self._made_by: dict[int, object] = {}
-        self._values: dict[str, Piece] = {}
+        self.values: dict[str, Piece] = {}
         self._generated: dict[str, tuple[str, Piece]] = {}
         self._using: list[tuple[Piece | None, Text, int]] = []  # who needs what is written, innermost last
         self._written: list[list[Piece]] = []  # what is needed by the expressions that are written, innermost last
@@ -167,10 +169,10 @@ class Part:
             held = self.need(names[0], user, line, is_certain=False)
             if held:
                 return [self._alias(name, names[0], held[0], binder)]
-        if fact := next(filter(None, map(of_this_machine, expressions_of(binder, name, value))), ""):
+        if fact := of_this_machine_by(name, self.space):
             self.collection.faults.append(of_a_machine(name, place, fact, self.collection.function))
             return None
-        written = self._made_class(value, text, first) or self._write(value, text, first, is_named=True)
+        written = self._made_class(value, text, first) or self.write(value, text, first, is_named=True)
         if isinstance(written, NoValueError):
             self.collection.faults.append(no_value(name, place, written, value, self.collection.function))
             return None
@@ -179,7 +181,7 @@ class Part:
         piece.original = binder.source if binder else piece.original
         piece.now += needed
         self.collection.look_for_secrets(piece, place)
-        self._values[name] = piece
+        self.values[name] = piece
         return [self.add(piece)]
 
     def _made_class(self, value: object, text: Text, line: int) -> tuple[str, list[Piece]] | NoValueError | None:
@@ -196,8 +198,8 @@ class Part:
         else:
             return None
         home, _, maker = path.rpartition(".")
-        written = self._write((made, words), text, line, is_named=True)
-        given = self._write(made, text, line, is_named=True)
+        written = self.write((made, words), text, line, is_named=True)
+        given = self.write(made, text, line, is_named=True)
         if isinstance(written, NoValueError) or isinstance(given, NoValueError):
             return written
         self._using.append((None, text, line))
@@ -208,7 +210,8 @@ class Part:
         rest = written[0][len(given[0]) + 3 : -1]
         return f"{called}(*{given[0]}, **{rest}, module=__name__)", needed
 
-    def _write(self, value: object, text: Text, line: int, *, is_named: bool) -> tuple[str, list[Piece]] | NoValueError:
+    def write(self, value: object, text: Text, line: int, *, is_named: bool) -> tuple[str, list[Piece]] | NoValueError:
+        """The expression of a value of the statement at ``line``, with the pieces it needs, or why there is none."""
         self._written.append([])
         self._using.append((None, text, line))
         num_faults = len(self.collection.faults)
@@ -228,21 +231,21 @@ class Part:
         """The expression that names ``value``, a function or a class, in this module; None when it has no name."""
         if value is type(None):
             return f"{self.builtin('type')}(None)"
-        if isinstance(value, MethodType | BuiltinFunctionType) and isinstance(value.__self__, type):
-            owner = self.reference(value.__self__)  # a class method
-            return f"{owner}.{value.__name__}" if owner else None
+        owner = value.__self__ if isinstance(value, MethodType | BuiltinFunctionType) else None
+        if isinstance(owner, type) and (named := self.reference(owner)):
+            return f"{named}.{value.__name__}"  # type: ignore[attr-defined]  # a class method
         own = self._own(value)
         if own is not None:
             return own
-        name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-        if not isinstance(name, str):
-            return None
-        home = getattr(value, "__module__", None)
-        module_of_function = getattr(value, "__self__", None)
-        of_builtin = module_of_function.__name__ if isinstance(module_of_function, ModuleType) else None
-        homes = [home, of_builtin, type(value).__module__]
+        homes = [getattr(value, "__module__", None), getattr(owner, "__name__", None), type(value).__module__]
+        # The qualified name of torch.sigmoid is one of a class that no module has.
+        names = dict.fromkeys(getattr(value, name, None) for name in ("__qualname__", "__name__"))
         for module in (one for one in homes if isinstance(one, str) and one != "__main__"):
-            if looked_up(sys.modules.get(module), name) is not value or module.startswith("train_func.client"):
+            held = (
+                name for name in names if isinstance(name, str) and looked_up(sys.modules.get(module), name) is value
+            )
+            name = next(held, None)
+            if name is None or module.startswith("train_func.client"):
                 continue  # of the client nothing works in a worker
             if module == "builtins":
                 return self.builtin(name)
@@ -311,7 +314,7 @@ class Part:
         texts: dict[tuple[int, int], str] = {}
         pieces: list[Piece] = []
         for one in computed_by(node, value, self.space.live):
-            written = self._write(one.value, text, one.node.lineno, is_named=False)
+            written = self.write(one.value, text, one.node.lineno, is_named=False)
             if isinstance(written, NoValueError):
                 raise written
             texts[one.node.lineno, one.node.col_offset] = written[0]
@@ -396,12 +399,13 @@ class Part:
         first = self._made_by[id(statement)]
         if value is ABSENT or first is ABSENT or value is first:
             return
+        own = [[id(one) for one in mutable_defaults(made)] for made in (first, value)]
         texts = []
         for made in (first, value):
             seen = [one for one in computed_in(statement, made, {}) if one.is_default and one.value is not ABSENT]
-            written = [self._write(one.value, statement.text, one.node.lineno, is_named=False) for one in seen]
+            written = [self.write(one.value, statement.text, one.node.lineno, is_named=False) for one in seen]
             texts.append([one if isinstance(one, NoValueError) else one[0] for one in written])
-        if texts[0] != texts[1]:
+        if texts[0] != texts[1] or own[0] != own[1]:
             self.collection.faults.append(
                 f"{statement.place()}: several functions with different defaults were made here, and a definition "
                 "travels once. Give the value with functools.partial, or pass it as an argument"
@@ -421,10 +425,10 @@ class Part:
                         "it to a name above, or compute it inside the function"
                     )
                 continue
-            if not one.is_code and (fact := of_this_machine(one.node)):
+            if not one.is_code and (fact := of_this_machine(one.node, self.space)):
                 self.collection.faults.append(of_a_machine(one.name, place, fact, self.collection.function))
                 continue
-            written = self._write(one.value, statement.text, one.node.lineno, is_named=False)
+            written = self.write(one.value, statement.text, one.node.lineno, is_named=False)
             if isinstance(written, NoValueError):
                 if (one.calls or one.is_changed) and not one.is_code:
                     self.collection.faults.append(
@@ -438,7 +442,7 @@ class Part:
             if is_filled or one.is_changed:
                 self._set_at_the_end(one.attribute, expression, given, [piece, *needed])
             if is_filled and any(each.is_definition for each in needed):
-                written = self._write(empty_of(one.value), statement.text, one.node.lineno, is_named=True)
+                written = self.write(empty_of(one.value), statement.text, one.node.lineno, is_named=True)
                 assert not isinstance(written, NoValueError)
                 expression, needed = written
             if not one.is_changed:
@@ -459,15 +463,18 @@ class Part:
         name = statement.node.name
         if self.space.live.get(name) is not value:
             return
-        for attribute, by in self.space.attributes_set(name, statement).items():
+        unbound = {one: self.space.user_of(name, statement) for one in attributes_added(statement.node, value)}
+        for attribute, by in {**unbound, **self.space.attributes_set(name, statement)}.items():
             held = vars(value).get(attribute, ABSENT) if hasattr(value, "__dict__") else ABSENT
             if held is ABSENT:
                 self.collection.faults.append(
                     f"{by.place()}: {attribute!r} of {name!r} cannot be seen any more. Set it in the definition itself"
                 )
                 continue
-            written = self._write(held, by.text, by.first, is_named=False)
+            written = self.write(held, by.text, by.first, is_named=False)
             if isinstance(written, NoValueError):
+                if attribute in unbound and attribute in set_within(statement.node):
+                    continue  # its own methods make it where it lacks
                 self.collection.faults.append(
                     f"{by.place()}: {attribute!r} of {name!r} is {written}; what is set on a function or a class "
                     f"travels as its value, which may be made of {ALLOWED}. Set it inside {self.collection.function}"
@@ -478,21 +485,3 @@ class Part:
             made.now += [piece, *needed]
             self.collection.look_for_secrets(made, by.place())
             self.add(made)
-
-    def settle_registries(self) -> None:
-        """What definitions fill while they are made, as a decorator does a registry, gets its value when all are."""
-        reached = closure([one for piece in self.pieces if piece.is_definition for one in piece.now])
-        changed = {
-            name for piece in reached if piece.is_definition and piece.node for name in changed_within(piece.node)
-        }
-        for name in sorted(changed & self._values.keys()):
-            piece = self._values[name]
-            expression = piece.source.removeprefix(f"{name} = ").removesuffix("\n")
-            value = self.space.live[name]
-            fill = next((one for one in ("update", "extend") if hasattr(value, one) and hasattr(value, "clear")), None)
-            empty = self._write(empty_of(value), piece.text, piece.line, is_named=True) if fill else None
-            is_filled = empty is not None and not isinstance(empty, NoValueError)
-            filled = f"{name}.clear()\n{name}.{fill}({expression})\n" if is_filled else f"{name} = {expression}\n"
-            self.pieces.append(Piece(piece.text, piece.line, filled, piece.original, is_last=True, now=[*piece.now]))
-            if empty is not None and not isinstance(empty, NoValueError):
-                piece.source, piece.now = f"{name} = {empty[0]}\n", empty[1]

@@ -149,6 +149,16 @@ class Space:
         later = (one for one in self.statements if one.comes_after(statement) and not isinstance(one.node, Definition))
         return {attribute: one for one in later for attribute in attributes_set(one.node, name)}
 
+    def user_of(self, name: str, statement: Statement) -> Statement:
+        """The newest later statement that gives ``name`` to a call, as ``setattr`` is one; else ``statement``."""
+        for later in reversed(self.statements):
+            if isinstance(later.node, Definition) or not later.comes_after(statement):
+                continue
+            given = [arg for one in ast.walk(later.node) if isinstance(one, ast.Call) for arg in one.args]
+            if any(isinstance(arg, ast.Name) and arg.id == name for arg in given):
+                return later
+        return statement
+
     def registered_with(self, name: str, statement: Statement) -> list[Statement]:
         """Later definitions decorated with something of ``name``, as ``@name.register``; the newest of each wording."""
         found = [

@@ -35,11 +35,6 @@ class Uses:
     binds: set[str] = field(default_factory=set)  # at module level, by the statement or by a function with ``global``
     own: set[str] = field(default_factory=set)  # local names, to find what a typo meant
 
-    @property
-    def needed(self) -> dict[str, int]:
-        """Names that must exist."""
-        return {**self.later, **self.now}
-
 
 def binds(node: ast.stmt, flags: int = 0) -> frozenset[str]:
     """Names that executing the statement at module level binds there, without those of ``import *``."""
@@ -73,6 +68,18 @@ def uses_of(node: ast.stmt, flags: int = 0) -> Uses:
             if name in certain:
                 uses.maybe.setdefault(name, certain.pop(name))
     return uses
+
+
+def bound_in_class(node: ast.ClassDef) -> set[str]:
+    """The names that the body of a class binds, as the class has them."""
+    waiting = [compile(ast.Module([node], []), "<piece>", "exec", 0, True)]
+    while waiting:
+        code = waiting.pop(0)
+        inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+        if code.co_name == node.name and not code.co_flags & inspect.CO_OPTIMIZED:
+            return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
+        waiting += inner
+    return set()
 
 
 def _read(code: CodeType, uses: Uses, *, at_once: bool, is_module: bool, forgiven: list[range]) -> None:

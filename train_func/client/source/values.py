@@ -1,12 +1,13 @@
 """Writes a value as the Python expression that makes an equal one in every worker, or says why there is none.
 
 What has an expression: None, numbers, text, bytes, lists, tuples, sets, dicts, paths, dates, patterns, enums,
-dataclasses, named tuples, types, loggers, functions and classes by name, arrays and tensors. Nothing is computed a
+dataclasses, plain objects of own classes, named tuples, types, loggers, functions and classes by name, arrays and
+tensors. Nothing is computed a
 second time: no code of the user runs in such an expression. Equal values have equal texts in every kernel, because the
 text names the run; so sets are written in the order of their texts.
 """
 
-import copy
+import abc
 import dataclasses
 import enum
 import math
@@ -16,14 +17,19 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from train_func.client.source.modules import is_installed
+
 MAX_ARRAY_BYTES = 1 << 20  # of all arrays and tensors of a function together
 MAX_DEPTH = 60  # Python itself reads about 90 brackets within each other
 ALLOWED = (
     "None, numbers, text, bytes, lists, tuples, sets, dicts, paths, dates, patterns, enums, dataclasses, "
-    "dtypes, and arrays and tensors of 1 MiB together"
+    "plain objects of own classes, dtypes, and arrays and tensors of 1 MiB together"
 )
 _MUTABLE = ("list", "dict", "set", "bytearray", "object", "numpy.ndarray", "torch.Tensor")
-_CONTAINERS = ("collections.deque", "collections.OrderedDict", "collections.defaultdict", "collections.Counter")
+_CONTAINERS = (
+    *("collections.deque", "collections.OrderedDict", "collections.defaultdict", "collections.Counter"),
+    *("types.SimpleNamespace", "argparse.Namespace"),
+)
 _SIMPLE = (str, bool, type(None), bytes)  # shortly, because there may be many
 _BARE = ("typing", "abc")  # of their classes an object holds nothing
 _RESTORE = """\
@@ -33,6 +39,22 @@ def {name}(kind, fields):
         object.__setattr__(value, name, fields[name])
     return value
 """
+_REMAKE = """\
+def {name}(value, fields, fill=None, items=()):
+    if fill:
+        fill(value, items)
+    if fields is None:
+        object.__setattr__(value, "__dict__", value)
+    else:
+        value.__dict__.update(fields)
+    return value
+"""
+_OWN_STATE = frozenset(  # with one of these an object is more, or other, than the attributes that it shows
+    (
+        *("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__"),
+        *("__slots__", "__del__", "__getattribute__"),
+    )
+)
 
 
 class NoValueError(Exception):
@@ -60,7 +82,26 @@ class Home(Protocol):
 
 def is_mutable(value: object) -> bool:
     """Whether two names that hold ``value`` see each other's changes."""
-    return full_name(type(value)) in (*_MUTABLE, *_CONTAINERS) or dataclasses.is_dataclass(type(value))
+    return (
+        full_name(type(value)) in (*_MUTABLE, *_CONTAINERS)
+        or dataclasses.is_dataclass(type(value))
+        or is_own_object(value)
+    )
+
+
+def is_own_object(value: object) -> bool:
+    """Whether ``value`` is all that its attributes are, with the items of a dict or a list, in classes written here."""
+    kind = type(value)
+    if kind.__module__ in ("builtins", *_BARE) or type(kind) not in (type, abc.ABCMeta) or isinstance(value, type):
+        return False
+    own = [one for one in kind.__mro__ if one not in (object, dict, list) and one.__module__ not in _BARE]
+    return bool(own) and all(_is_written_here(one) and not _OWN_STATE & vars(one).keys() for one in own)
+
+
+def _is_written_here(kind: type) -> bool:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    is_ours = kind.__module__.partition(".")[0] == "train_func"
+    return kind.__module__ == "__main__" or not (is_ours or is_installed(file))
 
 
 def full_name(kind: type) -> str:
@@ -149,6 +190,8 @@ class _Expression:
             return self._typing(value)
         if kind.__module__.partition(".")[0] == "numpy":
             return self._numpy(value)
+        if is_own_object(value):
+            return self._own_object(value)
         if (named := self.home.reference(value)) is not None:
             return named
         raise NoValueError(f"{_an(kind)}")
@@ -221,6 +264,24 @@ class _Expression:
             given = ", ".join(f"{own.name}={self.of(state[own.name])}" for own in fields)
             return f"{self._named(kind)}({given})"
         return f"{self.home.helper('restore', _RESTORE)}({self._named(kind)}, {self._dict(state)})"
+
+    def _own_object(self, value: object) -> str:
+        kind = type(value)
+        name = self._named(kind)
+        held: object = sys.modules.get(kind.__module__)
+        for part in kind.__qualname__.split("."):
+            held = getattr(held, part, None)
+        if held is not kind:
+            raise NoValueError(f"{_an(kind)} of a class that was defined again since; run the cell that makes it again")
+        state = object.__getattribute__(value, "__dict__")
+        base = "dict" if isinstance(value, dict) else "list" if isinstance(value, list) else "object"
+        fields = "None" if state is value else self._dict(state)
+        given = [f"{self.home.builtin(base)}.__new__({name})", fields]
+        if isinstance(value, dict):
+            given += [f"{self.home.builtin('dict')}.update", self._dict(dict(dict.items(value)))]
+        elif isinstance(value, list):
+            given += [f"{self.home.builtin('list')}.extend", self._items(list.__iter__(value), "[]")]
+        return f"{self.home.helper('remake', _REMAKE)}({', '.join(given)})"
 
     def _reduced(self, value: Any, path: str) -> str:
         """By the arguments with which pickle would make it."""
@@ -351,7 +412,7 @@ class _Expression:
         return f"{self._named(home)}.{name}"
 
     def _namespace(self, value: Any) -> str:
-        return self._call("types.SimpleNamespace", f"**{self._dict(vars(value))}")
+        return self._call(full_name(type(value)), f"**{self._dict(vars(value))}")
 
     def _deque(self, value: Any) -> str:
         return self._call("collections.deque", self._items(value, "[]"), self.of(value.maxlen))
@@ -405,6 +466,7 @@ _WRITERS: dict[str, _Write] = {
     "collections.defaultdict": _Expression._defaultdict,
     "collections.deque": _Expression._deque,
     "types.SimpleNamespace": _Expression._namespace,
+    "argparse.Namespace": _Expression._namespace,
     **{f"{home}.{name}": _path for name in _PATHS for home in ("pathlib", "pathlib._local")},
     **dict.fromkeys(_DATES, _Expression._date),
     "datetime.timedelta": lambda self, value: self._reduced(value, "datetime.timedelta"),
@@ -427,12 +489,6 @@ _WRITERS: dict[str, _Write] = {
     "torch.Size": lambda self, value: self._call("torch.Size", repr(tuple(value))),
     **{f"torch.{name}": _Expression._torch_name for name in ("dtype", "layout", "memory_format")},
 }
-
-
-def empty_of(container: Any) -> object:
-    empty = copy.copy(container)
-    empty.clear()
-    return empty
 
 
 def is_plain(value: object) -> bool:
