@@ -199,8 +199,8 @@ def _has_value(values: pa.Array) -> np.ndarray:
 def _unused_fault(what: str, rows: np.ndarray, part: str) -> str:
     return (
         f"{what}: {counted(len(rows), 'row')} of the {part} rows with a value there, {in_rows(rows)}; of messages only "
-        f"role, content and {WEIGHT} are trained on: write it into the content, as the model's chat template does, give "
-        f"an answer that is not to be learnt {WEIGHT} 0, or remove it"
+        f"role, content and {WEIGHT} are trained on: write it into the content, as the model's chat template does, or "
+        f"remove it; an answer that is not to be learnt has {WEIGHT} 0"
     )
 
 
