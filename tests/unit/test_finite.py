@@ -58,7 +58,7 @@ def a_loop(store, tmp_path, monkeypatch):
     monkeypatch.setenv("TRAIN_FUNC_JOB_DIR", str(tmp_path))
     reached = []
 
-    def run(broken=0, value=NAN, tensor_of=None, publish=True):
+    def run(broken=0, value=NAN, tensor_of=None, publish=True, start=lambda net: None):
         reached.clear()
         monkeypatch.setattr(sessions, "here", sessions.Sessions())  # as in another process
         with Session(record.parameters()) as session:
@@ -66,6 +66,7 @@ def a_loop(store, tmp_path, monkeypatch):
             plan = split_dataset_by_node(session.plan(rows), 0, 1)
             torch.manual_seed(0)
             net = Net()
+            start(net)
             optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
             session.checkpoint(net, optimizer)
             for step in session.steps(plan):
@@ -99,6 +100,26 @@ def test_a_loop_ends_before_weights_that_are_not_finite_are_saved_and_none_goes_
     a_loop()  # the same again, without what broke it
     assert 1 < a_loop.reached[0] <= broken
     assert json.loads(store.get("loop-1/result.json").data)["files"]["model.safetensors"]
+
+
+def test_a_loop_whose_weights_are_not_finite_before_its_first_step_is_refused_though_none_trains_them(a_loop, store):
+    with pytest.raises(InvalidInput, match=r"fixed \(nan\)") as refused:
+        a_loop(start=lambda net: net.fixed.data.fill_(NAN))
+    assert refused.value.cause == "divergence"
+    assert a_loop.reached == []
+
+
+@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
+def test_a_trainer_whose_weights_are_not_finite_is_refused_before_its_first_step_though_none_trains_them(
+    a_record, kind
+):
+    with pytest.raises(InvalidInput, match=r"word_embeddings.*nan") as refused, Session(a_record().parameters()) as of:
+        trainer = trainer_of(of, {"epochs": 2, "learning_rate": 1e-3}, kind)
+        frozen = trainer.model.base_model.embeddings.word_embeddings.weight.requires_grad_(False)
+        frozen.data[-1] = NAN  # of a token that stands in no row
+        trainer.train()
+    assert refused.value.cause == "divergence"
+    assert trainer.state.global_step == 0
 
 
 def test_masks_hold_infinity_on_purpose(a_loop, store):

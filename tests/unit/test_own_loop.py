@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from transformers import BatchEncoding
+from transformers import BatchEncoding, LlamaConfig, LlamaForCausalLM
 
 from tests.messages import unnamed
 from train_func import InvalidInput
@@ -290,7 +290,8 @@ def test_the_weights_of_a_step_are_shares_of_the_labels_that_the_loss_looks_at(s
         labels = torch.tensor(ids)
         return BatchEncoding({"input_ids": labels.clamp(min=0), "labels": labels})  # as transformers' collators do it
 
-    for step in own_loop.steps(plan_of(Dataset.from_dict(COLUMNS)), torch.device("cpu"), ragged, shifts_labels=shifts):
+    plan, state = plan_of(Dataset.from_dict(COLUMNS)), state_of(language_model())
+    for step in own_loop.steps(plan, torch.device("cpu"), ragged, state, shifts_labels=shifts):
         found = [(weight, (batch["labels"][:, int(shifts) :] >= 0).sum().item()) for batch, weight in step]
         found = [(weight, of) for weight, of in found if weight]  # not of one that only fills a rank's place
         total = sum(of for _, of in found)
@@ -315,15 +316,60 @@ def test_a_micro_batch_in_which_no_label_counts_gives_a_loss_that_is_a_number(sh
             assert torch.isfinite(loss)
 
 
+def state_of(model):
+    """What session.checkpoint makes of a model; nothing is saved."""
+    keeping = SimpleNamespace(
+        restore=lambda device: None, votes=list, decide=lambda *of, is_over: None, close=lambda: None
+    )
+    return OwnState(SimpleNamespace(begin=lambda made: keeping), {"model": model}, torch.device("cpu"))
+
+
 def loop_over(layer):
     """The steps of two epochs of a loop whose checkpoint keeps this layer."""
     rows = Dataset.from_dict({"x": [[float(i), 1.0] for i in range(NUM_ROWS)]})
     plan = build_plan(rows, seed=1, num_epochs=2, batch_size=4, micro_batch_size=2, num_micro_batches=2, world_size=1)
-    keeping = SimpleNamespace(
-        restore=lambda device: None, votes=list, decide=lambda *of, is_over: None, close=lambda: None
-    )
-    state = OwnState(SimpleNamespace(begin=lambda made: keeping), {"layer": layer}, torch.device("cpu"))
-    return own_loop.steps(plan, torch.device("cpu"), None, state)
+    return own_loop.steps(plan, torch.device("cpu"), None, state_of(layer))
+
+
+def language_model():
+    """Its own loss shifts the labels."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=11, **sizes))
+
+
+def tokens_of(features):
+    """Rows of 3 tokens."""
+    return torch.tensor([[1, 2 + feature["label"], 3] for feature in features])
+
+
+def shifted_by_the_loop(features):
+    ids = tokens_of(features)
+    return {"input_ids": ids[:, :-1], "labels": ids[:, 1:]}
+
+
+def test_labels_that_a_loop_has_shifted_itself_are_refused_where_only_the_model_tells_of_its_loss():
+    plan, steps = plan_of(Dataset.from_dict(COLUMNS)), []
+    with pytest.raises(InvalidInput, match="shifts_labels=False") as refused:
+        steps += own_loop.steps(plan, torch.device("cpu"), shifted_by_the_loop, state_of(language_model()))
+    assert refused.value.cause == "code"
+    assert steps == []
+
+
+@pytest.mark.parametrize("num_masked", [0, 1, 2])
+def test_labels_that_are_the_tokens_are_shifted_where_the_model_tells_it_also_of_answers_alone(num_masked):
+    def answers(features):
+        ids = tokens_of(features)
+        labels = ids.clone()
+        for row, feature in enumerate(features):
+            labels[row, : num_masked + feature["label"] % 2] = -100
+        return {"input_ids": ids, "labels": labels}
+
+    for step in own_loop.steps(
+        plan_of(Dataset.from_dict(COLUMNS)), torch.device("cpu"), answers, state_of(language_model())
+    ):
+        counts = [(weight, (batch["labels"][:, 1:] >= 0).sum().item()) for batch, weight in step if weight]
+        total = sum(count for _, count in counts)
+        assert [weight for weight, _ in counts] == pytest.approx([count / total for _, count in counts])
 
 
 def test_a_step_that_is_left_before_its_end_is_refused_where_statistics_are_to_be_merged():

@@ -2,12 +2,19 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 from datasets.distributed import split_dataset_by_node
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorWithPadding, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    DataCollatorWithPadding,
+    TrainingArguments,
+)
 
 from tests.runs import a_run
 from tests.tiny_llama import write_questions, write_tiny_llama
@@ -61,7 +68,7 @@ def record_of(run, store):
     return RunRecord(run=run, name=NAME, generation=1, store=store.address, function="train_func", source_sha256="00")
 
 
-def train(run, store, before=lambda model: model, after=lambda model: None):
+def train(run, store, before=lambda model: model, after=lambda model: None, collate=lambda tokenizer: None):
     """The trained model; ``before`` and ``after`` its training a function does what it likes."""
     with Session(record_of(run, store).parameters()) as session:
         model, tokenizer = session.model()
@@ -74,6 +81,7 @@ def train(run, store, before=lambda model: model, after=lambda model: None):
             train_dataset=part,
             eval_dataset=held_out,
             processing_class=tokenizer,
+            data_collator=collate(tokenizer),
         )
         trainer.train()
         after(model)
@@ -133,6 +141,46 @@ def test_a_model_that_fits_no_second_time_is_published_with_a_note_and_its_metri
     train(bert, store)
     assert published(store)["metrics"]["rows"] == 4
     assert "memory" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+@pytest.mark.parametrize("padding", ["longest", "max_length"])
+def test_what_a_model_computes_of_padding_says_nothing_of_it(llama, store, padding, is_changed):
+    run = llama()
+
+    def left_padded(tokenizer):
+        tokenizer.padding_side = "left"
+        return DataCollatorForSeq2Seq(tokenizer, padding=padding, max_length=300)
+
+    def eager(model):
+        of_padding_other = AutoModelForCausalLM.from_pretrained(run.task.model, attn_implementation="eager")
+        if is_changed:
+            of_padding_other.lm_head.register_forward_hook(lambda module, given, logits: -logits)
+        return of_padding_other
+
+    if is_changed:
+        with pytest.raises(InvalidInput):
+            train(run, store, before=eager, collate=left_padded)
+    else:
+        train(run, store, before=eager, collate=left_padded)
+        assert published(store)["metrics"]
+
+
+def test_adapters_that_were_trained_on_a_quantised_base_are_published_with_a_note_and_their_metrics(
+    llama, store, capsys
+):
+    def quantised(model):
+        base = model.get_base_model()
+        base.is_quantized, base.hf_quantizer = True, SimpleNamespace(is_trainable=True)  # as transformers marks it
+        with torch.no_grad():
+            for name, of in model.named_parameters():
+                if "down_proj" in name and "lora" not in name:
+                    of.mul_(-3)
+        return model
+
+    train(llama(lora_rank=4), store, before=quantised)
+    assert published(store)["metrics"]["rows"] == 4
+    assert "quantised" in capsys.readouterr().out
 
 
 def test_a_base_that_is_not_the_one_of_the_adapters_is_refused_before_the_first_step(llama, store):

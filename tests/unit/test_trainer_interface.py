@@ -21,7 +21,6 @@ DEFAULTS = {field.name: field.default for field in dataclasses.fields(TrainingAr
 OTHER_VALUES = {
     "accelerator_config": AcceleratorConfig(split_batches=True),
     "data_seed": 7,
-    "ddp_timeout": 60,
     "deepspeed": {"zero_optimization": {"stage": 2}},
     "fsdp": "full_shard",
     "include_num_input_tokens_seen": "all",
@@ -76,12 +75,32 @@ def test_an_argument_that_would_not_be_used_is_refused_by_name(tmp_path, argumen
     assert f"{argument}=" in refused(lambda: trainer_of(tmp_path, changes={argument: other}))
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"ddp_timeout": 7200},
+        {"skip_memory_metrics": False},
+        {"save_on_each_node": True},
+        {"data_seed": 5, "seed": 5},
+        {"fsdp": False},
+        {"fsdp": ""},
+        {"resume_from_checkpoint": True},
+    ],
+    ids=str,
+)
+def test_arguments_that_ask_for_what_is_done_in_any_case_or_change_nothing_are_taken(tmp_path, arguments):
+    trainer = trainer_of(tmp_path, arguments=arguments)
+    trainer.train()
+    assert [coverage.num_once for coverage in trainer.coverage] == [40, 40]
+    assert "eval_loss" in trainer.evaluate()
+
+
 def test_all_that_is_refused_is_named_at_once_and_before_transformers_acts_on_it(tmp_path):
     """push_to_hub makes a repository."""
     own = type("Own", (Trainer,), {"evaluation_loop": lambda self: None})
-    changes = {"push_to_hub": True, "ddp_timeout": 7}
+    changes = {"push_to_hub": True, "data_seed": 7}
     message = refused(lambda: trainer_of(tmp_path, own, changes=changes, model=None, model_init=small.model))
-    assert [name for name in ("Own.evaluation_loop", "push_to_hub=", "ddp_timeout=7", "model_init") if name in message]
+    assert [name for name in ("Own.evaluation_loop", "push_to_hub=", "data_seed=7", "model_init") if name in message]
 
 
 def test_what_the_plan_decides_is_refused_where_it_was_chosen_otherwise(tmp_path):

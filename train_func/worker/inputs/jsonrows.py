@@ -4,11 +4,13 @@ import io
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pajson
 
 from train_func.counted import counted, listed
@@ -70,14 +72,31 @@ def _read(path: Path, data: bytes, classes: Collection[str]) -> pa.Table:
         table = _parsed(data)
     except pa.ArrowInvalid:
         table = None  # Arrow counts rows per block; read again line by line to say where.
-    if table is None or any(_has_fractions(of.type) for of in table.schema if of.name in classes):
+    if table is None:
         return _table(path, list(_lines(path, data)), "line", classes)
     spelled = [of.name for of in table.schema if of.name in classes and _is_of_numbers(of.type)]
     for name in spelled:
-        kind = table.schema.field(name).type
-        texts = pa.list_(pa.string()) if pa.types.is_list(kind) else pa.string()
-        table = table.set_column(table.column_names.index(name), name, table[name].cast(texts))
+        texts = _spelled(data, name, table[name])
+        if texts is None:
+            return _table(path, list(_lines(path, data)), "line", classes)
+        table = table.set_column(table.column_names.index(name), name, texts)
     return as_spelled(table, spelled)
+
+
+def _spelled(data: bytes, name: str, values: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Numbers, true and false, or lists of them, as the texts of the file; None where Arrow does not tell which."""
+    kind = values.type
+    if not _has_fractions(kind):
+        return values.cast(pa.list_(pa.string()) if pa.types.is_list(kind) else pa.string())
+    if pa.types.is_list(kind):
+        return None
+    number = re.compile(re.escape(json.dumps(name, ensure_ascii=False).encode()) + rb"\s*:\s*(-?\d[\d.eE+-]*)")
+    counts = Counter(match[1] for match in number.finditer(data))
+    spellings = {float(text): text.decode() for text in counts}
+    if counts.total() != len(values) - values.null_count or len(spellings) < len(counts):
+        return None  # other objects have this key too, or one number is spelled in two ways
+    texts = pc.take(pa.array(spellings.values(), pa.string()), pc.index_in(values, pa.array(spellings, pa.float64())))
+    return texts if texts.null_count == values.null_count else None
 
 
 def _parsed(data: bytes) -> pa.Table:

@@ -20,6 +20,13 @@ USER, ASSISTANT = "user", "assistant"
 ROLES = ("system", USER, ASSISTANT)
 WEIGHT = "weight"  # of an answer, as fine-tuning files have it: 0 where it is not to be learnt
 OF_THE_WHOLE = ("tools", "functions", "tool_choice", "function_call", "parallel_tool_calls", "chat_template_kwargs")
+EMPTY = pa.array(["", "[]", "{}", "null"], pa.large_string())
+MARKS = ("train", "training", "trainable", "train_detail", "mask", "masked", "loss", "loss_weight")  # false is one too
+PARTS = (
+    *("tool_calls", "tool_call_id", "tools", "function_call", "name", "recipient", "channel", "prefix", "refusal"),
+    *("reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "thought"),
+    *("image", "images", "image_url", "audio", "audios", "video", "videos", "file", "files", "documents"),
+)  # of a message, which chat templates write beside its content
 BETWEEN = "\n\n"  # a prompt and its context
 
 
@@ -55,7 +62,9 @@ def split_conversations(task: CausalLM, seed: int, store: Store | None, cache: P
     wrong, said = overlap(texts_of(divided.train), texts_of(divided.held_out), divided.held_rows)
     if wrong:
         raise InvalidInput(wrong, cause="data")
-    return TrainEvalSplit(divided.train, divided.held_out, (), [*sources.notes, *notes, *said, *divided.notes], sources)
+    return TrainEvalSplit(
+        divided.train, divided.held_out, (), [*sources.notes, *dict.fromkeys(notes), *said, *divided.notes], sources
+    )
 
 
 def texts_of(rows: pa.Table) -> pa.ChunkedArray:
@@ -117,7 +126,7 @@ def _prompted(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, lis
 
 
 def _conversations(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, list[str], list[str]]:
-    """The conversations of a column of lists; faults; no notes."""
+    """The conversations of a column of lists; faults; notes."""
     name, values = task.messages, table[task.messages].combine_chunks()
     kind = values.type
     expected = 'a list of {"role": "user", "content": "..."} is expected in each row'
@@ -139,13 +148,23 @@ def _conversations(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table
     for of in ("role", "content"):
         del others[of]
     is_left_out, faults = _left_out(others.pop(WEIGHT, pa.nulls(len(messages))), row_of, name or "", part)
-    unused = {f"the key {key!r} of messages in column {name!r}": row_of[_has_value(of)] for key, of in others.items()}
+    has_value = {
+        key: pc.is_valid(of).to_numpy(zero_copy_only=False) if key in MARKS else _has_value(of)
+        for key, of in others.items()
+    }
+    unused = {
+        f"the key {key!r} of messages in column {name!r}": row_of[has]
+        for key, has in has_value.items()
+        if key in (*MARKS, *PARTS)
+    }
+    unread = [key for key, has in has_value.items() if key not in (*MARKS, *PARTS) and has.any()]
     beside = [key for key in OF_THE_WHOLE if key in table.column_names]
     unused |= {f"column {key!r}": np.flatnonzero(_has_value(table[key].combine_chunks())) for key in beside}
     faults += [_unused_fault(what, np.unique(rows), part) for what, rows in unused.items() if len(rows)]
     learnt = pc.and_(pc.fill_null(pc.equal(roles, ASSISTANT), False), pa.array(~is_left_out))
     made = _table(pc.fill_null(roles, ""), pc.fill_null(contents, ""), learnt, bounds)
-    return made, [*faults, *_message_faults(name or "", part, roles, contents, learnt, bounds)], []
+    notes = [f"column {name!r}: not read of messages: {listed(unread, show=repr)}"] if unread else []
+    return made, [*faults, *_message_faults(name or "", part, roles, contents, learnt, bounds)], notes
 
 
 def _left_out(weights: pa.Array, row_of: np.ndarray, name: str, part: str) -> tuple[np.ndarray, list[str]]:
@@ -162,22 +181,26 @@ def _left_out(weights: pa.Array, row_of: np.ndarray, name: str, part: str) -> tu
 
 
 def _has_value(values: pa.Array) -> np.ndarray:
-    """Where there is more than null, an empty text or an empty list, as programs write them for what is not there."""
+    """Where there is more than programs write for what is not there: null, false, an empty text, list or object."""
     kind = values.type
-    has = pc.is_valid(values)
+    has: np.ndarray = pc.is_valid(values).to_numpy(zero_copy_only=False)
     if is_text(kind):
-        has = pc.and_(has, pc.fill_null(pc.not_equal(values, ""), False))
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        has = pc.and_(has, pc.fill_null(pc.greater(pc.list_value_length(values), 0), False))
-    found: np.ndarray = has.to_numpy(zero_copy_only=False)
-    return found
+        texts = pc.utf8_trim_whitespace(values.cast(pa.large_string()))
+        has &= ~pc.is_in(texts, EMPTY).to_numpy(zero_copy_only=False)
+    elif pa.types.is_boolean(kind):
+        has &= pc.fill_null(values, False).to_numpy(zero_copy_only=False)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        has &= pc.fill_null(pc.greater(pc.list_value_length(values), 0), False).to_numpy(zero_copy_only=False)
+    elif pa.types.is_struct(kind):  # as a table writes it, which has every field in every row
+        has &= np.any([_has_value(of) for of in values.flatten()], axis=0) if kind.num_fields else False
+    return has
 
 
 def _unused_fault(what: str, rows: np.ndarray, part: str) -> str:
     return (
         f"{what}: {counted(len(rows), 'row')} of the {part} rows with a value there, {in_rows(rows)}; of messages only "
         f"role, content and {WEIGHT} are trained on: write it into the content, as the model's chat template does, or "
-        "remove it"
+        f"remove it; an answer that is not to be learnt has {WEIGHT} 0"
     )
 
 

@@ -26,7 +26,7 @@ from train_func.worker.training.own_state import OwnState
 from train_func.worker.training.plan import STEPS, as_tensors, facts_of, row_ids_of, rows_of
 from train_func.worker.training.plan_loader import Collator, PlanLoader
 from train_func.worker.training.randomness import seed_for
-from train_func.worker.training.weighing import LABELS, Items, Step, items_of_loop, may_be_shifted
+from train_func.worker.training.weighing import LABELS, Items, Step, is_shift_in_doubt, items_of_loop
 
 BATCH, TOKENS = "batch", "input_ids"
 
@@ -154,8 +154,8 @@ def steps(
             while done < (epoch + 1) * facts.steps_per_epoch:
                 batches, votes = islice(entries, facts.accumulation), state.votes() if state else ()
                 step = Step(batches, items or Items(), device, votes)
-                if items is None and done == begun:
-                    world.on_all_ranks(partial(_check_labels, step))
+                if shifts_labels is None and done == begun:
+                    world.on_all_ranks(partial(_check_labels, step, items))
                 if state and done > begun:
                     state.decide(step.votes, done, used)
                 done += 1
@@ -199,9 +199,11 @@ def _loop(loop: sessions.Loop) -> Iterator[sessions.Loop]:
     sessions.here.loops.remove(loop)
 
 
-def _check_labels(step: Step) -> None:
+def _check_labels(step: Step, items: Items | None) -> None:
     """Raises InvalidInput where a mean over labels depends on what is not known: whether the loss shifts them."""
-    if any(may_be_shifted(inputs) for inputs in step.batches):
+    if not any(is_shift_in_doubt(inputs, items) for inputs in step.batches):
+        return
+    if items is None:
         raise InvalidInput(
             "session.steps: the labels of a batch are its input_ids, and session.checkpoint was given no model of "
             "transformers whose loss tells whether it shifts them, so that the first label of each row does not count. "
@@ -209,6 +211,13 @@ def _check_labels(step: Step) -> None:
             "shifts_labels=False; or give the model to session.checkpoint(model, optimizer) before",
             cause="code",
         )
+    raise InvalidInput(
+        "session.steps: the loss of the model that session.checkpoint was given shifts labels, so that the first label "
+        "of each row does not count; but the labels of a batch are not its input_ids, as such a loss expects them. Say "
+        "it: session.steps(plan, shifts_labels=False) where the loop has shifted them itself, as with "
+        "input_ids=ids[:, :-1] and labels=ids[:, 1:], or shifts_labels=True where the loss shifts them",
+        cause="code",
+    )
 
 
 def _check_merged(statistics: BatchStatistics, step: int) -> None:

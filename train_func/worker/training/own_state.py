@@ -76,6 +76,7 @@ class OwnState:
 
     def _check_states(self) -> None:
         """Raises InvalidInput for what no checkpoint holds; says what ``session.publish`` would refuse."""
+        finite.check(self.models, "Before the first step, ", whole=True)
         states = {name: self._state(name, of) for name, of in self._objects.items()}
         State.of(states, "session.checkpoint")
         for name, of in self._objects.items():

@@ -22,7 +22,7 @@ from train_func.storage import Store
 from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.pod import reporting
 from train_func.worker.pod.publish import take_source
-from train_func.worker.training import adapter_files, best, evaluation, reloading, world
+from train_func.worker.training import adapter_files, best, evaluation, finite, reloading, world
 from train_func.worker.training.audit import Coverage
 from train_func.worker.training.baseline import below_baseline
 from train_func.worker.training.metric_values import not_finite, to_json
@@ -84,6 +84,7 @@ def rehearse(
     try:
         folder.mkdir(parents=True)
         model = trainer.accelerator.unwrap_model(trainer.model)
+        finite.check([model], "Before the first step, ", whole=True)
         adapter_files.check_all_published(model)
         adapter_files.take_start(model, folder.with_name("adapters_at_first"))
         with reloading.tried_adapters(model):

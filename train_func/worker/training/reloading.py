@@ -100,6 +100,11 @@ def difference(model: Any, folder: Path, inputs: Inputs | None, base: Callable[[
             made = _outputs(again, few)
     except Exception as error:
         raise NotLoaded(f"load() cannot load what is published: {type(error).__name__}: {error}") from error
+    if is_adapted and _is_quantised(model):
+        raise NotLoaded(
+            "the adapters were trained on a quantised base, and load() puts them on the base as it was before; measure "
+            "what it returns"
+        )
     most = MOST if all(of.itemsize > 2 for of in _dtypes(model) | _dtypes(again)) else MOST_OF_HALF
     found = _distance(expected, made)
     if found <= most or _distance(expected, _outputs(model, few)) > most:  # or it draws something
@@ -121,18 +126,26 @@ def _kind(model: Any, folder: Path) -> Any:
 
 
 def _few(inputs: Inputs) -> dict[str, Any]:
-    """Some rows of a batch, and their first tokens."""
-    ids = inputs.get("input_ids")
+    """Some rows of a batch, and their first tokens; the last ones where rows begin with padding."""
+    ids, mask = inputs.get("input_ids"), _mask(inputs)
     length = ids.shape[1] if isinstance(ids, torch.Tensor) and ids.ndim == 2 else None
-    found = {}
-    for name, of in inputs.items():
+    is_left_padded = mask is not None and not bool(mask[:MAX_ROWS, 0].all())
+    tokens = slice(-MAX_TOKENS, None) if is_left_padded else slice(MAX_TOKENS)
+    few = {}
+    for name, value in inputs.items():
         if name in ("labels", "label"):
             continue
-        if isinstance(of, torch.Tensor) and of.ndim:
-            of = of[:MAX_ROWS]
-            of = of[:, :MAX_TOKENS] if of.ndim == 2 and of.shape[1] == length else of
-        found[name] = of
-    return found
+        if isinstance(value, torch.Tensor) and value.ndim:
+            value = value[:MAX_ROWS]
+            value = value[:, tokens] if value.ndim == 2 and value.shape[1] == length else value
+        few[name] = value
+    return few
+
+
+def _mask(inputs: Inputs) -> torch.Tensor | None:
+    """The tensor that is 0 where a row has padding in the place of a token, if there is one."""
+    mask = inputs.get("attention_mask")
+    return mask if isinstance(mask, torch.Tensor) and mask.ndim == 2 and mask.numel() else None
 
 
 def _num_rows(inputs: Inputs) -> int:
@@ -140,14 +153,21 @@ def _num_rows(inputs: Inputs) -> int:
 
 
 def _outputs(model: Any, inputs: Inputs) -> dict[Any, torch.Tensor]:
-    """All that it computes in its own precision, in float32; what accelerate has put around forward rounds it."""
+    """All that it computes of tokens and rows in its own precision, in float32: not what it computes of padding.
+
+    What accelerate has put around forward rounds it.
+    """
     device = next(model.parameters()).device
     moved = {name: of.to(device) if isinstance(of, torch.Tensor) else of for name, of in inputs.items()}
     with _evaluating(model), torch.no_grad():
         made = type(model).forward(model, **moved)
     named = made.items() if isinstance(made, Mapping) else enumerate(made if isinstance(made, tuple) else [made])
-    found = {name: of.detach().float().cpu() for name, of in named if isinstance(of, torch.Tensor) and of.ndim}
-    return {name: of.nan_to_num(0, 0, 0) for name, of in found.items()}  # some mask with infinite ones
+    outputs = {name: value.detach().float().cpu() for name, value in named if isinstance(value, torch.Tensor)}
+    if (mask := _mask(inputs)) is not None:
+        is_token = mask.bool().cpu()
+        outputs = {name: value[is_token] if value.shape[:2] == mask.shape else value for name, value in outputs.items()}
+    # Some mask with infinite numbers.
+    return {name: value.nan_to_num(0, 0, 0) for name, value in outputs.items() if value.ndim}
 
 
 @contextmanager
@@ -170,6 +190,11 @@ def _distance(expected: Mapping[Any, torch.Tensor], found: Mapping[Any, torch.Te
         size, off = of.norm().item(), (found[name] - of).norm().item()
         shares.append(off / size if size else off)
     return max(shares)
+
+
+def _is_quantised(model: nn.Module) -> bool:
+    """Whether transformers has quantised weights when it loaded them, of the whole model or of a part."""
+    return any(getattr(module, "is_quantized", False) for module in model.modules())
 
 
 def _dtypes(model: nn.Module) -> set[torch.dtype]:

@@ -209,7 +209,7 @@ class Session:
 
         ``shifts_labels``: whether the loss compares each token with the label of the next, as that of a causal language
         model does; the first label of a row does not count then. The models of transformers that
-        ``session.checkpoint`` was given tell it by themselves.
+        ``session.checkpoint`` was given tell it by themselves, where the labels are the tokens.
 
         Raises:
             InvalidInput: (cause "code", on every rank) when ``plan`` was not split once, is not the one that the

@@ -125,10 +125,10 @@ OBEYED_ARGUMENTS = _names(
 # Met in any case, or read only with another argument that is refused, or by scripts alone.
 HARMLESS_ARGUMENTS = _names(
     """
-    average_tokens_across_devices disable_tqdm do_eval do_predict do_train eval_accumulation_steps
+    average_tokens_across_devices ddp_timeout disable_tqdm do_eval do_predict do_train eval_accumulation_steps
     eval_use_gather_object fsdp_config hub_always_push hub_model_id hub_private_repo hub_revision hub_strategy
     hub_token length_column_name liger_kernel_config local_rank logging_nan_inf_filter
-    restore_callback_states_from_checkpoint
+    restore_callback_states_from_checkpoint save_on_each_node skip_memory_metrics
     """
 )
 _PRECISION = "an evaluation computes in the precision of the training: leave it out, bf16 holds for evaluations too"
@@ -143,7 +143,6 @@ REFUSED_ARGUMENTS: Mapping[str, str] = {
     "fp16_full_eval": _PRECISION,
     "data_seed": "the order of the rows follows from the seed of the Run",
     "dataloader_in_order": "the order of the batches is that of the plan",
-    "ddp_timeout": "the session has formed the process group already, and notices a rank that dies at once",
     "deepspeed": _SHARDS,
     "fsdp": _SHARDS,
     "parallelism_config": _SHARDS,
@@ -152,8 +151,6 @@ REFUSED_ARGUMENTS: Mapping[str, str] = {
     "per second; or count tokens in training_step",
     "push_to_hub": "no checkpoint is pushed while a model trains: call job.push_to_hub when the run has succeeded",
     "resume_from_checkpoint": "the training goes on from the newest checkpoint of its run by itself",
-    "save_on_each_node": "checkpoints are kept in the store, and no folder is written",
-    "skip_memory_metrics": "evaluations would not have them: read torch.cuda.max_memory_allocated() where you want it",
     "use_liger_kernel": "it replaces the loss by which a task is measured: call liger_kernel's functions for the "
     "layers of your model, before session.model()",
 }
@@ -186,7 +183,7 @@ def unused_argument_faults(args: transformers.TrainingArguments) -> list[str]:
     faults = [
         f"TrainingArguments({name}={getattr(args, name)!r}): expected {defaults[name]!r}, because {why}"
         for name, why in REFUSED_ARGUMENTS.items()
-        if name in defaults and not _is_default(getattr(args, name), defaults[name])
+        if name in defaults and not _is_default(getattr(args, name), defaults[name]) and not _says_the_same(args, name)
     ]
     if strange := [name for name in args.include_for_metrics if name not in FOR_METRICS]:
         faults.append(f"TrainingArguments(include_for_metrics={strange!r}): {' and '.join(FOR_METRICS)} are there")
@@ -220,5 +217,13 @@ def decision_of(argument: str) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
+def _says_the_same(args: transformers.TrainingArguments, name: str) -> bool:
+    """Whether the training does in any case what is asked for."""
+    value = getattr(args, name)
+    return (name == "data_seed" and value == args.seed) or (
+        name == "resume_from_checkpoint" and value in (True, "True")
+    )
+
+
 def _is_default(value: Any, default: Any) -> bool:
-    return value == default or (default is None and value in (AcceleratorConfig(), "", [], {}))
+    return value == default or (default is None and value in (AcceleratorConfig(), "", [], {}, False))

@@ -92,15 +92,20 @@ def items_of_loop(models: Sequence[nn.Module], *, shifts_labels: bool | None) ->
     return found if shifts_labels is None else replace(found, shifts_labels=shifts_labels)
 
 
-def may_be_shifted(inputs: Mapping[str, Any]) -> bool:
-    """Whether the labels are the tokens themselves from the first one on, as a loss that shifts them is given them."""
+def is_shift_in_doubt(inputs: Mapping[str, Any], items: Items | None) -> bool:
+    """Whether what the models tell of their loss does not go with the labels of a batch; ``items``: what they tell.
+
+    A loss that shifts labels is given the tokens themselves as labels, from the first one on but for those that do not
+    count. A loop that has shifted them itself gives other ones, of which the first counts too.
+    """
     labels, tokens = inputs.get("labels"), inputs.get("input_ids")
-    if not isinstance(labels, torch.Tensor) or not isinstance(tokens, torch.Tensor) or "shift_labels" in inputs:
+    if not isinstance(labels, torch.Tensor) or "shift_labels" in inputs or not _are_of_tokens(labels, tokens):
         return False
-    if labels.shape != tokens.shape or not _are_of_tokens(labels, tokens):
-        return False
-    counts = labels.ne(IGNORED)
-    return bool(counts[..., :2].all(-1).any() and labels.eq(tokens)[counts].all())
+    counts = labels.ne(IGNORED if items is None else items.ignored)
+    are_tokens = isinstance(tokens, torch.Tensor) and bool(labels.eq(tokens)[counts].all())
+    if items is None:
+        return are_tokens and bool(counts[..., :2].all(-1).any())
+    return items.shifts_labels and not are_tokens
 
 
 def _of_transformers(model: nn.Module) -> Iterator[PreTrainedModel]:
