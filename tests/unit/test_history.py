@@ -169,6 +169,13 @@ def test_of_one_step_that_was_trained_and_evaluated_both_count():
     assert steps(a1=[40, 40]) == [(1, 40), (1, 40)]
 
 
+def test_a_step_that_a_later_attempt_only_evaluated_keeps_its_loss():
+    trained, evaluated = Row(27, at(1), {"epoch": 1.0, "loss": 0.5}), {"epoch": 1.0, "eval_loss": 0.4}
+    later = [Row(27, at(3), evaluated), Row(28, at(4), {"epoch": 1.1, "loss": 0.3})]
+    rows = {1: [trained, Row(27, at(2), evaluated), Row(28, at(2), {"epoch": 1.1, "loss": 0.4})], 2: later}
+    assert joined_history(rows) == [(1, trained), *((2, row) for row in later)]
+
+
 def records_of(data):
     """The records of an event file, their checksums verified by another's arithmetic."""
     found = []

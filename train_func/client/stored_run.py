@@ -198,12 +198,22 @@ def history(store: Readable, record: RunRecord) -> list[dict[str, Any]]:
 
 
 def joined_history(rows: Mapping[int, Sequence[Row]]) -> list[tuple[int, Row]]:
-    """The rows with their attempts, without steps that a later attempt repeated; sorted by step and time."""
+    """The rows with their attempts, without steps that a later attempt repeated; sorted by step and time.
+
+    An attempt that was stopped in an evaluation is followed by one that begins with that evaluation, and has no other
+    row of that step: the loss of the step stays.
+    """
     kept: list[tuple[int, Row]] = []
     for number in sorted(rows):
-        steps = [row.step for row in rows[number]]
-        if steps:
-            kept = [(earlier, row) for earlier, row in kept if not min(steps) <= row.step <= max(steps)]
+        if rows[number]:
+            steps = [row.step for row in rows[number]]
+            first, last = min(steps), max(steps)
+            metrics = {name for row in rows[number] if row.step == first for name in row.values}
+            kept = [
+                (earlier, row)
+                for earlier, row in kept
+                if not first <= row.step <= last or (row.step == first and not row.values.keys() <= metrics)
+            ]
         kept += [(number, row) for row in rows[number]]
     return sorted(kept, key=lambda found: (found[1].step, found[1].timestamp))
 
