@@ -152,7 +152,7 @@ def test_a_crowd_of_strangers_costs_no_thread_and_keeps_no_worker_out(remote):
         second.set("a", "b")
         first.set("c", "d")
         assert (first.get("a"), second.get("c")) == ("b", "d")
-        assert process.num_threads() == threads
+        assert process.num_threads() <= threads  # those of earlier tests may end meanwhile
         ours = 5 * group_store.MOST_STRANGERS + 1  # the other ends of their connections
         assert process.num_fds() - descriptors - ours <= group_store.MOST_STRANGERS + 2
         second.close()
