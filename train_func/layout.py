@@ -88,10 +88,6 @@ class AttemptKeys:
         """Of the files of its history, which begin with part 1, the one with this number."""
         return f"{self.metrics}/metrics.csv" if part == 1 else f"{self.metrics}/metrics-{part}.csv"
 
-    def metrics_events(self, part: int, begun: int) -> str:
-        """The same for TensorBoard, which takes files whose names contain tfevents in the order of their names."""
-        return f"{self.metrics}/events.out.tfevents.{begun}.{part:06}"
-
     def saved(self, number: int) -> str:
         """That it has saved a checkpoint of this training of the function."""
         return f"{self.prefix}/saved-{number}.json"

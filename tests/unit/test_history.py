@@ -1,10 +1,8 @@
 """The history of a training is in the store while it runs, and reads as one over all attempts."""
 
 import math
-import struct
 import threading
 
-import google_crc32c
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,6 @@ from train_func.errors import StorageFailed
 from train_func.layout import RunKeys
 from train_func.metrics import Row, from_csv, row_of, to_csv
 from train_func.storage import open_store
-from train_func.worker.pod import tensorboard
 from train_func.worker.pod.history import History
 from train_func.worker.training.metric_values import reported
 
@@ -111,11 +108,9 @@ def test_a_run_without_history_has_an_empty_one(store):
 
 
 def test_a_file_that_is_long_is_followed_by_the_next(store):
-    kept(store, [progress(step) for step in range(1, 102)], longest_file=1000)
-    names = store.names(KEYS.metrics)
-    assert len([name for name in names if name.endswith(".csv")]) > 7
-    assert len(names) == 2 * len([name for name in names if name.endswith(".csv")])
-    assert all(entry.size < 1500 for entry in store.list(f"{KEYS.metrics}/"))
+    kept(store, [progress(step) for step in range(1, 102)], longest_file=500)
+    assert len(store.names(KEYS.metrics)) > 5
+    assert all(entry.size < 800 for entry in store.list(f"{KEYS.metrics}/"))
     assert [row["step"] for row in history(store, a_record())] == list(range(1, 102))
 
 
@@ -174,36 +169,6 @@ def test_a_step_that_a_later_attempt_only_evaluated_keeps_its_loss():
     later = [Row(27, at(3), evaluated), Row(28, at(4), {"epoch": 1.1, "loss": 0.3})]
     rows = {1: [trained, Row(27, at(2), evaluated), Row(28, at(2), {"epoch": 1.1, "loss": 0.4})], 2: later}
     assert joined_history(rows) == [(1, trained), *((2, row) for row in later)]
-
-
-def records_of(data):
-    """The records of an event file, their checksums verified by another's arithmetic."""
-    found = []
-    while data:
-        (length,) = struct.unpack("<Q", data[:8])
-        for part, stored in ((data[:8], data[8:12]), (data[12 : 12 + length], data[12 + length : 16 + length])):
-            crc = google_crc32c.value(part)
-            assert struct.unpack("<I", stored) == ((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF,)
-        found.append(data[12 : 12 + length])
-        data = data[16 + length :]
-    return found
-
-
-def test_tensorboard_reads_it(store):
-    kept(store, [progress(300, loss=0.5), evaluated(300, prefix="eval_test", accuracy=0.25, best="text")])
-    (name,) = (name for name in store.names(KEYS.metrics) if "tfevents" in name)
-    first, trained, measured = records_of(store.get(f"{KEYS.metrics}/{name}").data)
-    assert first[9:] == b"\x1a\x0dbrain.Event:2"
-    assert trained[:1] + trained[9:12] == b"\x09\x10\xac\x02"  # wall_time; step 300 as a varint
-    assert b"\x0a\x0atrain/loss\x15" + struct.pack("<f", 0.5) in trained
-    assert b"\x0a\x12eval/test_accuracy\x15" + struct.pack("<f", 0.25) in measured
-    assert b"best" not in measured
-
-
-def test_numbers_of_any_size_have_a_record():
-    for value in (1e300, -1e300, float("nan"), 2**70, True):
-        (record,) = records_of(tensorboard.encode(Row(1, at(1), {"loss": value})))
-        assert b"train/loss" in record
 
 
 def test_with_each_checkpoint_the_history_is_kept_at_once(store):

@@ -1,11 +1,8 @@
 """The worker's output arrives whole on its stdout, and bounded in the store."""
 
-import fcntl
 import json
 import subprocess
 import sys
-import termios
-import threading
 
 from train_func import events
 from train_func.worker.pod.log_tee import BoundedLog, last_state
@@ -175,44 +172,6 @@ os._exit(0)
 """
     done = subprocess.run([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True, timeout=300)
     assert done.stdout.endswith("line 19999\nline 19999")
-
-
-def test_a_reader_that_stands_still_holds_nothing_up_and_is_told_what_it_has_missed(tmp_path):
-    program = """
-import os, sys
-from pathlib import Path
-from train_func.events import Note
-from train_func.worker.pod.log_tee import LogTee
-told = os.dup(2)
-log_tee = LogTee()
-log_tee.begin(Path(sys.argv[1]).write_bytes)
-for number in range(100):
-    print("x" * 10_000)
-log_tee.flush(60)
-os.write(told, b"kept\\n")
-sys.stdin.readline()
-print("read again")
-log_tee.close(Note(text="the end"), 60)
-os._exit(0)
-"""
-    arguments = [sys.executable, "-u", "-c", program, tmp_path / "log"]
-    ends = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(arguments, bufsize=0, **ends) as process:
-        guard = threading.Timer(60, process.kill)
-        guard.start()
-        assert process.stderr.readline() == b"kept\n"
-        assert (tmp_path / "log").read_bytes() == (b"x" * 10_000 + b"\n") * 100
-        read = b""
-        while int.from_bytes(fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4)), sys.byteorder):
-            read += process.stdout.read(2**16)
-        read += process.communicate(b"\n")[0]
-        guard.cancel()
-    *lines, gap, again, end = read.splitlines()
-    whole = lines.count(b"x" * 10_000)
-    assert 0 < whole < 100
-    assert the_gap(gap) == (100 - whole, (100 - whole) * 10_001)
-    assert again == b"read again"
-    assert str(events.parse(end.decode())) == "note: the end"
 
 
 def test_a_store_that_never_answers_blocks_no_writer():

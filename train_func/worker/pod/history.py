@@ -1,21 +1,18 @@
-"""Keeps the history of an attempt in the store while it runs: CSV and TensorBoard files, a new one when one is long.
+"""Keeps the history of an attempt in the store while it runs: as CSV, in a new file when one is long.
 
 With bounded memory; no failure of it is one of the run.
 """
 
-import contextlib
-import time
 from collections import deque
 from collections.abc import Callable
 
 from train_func.events import CheckpointSaved, Event
 from train_func.layout import AttemptKeys
 from train_func.metrics import Row, row_of, to_csv
-from train_func.worker.pod import tensorboard
 from train_func.worker.pod.periodic import Periodic
 
 INTERVAL = 10.0  # seconds between two uploads of short files; longer for longer ones, as each carries all of a file
-LONGEST_FILE = 2**20  # bytes of a CSV file, or of one for TensorBoard, after which the next one begins
+LONGEST_FILE = 2**20  # bytes of a file, after which the next one begins
 MOST_ROWS = 20_000  # kept while the store is away: more than a day; the oldest go first
 
 Put = Callable[[str, bytes], object]
@@ -32,7 +29,6 @@ class History(Periodic):
         self._put = put
         self._interval = interval
         self._longest_file = longest_file
-        self._begun = time.time()
         self._new: deque[Row] = deque(maxlen=MOST_ROWS)
         self._rows: deque[Row] = deque(maxlen=MOST_ROWS)  # of the files that are open
         self._part = 1
@@ -41,10 +37,8 @@ class History(Periodic):
 
     def hear(self, event: Event) -> None:
         """Takes what belongs to the history; returns at once."""
-        with contextlib.suppress(Exception):  # a value that no file can hold costs its own row alone
-            if row := row_of(event):
-                tensorboard.encode(row)
-                self._new.append(row)
+        if row := row_of(event):
+            self._new.append(row)
         if isinstance(event, CheckpointSaved):  # what goes on from it reports none of the steps before it again
             self.hasten()
 
@@ -58,11 +52,9 @@ class History(Periodic):
         if not self._unkept:
             return
         table = to_csv(self._rows)
-        records = b"".join([tensorboard.begin(self._begun), *map(tensorboard.encode, self._rows)])
         self._put(self._keys.metrics_csv(self._part), table)
-        self._put(self._keys.metrics_events(self._part, int(self._begun)), records)
         self._unkept = False
-        self._length = max(len(table), len(records))
+        self._length = len(table)
         if self._length >= self._longest_file:
             self._rows.clear()
             self._part, self._length = self._part + 1, 0

@@ -19,7 +19,6 @@ from train_func.events import Event, LogGap, StepProgress
 from train_func.worker.pod import masks, stacks
 from train_func.worker.pod.history import History
 from train_func.worker.pod.periodic import Periodic
-from train_func.worker.pod.real_output import RealOutput
 
 HEAD = 2**20  # bytes of a log's beginning that are always kept
 TAIL = 4 * 2**20  # bytes of its end
@@ -144,7 +143,7 @@ class LogTee:
     """
 
     def __init__(self, interval: float = INTERVAL) -> None:
-        self._real = RealOutput(os.dup(1))
+        self._real = os.fdopen(os.dup(1), "wb", buffering=0)
         self._lock = threading.Lock()
         self._log = BoundedLog()
         self._first = b""
@@ -265,7 +264,8 @@ class LogTee:
         with self._lock:
             self._first = self._first or line
             self._log.add(line)
-            self._real.write(line)
+            with contextlib.suppress(OSError):  # nothing will ever read it again
+                self._real.write(line)
 
     def _render(self) -> bytes:
         with self._lock:
