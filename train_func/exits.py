@@ -23,7 +23,6 @@ FULL = 74
 PERMISSION = 77
 CONFIGURATION = 78
 FIRST_SIGNAL = 129  # 128 and the number of the signal that killed the process
-MEMORY = 137
 STOPPED = 143
 UNREACHABLE = 144
 PEER = 145

@@ -182,10 +182,13 @@ class RunKeys:
         """The pointer to those of one training of the function."""
         return f"{self.checkpoints_of(number)}/newest.json"
 
-    def attempt_of_checkpoint(self, key: str) -> int | None:
-        """The attempt that saved the checkpoint whose manifest has this key; None when it is no such manifest."""
-        parts = key.removeprefix(f"{self.checkpoints}/").split("/")
-        return int(parts[1]) if len(parts) == 4 and parts[3] == CHECKPOINT_MANIFEST and parts[1].isdecimal() else None
+    def place_of_checkpoint(self, key: str) -> tuple[int, int, int] | None:
+        """Returns training, attempt and step of the checkpoint whose manifest has this key; None when it is none."""
+        *place, name = key.removeprefix(f"{self.checkpoints}/").split("/")
+        if len(place) != 3 or name != CHECKPOINT_MANIFEST or not all(part.isdecimal() for part in place):
+            return None
+        training, attempt, step = map(int, place)
+        return training, attempt, step
 
     def attempt(self, number: int) -> AttemptKeys:
         """The keys of attempt ``number``."""

@@ -92,8 +92,6 @@ MORE_THAN_ONE = {
     ("client/twin/room.py", "WORKERS_PER_CORE"): "a constant",
     ("worker/pod/rendezvous.py", "self._environment.num_workers"): "one worker has no peer",
     ("worker/pod/environment.py", "num_workers"): "a worker is one of several",
-    ("worker/pod/attempt_store.py", "self.num_at_step"): "at least three",
-    ("worker/pod/attempt_store.py", "self.num_out_of_memory"): "at least eight",
 }
 
 

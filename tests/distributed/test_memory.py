@@ -1,4 +1,4 @@
-"""A rank that needs more memory than there is: the next attempt goes on with the same batches in smaller parts."""
+"""A rank that needs more memory than there is ends the job; submitted again, it goes on with smaller micro-batches."""
 
 import contextlib
 import json
@@ -47,9 +47,10 @@ def train_func(parameters):
 def job(tmp_path):
     jobs = []
 
-    def make(name, **fields):
-        given = {"epochs": 2, "batch_size": 16, "micro_batch_size": 4, "max_attempts": 2, **fields}
-        jobs.append(Job(tmp_path / name, SOURCE, workers=2, **given))
+    def make(run, **fields):
+        given = {"epochs": 2, "batch_size": 16, "micro_batch_size": 4, **fields}
+        folder = tmp_path / f"{len(jobs)}"
+        jobs.append(Job(folder, SOURCE, workers=2, store=(tmp_path / run).as_uri(), **given))
         return jobs[-1]
 
     yield make
@@ -92,33 +93,27 @@ def cut_of(job, attempt):
     return setup["numerics"]["micro_batch_size"], setup["numerics"]["num_micro_batches"]
 
 
-def test_the_next_attempt_cuts_the_same_batches_finer_and_goes_on(job):
+def test_a_run_that_ran_out_of_memory_goes_on_with_the_same_batches_cut_finer(job):
     whole = job("whole", parameters={"fits": 4}).start()
     assert whole.exit_codes() == [0, 0]
     made = job("grows").start()
-    assert made.exit_codes() == [0, 0]
-    assert (made.end_record(1, 1)["exit_code"], made.end_record(1, 1)["cause"]) == (137, "memory")
-    assert [cut_of(made, attempt) for attempt in (1, 2)] == [(4, 4), (2, 8)]
-    expected, found = result_of(whole), result_of(made)
+    assert made.exit_codes() == [70, 70]
+    end = made.end_record(1, 1)
+    assert (end["exit_code"], end["cause"]) == (70, "memory")
+    assert unnamed(end["message"], "rank 1", "MemoryError") == []
+    again = job("grows", micro_batch_size=2).start()
+    assert again.exit_codes() == [0, 0]
+    assert [cut_of(again, attempt) for attempt in (1, 2)] == [(4, 4), (2, 8)]
+    expected, found = result_of(whole), result_of(again)
     assert found["rows"] == expected["rows"] == [[101, 101]] * 2
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-4)
 
 
 @pytest.mark.slow
-def test_where_nothing_can_be_cut_finer_it_is_final_and_says_what_helps(job):
-    made = job("single", micro_batch_size=1, parameters={"fits": 0}).start()
-    assert made.exit_codes() == [70, 70]
-    record = made.end_record(1, 1)
-    assert record["cause"] == "memory"
-    assert unnamed(record["message"], "rank 1", "MemoryError") == []
-
-
-@pytest.mark.slow
-def test_a_rank_that_the_kernel_has_killed_for_memory_goes_on_with_a_finer_cut(job, memory_group):
+def test_a_rank_that_the_kernel_has_killed_for_memory_ends_the_job_with_what_helps(job, memory_group):
     made = job("killed", parameters={"hoards": True}).start()
     (memory_group / "cgroup.procs").write_text(str(made.pods[1].process.pid))
-    assert made.exit_codes() == [0, 0]
+    assert made.exit_codes() == [70, 70]
     record = made.end_record(1, 1)
-    assert (record["exit_code"], record["cause"], record["ranks"][0]["exit_code"]) == (137, "memory", -9)
-    assert [cut_of(made, attempt) for attempt in (1, 2)] == [(4, 4), (2, 8)]
-    assert result_of(made)["rows"] == [[101, 101]] * 2
+    assert (record["exit_code"], record["cause"], record["ranks"][0]["exit_code"]) == (70, "memory", -9)
+    assert unnamed(record["message"], "rank 1", "memory=", "micro_batch_size") == []

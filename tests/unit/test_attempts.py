@@ -100,12 +100,11 @@ def test_claimants_at_the_same_moment_get_a_number_each(store):
         (Account(1, 1, 3, None), False),
         (Account(2, 2, 3, None), True),
         (Account(0, 0, 1, None), True),
-        (Account(2, 2, 9, None, step=7, num_at_step=2), True),
-        (Account(5, 1, 3, None, step=7, num_at_step=1), False),
+        (Account(5, 1, 3, None), False),
     ],
 )
 def test_the_ranks_hear_whether_another_attempt_can_follow_if_theirs_fails(attempts, account, is_last):
-    start = Start.of(attempts.claim(), account, 0, None)
+    start = Start.of(attempts.claim(), account, None)
     assert Start.from_json(start.to_json()).variables["TRAIN_FUNC_LAST_ATTEMPT"] == str(int(is_last))
 
 
@@ -152,88 +151,49 @@ def ended_behind(attempts, *steps, code=147, cause="killed"):
         attempts.write_end(attempts.claim(), Verdict(code, cause, "why", 0), [], step)
 
 
+def save(attempts, attempt, step, training=0):
+    store = attempts._store
+    store.put(f"{attempts._keys.checkpoints_of(training)}/{attempt}/{step}/manifest.json", b"{}")
+
+
 @pytest.mark.parametrize(
-    ("steps", "spent"),
-    [([41, 41], False), ([41, 41, 41], True), ([41, 41, 40], False), ([7, 41, 41, 41], True), ([0, 0, 0], False)],
+    ("saved", "failed", "num_charged"),
+    [
+        ([0, 0], [0, 7], 2),
+        ([40, 0, 0], [41, 41, 41], 2),
+        ([40, 41, 41], [41, 41, 41], 2),  # what ends them lies in step 42, whatever they save
+        ([40, 60, 0], [79, 70, 70], 2),
+        ([40, 60, 80], [79, 70, 101], 0),
+        ([0, 0, 7], [5, 3, 9], 0),
+    ],
 )
-def test_three_attempts_that_end_behind_the_same_step_are_enough_whatever_they_have_saved(store, steps, spent):
-    made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
-    ended_behind(made, *steps)
-    store.put(f"{made._keys.checkpoints_of(0)}/{len(steps)}/41/manifest.json", b"{}")
-    account = made.account()
-    assert (account.num_charged, account.spent) == (0, spent)
-    if spent:
-        assert unnamed(account.verdict(0).message, "3 attempts", "step 41") == []
-
-
-LOST = Verdict(145, "peer", "worker 1 has given no sign of life", 0, root_cause=False)
-
-
-def test_attempts_that_only_lost_a_peer_behind_the_same_step_do_not_tell_of_its_fault(store):
-    made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
-    for _ in range(3):
-        made.write_end(made.claim(), LOST, [], 100)
-    assert (made.account().num_at_step, made.account().num_charged, made.account().spent) == (0, 3, False)
-    account = made.account(made.claim().attempt, 100, [LOST, None])
-    assert (account.num_at_step, account.num_charged, account.spent) == (0, 4, False)
-
-
-@pytest.mark.parametrize(("lost_at", "spent"), [(41, True), (80, False)])
-def test_a_lost_peer_between_failures_behind_the_same_step_hides_them_only_where_the_step_was_passed(
-    store, lost_at, spent
+def test_an_attempt_is_charged_unless_it_saved_a_checkpoint_beyond_the_failures_before(
+    store, saved, failed, num_charged
 ):
-    made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
-    ended_behind(made, 41)
-    made.write_end(made.claim(), LOST, [], lost_at)
-    ended_behind(made, 41)
-    lease = made.claim()
-    assert made.account(lease.attempt, 41, [LOST, verdict(147), None]).spent is spent
-    assert not made.account(lease.attempt, 41, [LOST, None]).spent
-    Attempts(store, record(), worker=1, pod="q").write_end(lease, verdict(148, worker=1), [], 41)
-    assert made.account(lease.attempt, 41).spent is spent  # the failure of another worker is on record
+    made = Attempts(store, record(max_attempts=2), worker=0, pod="p")
+    for number, (at, step) in enumerate(zip(saved, failed, strict=True), 1):
+        ended_behind(made, step)
+        if at:
+            save(made, number, at)
+    assert (made.account().num_charged, made.account().spent) == (num_charged, num_charged == 2)
 
 
-def test_attempts_that_ran_out_of_memory_behind_the_same_step_have_each_cut_finer(store):
-    made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
-    ended_behind(made, 41, 41, 41, code=137, cause="memory")
-    assert not made.account().spent
-    assert made.num_out_of_memory() == 3
+def test_of_an_attempt_whose_checkpoints_were_replaced_it_is_not_known_whether_it_made_progress(store):
+    made = Attempts(store, record(), worker=0, pod="p")
+    ended_behind(made, 41, 60, 70)
+    save(made, 3, 50)
+    assert made.account().num_charged == 1
+    save(made, 3, 61)
+    assert made.account().num_charged == 0
 
 
-@pytest.mark.parametrize(("num_ended", "spent"), [(6, False), (7, True)])
-def test_the_attempts_that_need_too_much_memory_are_bounded_whatever_they_have_saved(store, num_ended, spent):
-    made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
-    ended_behind(made, *range(10, 10 * num_ended + 1, 10), code=137, cause="memory")
-    store.put(f"{made._keys.checkpoints_of(0)}/{num_ended}/41/manifest.json", b"{}")
-    assert made.account().is_next_last is spent
-    assert (made.account().num_charged, made.account().spent) == (0, False)
-    current, last = made.claim(), Verdict(137, "memory", "rank 0 was killed", 0)
-    account = made.account(current.attempt, 90, [last])
-    assert account.spent is spent
-    if spent:
-        final = account.verdict(0, last)
-        assert (final.exit_code, final.cause) == (71, "memory")
-        assert unnamed(final.message, "8 attempts", "memory", "rank 0 was killed") == []
-
-
-def test_a_new_submission_keeps_the_finer_cut_and_has_all_its_attempts(store):
-    first, second = (Attempts(store, record(submitted=of), worker=0, pod="p") for of in ("t1", "t2"))
-    ended_behind(first, 0, 0, code=137, cause="memory")
-    killed = RankEnd(0, -9, None, was_signalled=False, order=0)
-    first.write_end(first.claim(), Verdict(71, "memory", "out of attempts", 0), [killed])
-    ended_behind(second, 7, code=137, cause="memory")
-    assert second.num_out_of_memory() == 4
-    assert (second.account().num_charged, second.account().num_started) == (1, 1)
-    assert Attempts(store, record(generation=2), worker=0, pod="p").num_out_of_memory() == 0
-
-
-def test_ends_that_a_finer_cut_does_not_help_ask_for_none(store, attempts):
-    end = Verdict(71, "memory", "out of attempts", 0)
-    attempts.write_end(attempts.claim(), end, [])  # refused before any rank began
-    attempts.write_end(attempts.claim(), dataclasses.replace(end, exit_code=70), [RankEnd(0, 70, None, False, 0)])
-    attempts.write_end(attempts.claim(), dataclasses.replace(end, exit_code=137, root_cause=False), [])
-    lived(attempts, 147, None)
-    assert attempts.num_out_of_memory() == 0
+def test_a_checkpoint_of_the_next_training_is_progress(store):
+    made = Attempts(store, record(), worker=0, pod="p")
+    ended_behind(made, 101, 7)
+    save(made, 1, 101)
+    assert made.account().num_charged == 1
+    save(made, 2, 3, training=1)
+    assert made.account().num_charged == 0
 
 
 @pytest.mark.parametrize(
@@ -333,7 +293,6 @@ def requests_of_starts(address, num_workers, num_attempts):
         assert starting.final_end(known) is None
         if worker == 0:
             assert starting.account().num_charged == num_attempts
-            assert starting.num_out_of_memory() == 0
             assert starting.claim().attempt == num_attempts + 1
         counts.append(counting.num_requests)
     return counts
@@ -462,8 +421,6 @@ def test_a_killed_rank_is_the_root_whatever_the_others_say_about_it():
     found = of_ranks([ended(0, 70, time=1), ended(1, -9, order=1)], worker=0, out_of_memory=False)
     assert (found.exit_code, found.cause) == (147, "killed")
     assert unnamed(found.message, "rank 1", "SIGKILL") == []
-    cut = dataclasses.replace(ended(1, -9), may_cut_finer=True)
-    assert of_ranks([cut], worker=0, out_of_memory=True).exit_code == 137
     final = of_ranks([ended(1, -9)], worker=0, out_of_memory=True)
     assert (final.exit_code, final.cause) == (70, "memory")
     assert unnamed(of_ranks([ended(1, -11)], worker=0, out_of_memory=True).message, "rank 1", "SIGSEGV") == []

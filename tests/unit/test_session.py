@@ -121,9 +121,7 @@ def test_the_function_can_be_called_as_it_is_and_publishes_a_usable_model(a_reco
     once = {"rows": 32, "used_once": 32, "missing": 0, "repeated": 0}
     measured = {"rows": 8, "in_metric_once": 8, "missing": 0, "repeated": 0}
     assert result["audit"] == {"world_size": 1, "training": [once] * 3, "held_out": measured}
-    assert sessions.here == sessions.Sessions(
-        opened=True, published=True, trained=True, num_trainings=1, may_cut_finer=True
-    )
+    assert sessions.here == sessions.Sessions(opened=True, published=True, trained=True, num_trainings=1)
 
     folder = tmp_path / "fetched"
     folder.mkdir()
@@ -786,7 +784,7 @@ def test_training_that_has_not_ended_is_not_published(a_record, store):
         with pytest.raises(InvalidInput, match="after step 2 of 4"):
             session.publish(trainer)
     assert not store.list("tiny-reviews-0123/model/")
-    assert sessions.here == sessions.Sessions(opened=True, num_trainings=1, may_cut_finer=True)
+    assert sessions.here == sessions.Sessions(opened=True, num_trainings=1)
 
 
 @pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])

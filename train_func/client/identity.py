@@ -136,7 +136,7 @@ def check_ranks(store: Store, record: RunRecord, ranks_per_worker: int) -> None:
     if fault:
         gpus = f"workers={workers} with {counted(ranks_per_worker, 'GPU')} each: " if ranks_per_worker > 1 else ""
         raise InvalidInput(f"{gpus}{fault}")
-    if numerics and numerics.micro_batch_size != record.run.micro_batch_size:
+    if numerics and numerics.micro_batch_size < record.run.micro_batch_size:
         print(
             f"note: micro_batch_size={numerics.micro_batch_size} stays, as its first attempt has cut the batches; "
             "fresh=True cuts anew"

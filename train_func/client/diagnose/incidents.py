@@ -40,7 +40,7 @@ EVICTIONS = 3  # of one worker, for what it keeps on disk; after that only a cha
 OTHER_IMAGE = "give an image built by `make image` (image=...) and submit again"
 _STARTED_AGAIN = "it is started again"
 _FROM_THE_NEWEST = f"{_STARTED_AGAIN}, from its newest checkpoint"
-_LESS_MEMORY = "more memory=..., or, with a task, a lower micro_batch_size and fresh=True"
+_LESS_MEMORY = "more memory=..., or, with a task, a lower micro_batch_size"
 _LIMIT_OF_THE_NAMESPACE = (
     "keep less there, or have that limit raised, which is the namespace's default for ephemeral-storage "
     "(`kubectl get limitranges -o yaml`) and not disk=...: job.cancel(), then submit again"

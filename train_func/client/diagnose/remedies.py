@@ -31,7 +31,7 @@ _NEXT: dict[Cause, str] = {
     "preemption": AGAIN,
     "cluster": "ask the administrator of the cluster to check it; then submit again",
 }
-_MEMORY_OF_A_TASK = "give each worker more memory=..., or lower max_length, or micro_batch_size with fresh=True"
+_MEMORY_OF_A_TASK = "give each worker more memory=..., or lower max_length or micro_batch_size, and submit again"
 
 
 def remedy(cause: Cause, run: Run) -> str:

@@ -6,9 +6,8 @@ begins anew with each submission.
 
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import takewhile
 from typing import TypeVar
 
 from train_func import exits
@@ -24,8 +23,6 @@ from train_func.worker.pod.rank_end import RankEnd, records_of
 
 Record = TypeVar("Record", bound=Lease)
 LOOK_SECONDS = 0.5
-AT_STEP = 3  # attempts that fail behind the same step: what ends them is there, whatever was saved before
-OUT_OF_MEMORY = 8  # attempts that need too much of it: a cut of 128 rows has been halved to one row by then
 
 
 @dataclass(frozen=True)
@@ -38,26 +35,15 @@ class Account:
     max_attempts: int
     last: Verdict | None
     """The newest charged end that is known."""
-    step: int = 0
-    """The last step of the newest attempts, if it is the same one."""
-    num_at_step: int = 0
-    """How many of those attempts, one after the other, a worker has ended that failed by itself."""
-    num_out_of_memory: int = 0
-    """Attempts of this submission that needed more memory than there is, whatever they have saved."""
 
     @property
     def spent(self) -> bool:
-        return self._is_spent(0)
+        return self.num_charged >= self.max_attempts
 
     @property
     def is_next_last(self) -> bool:
         """Whether there is no further attempt if the next one fails as the last has."""
-        return self._is_spent(1)
-
-    def _is_spent(self, num_more: int) -> bool:
-        used_up = self.num_charged + num_more >= self.max_attempts
-        at_step = self.num_at_step + num_more >= AT_STEP
-        return used_up or at_step or self.num_out_of_memory + num_more >= OUT_OF_MEMORY
+        return self.num_charged + 1 >= self.max_attempts
 
     @property
     def at_most(self) -> int:
@@ -68,20 +54,10 @@ class Account:
         """The final verdict of a run that is out of attempts."""
         last = own or self.last
         ended = f"The last one: {last.message}" if last else "The last one left no record, as after SIGKILL"
-        if self.num_charged < self.max_attempts and self.num_out_of_memory >= OUT_OF_MEMORY:
-            message = (
-                f"{self.num_out_of_memory} attempts needed more memory than there is, down to the smallest "
-                f"micro_batch_size. {ended}. What grows with every step, such as a list of losses that hold their "
-                "graphs, needs more at any size of a batch: free it, and submit again"
-            )
-        elif self.num_charged < self.max_attempts:
-            message = f"{self.num_at_step} attempts have failed behind step {self.step}. {ended}. Fix the cause"
-            message = f"{message} and submit again"
-        else:
-            message = (
-                f"{self.num_charged} of {counted(self.max_attempts, 'attempt')} made no progress. {ended}. "
-                "Fix the cause and submit again, or allow more with max_attempts"
-            )
+        message = (
+            f"{self.num_charged} of {counted(self.max_attempts, 'attempt')} made no progress. {ended}. "
+            "Fix the cause and submit again, or allow more with max_attempts"
+        )
         cause, hangs = (last.cause, last.hangs) if last else ("killed", None)
         return Verdict(exits.SPENT, cause, message, worker, hangs=hangs)
 
@@ -190,60 +166,53 @@ class Attempts:
             formed=formed,
         )
 
-    def account(self, current: int | None = None, step: int = 0, verdicts: Collection[Verdict | None] = ()) -> Account:
+    def account(self, current: int | None = None, step: int = 0) -> Account:
         """Counts the attempts of this submission; ``current`` is counted however its workers end, behind ``step``.
 
-        ``verdicts``: what is known of its workers and may not be on record yet. An attempt that only lost a peer, as
-        where a node vanishes, says nothing of the step that it ended behind.
-
-        Only without the time of the submission a final end before tells of a new one: a worker writes down that it is
-        done and may be lost with its group all the same. Of the attempts up to the last that has saved a checkpoint
-        none is charged: they have come further.
+        An attempt that saved a checkpoint beyond the step at which the ones before it had failed has made progress, and
+        the count begins anew. Of an attempt whose checkpoints later ones have replaced that is not known: it is not
+        charged. Without the time of the submission a final end before tells of a new one: a worker writes down that it
+        is done and may be lost with its group all the same.
         """
-        submitted = self._record.submitted
         ended = self._ended()
-        saved = self._last_that_saved()
-        num_started, num_charged, num_out_of_memory, last = 0, 0, 0, None
-        behind: list[tuple[int, bool]] = []  # steps, the newest attempt first, and whether a worker failed by itself
+        numbers = sorted(self._of_submission(ended, current))
+        saved = self._newest_saved()
+        failed_at, num_charged = (0, 0), 0
+        last: Sequence[EndRecord] = ()
+        for number in numbers:
+            ends = sorted(ended[number].values(), key=lambda end: not end.root_cause)
+            if any(end.exit_code == exits.STOPPED for end in ends):
+                continue
+            training, _ = newest = saved.get(number, (failed_at[0], 0))
+            if newest > failed_at:
+                num_charged, last = 0, ()
+            elif number in saved or number > max(saved, default=0):
+                num_charged, last = num_charged + 1, ends or last
+            done = step if number == current else max((end.step for end in ends), default=0)
+            failed_at = max(failed_at, (training, done))
+        return Account(len(numbers), num_charged, self._record.run.max_attempts, self._read_first(last))
+
+    def _of_submission(self, ended: Mapping[int, Mapping[str, EndRecord]], current: int | None) -> Iterator[int]:
+        """Yields the numbers of the attempts of this submission, the newest first."""
+        submitted = self._record.submitted
         for number in sorted(ended, reverse=True):
             lease = self._lease_of(number) if number != current else None
             if lease and lease.submitted != submitted and not lease.formed:
                 continue  # of a superseded job, whose worker may end after the attempts of this one began
-            if number != current and (lease is None or lease.submitted != submitted):
-                break
-            ends = sorted(ended[number].values(), key=lambda end: not end.root_cause)
-            if number != current and not submitted and any(not exits.retryable(end.exit_code) for end in ends):
-                break
-            num_started += 1
-            known = [*ends, *(of for of in verdicts if of and number == current)]
-            is_out_of_memory = any(map(_asks_for_finer_cut, known))
-            num_out_of_memory += is_out_of_memory
-            if not any(end.exit_code == exits.STOPPED for end in ends):
-                done = step if number == current else max((end.step for end in ends), default=0)
-                is_own = any(of.is_own_failure for of in known)
-                behind.append((0 if is_out_of_memory else done, is_own))  # without memory, the next one cuts finer
-            if number > saved and not any(end.exit_code == exits.STOPPED for end in ends):
-                num_charged += 1
-                last = last or self._read_first(ends)
-        newest = behind[0][0] if behind else 0
-        return Account(
-            num_started,
-            num_charged,
-            self._record.run.max_attempts,
-            last,
-            step=newest,
-            num_at_step=sum(is_own for _, is_own in takewhile(lambda of: of[0] == newest > 0, behind)),
-            num_out_of_memory=num_out_of_memory,
-        )
+            if number != current:
+                is_final = any(not exits.retryable(end.exit_code) for end in ended[number].values())
+                if lease is None or lease.submitted != submitted or (is_final and not submitted):
+                    return
+            yield number
 
-    def num_out_of_memory(self) -> int:
-        """Attempts, of all submissions, that ended because a rank needed more memory than there is."""
-        return sum(any(map(_asks_for_finer_cut, ends.values())) for ends in self._ended().values())
-
-    def _last_that_saved(self) -> int:
-        """Number of the last attempt with a complete checkpoint; 0 when there is none."""
-        keys = (entry.key for entry in self._store.list(f"{self._keys.checkpoints}/"))
-        return max((attempt for key in keys if (attempt := self._keys.attempt_of_checkpoint(key))), default=0)
+    def _newest_saved(self) -> dict[int, tuple[int, int]]:
+        """Returns the training and the step of the newest complete checkpoint of each attempt that has one."""
+        newest: dict[int, tuple[int, int]] = {}
+        for entry in self._store.list(f"{self._keys.checkpoints}/"):
+            if place := self._keys.place_of_checkpoint(entry.key):
+                training, attempt, step = place
+                newest[attempt] = max(newest.get(attempt, (0, 0)), (training, step))
+        return newest
 
     def end_keys(self) -> set[str]:
         """Returns one key for each end record there is now."""
@@ -321,10 +290,3 @@ class Attempts:
             return kind.from_json(data, key)
         except StorageFailed:
             return None
-
-
-def _asks_for_finer_cut(end: Verdict) -> bool:
-    """Whether a rank ran out of memory and may need less. A refused attempt, without ranks, repeats a verdict."""
-    had_ranks = isinstance(end, EndRecord) and bool(end.ranks)
-    is_retried = end.exit_code == exits.MEMORY or (end.exit_code == exits.SPENT and had_ranks)
-    return end.root_cause and end.cause == "memory" and is_retried

@@ -22,7 +22,7 @@ from train_func.worker.pod.hang_watch import HangWatch
 from train_func.worker.pod.log_tee import LogTee
 from train_func.worker.pod.peers import BEAT, PeersLost
 from train_func.worker.pod.processes import signal_group
-from train_func.worker.pod.rank_end import Outcome, RankEnd, finer, left, running
+from train_func.worker.pod.rank_end import Outcome, RankEnd, left, running
 from train_func.worker.pod.rank_process import RankProcess, Template
 from train_func.worker.pod.rendezvous import Group, reserved_port
 from train_func.worker.pod.stop import RESERVE, Stop
@@ -99,7 +99,6 @@ class Launcher:
                 order=self._seen.index(local_rank) if local_rank in self._seen else len(self._seen),
                 unfinished=running(self._outcome(local_rank)).exists(),  # asked for after its exit code
                 stacks=self._hangs.stacks_of(self._rank(local_rank)),
-                may_cut_finer=finer(self._outcome(local_rank)).exists(),
                 left=_text_of(left(self._outcome(local_rank))),
             )
             for local_rank, process in self._processes.items()

@@ -5,14 +5,14 @@ import json
 import signal
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from train_func.attempt_records import Failure, RankRecord
 from train_func.errors import Cause, TrainFuncError
 from train_func.events import now
-from train_func.exits import CODE, DONE, MEMORY, STOPPED, Exit, exit_of, is_lost_peer
+from train_func.exits import CODE, DONE, STOPPED, Exit, exit_of, is_lost_peer
 from train_func.worker.pod import masks
 from train_func.worker.pod.stop_flag import StopSignal
 
@@ -74,8 +74,7 @@ class RankEnd:
     ``exit_code``: negative for a signal, None when the process could not be buried. ``was_signalled``: the supervisor
     had told it to stop before. ``order``: in which the supervisor noticed. ``unfinished``: its process ended before it
     had come to the end of train_func. ``stacks``: where it was when its supervisor last asked.
-    ``may_cut_finer``: another attempt can do with less memory. ``left``: after how many steps break or return has left
-    a loop over them.
+    ``left``: after how many steps break or return has left a loop over them.
     """
 
     rank: int
@@ -85,7 +84,6 @@ class RankEnd:
     order: int
     unfinished: bool = False
     stacks: str = ""
-    may_cut_finer: bool = False
     left: str = ""
 
     @property
@@ -149,24 +147,17 @@ def running(path: Path) -> Path:
     return path.with_suffix(".running")
 
 
-def finer(path: Path) -> Path:
-    """The file beside an outcome that is there where another attempt can do with less memory: also after SIGKILL."""
-    return path.with_suffix(".finer")
-
-
 def left(path: Path) -> Path:
     """The file beside an outcome that says after how many steps break or return has left a loop over the steps."""
     return path.with_suffix(".left")
 
 
-def of_error(error: BaseException, *, session: bool, may_cut_finer: bool = False, has_peers: bool = True) -> Outcome:
+def of_error(error: BaseException, *, session: bool, has_peers: bool = True) -> Outcome:
     """The outcome of a rank that ``error`` ended, before or after it opened a Session.
 
-    ``may_cut_finer``: another attempt can do with less memory. ``has_peers``: it was not started alone.
+    ``has_peers``: it was not started alone.
     """
     ended = exit_of_rank(error, has_peers=has_peers)
-    if ended.cause == "memory" and may_cut_finer:
-        ended = replace(ended, code=MEMORY)
     text = str(error)
     if isinstance(error, SystemExit):
         text = f"{_function_of(error)} called sys.exit({error.code!r})"

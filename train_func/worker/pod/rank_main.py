@@ -119,7 +119,7 @@ def _finished(value: object) -> Outcome:
 def _failed(error: BaseException) -> Outcome:
     stop_flag.ignore()
     here, has_peers = sessions.here, os.environ.get("WORLD_SIZE", "1") != "1"
-    outcome = of_error(error, session=here.opened, may_cut_finer=here.may_cut_finer, has_peers=has_peers)
+    outcome = of_error(error, session=here.opened, has_peers=has_peers)
     outcome = replace(outcome, notes=tuple(here.notes), left_steps=here.left_steps(error))
     match error:
         case stop_flag.StopSignal():

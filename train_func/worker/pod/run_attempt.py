@@ -108,9 +108,8 @@ class Attempt:
         patiently(lambda: self._attempts.check_wanted(seconds), self._stop, self._timings)
         account = patiently(self._attempts.account, self._stop, self._timings)
         lease = patiently(self._attempts.claim, self._stop, self._timings)
-        num_out_of_memory = patiently(self._attempts.num_out_of_memory, self._stop, self._timings)
         refused = account.verdict(self._environment.worker) if account.spent else None
-        return Start.of(lease, account, num_out_of_memory, refused)
+        return Start.of(lease, account, refused)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
@@ -255,7 +254,7 @@ class Attempt:
         is_free = exits.STOPPED in (verdict.exit_code, root.exit_code if root else None)
         if is_free or (lease := self.lease) is None or not verdict.retryable:
             return verdict
-        account = self._bounded(lambda: self._attempts.account(lease.attempt, self.step, (verdict, root)))
+        account = self._bounded(lambda: self._attempts.account(lease.attempt, self.step))
         self._num_charged = account.num_charged if account else 0
         if account is None or not account.spent or self._leaves_model():
             return verdict

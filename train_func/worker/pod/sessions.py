@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
 
-from train_func.worker.pod.rank_end import finer, left, running
+from train_func.worker.pod.rank_end import left, running
 
 
 @dataclass
@@ -49,8 +49,6 @@ class Sessions:
     """Trainings that have begun."""
     trained: bool = False
     """Whether a training of a Trainer has come to its end."""
-    may_cut_finer: bool = False
-    """Whether another attempt can do with less memory, because it computes the batches of a plan in smaller parts."""
     loops: list[Loop] = field(default_factory=list)
     """Loops over steps that have begun, without those that have come to their end."""
     notes: list[str] = field(default_factory=list)
@@ -66,13 +64,6 @@ class Sessions:
     def left_steps(self, error: BaseException | None = None) -> str:
         """Says after how many steps the function left a loop early; ``error``: the one that ended the function."""
         return next((f"{loop}" for loop in self.loops if error is None or not loop.is_left_by(error)), "")
-
-    def cuts(self, micro_batch_size: int) -> None:
-        """Takes the size by which a plan is cut; where memory does not suffice, the next attempt can cut it finer."""
-        self.may_cut_finer = micro_batch_size > 1
-        with contextlib.suppress(KeyError, OSError):  # no supervisor
-            path = finer(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"]))
-            path.touch() if self.may_cut_finer else path.unlink()
 
     def may_leave(self) -> None:
         """From now on an exit with code 0 is the end of the function: some leave so behind their last step, because

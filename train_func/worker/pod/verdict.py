@@ -98,12 +98,10 @@ def _of_signal(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
         return Verdict(exits.KILLED, "killed", f"rank {end.rank} hangs inside the kernel", worker)
     name = signal.Signals(-end.exit_code).name
     if name == "SIGKILL" and out_of_memory:
-        message = f"rank {end.rank} was killed: the worker needed more memory than its limit"
-        if end.may_cut_finer:
-            return Verdict(exits.MEMORY, "memory", message, worker)
-        message += (
-            ". Another attempt would need as much: the function has no plan of a Session, or micro-batches of one row "
-            "already. Give each worker more, with memory=... of Local or Cluster, or let the function hold less at once"
+        message = (
+            f"rank {end.rank} was killed: the worker needed more memory than its limit. Another attempt would need as "
+            "much: give each worker more, with memory=... of Local or Cluster, or let the function hold less at once, "
+            "as with a lower micro_batch_size"
         )
         return Verdict(exits.CODE, "memory", message, worker)
     return Verdict(exits.KILLED, "killed", f"rank {end.rank} was killed by {name}", worker)

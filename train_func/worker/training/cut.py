@@ -1,6 +1,7 @@
 """The cut of a run's global batches into micro-batches: made by its first attempt, kept by every later one.
 
-Only where a rank has needed more memory than there is, the next attempt cuts the same batches into smaller parts.
+Only a submission that asks for a lower ``micro_batch_size``, as after one that ran out of memory, cuts the same batches
+into smaller parts and goes on from where the run was.
 """
 
 from dataclasses import replace
@@ -24,9 +25,7 @@ def check_ranks(record: RunRecord, world_size: int, numerics: Numerics | None = 
         raise InvalidInput(fault)
 
 
-def numerics_of(
-    record: RunRecord, store: Store, attempt: int, world_size: int, num_ranks: int, num_out_of_memory: int = 0
-) -> Numerics:
+def numerics_of(record: RunRecord, store: Store, attempt: int, world_size: int, num_ranks: int) -> Numerics:
     """Of rank 0: those recorded, or else measured and recorded; writes down the attempt's setup.
 
     Args:
@@ -35,27 +34,18 @@ def numerics_of(
         attempt: its number.
         world_size: ranks that are there.
         num_ranks: that the run asked for, or that another launcher has started at first.
-        num_out_of_memory: attempts of all submissions of the generation that ended so.
     """
     run = record.run
     if run.task:  # without one a plan may never be asked for
         check_ranks(record, world_size)
     num_cuts = num_micro_batches(run.batch_size, run.micro_batch_size, num_ranks)
     found = recorded(store, record.keys.numerics, partial(measure_numerics, num_cuts, run.micro_batch_size))
-    if (finer := _finer(found, run.batch_size, num_out_of_memory)) != found:
+    if (size := run.micro_batch_size) < found.micro_batch_size:
         reporting.note(
-            f"micro_batch_size is {finer.micro_batch_size} instead of {found.micro_batch_size}, because the memory did "
-            "not suffice: the global batches are the same, and sums of floating-point numbers are rounded otherwise. "
-            "It does not help where memory grows with every step, as that of a list does which the function adds to"
+            f"micro_batch_size is {size} instead of {found.micro_batch_size}: the global batches are the same, and "
+            "sums of floating-point numbers are rounded otherwise"
         )
-    write_setup(store, record, attempt, world_size, finer)
-    return finer
-
-
-def _finer(found: Numerics, batch_size: int, num_halvings: int) -> Numerics:
-    """Half as many rows at once, or fewer, for each halving."""
-    size = max(1, found.micro_batch_size // 2**num_halvings)
-    num_micro = num_micro_batches(batch_size, size, found.num_micro_batches)
-    return (
-        found if size == found.micro_batch_size else replace(found, micro_batch_size=size, num_micro_batches=num_micro)
-    )
+        num_cuts = num_micro_batches(run.batch_size, size, found.num_micro_batches)
+        found = replace(found, micro_batch_size=size, num_micro_batches=num_cuts)
+    write_setup(store, record, attempt, world_size, found)
+    return found

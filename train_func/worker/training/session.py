@@ -96,11 +96,8 @@ class Session:
         self._publishing = Publishing(folder, self.store, self.record, self.attempt, is_supervised=is_supervised)
         self._loading = Loading(self.record, self.store, cache)
         num_ranks = max(self.run.workers * self.world.local_size, self.world_size)
-        num_out_of_memory = int(environment.get("TRAIN_FUNC_OUT_OF_MEMORY", "0"))
         self.numerics: Numerics = world.on_rank_zero(
-            lambda: cut.numerics_of(
-                self.record, self.store, self.attempt, self.world_size, num_ranks, num_out_of_memory
-            )
+            lambda: cut.numerics_of(self.record, self.store, self.attempt, self.world_size, num_ranks)
         )
         if self.run.task:  # without one a plan may never be asked for
             cut.check_ranks(self.record, self.world_size, self.numerics)
@@ -176,7 +173,6 @@ class Session:
         """
         cut.check_ranks(self.record, self.world_size, self.numerics)
         audit.check_rows_alike(train, self._trainers.train_ids, "training")
-        sessions.here.cuts(self.numerics.micro_batch_size)
         return build_plan(
             train,
             seed=self.run.seed,
