@@ -72,15 +72,6 @@ class RanksRestart(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishesPending(Event):
-    """A worker publishes what an attempt has trained; said before it does."""
-
-    WORDS = "attempt {attempt} has trained to the end and was not published: only that is left to do"
-
-    attempt: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class SessionOpened(Event):
     """The ranks have met inside train_func."""
 

@@ -14,9 +14,8 @@ from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker.pod import masks
-from train_func.worker.pod.attempt_store import Account, Attempts
+from train_func.worker.pod.attempt_store import Attempts
 from train_func.worker.pod.rank_end import Outcome, RankEnd, running
-from train_func.worker.pod.start import Start
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.store_wait import patient, patiently
 from train_func.worker.pod.timings import Timings
@@ -92,20 +91,6 @@ def test_claimants_at_the_same_moment_get_a_number_each(store):
     for thread in threads:
         thread.join()
     assert sorted(numbers) == list(range(1, 9))
-
-
-@pytest.mark.parametrize(
-    ("account", "is_last"),
-    [
-        (Account(1, 1, 3, None), False),
-        (Account(2, 2, 3, None), True),
-        (Account(0, 0, 1, None), True),
-        (Account(5, 1, 3, None), False),
-    ],
-)
-def test_the_ranks_hear_whether_another_attempt_can_follow_if_theirs_fails(attempts, account, is_last):
-    start = Start.of(attempts.claim(), account, None)
-    assert Start.from_json(start.to_json()).variables["TRAIN_FUNC_LAST_ATTEMPT"] == str(int(is_last))
 
 
 def test_a_claim_whose_answer_was_lost_is_not_made_twice(store, attempts, monkeypatch):

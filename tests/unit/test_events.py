@@ -14,7 +14,6 @@ TOLD = [
     events.WorkerStarts(worker=1, num_workers=4, pod="a-run-worker-1", pod_uid="u", submitted="2026-01-02T03:04:05"),
     events.AttemptStarts(attempt=7, position=2, at_most=3, num_workers=4, num_ranks=8, num_threads=2),
     events.RanksRestart(worker=1, attempt=7, message="rank 0 was killed by SIGKILL", follows=0),
-    events.PublishesPending(attempt=7),
     events.SessionOpened(run="a", attempt=7, world_size=8, device="cuda:0", num_threads=2),
     events.TrainingStarts(num_steps=101, precision="bf16"),
     events.StepProgress(step=40, num_steps=101, epoch=0.4, loss=0.693, rows_per_second=7.5, seconds_left=3661),

@@ -102,10 +102,6 @@ def test_the_number_that_worker_0_says_is_right():
     assert [line.attempt.number for line in told] == [1, 3, 3]
 
 
-def test_that_what_was_trained_is_published_names_its_attempt():
-    assert numbers([first(0, "a"), said(0, "a", events.line(events.PublishesPending(attempt=3)))]) == [(1, 0), (3, 0)]
-
-
 def test_an_event_is_shown_as_its_words():
     claim = claims("a", 1)
     assert list(headed(Numbering({}, 0).told([claim])))[1] == f"[worker 0] {events.readable(claim.text)}"

@@ -137,18 +137,6 @@ def test_the_first_verdict_counts(group):
     assert caught.value.verdict == verdict(1)
 
 
-def test_whether_worker_0_publishes_is_what_it_says_first_and_open_until_then(group):
-    host, guest = group(2)
-    assert guest.is_publishing(0.1)
-    asked = threading.Thread(target=lambda: answers.append(guest.is_publishing(LIMIT)))
-    answers = []
-    asked.start()
-    host.tell_whether_publishing(False)
-    asked.join(LIMIT)
-    host.tell_whether_publishing(True)
-    assert [*answers, guest.is_publishing(LIMIT)] == [False, False]
-
-
 def test_all_workers_wait_only_while_each_of_them_says_so(group):
     first, second, third = group(3)
     assert [first.tell_waiting(True), second.tell_waiting(True), first.tell_waiting(True)] == [False] * 3
@@ -158,23 +146,56 @@ def test_all_workers_wait_only_while_each_of_them_says_so(group):
     assert not first.tell_waiting(True)
 
 
-def test_all_leave_together_and_not_before(group):
+def test_the_group_finishes_when_the_ranks_of_all_workers_have_ended_and_not_before(group):
     first, second, third = group(3)
-    left = []
+    ended = []
 
-    def leave(number, member):
-        member.all_done()
-        left.append(number)
+    def end(number, member):
+        member.ranks_ended()
+        ended.append(number)
 
-    threads = [threading.Thread(target=leave, args=pair, daemon=True) for pair in enumerate((first, second))]
+    threads = [threading.Thread(target=end, args=pair, daemon=True) for pair in enumerate((first, second))]
     for thread in threads:
         thread.start()
     threads[0].join(0.3)
-    assert not left
-    leave(2, third)
+    assert not ended
+    end(2, third)
     for thread in threads:
         thread.join(LIMIT)
-    assert sorted(left) == [0, 1, 2]
+    assert sorted(ended) == [0, 1, 2]
+
+
+def stopped(worker):
+    return Verdict(143, "preemption", "the worker was asked to stop by SIGTERM", worker)
+
+
+def finishing(group, number, **options):
+    members = group(number, **options)
+    assert at_once(*[member.ranks_ended for member in members]) == [None] * number
+    return members
+
+
+def test_while_the_group_finishes_the_end_of_another_worker_ends_none(group):
+    first, second, third = finishing(group, 3, beat=0.01, silence=0.2)
+    second.tell(stopped(1))
+    heard = at_once(third.hear_published, lambda: time.sleep(0.5) or first.tell_published())
+    assert heard == [None, None]
+
+
+def test_a_failure_of_worker_0_while_the_group_finishes_is_heard(group):
+    first, second = finishing(group, 2, beat=0.01)
+    first.tell(Verdict(74, "storage", "no space is left", 0))
+    with pytest.raises(PeersLost) as lost:
+        second.hear_published()
+    assert lost.value.verdict.exit_code == 74
+
+
+def test_where_a_worker_was_told_to_stop_before_all_ranks_have_ended_none_finishes(group):
+    one, two = group(2)
+    two.tell(stopped(1))
+    with pytest.raises(PeersLost) as lost:
+        one.ranks_ended()
+    assert lost.value.verdict == stopped(1)
 
 
 def test_the_host_of_the_store_leaves_last(group):
@@ -193,7 +214,7 @@ def test_who_waits_for_the_others_learns_that_one_has_failed(group):
     first, second = group(2)
     second.tell(verdict(1))
     with pytest.raises(PeersLost) as caught:
-        first.all_done()
+        first.ranks_ended()
     assert caught.value.verdict == verdict(1)
 
 
@@ -240,53 +261,3 @@ class _Muted:
     def set(self, key, value):
         if not self._silent.is_set():
             self._store.set(key, value)
-
-
-def stopped(worker):
-    return Verdict(143, "preemption", "the worker was asked to stop by SIGTERM", worker)
-
-
-def test_ranks_that_all_end_well_though_a_worker_is_told_to_stop_let_the_group_finish(group):
-    one, two = group(2)
-    two.tell(stopped(1))
-    results = at_once(lambda: one.ranks_ended_though(True, LIMIT), lambda: two.ranks_ended_though(True, LIMIT))
-    assert results == [True, True]
-    assert at_once(one.ranks_ended, two.ranks_ended) == [None, None]
-    one.look()  # what was told before ends the group no more
-
-
-def test_a_worker_that_has_met_the_others_finishes_with_one_that_was_told_before_it_saw_that(group):
-    one, two = group(2)
-    two._tell_ended()
-    one.ranks_ended()
-    two.tell(stopped(1))
-    assert two.ranks_ended_though(True, LIMIT)
-    assert at_once(one.all_done, two.all_done) == [None, None]
-
-
-@pytest.mark.parametrize("why", ["its ranks were stopped", "its time is up", "it fails otherwise"])
-def test_where_one_worker_does_not_end_well_none_finishes(group, why):
-    one, two = group(2)
-    two.tell(stopped(1))
-    if why == "it fails otherwise":
-        two.refuse_to_finish()
-    else:
-        assert not two.ranks_ended_though(why == "its time is up", 0.0)
-    assert not one.ranks_ended_though(True, LIMIT)
-    assert not two.ranks_ended_though(True, LIMIT)
-
-
-def test_a_failure_while_the_group_finishes_is_heard(group):
-    one, two = group(2)
-    two.tell(stopped(1))
-    at_once(lambda: one.ranks_ended_though(True, LIMIT), lambda: two.ranks_ended_though(True, LIMIT))
-    two.tell(Verdict(74, "storage", "no space is left", 1))
-    one._looked = 0.0
-    with pytest.raises(PeersLost) as lost:
-        one.look()
-    assert lost.value.verdict.exit_code == 74
-
-
-def test_a_worker_that_dies_before_its_ranks_have_ended_is_not_waited_for(group):
-    (one, _) = group(2, beat=0.01, silence=0.2)
-    assert not one.ranks_ended_though(True, LIMIT)

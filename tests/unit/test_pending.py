@@ -1,10 +1,8 @@
-"""What was trained is published by the next attempt; where it cannot be, why the work has ended stays known."""
+"""What is published: files, metrics, what the function left and returned; and how a worker that publishes ends."""
 
 import json
 import signal
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,11 +18,11 @@ from train_func.worker.pod.environment import Environment
 from train_func.worker.pod.group_store import GroupStore
 from train_func.worker.pod.job_end import JobEnd
 from train_func.worker.pod.log_tee import LogTee
-from train_func.worker.pod.peers import Peers, PeersLost
-from train_func.worker.pod.pending import PUBLISH_SECONDS, Pending
+from train_func.worker.pod.peers import Peers
+from train_func.worker.pod.pending import Pending
 from train_func.worker.pod.rank_end import Outcome, RankEnd
 from train_func.worker.pod.run_attempt import Attempt
-from train_func.worker.pod.stop import RESERVE, Stop, Stopped
+from train_func.worker.pod.stop import RESERVE, Stop
 from train_func.worker.pod.supervisor import Supervisor
 from train_func.worker.pod.verdict import stopped
 
@@ -62,49 +60,7 @@ def environment_of(worker, folder):
 def seal(folder):
     pending = Pending(folder)
     pending.add(lambda files: (files / "weights").write_bytes(b"trained"), 1, is_model=True)
-    pending.report(1, {"metrics": {}}, seconds=900.0)
-
-
-def unreadable(folder):
-    (folder / "publication" / "state.json").write_bytes(b"\xff{")
-
-
-def gone(folder):
-    state = folder / "publication" / "state.json"
-    state.unlink()
-    state.mkdir()
-
-
-@pytest.mark.parametrize("damage", [unreadable, gone])
-@pytest.mark.parametrize(
-    "end, code",
-    [
-        (PeersLost("worker 1 is gone", Verdict(exits.KILLED, "killed", "rank 1 was killed", 1)), exits.PEER),
-        (Stopped("SIGTERM"), exits.STOPPED),
-    ],
-)
-def test_what_cannot_be_read_leaves_the_verdict_to_the_end_of_the_ranks(
-    supervisor, tmp_path, monkeypatch, capsys, damage, end, code
-):
-    damage(tmp_path)
-
-    def ends():
-        raise end
-
-    monkeypatch.setattr(supervisor, "_prepare", ends)
-    supervisor._work()
-    assert supervisor._verdict.exit_code == code
-    assert "could not be published" in capsys.readouterr().out
-
-
-def test_a_model_is_published_also_when_the_peers_are_lost(supervisor, tmp_path, monkeypatch):
-    def ends():
-        raise PeersLost("worker 1 is gone")
-
-    monkeypatch.setattr(supervisor, "_prepare", ends)
-    supervisor._work()
-    assert supervisor._verdict.exit_code == exits.DONE
-    assert not (tmp_path / "publication").exists()
+    pending.report(1, {"metrics": {}})
 
 
 @pytest.fixture
@@ -139,7 +95,7 @@ def test_files_add_up_and_another_model_replaces_all_of_the_one_before(tmp_path,
     pending.add(writes(curve="drawn"), 1)
     pending.add(writes(part_1="new"), 1, is_model=True)
     pending.report(1, {"metrics": {"loss": 2.0, "rows": 7}})
-    pending.report(1, {"metrics": {"loss": 1.0}}, seconds=60)
+    pending.report(1, {"metrics": {"loss": 1.0}})
     result, names = published(pending)
     assert names - OF_EVERY_RUN == {"part_1", "curve", "metrics.json"}
     assert result["files"]["part_1"]["size"] == 3
@@ -151,7 +107,7 @@ def test_files_of_an_earlier_attempt_in_the_same_pod_are_not_published(tmp_path,
     Pending(tmp_path).add(writes(old="1"), 1, is_model=True)
     pending = Pending(tmp_path)
     pending.add(writes(new="2"), 2)
-    pending.report(2, {}, seconds=60)
+    pending.report(2, {})
     assert published(pending)[1] - OF_EVERY_RUN == {"new"}
 
 
@@ -165,7 +121,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, published):
 
     with pytest.raises(OSError):
         pending.add(fails, 1)
-    pending.report(1, {}, seconds=60)
+    pending.report(1, {})
     assert published(pending)[1] - OF_EVERY_RUN == {"whole"}
 
 
@@ -196,41 +152,6 @@ def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is
     assert sorted(path.name for path in output.iterdir() if path.is_file()) == ["manifest.json", "taken"]
 
 
-def ends_of(outcome):
-    return [RankEnd(1, 143, None, True, 0), RankEnd(0, outcome.exit_code if outcome else -9, outcome, True, 1)]
-
-
-def test_a_function_that_came_to_its_end_after_a_signal_has_left_its_files_and_its_value(tmp_path, published):
-    seal(tmp_path)
-    output, pending = tmp_path / "output", Pending(tmp_path)
-    output.mkdir()
-    (output / "plot").write_text("drawn")
-    for _ in range(2):  # also by a process that goes on with what another has begun
-        pending.conclude_as_far_as_it_came(Run(), output, ends_of(replace(ended({"loss": 1.0}), is_whole=True)))
-    result, names = published(pending)
-    assert names - OF_EVERY_RUN == {"weights", "plot", "metrics.json"}
-    assert (result["returned"], result.get("note", "")) == ({"loss": 1.0}, "")
-
-
-@pytest.mark.parametrize("outcome", [None, replace(ended(), exit_code=143), ended({"loss": 1.0})])
-def test_a_function_that_did_not_come_to_its_end_is_told_of(tmp_path, published, outcome):
-    seal(tmp_path)
-    pending = Pending(tmp_path)
-    pending.conclude_as_far_as_it_came(Run(), tmp_path / "output", ends_of(outcome))
-    result, _ = published(pending)
-    assert result["returned"] == {}
-    assert unnamed(result["note"], "train_func", "fresh=True") == []
-
-
-def test_what_is_to_be_told_with_the_result_is_told_of_an_interrupted_function_too(tmp_path, published):
-    seal(tmp_path)
-    pending = Pending(tmp_path)
-    interrupted = replace(ended(), exit_code=143, notes=("counts of a callback began anew",))
-    pending.conclude_as_far_as_it_came(Run(), tmp_path / "output", ends_of(interrupted))
-    result, _ = published(pending)
-    assert unnamed(result["note"], "began anew", "fresh=True") == []
-
-
 @pytest.mark.parametrize("is_sent", [True, False])
 def test_files_of_the_function_named_like_its_source_are_published_as_they_are_and_told_of(tmp_path, capsys, is_sent):
     record = write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())
@@ -241,7 +162,7 @@ def test_files_of_the_function_named_like_its_source_are_published_as_they_are_a
     pending.add(writes(**own), 1)
     if is_sent:
         pending.send(store, record)
-    pending.report(1, {}, seconds=60)
+    pending.report(1, {})
     pending.publish(store, record, Stop())
     for name, text in own.items():
         assert store.get(f"{record.keys.model}/{name}").data == text.encode()
@@ -258,7 +179,7 @@ def test_folders_of_the_function_named_like_files_that_are_added_stay(tmp_path, 
     pending = Pending(tmp_path)
     pending.add(write, 1)
     open_store((tmp_path / "store").as_uri()).put("a-run/source/source.py", b"the source")
-    pending.report(1, {}, seconds=60)
+    pending.report(1, {})
     assert published(pending)[1] == {"source.py/inner", "run.json/inner", "versions.json"}
 
 
@@ -285,7 +206,7 @@ def test_the_result_comes_before_the_files_that_are_kept_beside_it(supervisor, t
         (tmp_path / name).write_text("kept")
     attempt._store = store = Notes(attempt._store, "a-run/result.json")
     ends = [RankEnd(rank, 0, None, False, rank) for rank in (0, 1)]
-    attempt.finish(SimpleNamespace(ranks_ended=lambda: None), ends)
+    attempt.finish(SimpleNamespace(ranks_ended=lambda: None, tell_published=lambda: None), ends)
     assert store.found == dict.fromkeys(
         [
             "a-run/attempts/1/output/rank-0/manifest.json",
@@ -344,36 +265,9 @@ def last_attempt(tmp_path):
 KILLED = [RankEnd(1, -9, None, False, 0)]
 
 
-def publishes(first, folder):
-    seal(folder / "0")
-    assert first.publish_pending([]).exit_code == exits.DONE
-
-
-def ends(first, folder):
-    lost = Verdict(exits.PEER, "peer", "worker 1 is gone", 0, root_cause=False)
-    assert first.close([], lost, first._peers.verdict(60)).exit_code == exits.SPENT
-
-
-class Gone:
-    """A store of the rendezvous whose host has ended."""
-
-    def __getattr__(self, name):
-        raise ConnectionRefusedError
-
-
-@pytest.mark.parametrize(("does", "code"), [(publishes, exits.KILLED), (ends, exits.SPENT)])
-def test_in_the_last_attempt_a_lost_worker_ends_for_good_unless_worker_0_publishes(last_attempt, tmp_path, does, code):
-    first, second = last_attempt
-    with ThreadPoolExecutor(1) as beside:
-        closed = beside.submit(second.close, KILLED, None)
-        does(first, tmp_path)
-    assert closed.result().exit_code == code
-
-
 @pytest.mark.parametrize(("published", "code"), [(True, exits.KILLED), (False, exits.SPENT)])
-def test_of_a_worker_0_that_has_gone_only_what_it_has_published_is_left(last_attempt, published, code):
+def test_in_the_last_attempt_a_lost_worker_ends_for_good_unless_the_run_has_its_result(last_attempt, published, code):
     first, second = last_attempt
-    second._peers._store = Gone()
     if published:
         first._store.put("a-run/result.json", b"{}")
     assert second.close(KILLED, None).exit_code == code
@@ -410,7 +304,8 @@ def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervis
     attempt.lease = attempt._attempts.claim()
     store = Hangs(attempt._store, ended, attempt.seconds_left)
     attempt._store = attempt._attempts._store = store
-    monkeypatch.setattr(supervisor, "_prepare", lambda: attempt.publish_pending([]))
+    peers = SimpleNamespace(ranks_ended=lambda: None)
+    monkeypatch.setattr(supervisor, "_prepare", lambda: attempt.finish(peers, []))
     monkeypatch.setattr("train_func.worker.pod.supervisor.kill_descendants", lambda seconds: None)  # this test's own
     stop_asked_for(supervisor._stop, seconds=1000.0 - RESERVE)
     try:
@@ -420,28 +315,12 @@ def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervis
         ended.set()
 
 
-@pytest.mark.parametrize(("clock", "step", "left"), [("time", 3600.0, 600.0), ("monotonic", -1e6, PUBLISH_SECONDS)])
-def test_a_clock_that_is_set_changes_no_wait_for_the_store(tmp_path, published, monkeypatch, clock, step, left):
-    """Seconds since the machine has started begin anew when it starts again."""
-    waits = []
-    monkeypatch.setattr(
-        "train_func.worker.pod.pending.patient", lambda store, stop, seconds, *rest: waits.append(seconds) or store
-    )
-    pending = Pending(tmp_path)
-    pending.report(1, {}, seconds=600.0)
-    now = getattr(time, clock)
-    monkeypatch.setattr(time, clock, lambda: now() + step)
-    published(pending)
-    assert waits == [pytest.approx(left, abs=60)]
-
-
 def test_a_pause_before_another_attempt_keeps_no_other_worker_waiting_in_vain(supervisor, monkeypatch):
     pauses = []
     monkeypatch.setattr("train_func.worker.pod.run_attempt.time.sleep", pauses.append)
     timings = supervisor._environment.timings
     for num_charged in (1, 2, 3, 20):
         attempt = supervisor._attempt
-        attempt._pending = SimpleNamespace(is_final=False)
         attempt._root = attempt._verdict = Verdict(exits.KILLED, "killed", "rank 0 was killed", 0)
         attempt._peers = SimpleNamespace(begin_again=lambda seconds: False)
         attempt._num_charged = num_charged

@@ -50,7 +50,7 @@ def test_only_an_interrupt_that_comes_twice_ends_the_work_at_once(sent, is_hurri
 @pytest.fixture
 def stop_flag(monkeypatch):
     """That of a rank whose function begins."""
-    for name, value in {"_names": [], "_num_deferring": 0, "_has_trained": False, "_is_stopped": False}.items():
+    for name, value in {"_names": [], "_num_deferring": 0, "_is_stopped": False}.items():
         monkeypatch.setattr(flag, name, value)
     flag.install()
     return flag
@@ -93,46 +93,12 @@ def test_a_signal_that_comes_before_the_function_ends_it_where_it_begins(stop_fl
         stop_flag.accept()
 
 
-def test_a_function_that_has_trained_may_come_to_its_end_until_it_is_asked_again(stop_flag):
-    stop_flag.has_trained()
-    term()
-    assert stop_flag.requested()
-    with pytest.raises(stop_flag.StopSignal):
-        term()
-    term()  # it is on its way out
-
-
-def test_so_it_may_where_the_signal_comes_after_the_last_step(stop_flag):
+def test_what_a_function_does_after_its_last_step_is_interrupted_too(stop_flag):
     with stop_flag.deferred():
-        stop_flag.has_trained()
-        term()
+        done = ["step"]
     with pytest.raises(stop_flag.StopSignal):
         term()
-
-
-def test_a_last_step_that_takes_too_long_leaves_no_time_for_the_rest(stop_flag):
-    with pytest.raises(stop_flag.StopSignal), stop_flag.deferred():
-        term()
-        term()
-        stop_flag.has_trained()
-
-
-def test_a_signal_in_a_later_training_that_saves_nothing_ends_the_function_at_once(stop_flag):
-    stop_flag.has_trained()
-    stop_flag.trains()
-    with pytest.raises(stop_flag.StopSignal):
-        term()
-
-
-def test_another_training_that_has_begun_meanwhile_stops_between_two_steps(stop_flag):
-    stop_flag.has_trained()
-    term()
-    stop_flag.trains()
-    done = []
-    with pytest.raises(stop_flag.StopSignal), stop_flag.deferred():
-        term()
-        done.append("step")
-    assert done == ["step"]
+    assert (done, stop_flag.has_interrupted()) == (["step"], True)
 
 
 FORKS = """
@@ -163,25 +129,9 @@ def test_a_signal_while_the_function_forks_ends_it_behind_the_fork(when):
     assert (done.stdout.split(), done.stderr) == (["0", "set()"], "")
 
 
-def test_a_function_is_whole_when_it_was_told_after_its_training_and_not_interrupted(stop_flag):
-    assert not stop_flag.is_whole()  # nothing says that it has done its work
-    stop_flag.has_trained()
-    term()
-    assert stop_flag.is_whole()
-    with contextlib.suppress(KeyboardInterrupt):
-        term()
-    assert not stop_flag.is_whole()
-
-
-def test_a_function_that_catches_signals_by_itself_is_not_known_to_be_whole(stop_flag):
-    stop_flag.has_trained()
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    assert not stop_flag.is_whole()
-
-
 @pytest.mark.parametrize("when", ["in a step", "after the training"])
 def test_a_child_of_a_rank_ends_when_it_is_told_to(stop_flag, when):
-    with stop_flag.deferred() if when == "in a step" else contextlib.nullcontext(stop_flag.has_trained()):
+    with stop_flag.deferred() if when == "in a step" else contextlib.nullcontext():
         child = multiprocessing.get_context("fork").Process(target=threading.Event().wait)
         child.start()
         child.terminate()

@@ -19,7 +19,6 @@ from train_func.events import (
     LogGap,
     LostPeers,
     Published,
-    PublishesPending,
     RanksRestart,
     RankStops,
     Reported,
@@ -158,9 +157,9 @@ class Display:
         self._tell_event(line.event)
 
     def _tell_event(self, event: Event) -> None:
-        self._next = LOADING if isinstance(event, (AttemptStarts, PublishesPending)) else ""
+        self._next = LOADING if isinstance(event, AttemptStarts) else ""
         match event:
-            case WorkerEnds() | RowsAudited() | Published() | PublishesPending():
+            case WorkerEnds() | RowsAudited() | Published():
                 self._tell_held()
             case CheckpointSaved(step=step) | Evaluated(step=step) if self._is_held_of_step_before(step):
                 self._held = None  # it would come behind what is newer

@@ -11,7 +11,7 @@ from datetime import datetime
 from train_func import events
 from train_func.client.status import LogLine
 from train_func.errors import JobNotFound
-from train_func.events import AttemptStarts, Event, PublishesPending, RanksRestart, WorkerStarts
+from train_func.events import AttemptStarts, Event, RanksRestart, WorkerStarts
 
 
 @dataclass(eq=False)
@@ -103,9 +103,7 @@ class Numbering:
             if isinstance(event, WorkerStarts) and line.pod_uid in self._of:
                 self._start_again(line, event)
             attempt = self._of.get(line.pod_uid) or self._join(line, event)
-            if isinstance(event, RanksRestart) or (
-                line.worker == 0 and isinstance(event, (AttemptStarts, PublishesPending))
-            ):
+            if isinstance(event, RanksRestart) or (line.worker == 0 and isinstance(event, AttemptStarts)):
                 attempt = self._corrected(line, attempt, event.attempt, event.time)
             text = events.readable(line.text)
             yield AttemptLine(attempt, line.worker, text, late=attempt is not self._last, event=event)

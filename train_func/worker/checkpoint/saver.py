@@ -73,11 +73,6 @@ class Saver:
         """Whether it is time for the next one, and the one before is done."""
         return not self.is_busy and self.fenced is None and (self._is_asked or time.monotonic() >= self._due)
 
-    @property
-    def is_worth_it(self) -> bool:
-        """Whether there is enough to lose to save once more at the end of a training."""
-        return self.is_due or (self.fenced is None and time.monotonic() - self._done >= SHORTEST)
-
     def hasten(self) -> None:
         """Makes the next one due."""
         self._is_asked = True

@@ -41,11 +41,6 @@ class Account:
         return self.num_charged >= self.max_attempts
 
     @property
-    def is_next_last(self) -> bool:
-        """Whether there is no further attempt if the next one fails as the last has."""
-        return self.num_charged + 1 >= self.max_attempts
-
-    @property
     def at_most(self) -> int:
         """Attempts that this submission may have in all if none is stopped from outside from now on."""
         return self.num_started + self.max_attempts - self.num_charged

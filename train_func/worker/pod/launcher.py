@@ -63,8 +63,6 @@ class Launcher:
         self._seen: list[int] = []  # local ranks in the order in which they were seen dead
         self._asked: set[int] = set()
         self.has_ranks = False
-        self.ended_well = False
-        """Whether all ranks have, once none is left: also those that were told to stop, and came to their end first."""
         self.step = 0
         """The last step of the training that was done, once all ranks have ended; 0 where none was told."""
 
@@ -267,15 +265,14 @@ class Launcher:
             self._group.peers.tell(found)
 
     def _end_ranks(self) -> None:
-        """Asks the ranks to stop, twice, kills those that do not in time, and whatever any of them has started."""
+        """Asks the ranks to stop, kills those that do not in time, and whatever any of them has started."""
         leaving, begun = self._leaving(), time.monotonic()
         self._asked |= set(self._alive()) - leaving
-        for share in (0.5, 1.0):  # those that have trained may come to their end until they are asked again
-            for process in self._alive().values():
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(signal.SIGTERM)
-            while self._alive() and time.monotonic() < begun + share * (self._until(begun) - begun):
-                time.sleep(0.02)
+        for process in self._alive().values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        while self._alive() and time.monotonic() < self._until(begun):
+            time.sleep(0.02)
         for process in self._processes.values():
             signal_group(process.pid, signal.SIGKILL)
         for local_rank, process in self._processes.items():
@@ -287,7 +284,6 @@ class Launcher:
             shutil.rmtree(folder, ignore_errors=True)
         self._log_tee.ranks_ended()
         self.step = self._hangs.close()
-        self.ended_well = self._is_complete and all(end.ended_well for end in self.ends())
         self.has_ranks = False
 
     def _until(self, begun: float) -> float:

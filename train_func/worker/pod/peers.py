@@ -12,7 +12,6 @@ from train_func.worker.pod.group_store import KeyValue
 from train_func.worker.pod.stop import Stop, Stopped, WithinGrace
 
 BEAT, SILENCE = 1.0, 15.0  # seconds
-YES, NO = "yes", "no"
 LEFT = "left the steps"
 
 
@@ -52,7 +51,7 @@ class Peers:
         self._neighbour = (worker + 1) % num_workers
         self._heard = ("", time.monotonic())
         self._looked = 0.0
-        self._has_left = self._waiting = self._has_ended = self._is_finishing = False
+        self._has_left = self._waiting = self._is_finishing = False
         self._attempt = 1  # of this group; what is told in one is not heard in the next
 
     def begin(self) -> None:
@@ -78,7 +77,7 @@ class Peers:
         except OSError:
             return False
         self._attempt += 1
-        self._waiting = self._has_ended = self._is_finishing = False
+        self._waiting = self._is_finishing = False
         self._stop = self._given_stop
         return told == "yes"
 
@@ -106,7 +105,12 @@ class Peers:
             return self._store.get(self._key(name))
 
     def tell(self, verdict: Verdict) -> Verdict:
-        """Says how this worker ends; returns the first verdict that was said, which may be another worker's."""
+        """Says how this worker ends; returns the first verdict that was said, which may be another worker's.
+
+        While the group finishes, only worker 0 says so.
+        """
+        if self._is_finishing and self._worker:
+            return verdict
         with contextlib.suppress(OSError):
             return _verdict(self._store.compare_set(self._key(self._verdict_name), "", json.dumps(asdict(verdict))))
         return verdict
@@ -122,17 +126,6 @@ class Peers:
         with contextlib.suppress(OSError):  # its host has gone
             return _verdict(said) if (said := self._await(seconds, self._verdict_name, *others)) else None
         return None
-
-    def tell_whether_publishing(self, publishing: bool) -> None:
-        """Worker 0 says at its end whether it publishes what was trained; what it says first counts."""
-        with contextlib.suppress(OSError):
-            self._store.compare_set(self._key("publishing"), "", str(publishing))
-
-    def is_publishing(self, seconds: float) -> bool:
-        """What worker 0 says so; False when it has gone, True when it has not said it within ``seconds``."""
-        with contextlib.suppress(OSError):
-            return self._await(seconds, "publishing") != str(False)
-        return False
 
     def _await(self, seconds: float, *names: str) -> str | None:
         """The first value of these that there is."""
@@ -152,7 +145,10 @@ class Peers:
         return f"{self._attempt}/{name}"
 
     def look(self) -> None:
-        """About once a second: raises PeersLost when a worker has ended badly, or has gone silent."""
+        """About once a second: raises PeersLost when a worker has ended badly, or has gone silent.
+
+        While the group finishes, only worker 0 counts: where it has gone, so has the store of the group.
+        """
         since = time.monotonic() - self._looked
         if since < self._beat_seconds:
             return
@@ -163,7 +159,7 @@ class Peers:
             with _host():
                 verdict = _verdict(self._store.get(self._key(self._verdict_name)))
             raise PeersLost(f"worker {verdict.worker} has ended", verdict)
-        if self._neighbour != self._worker:
+        if self._neighbour != self._worker and not self._is_finishing:
             self._listen()
 
     def _has(self, name: str) -> bool:
@@ -204,57 +200,23 @@ class Peers:
         self._meet("inputs")
 
     def ranks_ended(self) -> None:
-        """Returns when the ranks of every worker have ended well; the group then finishes within the grace period."""
-        with _host():
-            self._tell_ended()
-        while self._decision() != YES:
-            self.look()
-            self._stop.pause(0.05)
-        self._finish()
+        """Returns when the ranks of every worker have ended well; the group then finishes within the grace period.
 
-    def ranks_ended_though(self, ended_well: bool, seconds: float) -> bool:
-        """As ``ranks_ended`` where a worker was told to stop: whether they all have, within ``seconds``.
-
-        All are told the same: no when those of one have not, or the ``seconds`` of one are up. ``ended_well``: those of
-        this worker have.
+        From then on neither a signal nor the end of another worker but worker 0, which publishes, ends this one.
         """
-        if self._is_finishing:
-            return False
-        end = time.monotonic() + seconds
-        with contextlib.suppress(OSError, PeersLost):
-            if ended_well and seconds > 0:
-                self._tell_ended()
-            while ended_well and time.monotonic() < end and not self._decision():
-                if self._neighbour != self._worker:
-                    self._listen()
-                time.sleep(0.05)
-        self.refuse_to_finish()
-        return self._is_finishing
-
-    def _tell_ended(self) -> None:
-        if not self._has_ended:
-            self._has_ended = True
-            if self._store.add(self._key("ended"), 1) == self._num_workers:
-                self._store.compare_set(self._key("finish"), "", YES)
-
-    def _decision(self) -> str:
-        with _host():
-            return self._store.get(self._key("finish"))
-
-    def _finish(self) -> None:
-        """From now on neither a signal nor a worker that was told to stop ends the group before the time is up."""
+        self._meet("ranks ended")
         self._is_finishing, self._stop = True, WithinGrace(self._stop)
 
-    def refuse_to_finish(self) -> None:
-        """Unless all have decided to: the ranks of this worker have not all ended well, or publish by themselves."""
-        with contextlib.suppress(OSError):  # its host has gone
-            if self._store.compare_set(self._key("finish"), "", NO) == YES:
-                self._finish()
+    def tell_published(self) -> None:
+        """Says, as worker 0, that what was trained is the result of the run."""
+        with contextlib.suppress(OSError):
+            self._store.set(self._key("published"), "")
 
-    def all_done(self) -> None:
-        """Returns when every worker has come here: the group leaves together, because one exit 0 ends the job."""
-        self._meet("done")
-        self.leave(self._silence)
+    def hear_published(self) -> None:
+        """Returns when worker 0 has said so. Raises PeersLost where it has ended otherwise."""
+        while not self._has("published"):
+            self.look()
+            self._stop.pause(0.05)
 
     def _meet(self, place: str) -> None:
         with _host():

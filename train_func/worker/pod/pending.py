@@ -1,15 +1,14 @@
 """What an attempt publishes, kept in the pod of worker 0 until it is the result of the run. Loads no torch.
 
-Rank 0 adds to it, and sends what it adds to the store under the attempt. When all ranks of all workers have ended, the
-supervisor makes it the result. Publishing waits for a store that is away, and the process that waits may die meanwhile:
-what is final can then be published by any other process of the pod.
+Rank 0 adds to it, and sends what it adds to the store under the attempt. When all ranks of all workers have ended well,
+the supervisor makes it the result, and waits for a store that is away. What ends the attempt before is followed by
+another one, which goes on from the newest checkpoint and publishes then.
 """
 
 import contextlib
 import json
 import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from train_func.worker.pod import reporting
 from train_func.worker.pod.card import TaskPart, render
 from train_func.worker.pod.output import link_or_copy, links_to_no_file, take
 from train_func.worker.pod.publish import File, delete_checkpoints, files_of, publish, send, take_source
-from train_func.worker.pod.rank_end import Outcome, RankEnd
+from train_func.worker.pod.rank_end import Outcome
 from train_func.worker.pod.stop import Stop
 from train_func.worker.pod.store_wait import patient
 from train_func.worker.pod.timings import Timings
@@ -35,10 +34,6 @@ PUBLISH_SECONDS = 15 * 60.0  # longest wait for the store after the training; th
 NO_MODEL = (
     "no model is published: train_func has published nothing, and has left no files. Call session.publish(trainer) on "
     "every rank, or with a loop of its own session.publish(model), inside `with Session(parameters) as session`"
-)
-NOT_RETURNED = (
-    "train_func was ended before it had returned: what it would have returned is no part of the result; submit with "
-    "fresh=True to train again"
 )
 
 
@@ -56,10 +51,6 @@ class _State:
     report: Mapping[str, Any] = field(default_factory=dict)
     sent: Mapping[str, File] = field(default_factory=dict)
     """Of the files that the store has under the attempt: size and SHA-256 by name."""
-    is_final: bool = False
-    """Whether nothing more is to come but what may be missing without loss."""
-    until: float = 0.0
-    """When waiting for the store ends, in monotonic seconds, which all processes of the pod count alike."""
 
 
 class Pending:
@@ -68,15 +59,6 @@ class Pending:
     def __init__(self, work_dir: Path) -> None:
         self._root = work_dir / "publication"
         self._file = self._root / "state.json"
-
-    @property
-    def is_final(self) -> bool:
-        """Whether something waits here that is to be published however the attempt ends, or cannot be read."""
-        try:
-            state = self._read()
-        except (OSError, ValueError):
-            return True
-        return state is not None and state.is_final
 
     @property
     def attempt(self) -> int | None:
@@ -120,19 +102,15 @@ class Pending:
         self._write(replace(after, folder=new.name, sent=sent))
         shutil.rmtree(old, ignore_errors=True)
 
-    def report(self, attempt: int, report: Mapping[str, Any], *, seconds: float | None = None) -> None:
-        """Adds to what is told of the files; metrics are added by name, everything else replaces what was told.
-
-        ``seconds``: from now on it is final, and the store is waited for so long.
-        """
+    def report(self, attempt: int, report: Mapping[str, Any]) -> None:
+        """Adds to what is told of the files; metrics are added by name, everything else replaces what was told."""
         state = self._read()
         if state is None or state.attempt != attempt:
             self.add(lambda folder: None, attempt)
             state = self._state()
         metrics = {**state.report.get("metrics", {}), **report.get("metrics", {})}
         whole = {name: of for name, of in {**state.report, **report}.items() if (name, of) != ("note", "")}
-        told = replace(state, report={**whole, "metrics": metrics})
-        self._write(told if seconds is None else replace(told, is_final=True, until=time.monotonic() + seconds))
+        self._write(replace(state, report={**whole, "metrics": metrics}))
 
     def conclude(self, run: Run, attempt: int, output: Path, outcome: Outcome | None) -> None:
         """Adds what the function has left in ``output`` and has returned; nothing more is to come.
@@ -161,22 +139,7 @@ class Pending:
             stay and f"not published, because the name is taken or kept for other use: {', '.join(stay)}",
             lost and f"not published, because these links lead to no file: {', '.join(lost)}",
         ]
-        seconds = min(PUBLISH_SECONDS, run.deadline)
-        self.report(attempt, {"note": "; ".join(str(note) for note in notes if note)}, seconds=seconds)
-
-    def conclude_as_far_as_it_came(self, run: Run, output: Path, ends: Sequence[RankEnd]) -> None:
-        """For an attempt that did not end well as a whole, and may have concluded before: what rank 0 returned and
-        left where it came to its end all the same, as one that was told to stop on its last lines; else a note."""
-        state = self._state()
-        first = next((end for end in ends if end.rank == 0), None)
-        if "returned" in state.report:
-            return
-        if first and first.is_whole:
-            self.conclude(run, state.attempt, output, first.outcome)
-        else:
-            told = first.outcome.notes if first and first.outcome else ()
-            note = "; ".join(filter(None, [state.report.get("note", ""), *told, NOT_RETURNED]))
-            self._write(replace(state, report={**state.report, "note": note, "returned": {}}))
+        self.report(attempt, {"note": "; ".join(str(note) for note in notes if note)})
 
     def send(self, store: Store, record: RunRecord) -> None:
         """Sends the files to the store, where they are no result yet. Raises StorageFailed."""
@@ -192,8 +155,8 @@ class Pending:
         """
         state = self._state()
         folder = self._root / state.folder
-        left = min(state.until - time.monotonic(), PUBLISH_SECONDS)  # the machine may have started again meanwhile
-        waiting = patient(store, stop, left, "publish what was trained", Timings())
+        seconds = min(PUBLISH_SECONDS, record.run.deadline)
+        waiting = patient(store, stop, seconds, "publish what was trained", Timings())
         if note := state.report.get("note"):
             reporting.note(note)
         if names := files_of(folder):
@@ -222,7 +185,7 @@ class Pending:
         for name, text in added.items():
             if not (folder / name).exists():
                 (unfinished := self._root / "unfinished").write_text(text)
-                unfinished.replace(folder / name)  # in one step: another process may have to publish it
+                unfinished.replace(folder / name)
 
     def _write(self, state: _State) -> None:
         unfinished = self._file.with_suffix(".unfinished")

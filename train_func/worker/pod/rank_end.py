@@ -35,8 +35,6 @@ class Outcome:
     follows: bool
     failure: Failure | None
     separate: bool = False
-    is_whole: bool = False
-    """Whether the function has trained to its end, and then returned without being interrupted."""
     returned: Mapping[str, Any] = field(default_factory=dict)
     """Of rank 0: the result that its return value stands for."""
     left_out: tuple[str, ...] = ()
@@ -89,17 +87,6 @@ class RankEnd:
     @property
     def failed(self) -> bool:
         return (self.exit_code != 0 or self.unfinished) and not self.was_signalled
-
-    @property
-    def ended_well(self) -> bool:
-        """Whether the function and then its process have come to their end."""
-        return self.is_whole and self.exit_code == 0 and not self.unfinished
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the function has done all that it had to do. One that was told to stop may return before that."""
-        outcome = self.outcome
-        return outcome is not None and not outcome.exit_code and (outcome.is_whole or not self.was_signalled)
 
     @property
     def has_own_fault(self) -> bool:

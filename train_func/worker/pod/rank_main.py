@@ -90,8 +90,9 @@ def _outcome(run: Callable[[], object]) -> Outcome:
         outcome = _finished(None) if error.code in (None, 0) else _failed(error)
     except BaseException as error:
         outcome = _failed(error)
-    outcome = replace(outcome, is_whole=not outcome.exit_code and stop_flag.is_whole())
     stop_flag.ignore()
+    if not outcome.exit_code and stop_flag.has_interrupted():
+        return _failed(stop_flag.StopSignal("SIGTERM, which the function has caught"))
     return outcome
 
 

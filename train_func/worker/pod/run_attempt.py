@@ -9,7 +9,7 @@ from typing import TypeVar
 from train_func import exits
 from train_func.attempt_records import Lease, Verdict
 from train_func.errors import StorageFailed
-from train_func.events import PublishesPending, RanksRestart
+from train_func.events import RanksRestart
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
@@ -51,7 +51,9 @@ class Attempt:
         self._closing = threading.Lock()
         self._num_memory_kills = num_memory_kills()
         self._pending = Pending(environment.work_dir)
-        self._publishing = self._is_published = self._tracked = False
+        self._tracked = False
+        self.finishes = False
+        """Whether the ranks of all workers have ended well, and what they have trained is made the result."""
         self._silent = False  # the store, at the end
         self._until = 0.0  # monotonic seconds; set anew where an end is written down
         self._before: Verdict | None = None
@@ -68,11 +70,6 @@ class Attempt:
     def ending(self) -> bool:
         """Whether its end is being written down."""
         return self._closing.locked()
-
-    @property
-    def publishes(self) -> bool:
-        """Whether what was trained is left to be published, or is put on record as published."""
-        return self._publishing or self._pending.is_final
 
     def prepare(self) -> None:
         """Makes sure that the store can be used, and keeps an eye on it until the group forms."""
@@ -121,59 +118,29 @@ class Attempt:
     def finish(self, peers: Peers, ends: list[RankEnd]) -> None:
         """Makes what was trained the result of the run, and puts this worker's success on record.
 
-        Before the group parts, because the job is over as soon as the first worker has left with exit code 0; and when
-        the ranks of all workers have ended well, because only then there is a result.
+        When the ranks of all workers have ended well, because only then there is a result; and before any worker leaves
+        with exit code 0, which ends the job.
         """
         environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
         assert lease is not None  # no rank starts before
         if left := left_steps(ends, worker=environment.worker):
             peers.tell_left(left)
         peers.ranks_ended()
-        if environment.worker == 0 and not self._is_published:
+        self.finishes = True
+        if environment.worker == 0:
             first = next((end.outcome for end in ends if end.rank == 0), None)
             self._pending.conclude(self._record.run, lease.attempt, of_rank(environment.work_dir, 0), first)
             self._pending.publish(self._store, self._record, stop)  # before what may be lost
-            self._is_published = True
+            peers.tell_published()
         waiting = patient(self._store, stop, self._timings.record, "keep the files of ranks", self._timings)
         keep(waiting, self._record.keys.attempt(lease.attempt), environment.work_dir, [end.rank for end in ends])
         self._keep_trackers(waiting)
         if any(end.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
-        self._keep_done("all ranks ended", ends)
-
-    def publish_pending(self, ends: list[RankEnd], root: Verdict | None = None) -> Verdict | None:
-        """Publishes what the ranks of this pod have trained to its end before they ended; None if nothing is so.
-
-        After a signal too, in the time of the ranks. Published, None also if ``ends`` or another's ``root`` are final.
-
-        Raises:
-            StorageFailed: it cannot be published.
-            Stopped: that time is up.
-        """
-        if not self._pending.is_final:
-            return None
-        reporting.say(PublishesPending(attempt=(number := self._pending.attempt or 0)))
-        self._publishing = True
-        if self._peers:
-            self._peers.refuse_to_finish()
-            self._peers.tell_whether_publishing(True)
-        try:
-            self._pending.conclude_as_far_as_it_came(self._record.run, of_rank(self._environment.work_dir, 0), ends)
-            self._pending.publish(self._store, self._record, WithinGrace(self._stop))
-            self.lease = self.lease or self._attempts.lease(number)
-            own = of_ranks(ends, worker=self._environment.worker, out_of_memory=False)
-            if any(verdict and verdict.root_cause and not verdict.retryable for verdict in (own, root)):
-                return None
-            return self._keep_done("what its ranks had trained is published", ends)
-        except BaseException:
-            self._publishing = False
-            raise
-
-    def _keep_done(self, message: str, ends: list[RankEnd]) -> Verdict:
+        if environment.worker:
+            peers.hear_published()
         self._until = time.monotonic() + self._timings.record
-        done = Verdict(exits.DONE, None, message, self._environment.worker)
-        self._keep(done, ends)
-        return done
+        self._keep(Verdict(exits.DONE, None, "all ranks ended", environment.worker), ends)
 
     def close(self, ends: list[RankEnd], own: Verdict | None, root: Verdict | None = None) -> Verdict:
         """The verdict on this worker, on record as far as the store lets it; later calls return the first's.
@@ -206,10 +173,7 @@ class Attempt:
             if left and root and root.follows == left.worker:  # its ranks went on
                 verdict = left
         if self._peers:
-            self._peers.refuse_to_finish()
             self._peers.tell(verdict)
-            if self._environment.worker == 0:
-                self._peers.tell_whether_publishing(False)
         if self._lease_for(verdict):
             verdict = self._charged(verdict, root)
             self._keep(verdict, ends)
@@ -224,7 +188,7 @@ class Attempt:
     def next(self) -> "Attempt | None":
         """Another attempt of the group in its pods when a rank was lost and no pod, by the first verdict; else None."""
         root, own = self._root, self._verdict
-        if self._stop.requested or self.publishes or not (root and own and root.retryable and own.retryable):
+        if self._stop.requested or not (root and own and root.retryable and own.retryable):
             return None
         if self._peers is None or root.exit_code == exits.STOPPED or self._is_stuck:
             return None
@@ -247,7 +211,7 @@ class Attempt:
         return self._bounded(lambda: self._attempts.root_of(lease.attempt))
 
     def _charged(self, verdict: Verdict, root: Verdict | None) -> Verdict:
-        """The final verdict instead, when this attempt was the last one and leaves no model.
+        """The final verdict instead, when this attempt was the last one and the run has no result.
 
         A stop from outside costs nothing.
         """
@@ -256,18 +220,9 @@ class Attempt:
             return verdict
         account = self._bounded(lambda: self._attempts.account(lease.attempt, self.step))
         self._num_charged = account.num_charged if account else 0
-        if account is None or not account.spent or self._leaves_model():
+        if account is None or not account.spent or self._bounded(self._attempts.is_published):
             return verdict
         return following(root, account.verdict(self._environment.worker, root or verdict))
-
-    def _leaves_model(self) -> bool:
-        """Whether what was trained is published, or worker 0, which alone may hold it, is publishing it."""
-        if self._peers and self._environment.worker:
-            publishing = self._peers.is_publishing(self._timings.publishing)
-            self._until = time.monotonic() + self._timings.record
-            if publishing:
-                return True
-        return bool(self._bounded(self._attempts.is_published))
 
     def _lease_for(self, verdict: Verdict) -> bool:
         """Whether this end goes on record: under the group's number, or under that of no group if none was formed."""

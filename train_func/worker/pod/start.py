@@ -18,21 +18,19 @@ class Start:
     num_started: int
     num_free: int
     at_most: int
-    is_last: bool
     refused: Verdict | None
 
     @classmethod
     def of(cls, lease: Lease, account: Account, refused: Verdict | None) -> Self:
         """Returns the start of the attempt that follows those in the account."""
         num_free = account.num_started - account.num_charged
-        return cls(lease, account.num_started, num_free, account.at_most, account.is_next_last, refused)
+        return cls(lease, account.num_started, num_free, account.at_most, refused)
 
     @property
     def variables(self) -> dict[str, str]:
         """The variables by which the ranks hear of it."""
         return {
             "TRAIN_FUNC_ATTEMPT": str(self.lease.attempt),
-            "TRAIN_FUNC_LAST_ATTEMPT": str(int(self.is_last)),
         }
 
     def to_json(self) -> str:

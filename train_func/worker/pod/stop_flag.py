@@ -1,10 +1,9 @@
 """The stop flag of a rank: a signal to stop ends the function where it is, or, while steps are saved, between two.
 
 Without ``deferred`` the signal raises StopSignal in train_func wherever it meets it. Within, it is only remembered:
-the ranks vote on it in the exchange that every step has, save together, and then raise StopSignal together. Once a
-training is over, the first signal raises nothing, so that the function can measure, publish and come to its end; the
-supervisor sends a second one when half of the time that it gives the ranks has passed. A signal that comes after
-StopSignal was raised raises nothing: the function is on its way out, and may be saving something of its own.
+the ranks vote on it in the exchange that every step has, save together, and then raise StopSignal together. A signal
+that comes after StopSignal was raised raises nothing: the function is on its way out, and may be saving something of
+its own.
 """
 
 import contextlib
@@ -31,8 +30,8 @@ AGAIN_SECONDS = 0.01
 STUCK = 3.0  # seconds in which Python runs a handler, unless native code keeps the main thread
 
 _names: list[str] = []
-_num_deferring = _num_handled = 0
-_has_trained = _is_stopped = False
+_num_deferring = 0
+_is_stopped = False
 _masks = threading.local()  # of signals, where a thread forks
 
 
@@ -101,44 +100,20 @@ def watch(leave: Callable[[StopSignal], object]) -> None:
 
 
 def _watch(heard: int, leave: Callable[[StopSignal], object]) -> None:
-    num_heard = 0
+    while signal.SIGTERM not in os.read(heard, 4096):
+        continue
     while True:
-        before, num_heard = num_heard, num_heard + os.read(heard, 4096).count(signal.SIGTERM)
-        if num_heard == before:
-            continue
         time.sleep(STUCK)
-        handled, is_left_alone = _num_handled, _num_deferring or (_has_trained and num_heard == 1)
-        if _is_stopped or handled >= num_heard or is_left_alone or signal.getsignal(signal.SIGTERM) is not _on_signal:
-            continue
-        if handled:  # two that came while native code ran count as one
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(STUCK)
-        if _num_handled == handled:
+        if _names or signal.getsignal(signal.SIGTERM) is not _on_signal:
+            return
+        if not _num_deferring:  # a step may take longer than that
             leave(StopSignal("SIGTERM"))
 
 
-def trains() -> None:
-    """A training begins."""
-    global _has_trained
-    _has_trained = False
-
-
-def has_trained() -> None:
-    """The training is over: the function is about to end, and a stop would cost more than to let it."""
-    global _has_trained
-    _has_trained = True
-
-
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    global _num_handled
-    _num_handled += 1
     _names.append(signal.Signals(number).name)
-    if not (_num_deferring or _is_stopped or _may_end()):
+    if not (_num_deferring or _is_stopped):
         raise StopSignal(_names[0])
-
-
-def _may_end() -> bool:
-    return _has_trained and len(_names) == 1
 
 
 def ignore() -> None:
@@ -146,9 +121,9 @@ def ignore() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def is_whole() -> bool:
-    """Whether a function that has returned had trained to its end and was not interrupted then; before ``ignore``."""
-    return _has_trained and not _is_stopped and signal.getsignal(signal.SIGTERM) is _on_signal
+def has_interrupted() -> bool:
+    """Whether StopSignal was raised: a function that returns all the same may have left its work unfinished."""
+    return _is_stopped
 
 
 def requested() -> bool:
@@ -167,9 +142,8 @@ def deferred() -> Iterator[None]:
     """Within, a signal waits for the end of a step; the code inside asks ``requested`` there.
 
     Raises:
-        StopSignal: when the block is left, in whatever way, and a signal has come, unless the training is over. Out of
-            a generator that is closed, as by ``break``, no error comes: the signal is then sent again, and raises it in
-            the function.
+        StopSignal: when the block is left, in whatever way, and a signal has come. Out of a generator that is closed,
+            as by ``break``, no error comes: the signal is then sent again, and raises it in the function.
     """
     global _num_deferring
     _num_deferring += 1
@@ -184,5 +158,5 @@ def deferred() -> Iterator[None]:
         if _names and not _num_deferring and not isinstance(error, StopSignal):
             if isinstance(error, GeneratorExit):
                 _send_again()
-            elif error or not _may_end():
+            else:
                 raise StopSignal(_names[0]) from error

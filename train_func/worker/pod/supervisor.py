@@ -23,18 +23,16 @@ from train_func.worker.pod.environment import GROUP_SECRET, Environment, read_en
 from train_func.worker.pod.heartbeat import Heartbeat
 from train_func.worker.pod.launcher import Launcher
 from train_func.worker.pod.log_tee import LogTee
-from train_func.worker.pod.peers import NotFormed, Peers, PeersLost
+from train_func.worker.pod.peers import SILENCE, NotFormed, Peers, PeersLost
 from train_func.worker.pod.processes import reap_orphans
 from train_func.worker.pod.publish import complete, delete_checkpoints
 from train_func.worker.pod.rank_end import RankEnd
 from train_func.worker.pod.rank_process import Template
 from train_func.worker.pod.rendezvous import Group, meet
 from train_func.worker.pod.run_attempt import Attempt
-from train_func.worker.pod.stop import RESERVE, SHORTEST, Stop, Stopped, WithinGrace
+from train_func.worker.pod.stop import Stop, Stopped, WithinGrace
 from train_func.worker.pod.store_wait import patiently
 from train_func.worker.pod.verdict import stopped
-
-ENDED = 0.75  # of the grace period: ranks that were asked twice have ended by then, and the rest is for publishing
 
 
 def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
@@ -112,7 +110,6 @@ class Supervisor:
         self._template = Template(environment.num_threads)
         self._group: Group | None = None
         self._verdict: Verdict | None = None
-        self._is_closed = False
         self._heartbeat: Heartbeat | None = None
 
     @property
@@ -148,7 +145,7 @@ class Supervisor:
             return self._stop.requested and self._stop.seconds > late
         if self._attempt.ending or not (self._stop.requested or self._attempt.job_end.verdict):
             return False
-        if self._attempt.publishes or (self._launcher and self._launcher.ended_well and not self._is_closed):
+        if self._attempt.finishes:
             return WithinGrace(self._stop).requested
         if self._launcher is None or self._launcher.may_leave():
             return True
@@ -179,12 +176,10 @@ class Supervisor:
         except Refused as error:
             return self._close(error.verdict)
         except Stopped as error:
-            own = stopped(self._environment.worker, str(error))
-            return self._publish_pending() or self._finish_though(own) or self._close(own)
+            return self._close(stopped(self._environment.worker, str(error)))
         except PeersLost as error:
             own = Verdict(exits.PEER, "peer", str(error), self._environment.worker, root_cause=False)
-            first = error.verdict
-            return self._publish_pending(first) or self._finish_though(first) or self._close(own, first)
+            return self._close(own, error.verdict)
         except Exception as error:
             return self._close(self._of_error(error))
 
@@ -216,8 +211,6 @@ class Supervisor:
         if patiently(lambda: complete(store, record), self._stop, environment.timings):
             delete_checkpoints(store, record, environment.timings.record)  # who has published may have died before it
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
-        if done := self._attempt.publish_pending([]):
-            return done
         folder = patiently(
             lambda: packages.unpacked(store, record, environment.cache_dir, environment.work_dir / "packages"),
             self._stop,
@@ -231,7 +224,6 @@ class Supervisor:
     def _run_ranks(self) -> Verdict:
         attempt, group = self._attempt, self._group
         assert attempt is not None and group is not None
-        self._is_closed = False
         self._launcher = None  # how the ranks of the attempt before ended is on record
         variables = attempt.open(group.peers)
         self._template.start(self._environment.job_dir / "source.py")
@@ -241,44 +233,17 @@ class Supervisor:
         if self._launcher.run(variables):
             return self._finish(attempt, group.peers)
         hang = self._launcher.hang
-        return self._publish_pending() or self._close(hang.verdict(self._environment.worker) if hang else None)
+        return self._close(hang.verdict(self._environment.worker) if hang else None)
 
     def _finish(self, attempt: Attempt, peers: Peers) -> Verdict:
         attempt.finish(peers, self._ends())
-        peers.all_done()
+        peers.leave(SILENCE)
         return self._close(Verdict(exits.DONE, None, "all ranks of all workers ended", self._environment.worker))
-
-    def _finish_though(self, stop: Verdict | None) -> Verdict | None:
-        """The end of a group of which a worker was told to ``stop`` while all ranks came to their end; else None.
-
-        Ranks that have trained may do that until they are asked again.
-        """
-        if self._attempt is None or self._group is None or not stop or stop.exit_code != exits.STOPPED:
-            return None
-        attempt, peers = self._attempt, self._group.peers
-        is_stopped = peers.tell(stop).exit_code == exits.STOPPED
-        is_told, grace = self._stop.requested, max(SHORTEST, self._environment.grace - RESERVE)
-        seconds = ENDED * grace - (self._stop.seconds if is_told else 0.0)
-        ended_well = is_stopped and self._launcher is not None and self._launcher.ended_well
-        if not peers.ranks_ended_though(ended_well, seconds):
-            return None
-        return self._ended(lambda: self._finish(attempt, peers))
-
-    def _publish_pending(self, root: Verdict | None = None) -> Verdict | None:
-        """None also when it cannot be published, whatever the reason: why the work has ended is more worth telling."""
-        if self._attempt is None:
-            return None
-        try:
-            return self._attempt.publish_pending(self._ends(), root)
-        except Exception as failure:
-            print(f"what was trained could not be published: {type(failure).__name__}: {failure}")
-            return None
 
     def _ends(self) -> list[RankEnd]:
         return self._launcher.ends() if self._launcher else []
 
     def _close(self, own: Verdict | None, root: Verdict | None = None) -> Verdict:
-        self._is_closed = True
         if self._attempt is None:
             assert own is not None
             return own

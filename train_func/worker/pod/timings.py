@@ -40,7 +40,5 @@ class Timings:
     """For each question to the store, even when that time is up."""
     root: float = 3.0
     """Longest wait of a worker that lost its peer for the reason."""
-    publishing: float = 15.0
-    """Longest wait for worker 0 to end its ranks and to say whether it publishes."""
     linger: float = 5.0
     """Longest that the host of the rendezvous stays for those who still read the reason."""

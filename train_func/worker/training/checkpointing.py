@@ -84,6 +84,7 @@ class Checkpointing:
         """
         self._saver: Saver | None = None
         self._begun_at: int | None = None
+        self._taken_at: int | None = None
         former = _fingerprint(formerly) if formerly else None
         self._checkpoints = Checkpoints(store, record, attempt, _fingerprint(made_of), number, former)
         self._folder, self._name, self._attempt = folder, record.name, attempt
@@ -157,15 +158,10 @@ class Checkpointing:
         return tensors
 
     def votes(self) -> list[int]:
-        """Of this rank, to be added up over the ranks: it is time, a signal has come, a later attempt has taken over,
-        there is enough to lose to save once more at the end."""
+        """Returns what is added up over the ranks: it is time, a signal has come, a later attempt has taken over."""
         saver = self._saver
-        of_saver = (saver.is_due, saver.fenced is not None, saver.is_worth_it) if saver else (False, False, False)
-        return [int(vote) for vote in (of_saver[0], stop_flag.requested(), *of_saver[1:])]
-
-    def has_saved(self, step: int) -> bool:
-        """On rank 0: whether an attempt can go on behind this step."""
-        return step == self._begun_at or (self._saver is not None and self._saver.saved == step)
+        is_due, is_fenced = (saver.is_due, saver.fenced is not None) if saver else (False, False)
+        return [int(is_due), int(stop_flag.requested()), int(is_fenced)]
 
     def ask(self) -> None:
         """The next checkpoint is due now."""
@@ -176,20 +172,21 @@ class Checkpointing:
     def decide(self, counts: Sequence[int], step: int, take: Callable[[], Parts], *, is_over: bool = False) -> None:
         """Between two steps, ``step`` of them done: saves what ``take`` gives, and stops, where that was voted for.
 
-        ``counts``: those of ``votes``, summed over all ranks; ``is_over``: no step comes after this. The state that was
-        restored is not saved again: what ends the ranks before they have done a step would be taken for progress.
+        ``counts``: those of ``votes``, summed over all ranks; ``is_over``: no step comes after this, and the end is
+        saved in any case, so that another attempt can publish it. The state that was restored is not saved again: what
+        ends the ranks before they have done a step would be taken for progress.
 
         Raises:
             InvalidInput: (cause "code") the state holds what is neither a tensor nor plain.
             StorageFailed: reason "conflict" when a later attempt has taken over.
             StopSignal: on every rank, when a signal has come to one; the state is saved then, as far as can be.
         """
-        is_due, is_stopped, is_fenced, is_worth_it = map(bool, counts)
+        is_due, is_stopped, is_fenced = map(bool, counts)
         if is_fenced:
             world.on_rank_zero(self._raise_fenced)
         if is_stopped:
             self.stop(step, take)
-        if step != self._begun_at and (is_due or (is_over and is_worth_it)):
+        if step not in (self._begun_at, self._taken_at) and (is_due or is_over):
             self._save(step, world.on_all_ranks(take))
 
     @progress_mark.within(Phase.SAVING)
@@ -202,6 +199,7 @@ class Checkpointing:
         raise stop_flag.stopped_after(step)
 
     def _save(self, step: int, parts: Parts) -> None:
+        self._taken_at = step
         own = world.on_all_ranks(lambda: State.of(parts.rank, of_rank(world.rank())).to_bytes())
         of_ranks = world.gather(own)
 

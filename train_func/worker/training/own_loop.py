@@ -137,7 +137,6 @@ def steps(
     statistics = BatchStatistics(models, facts.accumulation)
     items = items_of_loop(models, shifts_labels=shifts_labels)
     progress_mark.begin(done)
-    stop_flag.trains()
     with contextlib.ExitStack() as left:
         loop = left.enter_context(_loop(sessions.Loop(facts.num_epochs * facts.steps_per_epoch, done)))
         left.enter_context(statistics.watched())
@@ -172,7 +171,6 @@ def steps(
             used = []
         if state:
             state.end(done, device)
-        stop_flag.has_trained()
 
 
 _DROPS = ("POP_TOP", "POP_ITER")  # what Python does where break or return leaves a loop, and no error ends it

@@ -29,10 +29,6 @@ from train_func.worker.training.metric_values import not_finite, to_json
 from train_func.worker.training.plan import rows_of
 from train_func.worker.training.trainer import Trainer
 
-INTERRUPTED = (
-    "no metrics are published: the training had ended, and the process that measured its model was ended too; submit "
-    "with fresh=True to train and measure again"
-)
 NOT_EVALUATED = (
     "no metrics are published: transformers.Trainer was not given the held-out rows to evaluate. Give it "
     "eval_dataset=held_out, or call trainer.evaluate(held_out), before session.publish(trainer), with all of the "

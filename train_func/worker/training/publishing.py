@@ -53,32 +53,24 @@ class Publishing:
         """What a person should know of the files."""
         self._pending.report(self._attempt, {"note": text})
 
-    def keep(
-        self, write: Callable[[Path], object], report: Mapping[str, Any], card: TaskPart | None, *, is_final: bool
-    ) -> None:
-        """A model that has been trained to its end; ``is_final``: it is published however the function ends."""
+    def keep(self, write: Callable[[Path], object], report: Mapping[str, Any], card: TaskPart | None) -> None:
+        """A model that has been trained to its end, and what is told of it until it is measured."""
         self._check_open()
         self._pending.add(write, self._attempt, is_model=True, card=card)
-        self._pending.report(self._attempt, report, seconds=self._seconds if is_final else None)
+        self._pending.report(self._attempt, report)
 
     def measured(self, report: Mapping[str, Any]) -> None:
         """What is told of that model in the end. Raises StorageFailed."""
-        self._pending.report(self._attempt, {"note": "", **report}, seconds=self._seconds)
+        self._pending.report(self._attempt, {"note": "", **report})
         if self._is_supervised:
             self._send()
         else:
-            self.finish(is_whole=True)
+            self.finish()
 
-    def finish(self, *, is_whole: bool) -> None:
-        """Makes the result, where no supervisor does.
-
-        ``is_whole``: the function has come to its end; else only a model that was trained to its end is published.
-        """
-        if self._is_supervised or self._is_over or self._pending.attempt is None:
-            return
-        if is_whole or self._pending.is_final:
+    def finish(self) -> None:
+        """Makes the result of what was added, where no supervisor does."""
+        if not (self._is_supervised or self._is_over or self._pending.attempt is None):
             self._is_over = True
-            self._pending.report(self._attempt, {}, seconds=self._seconds)
             self._pending.publish(self._store, self._record, Stop())
 
     def _send(self) -> None:

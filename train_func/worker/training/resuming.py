@@ -94,7 +94,6 @@ class ResumingTrainer(transformers.Trainer):
                 del restored
             result = super().train(None, trial, ignore_keys_for_eval)
             self._restored = None
-            stop_flag.has_trained()
             world.on_rank_zero(self._checkpointing.close)
         return result
 
@@ -258,11 +257,6 @@ class ResumingTrainer(transformers.Trainer):
             load_own_weights(model, self._best[1])
         weights.take_rank_zeros(model)
         self._loaded_step = best.loaded_step(self)
-
-    @property
-    def is_end_saved(self) -> bool:
-        """On rank 0, after the training: whether another attempt can go on from its end."""
-        return self._checkpointing is not None and self._checkpointing.has_saved(self.state.global_step)
 
     @property
     def weights_step(self) -> int:

@@ -115,8 +115,8 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._open:  # closes it in any case, and waits for no other rank, which may have failed
-            if self.rank == 0 and (error is None or isinstance(error, Exception)):
-                self._publishing.finish(is_whole=error is None)
+            if self.rank == 0 and error is None:
+                self._publishing.finish()
             self._trainers.keep_tracked(error)
 
     def _attempt(self, given: str | None) -> int:

@@ -15,7 +15,7 @@ from train_func.errors import InvalidInput
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.attempt_setup import versions
-from train_func.worker.pod import sessions, stop_flag
+from train_func.worker.pod import sessions
 from train_func.worker.pod.card import render
 from train_func.worker.pod.publish import check_unpublished
 from train_func.worker.training import (
@@ -46,7 +46,6 @@ class Trainers:
         """``work``: folder of this rank."""
         self._store, self._record, self._attempt, self._work = store, record, attempt, work
         self._loading, self._publishing = loading, publishing
-        self._is_last = world.environment().get("TRAIN_FUNC_LAST_ATTEMPT") == "1"
         self.train_ids: RowIds | None = None
         """Of the rows that the session gave to train on."""
         self.held_out: Dataset | None = None
@@ -62,7 +61,6 @@ class Trainers:
 
     def _before(self, trainer: transformers.Trainer) -> None:
         """Whatever would keep the result from being published is found now."""
-        stop_flag.trains()
         self._begun.append(trainer)
         world.on_all_ranks(lambda: check_run(trainer, self._record.run))
         if not isinstance(trainer, Trainer):
@@ -84,7 +82,6 @@ class Trainers:
 
     @staticmethod
     def _after() -> None:
-        stop_flag.has_trained()
         sessions.here.trained = True
 
     def _difference(self, trainer: transformers.Trainer, folder: Path) -> str | None:
@@ -112,7 +109,6 @@ class Trainers:
 
     def publish(self, trainer: transformers.Trainer) -> None:
         """Collective: what ``Session.publish`` does with a Trainer."""
-        stop_flag.has_trained()
         world.on_all_ranks(lambda: self._watch.check_ended(trainer))
         weights.agree(trainer)  # what is published is what every rank has trained
         begun = publication.report_unmeasured(trainer, self._stock_coverage)
@@ -121,11 +117,8 @@ class Trainers:
             tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
             given = {"trainer": trainer, "tokenizer": tokenizer, "record": self._record, "use": use}
             write = partial(publication.write_publication, **given)
-            can_go_on = isinstance(trainer, Trainer) and trainer.is_end_saved and not self._is_last
-            told, card = {**begun, "note": publication.INTERRUPTED}, self._loading.card_part()
-            self._publishing.keep(write, told, card, is_final=not can_go_on)
+            self._publishing.keep(write, begun, self._loading.card_part())
 
-        # First, so that an end while the model is measured does not lose it; another attempt measures it where one can.
         world.on_rank_zero(keep)
         whole = publication.report_measured(begun, trainer, self.held_out, self._watch.metrics_of)
         if fault := world.on_rank_zero(lambda: self._fault_of_published(trainer)):
