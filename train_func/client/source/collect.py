@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from train_func.client.source.changes import changed_within
-from train_func.client.source.faults import MAX_BYTES, too_large, undefined
+from train_func.client.source.faults import MAX_BYTES, outdated, too_large, undefined
 from train_func.client.source.function import Root
 from train_func.client.source.literals import Secret, secrets_in
 from train_func.client.source.modules import Modules
@@ -43,6 +43,8 @@ class Collection:
         self._names: dict[str, dict[int, list[str]]] = {}
         self.module = str(root.space.live.get("__name__", "__main__"))
         self.own = Part(self, root.space, "")
+        if root.space.is_outdated(root.value):
+            self.faults.append(outdated(root.name, root.space.texts[0].origin))
         self.root = self.own.statement(root.statement, root.value)
         self.own.of_name[root.name] = [self.root]
         for name in also:

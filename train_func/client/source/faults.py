@@ -35,6 +35,14 @@ def of_a_machine(name: str, place: str, fact: str, function: str) -> str:
     )
 
 
+def outdated(name: str, file: str) -> str:
+    """The fault of a function or a class whose file was edited and not loaded again."""
+    return (
+        f"{file}: {name!r} is not what its file says now: the file was changed after it was imported. "
+        "Restart the kernel or use importlib.reload, then submit again"
+    )
+
+
 def of_ipython(name: str, place: str) -> str:
     """The fault of a name that only a notebook has."""
     return (

@@ -32,9 +32,7 @@ class Computed:
     value: object
     is_default: bool = False
     attribute: str = ""
-    """How the module reaches it, as ``Config.rate``; empty for a default."""
-    is_compared: bool = False
-    """Whether the class holds the very value that its body assigns, unless code has changed it since."""
+    """How the module reaches it, as ``Config.rate``; empty for a default, and for a field."""
     is_changed: bool = False
     """Whether the expression is a literal that says something else."""
 
@@ -80,7 +78,9 @@ def _to_see(found: Iterable[Computed], live: Mapping[str, Any]) -> Iterator[Comp
         literal = _literal(one.node)
         if literal is ABSENT:
             yield one
-        elif one.is_compared and one.value is not ABSENT and repr(literal) != repr(one.value):
+        elif one.value is ABSENT or (is_mutable(one.value) and not one.attribute):
+            continue  # what the calls have changed of a default begins anew
+        elif repr(literal) != repr(one.value):
             yield replace(one, is_changed=True)
 
 
@@ -172,7 +172,7 @@ def _assigned(
             yield Computed(field, target.id, found)
         elif not _is_auto(value):
             attribute = f"{path}.{_mangled(target.id, node)}" if is_own else ""
-            yield Computed(value, target.id, found, attribute=attribute, is_compared=is_own)
+            yield Computed(value, target.id, found, attribute=attribute)
     elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         for one, part in zip(target.elts, value.elts, strict=True):
             yield from _assigned(node, kind, one, part, path)

@@ -8,7 +8,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Protocol
 
 from train_func.client.source.changes import empty_of, set_within
-from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine, of_ipython
+from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine, of_ipython, outdated
 from train_func.client.source.headers import (
     ABSENT,
     attributes_added,
@@ -102,6 +102,9 @@ class Part:
                 return None
             return []  # a block that went the other way, and the use may be as conditional
         value = live[name]
+        if self.space.is_outdated(value):
+            self.collection.faults.append(outdated(name, self.space.texts[0].origin))
+            return None
         if binder and isinstance(binder.node, ImportStatement) and self.space.gives(binder.node, name):
             return [self.statement(binder)]
         located = self._definition_of(name, value, binder)
@@ -428,6 +431,9 @@ class Part:
             if not one.is_code and (fact := of_this_machine(one.node, self.space)):
                 self.collection.faults.append(of_a_machine(one.name, place, fact, self.collection.function))
                 continue
+            if one.is_changed and not one.attribute and self.space.is_file:
+                self.collection.faults.append(outdated(statement.node.name, statement.text.origin))
+                continue
             written = self.write(one.value, statement.text, one.node.lineno, is_named=False)
             if isinstance(written, NoValueError):
                 if (one.calls or one.is_changed) and not one.is_code:
@@ -439,13 +445,14 @@ class Part:
             given = Piece(statement.text, one.node.lineno, f"({one.name.replace(', ', '_')}) = {expression}\n", "")
             self.collection.look_for_secrets(given, place)
             is_filled = bool(one.attribute) and hasattr(one.value, "clear")  # by definitions, as a registry is
-            if is_filled or one.is_changed:
+            is_set = one.is_changed and bool(one.attribute)
+            if is_filled or is_set:
                 self._set_at_the_end(one.attribute, expression, given, [piece, *needed])
             if is_filled and any(each.is_definition for each in needed):
                 written = self.write(empty_of(one.value), statement.text, one.node.lineno, is_named=True)
                 assert not isinstance(written, NoValueError)
                 expression, needed = written
-            if not one.is_changed:
+            if not is_set:
                 texts[one.node] = expression
                 piece.now += needed
         if texts:
