@@ -344,6 +344,75 @@ def test_what_is_no_value_is_refused_where_it_is_made(tmp_path, text, fact):
     assert any(not unnamed(fault, f"line {line}: ", fact, "inside train_func") for line in lines), fault
 
 
+# What was made of something that has another text by now; the mark stands in the line that has to be executed again.
+RENEWED = {
+    "a base": "class A: n = 1\nclass X(A): pass  # old\nclass A: n = 2",
+    "a base of a base": "class A: n = 1\nclass B(A): pass  # old\nclass X(B): pass\nclass A: n = 2",
+    "a base in a class": ("class A:\n    class B: n = 1\nclass X(A.B): pass  # old\nclass A:\n    class B: n = 2"),
+    "a base with a parameter": (
+        "from typing import Generic, TypeVar\nT = TypeVar('T')\nclass A(Generic[T]): n = 1\n"
+        "class X(A[int]): pass  # old\nclass A(Generic[T]): n = 2"
+    ),
+    "a metaclass": "class M(type): n = 1\nclass X(metaclass=M): pass  # old\nclass M(type): n = 2",
+    "a decorator": (
+        "def add(f): return lambda: f() + 1\n@add  # old\ndef X(): return 1\ndef add(f): return lambda: f() + 2"
+    ),
+    "what a decorator is given": (
+        "def add(n):\n    return lambda f: lambda: f() + n\nN = 1\n@add(N)  # old\ndef X(): return 1\nN = 2"
+    ),
+    "a decorator of a method": (
+        "def add(f): return lambda s: f(s) + 1\nclass X:\n    @add  # old\n    def m(self): return 1\n"
+        "def add(f): return lambda s: f(s) + 2"
+    ),
+    "a class in a default": "class A: n = 1\ndef X(a=A): return a.n  # old\nclass A: n = 2",
+    "a class in a class": "class A: n = 1\nclass X:\n    kind = A  # old\nclass A: n = 2",
+    "a class in a list": "class A: n = 1\nX = [A]  # old\nclass A: n = 2",
+    "a class method": "class A:\n    @classmethod\n    def f(cls): return 1\nX = A.f  # old\nclass A: f = list",
+    "the class of an object": "class A:\n    def f(_): return 1\nX = A()  # old\nclass A:\n    def f(_): return 2",
+    "the class of a dataclass": (
+        "from dataclasses import dataclass\n@dataclass\nclass A:\n    def f(self): return 1\nX = A()  # old\n"
+        "@dataclass\nclass A:\n    def f(self): return 2"
+    ),
+    "the class of a member": (
+        "import enum\nclass A(enum.Enum):\n    B = 1\n    def f(self): return 1\nX = A.B  # old\n"
+        "class A(enum.Enum):\n    B = 1\n    def f(self): return 2"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", RENEWED.values(), ids=RENEWED)
+def test_what_was_made_of_something_that_was_defined_otherwise_since_is_refused(tmp_path, text):
+    (fault,) = refused(tmp_path, f"{text}\ndef train_func(): return X\n")
+    (line,) = (number for number, line in enumerate(text.splitlines(), 1) if "# old" in line)
+    assert f"line {line}: " in fault.partition("`")[0]
+    assert "again" in fault
+
+
+def test_functions_of_one_name_stay_apart(tmp_path):
+    text = """
+        import functools
+        def f(): return 1
+        first, held = f, [f, functools.partial(f)]
+        def call(one=f): return one()
+        def f(): return 2
+        def train_func(): return first(), [one() for one in held], call(), f()
+    """
+    here, there, _ = arrived(tmp_path, text)
+    assert there == here == (1, [1, 1], 1, 2)
+
+
+def test_what_was_made_of_a_class_arrives_when_its_cell_is_executed_again(shell, tmp_path):
+    once = "class A:\n    n = 1\n    def f(self): return self.n\n"
+    for cell in (
+        once,
+        "class D(A): pass\nX, K = A(), A",
+        once,
+        "def train_func(): return X.f(), D().f(), K.n",
+    ):
+        shell.run_cell(cell, store_history=True).raise_error()
+    assert ship(pack(shell.user_ns["train_func"]), tmp_path)() == (1, 1, 1)
+
+
 def test_a_value_that_no_code_uses_is_not_looked_at(tmp_path):
     text = "MODEL = open(__file__)\ndef unused(): return MODEL\ndef train_func(): return 1\n"
     assert arrived(tmp_path, text)[1] == 1

@@ -14,6 +14,7 @@ from train_func.client.source.faults import MAX_BYTES, outdated, too_large, unde
 from train_func.client.source.function import Root
 from train_func.client.source.literals import Secret, secrets_in
 from train_func.client.source.modules import Modules
+from train_func.client.source.order import order_namesakes
 from train_func.client.source.part import BUILTINS, Part
 from train_func.client.source.piece import Piece
 from train_func.client.source.registries import settle_registries
@@ -55,6 +56,7 @@ class Collection:
             self._look_up(*self._waiting.popleft())
         for part in self.all_parts:
             settle_registries(part)
+            order_namesakes(part.pieces, part.of_name)
         self._accuse_missing()
 
     @property

@@ -12,6 +12,7 @@ from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine
 from train_func.client.source.headers import (
     ABSENT,
     attributes_added,
+    bound_since,
     computed_by,
     computed_in,
     is_literal,
@@ -75,7 +76,7 @@ class Part:
 
     def need(self, name: str, user: Piece, line: int, *, is_certain: bool = True) -> list[Piece]:
         """The pieces that bind ``name``, which ``user`` looks up in ``line``."""
-        if name in OF_A_MODULE:
+        if name in OF_A_MODULE or any(name == alias for alias, _ in self._generated.values()):
             return []
         if name not in self.of_name:
             self.of_name[name] = []
@@ -388,6 +389,7 @@ class Part:
             piece = Piece.of(statement)
             self._of_statement[id(statement)] = piece
             if isinstance(statement.node, Definition):
+                self.collection.faults += bound_since(statement, self.space)
                 self._see_header(statement, value, piece)
             self.add(piece)
             if isinstance(statement.node, Definition) and not statement.is_indented:
@@ -436,7 +438,8 @@ class Part:
                 continue
             written = self.write(one.value, statement.text, one.node.lineno, is_named=False)
             if isinstance(written, NoValueError):
-                if (one.calls or one.is_changed) and not one.is_code:
+                is_other = one.calls or one.is_changed or isinstance(one.node, ast.Name | ast.Attribute)
+                if is_other and not one.is_code:
                     self.collection.faults.append(
                         no_value(one.name, place, written, one.value, self.collection.function)
                     )

@@ -199,9 +199,15 @@ class _Expression:
     def _named(self, value: object) -> str:
         text = self.home.reference(value)
         if text is None:
+            if isinstance(owner := getattr(value, "__self__", None), type):
+                self._named(owner)  # which may be why
             shown = getattr(value, "__qualname__", None) or repr(value)
             if getattr(value, "__closure__", None):
                 raise NoValueError(f"the function {shown!r}, which was made by a call of another one")
+            if isinstance(value, type) and _is_written_here(value):
+                raise NoValueError(
+                    f"the class {shown!r}, which was defined again since: run the cell that made this again"
+                )
             raise NoValueError(f"{shown!r} of {getattr(value, '__module__', None)}, which has no name to import it by")
         return text
 
@@ -268,11 +274,6 @@ class _Expression:
     def _own_object(self, value: object) -> str:
         kind = type(value)
         name = self._named(kind)
-        held: object = sys.modules.get(kind.__module__)
-        for part in kind.__qualname__.split("."):
-            held = getattr(held, part, None)
-        if held is not kind:
-            raise NoValueError(f"{_an(kind)} of a class that was defined again since; run the cell that makes it again")
         state = object.__getattribute__(value, "__dict__")
         base = "dict" if isinstance(value, dict) else "list" if isinstance(value, list) else "object"
         fields = "None" if state is value else self._dict(state)
