@@ -295,6 +295,17 @@ def test_a_module_that_was_edited_after_its_import_is_refused_until_it_is_loaded
         assert repr(arrived()) == repr(expected)
 
 
+def test_a_function_that_was_imported_before_its_module_was_loaded_again_is_refused(project, tmp_path):
+    files = {"part.py": "from edited import rate as own\ndef train_func(): return own()\n", "edited.py": OF_A_FILE}
+    function = project(files)
+    (tmp_path / "edited.py").write_text(OF_A_FILE.replace("return x", "return x + 1"))
+    importlib.reload(sys.modules["edited"])
+    with pytest.raises(SourceRefused) as refused:
+        pack(function)
+    assert unnamed(str(refused.value), "part.py, line 1", "run the import again") == []
+    assert pack(importlib.reload(sys.modules["part"]).train_func)
+
+
 def test_values_set_in_an_unchanged_module_arrive(project, tmp_path, monkeypatch):
     function = project(
         {

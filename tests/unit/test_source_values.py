@@ -368,6 +368,10 @@ RENEWED = {
     "a class in a class": "class A: n = 1\nclass X:\n    kind = A  # old\nclass A: n = 2",
     "a class in a list": "class A: n = 1\nX = [A]  # old\nclass A: n = 2",
     "a class method": "class A:\n    @classmethod\n    def f(cls): return 1\nX = A.f  # old\nclass A: f = list",
+    "a class of a loop": "X = []  # old\nfor n in (1, 2):\n    class A: own = n\n    X.append(A())",
+    "a class of a loop with a list": (
+        "X = []  # old\nfor _ in range(2):\n    class A:\n        def f(self, own=[]): return own\n    X.append(A())"
+    ),
     "the class of an object": "class A:\n    def f(_): return 1\nX = A()  # old\nclass A:\n    def f(_): return 2",
     "the class of a dataclass": (
         "from dataclasses import dataclass\n@dataclass\nclass A:\n    def f(self): return 1\nX = A()  # old\n"

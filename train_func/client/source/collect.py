@@ -128,7 +128,7 @@ class Collection:
             if isinstance(node, ast.ImportFrom):
                 home = part.space.absolute(node)
                 if home in self.modules.local:
-                    self._from(home, node, piece, bound)
+                    self._from(home, node, part, piece, bound)
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     if alias.name in self.modules.local:
@@ -156,7 +156,7 @@ class Collection:
             if module in self.modules.local:
                 self._attribute(module, chain, piece, line)
 
-    def _from(self, home: str, node: ast.ImportFrom, piece: Piece, bound: dict[str, str]) -> None:
+    def _from(self, home: str, node: ast.ImportFrom, part: Part, piece: Piece, bound: dict[str, str]) -> None:
         for alias in node.names:
             if alias.name == "*":
                 self._whole(home, piece, node.lineno)
@@ -165,6 +165,8 @@ class Collection:
                 self._part(f"{home}.{alias.name}")
             else:
                 self._part(home).need(alias.name, piece, node.lineno)
+                if self._part(home).space.is_outdated(part.space.live.get(alias.asname or alias.name)):
+                    self.faults.append(outdated(alias.name, piece.place(node.lineno)))
 
     def _binds(self, module: str, name: str) -> bool:
         held = self._part(module).space.live.get(name)

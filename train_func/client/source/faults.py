@@ -39,7 +39,7 @@ def outdated(name: str, file: str) -> str:
     """The fault of a function or a class whose file was edited and not loaded again."""
     return (
         f"{file}: {name!r} is not what its file says now: the file was changed after it was imported. "
-        "Restart the kernel or use importlib.reload, then submit again"
+        "Restart the kernel, or use importlib.reload and run the import again; then submit again"
     )
 
 

@@ -337,7 +337,9 @@ def _sign(value: object) -> object:
     if isinstance(value, type):
         return value.__module__, value.__qualname__
     codes = [(one.__code__, _shown(one.__defaults__), _shown(one.__kwdefaults__)) for one in layers(value)]
-    return codes or (_shown(value) if is_plain(value) else type(value).__qualname__)
+    if codes:
+        return codes, [id(one) for one in mutable_defaults(value)]
+    return _shown(value) if is_plain(value) else type(value).__qualname__
 
 
 def _shown(value: object) -> str:
