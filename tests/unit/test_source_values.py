@@ -433,6 +433,7 @@ SECRETS = {
     "in a default": "def f(*, token='hunter2' * 2): return token\ndef train_func(): return f()",
     "in a class": "class CFG:\n    token = 'hunter2' * 2\ndef train_func(): return CFG",
     "set on a class": "class CFG: pass\nCFG.token = 'hunter2' * 2\ndef train_func(): return CFG",
+    "in what two values hold": ("one = {'api_key': 'hunter2' * 2}\nX, Y = [one], [one]\ndef train_func(): return X, Y"),
     "in the statement alone": "X = len('sk-" + "a1B2" * 8 + "')\ndef train_func(): return X",
 }
 
@@ -451,10 +452,35 @@ def test_names_of_one_object_stay_names_of_one_object(tmp_path):
         A = [1]
         B = A
         C = {"a": A, "w": (W := np.zeros(3))}
-        def train_func(): return A is B, C["a"] is A, C["w"] is W, A
+        one = {"deep": [7]}
+        D, E = [one, one["deep"]], {"one": one}
+        def own(x=one["deep"]): return x
+        def train_func(): return A is B, C["a"] is A, C["w"] is W, D[0] is E["one"], own() is D[1] is D[0]["deep"], A
     """
     here, there, _ = arrived(tmp_path, text)
-    assert there == here == (True, True, True, [1])
+    assert there == here == (True, True, True, True, True, [1])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "for a in CONFIGS: pass",
+        "for z in CONFIGS: pass",
+        "A = CFG",
+        "Z = CFG",
+        "Z = [CFG, CONFIGS]",
+        "A, Z = CONFIGS",
+        "def unused(): return CFG, A\nA = CFG",
+        "_ = CFG['deep']",
+    ],
+)
+def test_a_name_that_no_code_uses_does_not_change_the_text(tmp_path, line):
+    text = "CFG = {'lr': 1, 'deep': [1]}\nCONFIGS = [{'a': 1}, CFG['deep']]\nX = ''\n"
+    used = "def train_func():\n    return CFG, CONFIGS, CONFIGS[1] is CFG['deep']\n"
+    _, _, plain = arrived(tmp_path, f"{text}{used}")
+    here, there, source = arrived(tmp_path, f"{text}{used}{line}\n")
+    assert there == here
+    assert source.text == plain.text
 
 
 OWN_OBJECTS = {

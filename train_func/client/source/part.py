@@ -25,6 +25,7 @@ from train_func.client.source.headers import (
 )
 from train_func.client.source.machine import of_this_machine, of_this_machine_by
 from train_func.client.source.piece import ImportStatement, Piece
+from train_func.client.source.repeats import Repeats
 from train_func.client.source.space import Space
 from train_func.client.source.statements import Definition, Statement, Text, parsed
 from train_func.client.source.uses import OF_A_MODULE
@@ -40,6 +41,7 @@ class Whole(Protocol):
     faults: list[str]
     missing: list[tuple[str, "Part", Piece, int]]
     unimported: dict[str, str]
+    repeats: Repeats
     writer: Writer
 
     def follow(self, part: "Part", piece: Piece) -> None:
@@ -169,10 +171,8 @@ class Part:
         place = binder.place() if binder else user.place(line)
         text, first = (binder.text, binder.first) if binder else (user.text, line)
         names = self.collection.names_of(self, value) if is_mutable(value) else []
-        if names and names[0] != name:
-            held = self.need(names[0], user, line, is_certain=False)
-            if held:
-                return [self._alias(name, names[0], held[0], binder)]
+        if names and names[0] != name and (held := self.need(names[0], user, line, is_certain=False)):
+            return [self._alias(name, names[0], held[0], binder)]
         if fact := of_this_machine_by(name, self.space):
             self.collection.faults.append(of_a_machine(name, place, fact, self.collection.function))
             return None
@@ -180,10 +180,8 @@ class Part:
         if isinstance(written, NoValueError):
             self.collection.faults.append(no_value(name, place, written, value, self.collection.function))
             return None
-        expression, needed = written
-        piece = Piece(text, first, f"{name} = {expression}\n", f"{name} = ...\n", statement=binder)
-        piece.original = binder.source if binder else piece.original
-        piece.now += needed
+        original = binder.source if binder else f"{name} = ...\n"
+        piece = Piece(text, first, f"{name} = {written[0]}\n", original, statement=binder, now=written[1])
         self.collection.look_for_secrets(piece, place)
         self.values[name] = piece
         return [self.add(piece)]
@@ -253,7 +251,7 @@ class Part:
                 continue  # of the client nothing works in a worker
             if module == "builtins":
                 return self.builtin(name)
-            self.collection.need_in(module, name.partition(".")[0], *self._user())
+            self.collection.need_in(module, name.partition(".")[0], *self._using[-1])
             return f"{self.module(module)}.{name}"
         return None
 
@@ -287,9 +285,7 @@ class Part:
             alias = self._free(f"_{name}")
             made = Piece(statement.text, statement.first, f"{alias} = {name}\n", f"{alias} = {name}\n", now=[piece])
             self._generated[key] = alias, self.add(made)
-        alias, made = self._generated[key]
-        self._written[-1].append(made)
-        return alias
+        return self._use(key)
 
     def _lambda(self, value: FunctionType) -> str | None:
         found = None if value.__closure__ else self.space.lambda_of(value.__code__)
@@ -307,9 +303,7 @@ class Part:
             piece = Piece(text, node.lineno, source, source, node=parsed(source).body[0], now=needed)
             self.collection.look_for_secrets(piece, text.place(node.lineno))
             self._generated[key] = alias, self.add(piece)
-        alias, piece = self._generated[key]
-        self._written[-1].append(piece)
-        return alias
+        return self._use(key)
 
     def _defaults_of(
         self, node: ast.Lambda, value: FunctionType, text: Text
@@ -330,41 +324,49 @@ class Part:
         key = f"import {name}"
         if key not in self._generated:
             alias = self._free("_" + name.replace(".", "_"))
-            _, text, line = self._user()
+            _, text, line = self._using[-1]
             source = f"import {name} as {alias}\n"
             piece = Piece(text, line, source, source, node=parsed(source).body[0], is_import=True)
             self._generated[key] = alias, self.add(piece)
-        alias, piece = self._generated[key]
-        self._written[-1].append(piece)
-        return alias
+        return self._use(key)
 
     def builtin(self, name: str) -> str:
         """The name by which this module has the builtin ``name``."""
         return f"{self.module('builtins')}.{name}" if name in self.space.live else name
 
     def shared(self, value: object) -> str | None:
-        """The name of this module that holds the very object; of several the first in the alphabet."""
-        names = self.collection.names_of(self, value)
-        if not names:
-            return None
+        """The name of this module for an object that several values hold; of several the first in the alphabet."""
         user, text, line = self._using[-1]
-        pieces = self.need(names[0], user or Piece(text, line, "", ""), line)
-        self._written[-1] += pieces
-        return names[0] if pieces else None
+        if names := self.collection.names_of(self, value):
+            pieces = self.need(names[0], user or Piece(text, line, "", ""), line)
+            self._written[-1] += pieces
+            return names[0] if pieces else None
+        if not self.collection.repeats.holds(value, self.name):
+            return None
+        key = f"object {id(value)}"
+        if key not in self._generated:
+            written = self.write(value, text, line, is_named=True)
+            if isinstance(written, NoValueError):
+                raise written
+            alias = self._free("_shared")
+            made = Piece(text, line, f"{alias} = {written[0]}\n", text.lines[line - 1], now=written[1])
+            self.collection.look_for_secrets(made, text.place(line))
+            self._generated[key] = alias, self.add(made)
+        return self._use(key)
 
     def helper(self, wanted: str, text: str) -> str:
         """The name of a function of this package that the expressions call."""
         if wanted not in self._generated:
             alias = self._free(f"_{wanted}")
-            _, origin, line = self._user()
+            _, origin, line = self._using[-1]
             source = text.format(name=alias)
             self._generated[wanted] = alias, self.add(Piece(origin, line, source, source))
-        alias, piece = self._generated[wanted]
+        return self._use(wanted)
+
+    def _use(self, key: str) -> str:
+        alias, piece = self._generated[key]
         self._written[-1].append(piece)
         return alias
-
-    def _user(self) -> tuple[Piece | None, Text, int]:
-        return self._using[-1]
 
     def _free(self, name: str) -> str:
         used = {alias for alias, _ in self._generated.values()} | self.space.binders.keys()
@@ -492,6 +494,6 @@ class Part:
                 continue
             expression, needed = written
             made = Piece(by.text, by.first, f"{name}.{attribute} = {expression}\n", by.source, statement=by)
-            made.now += [piece, *needed]
+            made.now = [piece, *needed]
             self.collection.look_for_secrets(made, by.place())
             self.add(made)
