@@ -189,14 +189,14 @@ def test_every_option_that_cannot_work_is_named_at_once():
             priority_class=3,
             store_secret="My Secret",
             hub_secret="",
-            environment={"TRAIN_FUNC_X": "1", "N": 3, "API_KEY": "0123456789abcdef"},
+            environment={"TRAIN_FUNC_X": "1", "PYTHONHASHSEED": "7", "N": 3, "API_KEY": "0123456789abcdef"},
             grace_seconds=0,
         )
     )
     names = [re.split(r"[=:[]", fault)[0] for fault in found]
     options = (
         "cpu gpu grace_seconds memory disk store_secret hub_secret namespace queue priority_class "
-        "service_account spot node_selector tolerations tolerations environment environment environment image store "
+        "service_account spot node_selector tolerations tolerations environment environment environment environment image store "
         "s3_endpoint"
     )
     assert names == options.split()

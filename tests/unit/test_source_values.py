@@ -302,7 +302,6 @@ REFUSED = {
     "a device in a class": ("import torch\nclass X:\n    d = torch.device('cpu')", "torch.device"),
     "a transform": ("import torch\nX = torch.nn.Sequential(torch.nn.ReLU())", "Sequential"),
     "a tokenizer": ("from tokenizers import Tokenizer, models\nX = Tokenizer(models.BPE())", "Tokenizer"),
-    "a frame": ("import pandas\nX = pandas.DataFrame({'a': [1]})", "DataFrame"),
     "a client": ("import boto3\nX = boto3.client('s3', region_name='x')", "S3"),
     "a generator of numbers": ("import numpy as np\nX = np.random.default_rng()", "Generator"),
     "Python's generator": ("import random\nX = random.Random(3)", "random.Random"),
@@ -415,6 +414,19 @@ def test_what_was_made_of_a_class_arrives_when_its_cell_is_executed_again(shell,
     ):
         shell.run_cell(cell, store_history=True).raise_error()
     assert ship(pack(shell.user_ns["train_func"]), tmp_path)() == (1, 1, 1)
+
+
+ADVICE = {
+    "a frame": ("import pandas\ndf = pandas.DataFrame({'a': [1]})\ndef X(): return df", 'Run(inputs={"df": df})'),
+    "a Dataset": ("import datasets\nX = datasets.Dataset.from_dict({'a': [1]})", 'Run(inputs={"X": X})'),
+    "a module set on a class": ("import json\nclass X: pass\nX.tool = json", "Import it inside"),
+}
+
+
+@pytest.mark.parametrize(("text", "advice"), ADVICE.values(), ids=ADVICE)
+def test_what_travels_in_another_way_is_refused_with_that(tmp_path, text, advice):
+    (fault,) = refused(tmp_path, f"{text}\ndef train_func(): return X\n")
+    assert unnamed(fault.replace("'", '"'), "line ", advice) == []
 
 
 def test_a_value_that_no_code_uses_is_not_looked_at(tmp_path):

@@ -8,7 +8,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Protocol
 
 from train_func.client.source.changes import empty_of, set_within
-from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine, of_ipython, outdated
+from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine, of_ipython, outdated, remedy
 from train_func.client.source.headers import (
     ABSENT,
     attributes_added,
@@ -487,9 +487,10 @@ class Part:
             if isinstance(written, NoValueError):
                 if attribute in unbound and attribute in set_within(statement.node):
                     continue  # its own methods make it where it lacks
+                todo = remedy(attribute, held, f"Set it inside {self.collection.function}")
                 self.collection.faults.append(
                     f"{by.place()}: {attribute!r} of {name!r} is {written}; what is set on a function or a class "
-                    f"travels as its value, which may be made of {ALLOWED}. Set it inside {self.collection.function}"
+                    f"travels as its value, which may be made of {ALLOWED}. {todo}"
                 )
                 continue
             expression, needed = written
