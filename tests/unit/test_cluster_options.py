@@ -196,8 +196,8 @@ def test_every_option_that_cannot_work_is_named_at_once():
     names = [re.split(r"[=:[]", fault)[0] for fault in found]
     options = (
         "cpu gpu grace_seconds memory disk store_secret hub_secret namespace queue priority_class "
-        "service_account spot node_selector tolerations tolerations environment environment environment environment image store "
-        "s3_endpoint"
+        "service_account spot node_selector tolerations tolerations environment environment environment environment image "
+        "store s3_endpoint"
     )
     assert names == options.split()
     assert "0123456789abcdef" not in "\n".join(found)
