@@ -171,15 +171,7 @@ def own_loop(tmp_path):
     def make(then, grace=60):
         fields = {"epochs": 1, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600}
         source = OWN_LOOP.replace("MEASURES", UNTIL_A_SIGNAL).replace("THEN", then)
-        made.append(
-            Job(
-                tmp_path,
-                OWN_LOOP.replace("MEASURES", UNTIL_A_SIGNAL).replace("THEN", then),
-                workers=2,
-                grace=grace,
-                **fields,
-            )
-        )
+        made.append(Job(tmp_path, source, workers=2, grace=grace, **fields))
         made[-1].start()
         for worker in (0, 1):
             made[-1].pods[worker].says(rf"^\[rank {worker}\] measures")
