@@ -159,7 +159,7 @@ def ended_behind(attempts, *steps, code=147, cause="killed"):
 def test_three_attempts_that_end_behind_the_same_step_are_enough_whatever_they_have_saved(store, steps, spent):
     made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
     ended_behind(made, *steps)
-    store.put(f"{made._keys.checkpoints_of(0)}/{len(steps)}/41/manifest.json", b"{}")
+    store.put(f"{made._keys.checkpoints_of(0)}/{len(steps)}-41/manifest.json", b"{}")
     account = made.account()
     assert (account.num_charged, account.spent) == (0, spent)
     if spent:
@@ -204,7 +204,7 @@ def test_attempts_that_ran_out_of_memory_behind_the_same_step_have_each_cut_fine
 def test_the_attempts_that_need_too_much_memory_are_bounded_whatever_they_have_saved(store, num_ended, spent):
     made = Attempts(store, record(max_attempts=9), worker=0, pod="p")
     ended_behind(made, *range(10, 10 * num_ended + 1, 10), code=137, cause="memory")
-    store.put(f"{made._keys.checkpoints_of(0)}/{num_ended}/41/manifest.json", b"{}")
+    store.put(f"{made._keys.checkpoints_of(0)}/{num_ended}-41/manifest.json", b"{}")
     assert made.account().is_next_last is spent
     assert (made.account().num_charged, made.account().spent) == (0, False)
     current, last = made.claim(), Verdict(137, "memory", "rank 0 was killed", 0)

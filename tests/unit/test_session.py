@@ -331,7 +331,7 @@ def test_a_checkpoint_within_the_loop_is_refused_and_one_for_the_next_loop_is_no
 
 @pytest.mark.parametrize(
     ("attempt", "is_saved", "reasons"),
-    [("1", True, []), ("1", False, []), ("2", True, ["saved a checkpoint"]), ("2", False, ["session.checkpoint was"])],
+    [("1", True, []), ("1", False, []), ("2", True, ["has no checkpoint"]), ("2", False, ["session.checkpoint was"])],
 )
 def test_a_later_attempt_that_finds_no_checkpoint_says_that_it_begins_at_step_1_and_why(
     a_record, monkeypatch, capsys, attempt, is_saved, reasons

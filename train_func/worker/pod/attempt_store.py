@@ -242,8 +242,9 @@ class Attempts:
 
     def _last_that_saved(self) -> int:
         """Number of the last attempt with a complete checkpoint; 0 when there is none."""
-        keys = (entry.key for entry in self._store.list(f"{self._keys.checkpoints}/"))
-        return max((attempt for key in keys if (attempt := self._keys.attempt_of_checkpoint(key))), default=0)
+        entries = self._store.list(f"{self._keys.checkpoints}/")
+        ids = filter(None, (self._keys.checkpoint_id(entry.key) for entry in entries))
+        return max((checkpoint.attempt for checkpoint in ids), default=0)
 
     def end_keys(self) -> set[str]:
         """Returns one key for each end record there is now."""
