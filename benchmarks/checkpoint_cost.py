@@ -21,10 +21,11 @@ from statistics import median
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
+from train_func.layout import CHECKPOINT_MANIFEST, CheckpointId
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.worker.checkpoint.manifest import Manifest, Pointer
+from train_func.worker.checkpoint.manifest import Manifest
 from train_func.worker.training import trainer_state
 from train_func.worker.training.checkpointing import Checkpointing, Parts
 
@@ -52,7 +53,7 @@ class Training:
             function="f",
             source_sha256="0" * 64,
         )
-        self.store, self.pointer = open_store(record.store), record.keys.newest_checkpoint(0)
+        self.store, self.keys = open_store(record.store), record.keys
         self.checkpointing = Checkpointing(self.store, record, 1, number=0, made_of="", folder=folder / "files")
         self.blocked = 0.0
 
@@ -73,7 +74,7 @@ class Training:
             self._stands_still(lambda: self.trainer._save_checkpoint(self.trainer.model, trial=None))
 
     def size_of_saved(self, arm: str, step: int) -> int:
-        """Bytes of what an arm has saved; raises RuntimeError where its newest is not that of this step."""
+        """Bytes of what an arm has saved; raises where its newest is not that of this step."""
         if arm == "no save":
             return 0
         if arm == "Trainer":
@@ -82,10 +83,8 @@ class Training:
             if not {"model.safetensors", "optimizer.pt"} <= sizes.keys():
                 raise RuntimeError(f"Trainer has not saved step {step}: {saved} has {sorted(sizes)}")
             return sum(sizes.values())
-        newest = Pointer.from_json(self.store.get(self.pointer).data, self.pointer).kept[:1]
-        if [of.step for of in newest] != [step]:
-            raise RuntimeError(f"ours has not saved step {step}: the newest checkpoint is {newest}")
-        manifest = Manifest.from_json(self.store.get(newest[0].key).data, newest[0].key)
+        key = f"{self.keys.checkpoint(CheckpointId(0, 1, step))}/{CHECKPOINT_MANIFEST}"
+        manifest = Manifest.from_json(self.store.get(key).data, key)
         return sum(file.size for file in manifest.files.values())
 
     def _parts(self) -> Parts:

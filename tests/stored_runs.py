@@ -12,12 +12,11 @@ import pytest
 
 from tests.s3_servers import only_these, s3_server
 from train_func.attempt_records import EndRecord, Lease
-from train_func.layout import MODEL_MANIFEST, SUMS
+from train_func.layout import CHECKPOINT_MANIFEST, MODEL_MANIFEST, SUMS, CheckpointId
 from train_func.records import RunRecord
 from train_func.result import Result, read_sums, write_sums
 from train_func.run import Run, name_of
 from train_func.storage import Store
-from train_func.worker.checkpoint.manifest import Kept, Pointer
 
 HASH = "5" * 64
 
@@ -70,11 +69,10 @@ def put_run(
 
 
 def put_checkpoint(store: Store, record: RunRecord, step: int, training: int = 0) -> None:
-    """The pointer to checkpoints of one training of the function, without the files of any."""
-    kept = tuple(
-        Kept(number, f"{record.keys.checkpoints_of(training)}/1/{number}", HASH) for number in (step, step - 1)
-    )
-    store.put(record.keys.newest_checkpoint(training), Pointer(attempt=1, kept=kept).to_json())
+    """What a client sees of the checkpoints of one training of the function, without the files of any."""
+    for number in (step - 1, step):
+        checkpoint = record.keys.checkpoint(CheckpointId(training, 1, number))
+        store.put(f"{checkpoint}/{CHECKPOINT_MANIFEST}", b"{}")
 
 
 class Sent:

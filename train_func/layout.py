@@ -9,15 +9,13 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
        source/                  source.py, the packed function; cells.json, the map from its lines to cells
        numerics.json            precision and cut, found once
        result.json              what was published, by which attempt; written by exactly one
-       checkpoints/<k>/newest.json  of training k of the function, from 0: which checkpoints count, and which attempt
-                                    may add to them
-                       <n>/<step>/  files of a checkpoint that attempt n has saved; manifest.json last. A later
-                                    one may name those that have not changed
+       checkpoints/<k>/<n>-<step>/  a checkpoint of training k of the function, from 0, that attempt n has saved
+                                    behind this step: files, manifest.json last; never changed. Saved once more:
+                                    <n>-<step>.1
        attempts/<n>/lease.json  who began attempt n
                     end-<w>-...  what counts of the end record of worker w, in the name
                     setup.json  with which workers, versions and cut, on what machine
                     inputs.json  what lay in the claims that it has read
-                    saved-<k>.json  that it has saved a checkpoint of training k
                     worker-<w>.json, worker-<w>.log   how a worker ended, and what it wrote
                     model/      what the attempt publishes
                     output/     what ranks have left beside what is published, a folder each
@@ -42,6 +40,10 @@ CHECKPOINT_MANIFEST = "manifest.json"
 PIPELINE, LABELS, CARD = "pipeline.json", "labels.json", "README.md"  # of a published model
 RUN, CELLS, SOURCE = "run.json", "cells.json", "source.py"
 END_MARK = "end-"  # begins the name of what counts of an end record
+_NUMBER = "(0|[1-9][0-9]*)"
+_OF_CHECKPOINT = re.compile(
+    rf"{_NUMBER}/{_NUMBER}-{_NUMBER}(?:\.([1-9][0-9]*))?/{re.escape(CHECKPOINT_MANIFEST)}", re.ASCII
+)
 _OF_ATTEMPT = re.compile(r"(?P<attempt>\d+)/(?:(?P<lease>lease\.json)|worker-(?P<worker>\d+)\.(?P<kind>json|log))")
 
 
@@ -88,10 +90,6 @@ class AttemptKeys:
         """Of the files of its history, which begin with part 1, the one with this number."""
         return f"{self.metrics}/metrics.csv" if part == 1 else f"{self.metrics}/metrics-{part}.csv"
 
-    def saved(self, number: int) -> str:
-        """That it has saved a checkpoint of this training of the function."""
-        return f"{self.prefix}/saved-{number}.json"
-
     def end(self, worker: int) -> str:
         """The end record of a worker."""
         return f"{self.prefix}/worker-{worker}.json"
@@ -131,6 +129,18 @@ class AttemptFile:
     @property
     def is_end(self) -> bool:
         return self.worker is not None and not self.is_log
+
+
+@dataclass(frozen=True, order=True)
+class CheckpointId:
+    """What the name of a checkpoint's folder says; the newest of a training is the highest."""
+
+    training: int
+    """Its number in the function, from 0."""
+    attempt: int
+    step: int
+    repeat: int = 0
+    """How often the attempt had begun one of this step before."""
 
 
 @dataclass(frozen=True)
@@ -178,27 +188,19 @@ class RunKeys:
         """Folder of the checkpoints of one training of the function."""
         return f"{self.checkpoints}/{number}"
 
-    def newest_checkpoint(self, number: int) -> str:
-        """The pointer to those of one training of the function."""
-        return f"{self.checkpoints_of(number)}/newest.json"
+    def checkpoint(self, checkpoint: CheckpointId) -> str:
+        """Folder of one checkpoint."""
+        repeat = f".{checkpoint.repeat}" if checkpoint.repeat else ""
+        return f"{self.checkpoints_of(checkpoint.training)}/{checkpoint.attempt}-{checkpoint.step}{repeat}"
 
-    def place_of_checkpoint(self, key: str) -> tuple[int, int, int] | None:
-        """Returns training, attempt and step of the checkpoint whose manifest has this key; None when it is none."""
-        *place, name = key.removeprefix(f"{self.checkpoints}/").split("/")
-        if len(place) != 3 or name != CHECKPOINT_MANIFEST or not all(part.isdecimal() for part in place):
-            return None
-        training, attempt, step = map(int, place)
-        return training, attempt, step
+    def checkpoint_id(self, key: str) -> CheckpointId | None:
+        """The checkpoint whose manifest has this key; None when it is no such manifest."""
+        numbers = _OF_CHECKPOINT.fullmatch(key.removeprefix(f"{self.checkpoints}/"))
+        return CheckpointId(*(int(number or 0) for number in numbers.groups())) if numbers else None
 
     def attempt(self, number: int) -> AttemptKeys:
         """The keys of attempt ``number``."""
         return AttemptKeys(f"{self.attempts}/{number}")
-
-    def attempts_that_saved(self, number: int, keys: Iterable[str]) -> list[int]:
-        """Those attempts, sorted, of which ``keys`` say that they have saved a checkpoint of this training."""
-        numbers = {key.removeprefix(f"{self.attempts}/").split("/")[0] for key in keys}
-        found = (int(of) for of in numbers if of.isdecimal())
-        return sorted(of for of in found if self.attempt(of).saved(number) in keys)
 
     def end_mark(self, key: str) -> tuple[int, str] | None:
         """The attempt, and what counts of an end record under it; None when ``key`` is of none."""

@@ -92,7 +92,7 @@ def test_a_finished_run_is_not_trained_again(job):
     result = {"attempt": 1, "generation": 1, "step": 1, "num_steps": 1, "metrics": {}, "audit": {}, "files": {}}
     store = open_store(made.record.store)
     store.put("a-run/result.json", json.dumps(result).encode())
-    store.put("a-run/checkpoints/0/newest.json", b"of an attempt that was killed before it had deleted them")
+    store.put("a-run/checkpoints/0/1-7/manifest.json", b"of an attempt that was killed before it had deleted them")
     assert made.start().exit_codes() == [0]
     assert store.list("a-run/checkpoints/") == []
 

@@ -17,7 +17,6 @@ from train_func.exits import DONE, PEER, RENDEZVOUS, STOPPED
 from train_func.layout import MODEL_MANIFEST, SUMS
 from train_func.result import Result, read_sums
 from train_func.storage import find, open_store
-from train_func.worker.checkpoint.manifest import Pointer
 from train_func.worker.pod.publish import complete
 
 NOTHING, RESULT, MODEL = "nothing", "result", "model"
@@ -30,8 +29,7 @@ PUBLISHED = ("model.safetensors", "metrics.json")  # the same whichever attempt 
 def in_store(address):
     """How far publishing has come, and the step of the checkpoint that the next attempt has to go on from, 0 for none.
 
-    That is the newest that the pointer names; where it names none yet, the newest whose manifest is there. A result
-    whose model is not whole is completed, as the next worker would do it.
+    A result whose model is not whole is completed, as the next worker would do it.
     """
 
     def look():
@@ -45,12 +43,9 @@ def in_store(address):
 
 
 def _saved_step(store, keys):
-    pointer = find(store, keys.newest_checkpoint(0))
-    if pointer and (kept := Pointer.from_json(pointer.data, "the pointer").kept):
-        return kept[0].step
-    names = (of.key.removeprefix(keys.checkpoints_of(0)) for of in store.list(f"{keys.checkpoints_of(0)}/"))
-    whole = [re.fullmatch(r"/(\d+)/(\d+)/manifest\.json", name) for name in names]
-    return max(((int(of[1]), int(of[2])) for of in whole if of), default=(0, 0))[1]
+    entries = store.list(f"{keys.checkpoints_of(0)}/")
+    newest = max(filter(None, (keys.checkpoint_id(entry.key) for entry in entries)), default=None)
+    return newest.step if newest else 0
 
 
 def of_ranks(folder, address, size):
@@ -110,7 +105,7 @@ def _not_hit(happened):
 
 
 def _not_resumed(happened):
-    """Attempts that have not gone on behind the newest checkpoint that the store named when they began."""
+    """Attempts that have not gone on behind the newest checkpoint that the store had when they began."""
     before = [0, *happened["saved"][:-1]]
     for rank, attempts in enumerate(happened["steps"]):
         for number, (step, done) in enumerate(zip(before, attempts, strict=True), 1):

@@ -40,9 +40,9 @@ def test_what_began_anew_is_told_also_where_no_step_was_left_to_do(tmp_path):
     assert ("Tells.num" in note, "step 21" in note) == (True, True)
 
 
-def moves(folder, number):
-    """How often rank 0 has moved the pointer to the newest checkpoint."""
-    return passed(folder, number, 0)["checkpoint pointer moved"]
+def num_saved(folder, number):
+    """How many checkpoints rank 0 has saved."""
+    return passed(folder, number, 0)["checkpoint manifest put"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_vote_to_stop_that_was_saved_ends_the_training_before_its_next_step(tm
     assert attempts(tmp_path / "whole", (2, None), waits=True, **settings)[0] == [0, 0]
     num_steps = result(tmp_path / "whole")["step"]
     assert num_steps < 42  # the callback for early stopping has voted
-    killed = {"point": "checkpoint pointer moved", "nth": moves(tmp_path / "whole", 1), "group": True, "attempt": 1}
+    killed = {"point": "checkpoint manifest put", "nth": num_saved(tmp_path / "whole", 1), "group": True, "attempt": 1}
     codes = attempts(tmp_path / "killed", (2, killed), (2, None), waits=True, **settings)
     assert codes == [[-9, -9], [0, 0]]
     assert not re.search(r"^step \d+ is done", output(tmp_path / "killed", 2), re.MULTILINE)
@@ -166,7 +166,7 @@ def test_a_training_that_goes_on_loads_no_row_before_its_place(tmp_path, trainin
 def test_a_run_whose_checkpoints_are_all_damaged_stops_with_the_code_for_data(tmp_path):
     assert attempts(tmp_path, (2, {**killed_at(11), "attempt": 1}), waits=True)[0][1] == -9
     store = open_store((tmp_path / "store").as_uri())
-    for entry in store.list("a-run/checkpoints/0/1/"):
+    for entry in store.list("a-run/checkpoints/0/1-"):
         if entry.key.endswith("training.safetensors"):
             store.put(entry.key, b"worn")
     assert attempts(tmp_path, (2, None), first=2)[0] == [65, 65]

@@ -138,7 +138,7 @@ def ended_behind(attempts, *steps, code=147, cause="killed"):
 
 def save(attempts, attempt, step, training=0):
     store = attempts._store
-    store.put(f"{attempts._keys.checkpoints_of(training)}/{attempt}/{step}/manifest.json", b"{}")
+    store.put(f"{attempts._keys.checkpoints_of(training)}/{attempt}-{step}/manifest.json", b"{}")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,16 +12,20 @@ import pytest
 import torch
 
 from tests.runs import a_run
+from train_func.attempt_records import Lease
 from train_func.errors import StorageFailed
 from train_func.exits import DATA, exit_of
 from train_func.records import RunRecord
 from train_func.storage import open_store
-from train_func.worker.checkpoint.checkpoints import BEST, FROZEN, TRAINING, Checkpoints, of_rank
-from train_func.worker.checkpoint.manifest import FORMAT, FileEntry, Kept, Manifest, Pointer, sha256_of
+from train_func.worker.checkpoint.manifest import FORMAT, FileEntry, Manifest
 from train_func.worker.checkpoint.state import State
+from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, of_rank
 
 FILES = (TRAINING, BEST, FROZEN, of_rank(0), of_rank(1))
+MANIFEST = "manifest"
 OLDER, NEWER = 7, 40
+FOLDERS = {OLDER: f"a-run/checkpoints/0/1-{OLDER}", NEWER: f"a-run/checkpoints/0/1-{NEWER}"}
+FOREIGN = f"another-run/checkpoints/0/1-{NEWER}"
 MEMORY = Path("/dev/shm")  # nothing has to outlive the test, and a disk would be most of its time
 
 
@@ -42,10 +47,20 @@ def states_of(step, seed=0):
     return {**states, TRAINING: State(changing, both.plain), FROZEN: State(frozen, None)}
 
 
+def begin(store, record, attempt, training=0):
+    """What a rank has whose attempt has its lease."""
+    store.put(record.keys.attempt(attempt).lease, Lease(attempt=attempt).to_json())
+    return Checkpoints(store, record, attempt, "a training", training)
+
+
 def checkpoints_of(record, attempt=1):
-    made = Checkpoints(open_store(record.store), record, attempt, "a training")
-    made.take_over()
-    return made
+    return begin(open_store(record.store), record, attempt)
+
+
+def steps_in(store, record):
+    """The steps of the checkpoints of which anything is in the store, the oldest first."""
+    keys = [entry.key for entry in store.list(f"{record.keys.checkpoints_of(0)}/")]
+    return sorted({int(key.split("/")[-2].partition("-")[2]) for key in keys})
 
 
 def add(checkpoints, step, folder, seed=0):
@@ -63,7 +78,6 @@ class Saved:
     folder: Path
     older: Manifest
     newer: Manifest
-    foreign: Manifest
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +86,8 @@ def saved():
         (store := Path(folder, "store")).mkdir()
         made = checkpoints_of(record_in(store))
         older, newer = (add(made, step, Path(folder)) for step in (OLDER, NEWER))
-        foreign = add(checkpoints_of(record_in(store, "another-run")), NEWER, Path(folder), seed=1)
-        yield Saved(store, older, newer, foreign)
+        add(checkpoints_of(record_in(store, "another-run")), NEWER, Path(folder), seed=1)
+        yield Saved(store, older, newer)
 
 
 class Kept2:
@@ -83,10 +97,8 @@ class Kept2:
         shutil.copytree(saved.folder, folder / "store")
         (folder / "read").mkdir()
         self.folder, self.record = folder, record_in(folder / "store")
-        self.older, self.newer, self.foreign = saved.older, saved.newer, saved.foreign
+        self.older, self.newer = saved.older, saved.newer
         self.store = open_store(self.record.store)
-        self.pointer = f"{self.record.keys.checkpoints_of(0)}/newest.json"
-        self.kept = Pointer.from_json(self.store.get(self.pointer).data, "").kept
 
     def get(self, key):
         return self.store.get(key).data
@@ -95,20 +107,22 @@ class Kept2:
         return checkpoints_of(self.record, attempt=2).newest(self.folder / "read")
 
     def put_manifest(self, manifest):
-        """In place of the newer one, and the pointer such that it fits: only what it says is wrong."""
-        self.point_to(manifest.to_json() if isinstance(manifest, Manifest) else manifest)
-
-    def point_to(self, data):
-        self.store.put(self.kept[0].key, data)
-        pointer = Pointer.from_json(self.get(self.pointer), "")
-        kept = (Kept(NEWER, self.kept[0].key, sha256_of(data)), *pointer.kept[1:])
-        self.store.put(self.pointer, replace(pointer, kept=kept).to_json())
+        """In place of the newer one, its own SHA-256 right: only what it says is wrong."""
+        self.store.put(key_of(NEWER, MANIFEST), manifest.to_json() if isinstance(manifest, Manifest) else manifest)
 
 
 @pytest.fixture
 def kept(saved):
     with TemporaryDirectory(dir=MEMORY) as folder:
         yield Kept2(Path(folder), saved)
+
+
+def key_of(step, name):
+    return in_folder(FOLDERS[step], name)
+
+
+def in_folder(folder, name):
+    return f"{folder}/manifest.json" if name == MANIFEST else f"{folder}/{name}.safetensors"
 
 
 def flipped(data, place):
@@ -133,28 +147,23 @@ DAMAGE = {
     "a bit flipped in the middle": lambda data, kept, name: flipped(data, len(data) // 2),
     "a bit flipped at the end": lambda data, kept, name: flipped(data, len(data) - 1),
     "zeros": lambda data, kept, name: bytes(len(data)),
-    "stale": lambda data, kept, name: kept.get(of(kept.older, kept.kept[1].key, name)),
-    "of another run": lambda data, kept, name: kept.get(of(kept.foreign, kept.foreign_key, name)),
-    "swapped": lambda data, kept, name: kept.get(of(kept.newer, kept.kept[0].key, other(name))),
+    "stale": lambda data, kept, name: kept.get(key_of(OLDER, name)),
+    "of another run": lambda data, kept, name: kept.get(in_folder(FOREIGN, name)),
+    "swapped": lambda data, kept, name: kept.get(key_of(NEWER, other(name))),
     "a pickle": lambda data, kept, name: pickle.dumps(Canary()),
 }
 
 
-def of(manifest, key, name):
-    return key if name == "manifest" else manifest.files[name].key
-
-
 def other(name):
-    names = [*FILES, "manifest"]
+    names = [*FILES, MANIFEST]
     return names[(names.index(name) + 1) % len(names)]
 
 
-@pytest.mark.parametrize("name", [*FILES, "manifest"])
+@pytest.mark.parametrize("name", [*FILES, MANIFEST])
 @pytest.mark.parametrize("damage", sorted(DAMAGE))
 def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(kept, tmp_path, monkeypatch, damage, name):
     monkeypatch.chdir(tmp_path)
-    kept.foreign_key = kept.kept[0].key.replace("a-run", "another-run", 1)
-    key = of(kept.newer, kept.kept[0].key, name)
+    key = key_of(NEWER, name)
     data = DAMAGE[damage](kept.get(key), kept, name)
     kept.store.delete(key)
     if data is not None:
@@ -162,34 +171,41 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(kept, tmp_pa
     found = kept.found()
     assert found.manifest.step == OLDER
     assert found.training.whole()[TRAINING]["step"] == OLDER
-    (why,) = found.refused
-    assert key in why
+    if (damage, name) == ("missing", MANIFEST):  # as where an attempt was killed before it had written it
+        assert found.refused == ()
+    else:
+        (why,) = found.refused
+        assert key in why
     assert not (tmp_path / "executed").exists()
 
 
-# What the newer manifest says afterwards, while the pointer fits it, and which file of the checkpoint is named then.
-MANIFEST = "manifest"
+# What the newer manifest says afterwards, and which file of the checkpoint is named then.
 LIES = {
-    "another run": (MANIFEST, lambda of, kept: replace(of, run="another-run")),
-    "another generation": (MANIFEST, lambda of, kept: replace(of, generation=2)),
-    "another attempt": (MANIFEST, lambda of, kept: replace(of, attempt=2)),
-    "another step": (MANIFEST, lambda of, kept: replace(of, step=NEWER + 1)),
-    "another training": (MANIFEST, lambda of, kept: replace(of, fingerprint="another")),
-    "more ranks than files": (MANIFEST, lambda of, kept: replace(of, world_size=3)),
-    "fewer ranks than files": (MANIFEST, lambda of, kept: replace(of, world_size=1)),
-    "no training": (MANIFEST, lambda of, kept: without(of, TRAINING)),
-    "no weights that are not trained": (MANIFEST, lambda of, kept: without(of, FROZEN)),
-    "a file too many": (MANIFEST, lambda of, kept: replace(of, files={**of.files, "more": of.files[TRAINING]})),
-    "another size": (TRAINING, lambda of, kept: with_file(of, size=1)),
-    "another SHA-256": (TRAINING, lambda of, kept: with_file(of, sha256="0" * 64)),
-    "another key": (OLDER, lambda of, kept: with_file(of, key=kept.older.files[TRAINING].key)),
-    "a key that is not there": ("a-run/nowhere", lambda of, kept: with_file(of, key="a-run/nowhere")),
-    "a later format": (MANIFEST, lambda of, kept: replace(of, format=FORMAT + 1)),
-    "no fields": (MANIFEST, lambda of, kept: b'{"format": %d}' % FORMAT),
-    "a list": (MANIFEST, lambda of, kept: b"[]"),
-    "files that are none": (MANIFEST, lambda of, kept: json.dumps({**asdict(of), "files": {TRAINING: 3}}).encode()),
-    "no files": (MANIFEST, lambda of, kept: json.dumps({**asdict(of), "files": None}).encode()),
+    "another run": (MANIFEST, lambda of: replace(of, run="another-run")),
+    "another generation": (MANIFEST, lambda of: replace(of, generation=2)),
+    "another training of the function": (MANIFEST, lambda of: replace(of, training=1)),
+    "another attempt": (MANIFEST, lambda of: replace(of, attempt=2)),
+    "another step": (MANIFEST, lambda of: replace(of, step=NEWER + 1)),
+    "another model": (MANIFEST, lambda of: replace(of, fingerprint="another")),
+    "more ranks than files": (MANIFEST, lambda of: replace(of, world_size=3)),
+    "fewer ranks than files": (MANIFEST, lambda of: replace(of, world_size=1)),
+    "no training": (MANIFEST, lambda of: without(of, TRAINING)),
+    "no weights that are not trained": (None, lambda of: without(of, FROZEN)),
+    "a file too many": (MANIFEST, lambda of: replace(of, files={**of.files, "more": of.files[TRAINING]})),
+    "another size": (TRAINING, lambda of: with_file(of, size=1)),
+    "another SHA-256": (TRAINING, lambda of: with_file(of, sha256="0" * 64)),
+    "a later format": (MANIFEST, lambda of: replace(of, format=FORMAT + 1)),
+    "no fields": (MANIFEST, lambda of: signed({"format": FORMAT})),
+    "a list": (MANIFEST, lambda of: b"[]"),
+    "another digest": (MANIFEST, lambda of: json.dumps({**asdict(of), "sha256": "0" * 64}).encode()),
+    "no digest": (MANIFEST, lambda of: json.dumps(asdict(of)).encode()),
+    "files that are none": (MANIFEST, lambda of: signed({**asdict(of), "files": {TRAINING: 3}})),
+    "no files": (MANIFEST, lambda of: signed({**asdict(of), "files": None})),
 }
+
+
+def signed(plain):
+    return json.dumps({**plain, "sha256": sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}).encode()
 
 
 def without(manifest, name):
@@ -203,29 +219,31 @@ def with_file(manifest, **changes):
 @pytest.mark.parametrize("lie", sorted(LIES))
 def test_a_manifest_that_says_what_is_not_so_is_named_and_the_checkpoint_before_is_taken(kept, lie):
     named, change = LIES[lie]
-    known = {
-        MANIFEST: kept.kept[0].key,
-        TRAINING: kept.newer.files[TRAINING].key,
-        OLDER: kept.older.files[TRAINING].key,
-    }
-    kept.put_manifest(change(kept.newer, kept))
+    kept.put_manifest(change(kept.newer))
     found = kept.found()
     assert found.manifest.step == OLDER
     (why,) = found.refused
     assert why.startswith(f"step {NEWER}: ")
-    assert known.get(named, named) in why
+    assert (key_of(NEWER, named) if named else FOLDERS[NEWER]) in why
 
 
-@pytest.mark.parametrize(("former", "step"), [("a training", NEWER), ("another", None), (None, None)])
-def test_a_checkpoint_with_the_fingerprint_of_an_earlier_version_is_taken_and_no_other(kept, former, step):
-    made = Checkpoints(kept.store, kept.record, 2, "as it is written now", former=former)
-    made.take_over()
-    if step:
-        assert made.newest(kept.folder / "read").manifest.step == step
-        return
-    with pytest.raises(StorageFailed) as caught:
-        made.newest(kept.folder / "read")
-    assert caught.value.checkpoints_of == kept.record.name
+@pytest.mark.parametrize("name", ["0/3-99", "0/1-99", "1/1-40", "0/1-40.1"])
+@pytest.mark.parametrize("source", [FOLDERS[OLDER], FOREIGN])
+def test_a_folder_that_was_copied_to_another_place_is_named_and_not_taken(kept, source, name):
+    copied = f"a-run/checkpoints/{name}"
+    for entry in kept.store.list(f"{source}/"):
+        kept.store.put(entry.key.replace(source, copied), kept.get(entry.key))
+    found = kept.found()
+    assert found.manifest == kept.newer
+    assert [f"{copied}/manifest.json" in why for why in found.refused] == [True] * name.startswith("0/")
+
+
+@pytest.mark.parametrize("name", ["newest", "0", "1-x", "01-99", "1-99.0", "1-99.x", "-1-99", "1-99/more"])
+def test_a_folder_of_another_name_is_no_checkpoint(kept, name):
+    for entry in kept.store.list(f"{FOLDERS[NEWER]}/"):
+        kept.store.put(entry.key.replace(f"1-{NEWER}", name), kept.get(entry.key))
+    found = kept.found()
+    assert (found.manifest, found.refused) == (kept.newer, ())
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -234,49 +252,15 @@ def test_a_pickle_whose_hashes_are_all_right_is_refused_and_not_executed(kept, t
     data = pickle.dumps(Canary())
     pickle.loads(data)
     (tmp_path / "executed").unlink()
-    key = kept.newer.files[name].key
+    key = key_of(NEWER, name)
     kept.store.put(key, data)
-    file = FileEntry(key, len(data), sha256_of(data))
+    file = FileEntry(len(data), sha256(data).hexdigest())
     kept.put_manifest(replace(kept.newer, files={**kept.newer.files, name: file}))
     found = kept.found()
     assert not (tmp_path / "executed").exists()
     assert found.manifest.step == OLDER
     (why,) = found.refused
     assert key in why
-
-
-@pytest.mark.parametrize(
-    "damage", ["missing", "empty", "half of it", "a bit flipped in the header", "zeros", "a pickle"]
-)
-def test_a_pointer_that_is_damaged_or_gone_is_made_anew_of_the_manifests(kept, damage):
-    data = DAMAGE[damage](kept.get(kept.pointer), kept, "manifest")
-    kept.store.delete(kept.pointer)
-    if data is not None:
-        kept.store.put(kept.pointer, data)
-    found = kept.found()
-    assert (found.manifest.step, found.refused) == (NEWER, ())
-
-
-def test_a_pointer_of_another_run_is_made_anew_of_the_manifests(kept):
-    foreign = kept.get(kept.pointer.replace("a-run", "another-run", 1))
-    later = replace(Pointer.from_json(foreign, ""), attempt=9)  # of which this attempt would be none that leads
-    kept.store.put(kept.pointer, later.to_json())
-    found = kept.found()
-    assert (found.manifest, found.refused) == (kept.newer, ())
-
-
-@pytest.mark.parametrize("names", ["nothing yet", "one that is gone"])
-def test_where_a_stale_pointer_names_nothing_of_use_the_newest_of_the_others_is_taken(kept, names):
-    gone = Kept(3, f"{kept.record.keys.checkpoints_of(0)}/1/3/manifest.json", "0" * 64)
-    pointer = Pointer.from_json(kept.get(kept.pointer), "")
-    kept.store.put(kept.pointer, replace(pointer, kept=(gone,) if names == "one that is gone" else ()).to_json())
-    found = kept.found()
-    assert found.manifest == kept.newer
-    assert [why.startswith("step 3: ") for why in found.refused] == [True] * (names == "one that is gone")
-    again = checkpoints_of(kept.record, attempt=3)
-    again.newest(kept.folder / "read")
-    add(again, NEWER + 1, kept.folder)
-    assert checkpoints_of(kept.record, attempt=4).newest(kept.folder / "read").manifest.step == NEWER + 1
 
 
 def test_what_is_whole_is_taken(kept):
@@ -290,64 +274,40 @@ def test_what_is_whole_is_taken(kept):
     assert torch.equal(found.states[BEST].whole()["weights"]["w"], state_of(NEWER, BEST).whole()["weights"]["w"])
 
 
-def test_when_all_are_damaged_the_run_stops_with_a_list_and_does_not_begin_anew(kept):
-    for manifest in (kept.older, kept.newer):
-        kept.store.put(manifest.files[TRAINING].key, b"worn")
-    with pytest.raises(StorageFailed) as failed:
-        kept.found()
-    assert failed.value.reason == "damaged"
-    assert failed.value.checkpoints_of == kept.record.name
-    assert exit_of(failed.value).code == DATA
-    assert [key in str(failed.value) for key in (kept.older.files[TRAINING].key, kept.newer.files[TRAINING].key)] == [
-        True,
-        True,
-    ]
+def test_a_step_that_is_saved_once_more_is_newer_and_leaves_the_first_as_it_was(tmp_path):
+    record = record_in(tmp_path)
+    checkpoints, store = checkpoints_of(record), open_store(record.store)
+    add(checkpoints, NEWER, tmp_path)
+    before = {entry.key: store.get(entry.key).data for entry in store.list(f"{record.keys.checkpoints}/")}
+    add(checkpoints, NEWER, tmp_path, seed=1)
+    found = checkpoints_of(record, attempt=2).newest(tmp_path)
+    assert torch.equal(found.states[BEST].whole()["weights"]["w"], state_of(NEWER, BEST, 1).whole()["weights"]["w"])
+    assert {key: store.get(key).data for key in before} == before
 
 
-@pytest.mark.parametrize("manifests", ["gone", "there, files gone"])
-@pytest.mark.parametrize("pointer", ["gone", "empty", "zeros", "a pickle", "there"])
-def test_what_is_left_of_checkpoints_is_no_beginning(kept, pointer, manifests):
-    if pointer != "there":
-        data = None if pointer == "gone" else DAMAGE[pointer](kept.get(kept.pointer), kept, MANIFEST)
-        kept.store.delete(kept.pointer)
-        if data is not None:
-            kept.store.put(kept.pointer, data)
-    keys = {of.key for of in kept.kept}
-    gone = keys if manifests == "gone" else {f.key for of in (kept.older, kept.newer) for f in of.files.values()}
-    for key in gone:
-        kept.store.delete(key)
+def test_the_steps_of_a_later_attempt_are_newer_also_where_they_are_fewer(tmp_path):
+    record = record_in(tmp_path)
+    add(checkpoints_of(record), 100, tmp_path)
+    add(checkpoints_of(record, attempt=10), 9, tmp_path)
+    assert checkpoints_of(record, attempt=11).newest(tmp_path).manifest.step == 9
+
+
+@pytest.mark.parametrize("name", [TRAINING, MANIFEST])
+def test_when_all_are_damaged_the_run_stops_with_a_list_and_does_not_begin_anew(kept, name):
+    for step in (OLDER, NEWER):
+        kept.store.put(key_of(step, name), b"worn")
     for _ in range(2):  # and the attempt that comes next stops too
         with pytest.raises(StorageFailed) as failed:
             kept.found()
+        assert failed.value.reason == "damaged"
+        assert failed.value.checkpoints_of == kept.record.name
         assert exit_of(failed.value).code == DATA
         assert "fresh=True" in str(failed.value)
-        if pointer == "there" or manifests != "gone":
-            assert all(f"step {step}: " in str(failed.value) for step in (OLDER, NEWER))
-        else:
-            assert kept.pointer in str(failed.value)
-            assert all(key.removesuffix("manifest.json") in str(failed.value) for key in keys)
+        assert all(key_of(step, name) in str(failed.value) for step in (OLDER, NEWER))
 
 
-def test_a_damaged_pointer_alone_is_no_beginning(kept):
-    for entry in kept.store.list(f"{kept.record.keys.checkpoints_of(0)}/"):
-        kept.store.delete(entry.key)
-    kept.store.put(kept.pointer, b"")
-    with pytest.raises(StorageFailed) as failed:
-        kept.found()
-    assert exit_of(failed.value).code == DATA
-    assert kept.pointer in str(failed.value)
-
-
-def test_checkpoints_that_are_gone_without_a_trace_are_no_beginning(kept):
-    for entry in kept.store.list(f"{kept.record.keys.checkpoints}/"):
-        kept.store.delete(entry.key)
-    with pytest.raises(StorageFailed) as failed:
-        kept.found()
-    assert exit_of(failed.value).code == DATA
-    assert kept.record.keys.attempts_that_saved(0, {of.key for of in kept.store.list("a-run/")}) == [1]
-    other = Checkpoints(kept.store, kept.record, 2, "a training", number=1)  # of which none was ever saved
-    other.take_over()
-    assert other.newest(kept.folder / "read") is None
+def test_the_checkpoints_of_another_training_of_the_function_are_none_of_this_one(kept):
+    assert begin(kept.store, kept.record, 2, training=1).newest(kept.folder / "read") is None
 
 
 def test_an_attempt_that_was_killed_before_its_first_manifest_is_followed_by_a_beginning(tmp_path):
@@ -355,10 +315,11 @@ def test_an_attempt_that_was_killed_before_its_first_manifest_is_followed_by_a_b
     record = record_in(tmp_path / "store")
     assert checkpoints_of(record).newest(tmp_path) is None
     store = open_store(record.store)
-    store.put(f"{record.keys.checkpoints_of(0)}/1/{OLDER}/{TRAINING}.safetensors", b"all that was uploaded")
+    store.put(key_of(OLDER, TRAINING), b"all that was uploaded")
     assert checkpoints_of(record, attempt=2).newest(tmp_path) is None
     again = checkpoints_of(record, attempt=3)
     add(again, NEWER, tmp_path)
+    assert steps_in(store, record) == [NEWER]
     assert checkpoints_of(record, attempt=4).newest(tmp_path).manifest.step == NEWER
 
 

@@ -1,5 +1,6 @@
 """Two attempts that save at once to a real S3 server, by a network that loses, delays, repeats and cuts."""
 
+import hashlib
 import os
 import random
 import re
@@ -11,14 +12,15 @@ import pytest
 
 from tests.runs import a_run
 from tests.s3_servers import only_these, s3_server
-from tests.unit.test_checkpoint_races import SAVES, state_of
+from tests.unit.test_checkpoint_damage import begin, steps_in
+from tests.unit.test_checkpoint_races import SAVES, add
 from tests.unreliable_proxy import FAULTS, unreliable_proxy
 from train_func.errors import StorageFailed
 from train_func.exits import FENCED, exit_of
 from train_func.records import RunRecord
 from train_func.storage import open_store
-from train_func.worker.checkpoint.checkpoints import TRAINING, Checkpoints, of_rank
-from train_func.worker.checkpoint.manifest import Manifest, Pointer, sha256_of
+from train_func.worker.checkpoint.manifest import FileEntry, Manifest
+from train_func.worker.checkpoint.store import TRAINING
 
 SEEDS = 20
 AT_ONCE = 10
@@ -53,26 +55,18 @@ def record_of(place, seed):
     return RunRecord(run=a_run(), name=f"run-{seed}", generation=1, store=address, function="f", source_sha256="0" * 64)
 
 
-def save(checkpoints, attempt, step, folder):
-    paths = {}
-    for name in (TRAINING, of_rank(0)):
-        paths[name] = folder / name
-        state_of(attempt, step).write(paths[name])
-    return checkpoints.add(step, 1, paths)
-
-
 def attempts(place, record, number, folder, done):
     """What rank 0 of an attempt does, telling ``done`` how often it has saved; returns its exit code and why."""
     folder.mkdir()
-    checkpoints = Checkpoints(place.stores[number], record, number, "a training")
-    done(0)
     try:
-        checkpoints.take_over()
+        checkpoints = begin(place.stores[number], record, number)
+        done(0)
+        checkpoints.check_lease()
         found = checkpoints.newest(folder)
         step = found.manifest.step if found else 0
         assert found is None or found.refused == ()
         for more in range(1, SAVES + 1):
-            save(checkpoints, number, step + more, folder)
+            add(checkpoints, number, step + more, folder)
             read_as_it_is(place.store, record)
             done(more)
     except StorageFailed as failure:
@@ -80,22 +74,24 @@ def attempts(place, record, number, folder, done):
     return 0, ""
 
 
+def newest_in(store, record):
+    entries = store.list(f"{record.keys.checkpoints}/")
+    return max(filter(None, (record.keys.checkpoint_id(entry.key) for entry in entries)))
+
+
 def read_as_it_is(store, record):
-    """Fails when the newest checkpoint that is named now is not whole."""
-    key = f"{record.keys.checkpoints_of(0)}/newest.json"
+    """Fails when the newest checkpoint that is there now is not whole."""
     while True:
-        newest = Pointer.from_json(store.get(key).data, "").kept[0]
+        newest = newest_in(store, record)
+        under = record.keys.checkpoint(newest)
         try:
-            data = store.get(newest.key).data
-            files = Manifest.from_json(data, "").files.values()
-            sizes = {of.key: (len(held := store.get(of.key).data), sha256_of(held)) for of in files}
+            files = Manifest.from_json(store.get(f"{under}/manifest.json").data, "").files
+            data = {name: store.get(f"{under}/{name}.safetensors").data for name in files}
         except StorageFailed as failure:
             assert failure.reason == "absent"
-            still = Pointer.from_json(store.get(key).data, "").kept
-            assert newest not in still, f"{newest} is named, and is not there: {failure}"
+            assert newest_in(store, record) > newest, f"{newest} has a manifest, and is not whole: {failure}"
             continue
-        assert sha256_of(data) == newest.sha256
-        assert sizes == {of.key: (of.size, of.sha256) for of in files}
+        assert files == {name: FileEntry(len(of), hashlib.sha256(of).hexdigest()) for name, of in data.items()}
         return
 
 
@@ -117,20 +113,13 @@ def check_one(place, seed, folder):
 
 def check_what_is_left(place, seed, folder):
     record = record_of(place, seed)
-    under, key = f"{record.keys.checkpoints_of(0)}/", f"{record.keys.checkpoints_of(0)}/newest.json"
-    moves = [Pointer.from_json(data, "") for path, data in place.proxy.accepted if path.endswith(f"/{key}")]
-    order = sorted((of.moves, of.attempt, of.kept[0].step if of.kept else 0) for of in moves)
-    assert [of[0] for of in order] == list(range(1, len(moves) + 1)), (seed, order)
-    assert [of[1:] for of in order] == sorted(of[1:] for of in order), (seed, order)
-    last = Checkpoints(place.store, record, 3, "a training")
-    last.take_over()
+    last = begin(place.store, record, 3)
     found = last.newest(folder)
     assert (found.refused, found.manifest.attempt) == ((), 2), seed
-    assert found.states[TRAINING].whole()["step"] == found.manifest.step == order[-1][2]
-    made = save(last, 3, found.manifest.step + 1, folder)
-    named = [file.key for manifest in (made, found.manifest) for file in manifest.files.values()]
-    kept = [of.key for of in Pointer.from_json(place.store.get(key).data, "").kept]
-    assert sorted(entry.key for entry in place.store.list(under)) == sorted([key, *kept, *named]), seed
+    step = found.states[TRAINING].whole()["step"]
+    assert step == found.manifest.step == newest_in(place.store, record).step
+    add(last, 3, step + 1, folder)
+    assert steps_in(place.store, record) == [step, step + 1], seed
 
 
 @pytest.mark.parametrize("seeds", [range(SEEDS), pytest.param(range(SEEDS, 500), marks=pytest.mark.slow)])

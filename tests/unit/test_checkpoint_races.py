@@ -1,4 +1,4 @@
-"""Two attempts that save at once: one leads, the pointer never goes back, and what it names is always whole."""
+"""Two attempts that save at once: the later leads, the earlier is fenced, and the newest checkpoint is always whole."""
 
 import threading
 from pathlib import Path
@@ -8,51 +8,57 @@ import pytest
 import torch
 
 from tests.turns import Scheduled, Turns, at_call
-from tests.unit.test_checkpoint_damage import MEMORY, checkpoints_of, record_in
+from tests.unit.test_checkpoint_damage import MEMORY, begin, checkpoints_of, record_in, steps_in
+from train_func.attempt_records import Lease
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
-from train_func.worker.checkpoint.checkpoints import TRAINING, Checkpoints, of_rank
-from train_func.worker.checkpoint.manifest import Pointer
 from train_func.worker.checkpoint.state import State
+from train_func.worker.checkpoint.store import TRAINING, Fenced, of_rank
 
 SEEDS = 100
 SAVES = 3
 
 
 class Noting:
-    """A store that notes what the pointer was made."""
+    """A store that notes what it was asked to change, as (method, key), when it has."""
 
-    def __init__(self, store, moves):
-        self._store, self._moves, self.address = store, moves, store.address
+    def __init__(self, store, changes):
+        self._store, self._changes, self.address = store, changes, store.address
 
     def __getattr__(self, name):
-        return getattr(self._store, name)
+        call = getattr(self._store, name)
 
-    def put(self, key, data, **options):
-        found = self._store.put(key, data, **options)
-        if key.endswith("newest.json"):
-            self._moves.append(Pointer.from_json(data, ""))
-        return found
+        def noted(key, *args, **options):
+            found = call(key, *args, **options)
+            if name in ("put", "upload", "delete", "copy"):
+                self._changes.append((name, key))
+            return found
+
+        return noted
 
 
 def state_of(attempt, step):
     return State.of({"attempt": attempt, "step": step, "w": torch.full((3,), float(step))}, TRAINING)
 
 
+def add(checkpoints, attempt, step, folder):
+    paths = {}
+    for name in (TRAINING, of_rank(0)):
+        paths[name] = folder / name
+        state_of(attempt, step).write(paths[name])
+    return checkpoints.add(step, 1, paths)
+
+
 def saves(store, record, attempt, folder, ended):
-    """What a rank 0 does: it takes over, goes on from the newest, and saves some steps."""
-    made = Checkpoints(store, record, attempt, "a training")
+    """What a rank 0 does: its attempt begins, goes on from the newest, and saves some steps."""
     try:
-        made.take_over()
+        made = begin(store, record, attempt)
+        made.check_lease()
         found = made.newest(folder)
         step = found.manifest.step if found else 0
         assert found is None or found.refused == ()
         for number in range(1, SAVES + 1):
-            paths = {}
-            for name in (TRAINING, of_rank(0)):
-                paths[name] = folder / name
-                state_of(attempt, step + number).write(paths[name])
-            made.add(step + number, 1, paths)
+            add(made, attempt, step + number, folder)
         ended[attempt] = "done"
     except StorageFailed as failure:
         ended[attempt] = failure.reason
@@ -69,13 +75,12 @@ def test_of_two_attempts_that_save_at_once_the_later_leads(seeds):
 
 def check_one(seed, folder):
     record = record_in(folder)
-    turns, moves, ended = Turns(seed, (1, 2)), [], {}
+    turns, ended = Turns(seed, (1, 2)), {}
 
     def write(attempt):
         own = folder / f"of-{attempt}"
         own.mkdir()
-        store = Noting(open_store(record.store), moves)
-        saves(Scheduled(store, turns, attempt), record, attempt, own, ended)
+        saves(Scheduled(open_store(record.store), turns, attempt), record, attempt, own, ended)
         turns.leave(attempt)
 
     writers = [threading.Thread(target=write, args=(attempt,)) for attempt in (1, 2)]
@@ -85,18 +90,15 @@ def check_one(seed, folder):
         writer.join(60)
     assert ended[2] == "done", (seed, ended)
     assert ended[1] in ("done", "conflict"), (seed, ended)
-    order = [(of.moves, of.attempt, of.kept[0].step if of.kept else 0) for of in moves]
-    assert [of[0] for of in order] == list(range(1, len(moves) + 1)), (seed, order)
-    for column in (1, 2):  # neither attempt nor step ever goes back
-        assert [of[column] for of in order] == sorted(of[column] for of in order), (seed, order)
     found = checkpoints_of(record, attempt=3).newest(folder / "of-1")
     assert (found.refused, found.manifest.attempt) == ((), 2), seed
     assert found.states[TRAINING].whole()["step"] == found.manifest.step
-    there = {entry.key.split("/")[-2] for entry in open_store(record.store).list(f"{record.keys.checkpoints_of(0)}/2/")}
-    assert len(there) == 2, seed  # two are kept, and no third
+    store = open_store(record.store)
+    add(begin(store, record, 3), 3, found.manifest.step + 1, folder)  # deletes what a stale attempt has left
+    assert steps_in(store, record) == [found.manifest.step + 1], seed
 
 
-def test_an_attempt_that_stood_still_at_any_call_while_another_saved_is_fenced_and_changes_nothing():
+def test_an_attempt_that_stood_still_at_any_call_while_another_saved_is_fenced_and_harms_nothing():
     number, is_over = 0, False
     while not is_over:
         with TemporaryDirectory(dir=MEMORY) as folder:
@@ -107,85 +109,103 @@ def test_an_attempt_that_stood_still_at_any_call_while_another_saved_is_fenced_a
 
 def check_stood_still(number, folder):
     """Whether the first attempt came to this call; the second makes all of its saves before it."""
-    record, moves, ended, came = record_in(folder), [], {}, []
+    record, changes, ended, came = record_in(folder), [], {}, []
     for attempt in (1, 2):
         (folder / f"of-{attempt}").mkdir()
 
     def others():
-        came.append(len(moves))
-        saves(Noting(open_store(record.store), moves), record, 2, folder / "of-2", ended)
-        came.append(len(moves))
+        came.append(len(changes))
+        saves(open_store(record.store), record, 2, folder / "of-2", ended)
 
-    store = at_call(Noting(open_store(record.store), moves), number, others)
+    store = at_call(Noting(open_store(record.store), changes), number, others)
     saves(store, record, 1, folder / "of-1", ended)
     if not came:
         return False
     assert ended[2] == "done", (number, ended)
-    is_saved = [of.attempt for of in moves[: came[0]]].count(1) == 1 + SAVES  # taken over, and all of them
-    assert ended[1] == ("done" if is_saved else "conflict"), (number, ended)
-    assert moves[came[1] :] == [], number
-    last = moves[-1].kept[0]
+    is_over = [key.endswith("/manifest.json") and name == "put" for name, key in changes[: came[0]]].count(
+        True
+    ) == SAVES
+    assert ended[1] in (("done", "conflict") if is_over else ("conflict",)), (number, ended)
+    manifests = [of for of in changes[came[0] :] if of[0] == "put" and of[1].endswith("/manifest.json")]
+    assert len(manifests) <= 1, number  # the one that the attempt was about to put
     found = checkpoints_of(record, attempt=3).newest(folder / "of-1")
-    assert (found.refused, found.manifest.attempt, found.manifest.step) == ((), 2, last.step), number
+    assert (found.refused, found.manifest.attempt) == ((), 2), number
+    before = found.manifest.step - 1  # of the two that the second attempt has retained, of which none was deleted
+    open_store(record.store).delete(f"{record.keys.checkpoints_of(0)}/2-{found.manifest.step}/manifest.json")
+    found = checkpoints_of(record, attempt=4).newest(folder / "of-1")
+    assert (found.refused, found.manifest.attempt, found.manifest.step) == ((), 2, before), number
     return True
 
 
-class TellsAFailure:
-    """A store that does what it is asked, and says once of the pointer that it did not."""
+def test_an_attempt_saves_no_more_when_a_later_one_has_a_group_and_goes_on_where_that_one_has_none(tmp_path):
+    record = record_in(tmp_path)
+    made, store = checkpoints_of(record), open_store(record.store)
+    add(made, 1, 7, tmp_path)
+    later = record.keys.attempt(2).lease
+    store.put(later, Lease(attempt=2, formed=False).to_json())  # of a worker that ended before its group formed
+    add(made, 1, 8, tmp_path)
+    store.put(record.keys.attempt(2).log(0), b"a line")
+    store.put(later, Lease(attempt=2).to_json())
+    with pytest.raises(Fenced) as fenced:
+        add(made, 1, 9, tmp_path)
+    assert fenced.value.reason == "conflict"
+    assert later in str(fenced.value)
+    assert checkpoints_of(record, attempt=2).newest(tmp_path).manifest.step == 8
+    store.put(later, b"worn")  # whoever has written it, it is of a later attempt
+    with pytest.raises(Fenced):
+        made.check_lease()
 
-    def __init__(self, store, reason="unreachable"):
-        self._store, self.has_told, self._reason = store, True, reason
+
+def test_the_lease_of_another_generation_fences_no_attempt_of_this_one(tmp_path):
+    record = record_in(tmp_path)
+    made = checkpoints_of(record)
+    store = open_store(record.store)
+    store.put(f"{record.keys.generations}/2/attempts/2/lease.json", Lease(attempt=2, generation=2).to_json())
+    add(made, 1, 7, tmp_path)
+
+
+class TellsAFailure:
+    """A store that does what it is asked, and says once of a manifest that it did not."""
+
+    def __init__(self, store):
+        self._store, self.has_told = store, True
 
     def __getattr__(self, name):
         return getattr(self._store, name)
 
     def put(self, key, data, **conditions):
         found = self._store.put(key, data, **conditions)
-        if key.endswith("newest.json") and not self.has_told:
+        if key.endswith("manifest.json") and not self.has_told:
             self.has_told = True
-            raise StorageFailed("told", reason=self._reason)
+            raise StorageFailed("told", reason="unreachable")
         return found
 
 
-def add(checkpoints, folder, step):
-    paths = {}
-    for name in (TRAINING, of_rank(0)):
-        paths[name] = folder / name
-        state_of(1, step).write(paths[name])
-    return checkpoints.add(step, 1, paths)
-
-
-def test_a_pointer_that_was_moved_though_a_failure_was_told_is_this_attempts_own(tmp_path):
+def test_a_manifest_that_was_put_though_a_failure_was_told_may_be_gone_on_from_until_the_next_is_saved(tmp_path):
     record = record_in(tmp_path)
     store = TellsAFailure(open_store(record.store))
-    made = Checkpoints(store, record, 1, "a training")
-    made.take_over()
-    add(made, tmp_path, 7)
+    made = begin(store, record, 1)
+    add(made, 1, 7, tmp_path)
     store.has_told = False
     with pytest.raises(StorageFailed) as failed:
-        add(made, tmp_path, 40)
+        add(made, 1, 40, tmp_path)
     assert failed.value.reason == "unreachable"
-    add(made, tmp_path, 41)
-    assert [of.step for of in made._lead.pointer.kept] == [41, 40]
-
-
-def test_a_move_that_was_asked_for_twice_on_the_way_is_this_attempts_own(tmp_path):
-    store = TellsAFailure(open_store(record_in(tmp_path).store), "conflict")
-    made = Checkpoints(store, record_in(tmp_path), 1, "a training")
-    store.has_told = False
-    made.take_over()
-    store.has_told = False
-    add(made, tmp_path, 7)
-    assert [of.step for of in made._lead.pointer.kept] == [7]
+    assert begin(store, record, 2).newest(tmp_path).manifest.step == 40
+    store.delete(record.keys.attempt(2).lease)
+    add(made, 1, 41, tmp_path)
+    assert steps_in(store, record) == [7, 41]
 
 
 def test_the_checkpoint_that_was_gone_on_from_is_kept_before_one_that_was_damaged(tmp_path):
     record = record_in(tmp_path)
-    made = checkpoints_of(record)
-    add(made, tmp_path, 7)
-    worn = add(made, tmp_path, 40)
-    open_store(record.store).put(worn.files[TRAINING].key, b"worn")
+    made, store = checkpoints_of(record), open_store(record.store)
+    for step in (7, 40):
+        add(made, 1, step, tmp_path)
+    store.put(f"{record.keys.checkpoints_of(0)}/1-40/{TRAINING}.safetensors", b"worn")
     later = checkpoints_of(record, attempt=2)
     assert later.newest(tmp_path).manifest.step == 7
-    add(later, tmp_path, 41)
-    assert [of.step for of in later._lead.pointer.kept] == [41, 7]
+    assert steps_in(store, record) == [7, 40]  # nothing goes before there is a newer one
+    add(later, 2, 41, tmp_path)
+    assert steps_in(store, record) == [7, 41]
+    add(later, 2, 101, tmp_path)
+    assert steps_in(store, record) == [41, 101]

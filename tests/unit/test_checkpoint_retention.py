@@ -7,15 +7,14 @@ import torch
 
 from tests.s3_servers import only_these
 from tests.swapless_server import Held, swapless_server
-from tests.unit.test_checkpoint_damage import record_in
+from tests.unit.test_checkpoint_damage import begin, record_in, steps_in
 from train_func.errors import StorageFailed
 from train_func.events import CheckpointSaved, Note
 from train_func.storage import open_store
 from train_func.worker.checkpoint import saver as saver_module
-from train_func.worker.checkpoint.checkpoints import TRAINING, Checkpoints, of_rank
-from train_func.worker.checkpoint.manifest import Pointer
-from train_func.worker.checkpoint.saver import SHARE, SHORTEST, Saver, Taken
+from train_func.worker.checkpoint.saver import SHARE, SHORTEST, Saver, Snapshot
 from train_func.worker.checkpoint.state import State
+from train_func.worker.checkpoint.store import TRAINING, Checkpoints, of_rank
 
 
 class Watched:
@@ -51,21 +50,22 @@ class Saving:
         self.record = record_in(folder / "unused")
         self.store, self._folder, self.said = Watched(store), folder, []
         self.under = self.record.keys.checkpoints_of(0)
-        self.checkpoints = Checkpoints(self.store, self.record, 1, "a training")
-        self.checkpoints.take_over()
+        self.checkpoints = begin(self.store, self.record, 1)
         self.saver = Saver(self.checkpoints, folder / "files", every, self.said.append)
 
     def save(self, step):
         state = State.of({"w": torch.full((7,), float(step))}, TRAINING)
-        self.saver.begin(Taken(step, state, [State.of({"used": []}, of_rank(0))]))
+        self.saver.begin(Snapshot(step, state, [State.of({"used": []}, of_rank(0))], state))  # the best too
         self.saver.wait()
 
     def steps(self):
         """Of the checkpoints of which anything is in the store."""
-        return {int(entry.key.split("/")[-2]) for entry in self.store.list(f"{self.under}/1/")}
+        return steps_in(self.store, self.record)
 
-    def pointed(self):
-        return [of.step for of in Pointer.from_json(self.store.get(f"{self.under}/newest.json").data, "").kept]
+    def newest(self):
+        """The step that another attempt would go on from."""
+        found = Checkpoints(self.store, self.record, 2, "a training").newest(self._folder / "unused")
+        return found and found.manifest.step
 
 
 @pytest.fixture
@@ -104,17 +104,16 @@ def check_kept(saving, name, spoil):
     for step in (7, 40):
         saving.save(step)
     before = [entry.key for entry in saving.store.list(f"{saving.under}/")]
-    saving.store.after = lambda key: spoil(saving, key) if key.endswith(f"/41/{name}") else None
+    saving.store.after = lambda key: spoil(saving, key) if key.endswith(f"/1-41/{name}") else None
     saving.save(41)
     told = saving.said[-1]
     assert isinstance(told, Note)
-    assert f"{saving.under}/1/41/{name}" in told.text
-    assert saving.pointed() == [40, 7]
+    assert f"{saving.under}/1-41/{name}" in told.text
+    assert saving.newest() == 40
     assert {*before} <= {entry.key for entry in saving.store.list(f"{saving.under}/")}
     saving.save(101)
     assert [type(of) for of in saving.said] == [CheckpointSaved, CheckpointSaved, Note, CheckpointSaved]
-    assert saving.pointed() == [101, 40]
-    assert saving.steps() == {101, 40}
+    assert saving.steps() == [40, 101]
 
 
 @pytest.mark.parametrize("how", sorted(SPOILS))
@@ -133,10 +132,10 @@ def test_a_store_that_deletes_none_is_told_of_once_and_the_checkpoints_are_saved
         saving.save(step)
     assert [type(of) for of in saving.said] == [CheckpointSaved] * 3 + [Note, CheckpointSaved]
     assert "no such permission" in saving.said[3].text
-    assert saving.steps() == {1, 2, 3, 4}
+    assert saving.steps() == [1, 2, 3, 4]
     saving.store.failure = None
     saving.save(5)
-    assert saving.steps() == {5, 4}
+    assert saving.steps() == [4, 5]
 
 
 @pytest.mark.parametrize("took", [SHORTEST / SHARE / 10, 3.0])
@@ -157,9 +156,34 @@ def test_after_a_success_the_next_is_due_when_this_one_was_a_small_share_of_the_
         assert saving.saver.is_due == is_due
 
 
-def test_a_checkpoint_is_told_of_when_the_pointer_names_it(saving):
-    pointed = []
-    saving.saver._say = lambda event: pointed.append((event.step, saving.pointed()[0]))
+def test_a_checkpoint_is_told_of_when_an_attempt_would_go_on_from_it(saving):
+    told = []
+    saving.saver._say = lambda event: told.append((event.step, saving.newest()))
     for step in (7, 40):
         saving.save(step)
-    assert pointed == [(7, 7), (40, 40)]
+    assert told == [(7, 7), (40, 40)]
+
+
+def test_what_is_left_of_a_deletion_that_ended_anywhere_is_no_damaged_checkpoint(saving):
+    for step in (7, 40):
+        saving.save(step)
+    num_left = 0
+
+    def delete(key):
+        nonlocal num_left
+        num_left -= 1
+        if num_left < 0:
+            raise StorageFailed("the process was killed", reason="unreachable")
+        saving.store._store.delete(key)
+
+    saving.store.delete = delete
+    for step in (41, 42, 43, 44):
+        num_left = step - 41
+        saving.save(step)
+        entries = [entry.key for entry in saving.store.list(f"{saving.under}/")]
+        for folder in {key.rpartition("/")[0] for key in entries}:
+            names = [key.rpartition("/")[2] for key in entries if key.startswith(f"{folder}/")]
+            assert "manifest.json" not in names or len(names) == 4, names
+    num_left = 101
+    saving.save(101)
+    assert saving.steps() == [44, 101]

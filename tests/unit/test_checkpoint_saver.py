@@ -9,13 +9,12 @@ import torch
 
 from tests.messages import unnamed
 from tests.twin_jobs import until
-from tests.unit.test_checkpoint_damage import checkpoints_of, record_in
+from tests.unit.test_checkpoint_damage import begin, checkpoints_of, record_in, steps_in
 from train_func.events import CheckpointSaved, Note
 from train_func.storage import open_store
-from train_func.worker.checkpoint.checkpoints import BEST, FROZEN, TRAINING, Checkpoints, of_rank
-from train_func.worker.checkpoint.lead import Fenced
-from train_func.worker.checkpoint.saver import SHORTEST, Saver, Taken
+from train_func.worker.checkpoint.saver import SHORTEST, Saver, Snapshot
 from train_func.worker.checkpoint.state import State
+from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Fenced, of_rank
 from train_func.worker.training.checkpointing import Checkpointing, Parts
 
 
@@ -36,7 +35,7 @@ def saver(tmp_path, said):
 def taken(step, tensor, *, lasts=True):
     lasting = frozenset([tensor.data_ptr()]) if lasts else frozenset()
     own = State.of({"used": []}, of_rank(0))
-    return Taken(step, State.of({"w": tensor}, TRAINING), [own], lasting=lasting)
+    return Snapshot(step, State.of({"w": tensor}, TRAINING), [own], lasting=lasting)
 
 
 @pytest.mark.parametrize("lasts", [True, False])
@@ -91,7 +90,7 @@ def test_a_copy_that_fails_for_want_of_memory_ends_nothing_and_the_next_save_com
 
 
 def test_an_attempt_that_was_followed_by_another_is_told_to_stop(saver, said):
-    saver.newest()  # attempt 9 takes over
+    saver.newest()  # of attempt 9, which has begun
     saver.begin(taken(7, torch.arange(3)))
     saver.wait()
     assert isinstance(saver.fenced, Fenced)
@@ -120,8 +119,7 @@ def test_a_save_that_is_under_way_is_given_up_for_a_newer_one(tmp_path, said):
     (tmp_path / "store").mkdir()
     record = record_in(tmp_path / "store")
     store = Endless(open_store(record.store))
-    checkpoints = Checkpoints(store, record, 1, "a training")
-    checkpoints.take_over()
+    checkpoints = begin(store, record, 1)
     saver = Saver(checkpoints, tmp_path / "files", 0, said.append)
     saver.begin(taken(7, torch.arange(3)))
     store.begun.wait()
@@ -132,7 +130,7 @@ def test_a_save_that_is_under_way_is_given_up_for_a_newer_one(tmp_path, said):
     assert time.monotonic() - begun < 25
     assert [of.step for of in said] == [8]
     assert checkpoints_of(record, 9).newest(tmp_path).manifest.step == 8
-    assert not store.list(f"{record.keys.checkpoints_of(0)}/1/7")
+    assert steps_in(store, record) == [8]
 
 
 class TakesNothing:
@@ -155,8 +153,7 @@ def test_what_waits_for_a_store_that_takes_nothing_is_one_copy_however_often_a_s
     (tmp_path / "store").mkdir()
     record = record_in(tmp_path / "store")
     store = TakesNothing(open_store(record.store))
-    checkpoints = Checkpoints(store, record, 1, "a training")
-    checkpoints.take_over()
+    checkpoints = begin(store, record, 1)
     saver = Saver(checkpoints, tmp_path / "files", 0, said.append)
     tensor = torch.zeros(1 << 20)
     for step in range(1, 6):
@@ -183,42 +180,53 @@ def test_saves_that_fail_leave_no_more_than_one_of_them(tmp_path):
     for step in range(2, 7):
         with pytest.raises(FileNotFoundError):
             checkpoints.add(step, 1, {TRAINING: tmp_path / TRAINING, of_rank(0): tmp_path / "is not there"})
-        there = open_store(record.store).list(f"{record.keys.checkpoints_of(0)}/1/")
-        assert {entry.key.split("/")[-2] for entry in there} == {"1", str(step)}
+        assert steps_in(open_store(record.store), record) == [1, step]
     checkpoints.add(8, 1, whole)
-    there = open_store(record.store).list(f"{record.keys.checkpoints_of(0)}/1/")
-    assert {entry.key.split("/")[-2] for entry in there} == {"1", "8"}
+    assert steps_in(open_store(record.store), record) == [1, 8]
 
 
 def with_frozen(step, trained, frozen):
     own = State.of({"used": []}, of_rank(0))
     training = State.of({"trained": trained, "frozen": frozen}, TRAINING)
     best = State.of({"step": 1, "weights": {"w": torch.ones(3)}}, BEST)
-    return Taken(step, training, [own], best, frozen=frozenset([frozen.data_ptr()]))
+    return Snapshot(step, training, [own], best, frozen=frozenset([frozen.data_ptr()]))
 
 
-def test_what_has_not_changed_is_uploaded_once_and_kept_as_long_as_it_is_named(saver, said):
-    frozen, keys = torch.arange(101.0), []
-    store, under = saver._checkpoints._store, f"{saver._checkpoints._folder}/"
+class Uploads:
+    """A store that notes the names of the files that it was sent."""
+
+    def __init__(self, store):
+        self._store, self.uploaded = store, []
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def upload(self, key, path, **options):
+        self.uploaded.append(key.split("/")[-1].removesuffix(".safetensors"))
+        return self._store.upload(key, path, **options)
+
+
+def test_what_has_not_changed_is_uploaded_once_and_lies_in_every_checkpoint(tmp_path, said):
+    (tmp_path / "store").mkdir()
+    record = record_in(tmp_path / "store")
+    store, sent = Uploads(open_store(record.store)), []
+    saver = Saver(begin(store, record, 1), tmp_path / "files", 0, said.append)
+    frozen = torch.arange(101.0)
     for step in range(1, 7):
         if step == 4:
             frozen.add_(1)
         if step == 6:  # by another program
-            store.delete(keys[-1][FROZEN])
+            for before in (4, 5):
+                store.delete(f"{record.keys.checkpoints_of(0)}/1-{before}/{FROZEN}.safetensors")
         saver.begin(with_frozen(step, torch.full((3,), float(step)), frozen))
         saver.wait()
-        kept = [saver._checkpoints._manifests[of.key] for of in saver._checkpoints._lead.pointer.kept]
-        keys.append({name: of.key for name, of in kept[0].files.items()})
-        there = {entry.key for entry in store.list(under)}
-        assert {file.key for manifest in kept[: 1 if step == 6 else 2] for file in manifest.files.values()} <= there
+        sent.append({*store.uploaded} & {FROZEN, BEST})
+        store.uploaded.clear()
+        there = [entry.key.split("/")[-1] for entry in store.list(f"{record.keys.checkpoints_of(0)}/1-{step}/")]
+        assert len(there) == 5  # and the manifest
     assert [type(event) for event in said] == [CheckpointSaved] * 6
-    assert keys[0][FROZEN] == keys[1][FROZEN] == keys[2][FROZEN]
-    assert keys[3][FROZEN] == keys[4][FROZEN]
-    assert len({of[FROZEN] for of in keys}) == 3
-    assert len({of[BEST] for of in keys}) == 1
-    assert len({of[TRAINING] for of in keys}) == 6
-    assert [key for key in there if key.endswith(f"{FROZEN}.safetensors")] == [keys[5][FROZEN]]
-    states = saver.newest().states
+    assert sent == [{FROZEN, BEST}, set(), set(), {FROZEN}, set(), {FROZEN}]
+    states = checkpoints_of(record, 9).newest(tmp_path).states
     assert torch.equal(states[FROZEN].tensors[f"{TRAINING}.frozen"], frozen)
     assert list(states[TRAINING].tensors) == [f"{TRAINING}.trained"]
 
@@ -258,4 +266,4 @@ def test_the_state_that_was_restored_is_not_saved_again(tmp_path):
         steps.append(step)
     assert steps == [7] * 3
     keys = [entry.key for entry in store.list(f"{record.keys.checkpoints}/")]
-    assert {(record.keys.place_of_checkpoint(key) or (0, None))[1] for key in keys} == {1, None}
+    assert {of.attempt for key in keys if (of := record.keys.checkpoint_id(key))} == {1}

@@ -9,11 +9,11 @@ from train_func.worker.pod.pending import Pending
 from train_func.worker.pod.stop import Stop
 
 OWN = [
-    "a-run/checkpoints/0/1/7/training.safetensors",
-    "a-run/checkpoints/0/newest.json",
-    "a-run/checkpoints/1/newest.json",
+    "a-run/checkpoints/0/1-7/manifest.json",
+    "a-run/checkpoints/0/1-7/training.safetensors",
+    "a-run/checkpoints/1/1-40/manifest.json",
 ]
-OTHERS = ["a-run/generations/2/checkpoints/0/newest.json", "another-run/checkpoints/0/newest.json"]
+OTHERS = ["a-run/generations/2/checkpoints/0/1-7/manifest.json", "another-run/checkpoints/0/1-7/manifest.json"]
 
 
 class Watched:

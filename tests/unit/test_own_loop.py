@@ -158,11 +158,6 @@ def test_a_loop_does_not_go_on_in_another_plan_and_says_what_differs(now, named)
     assert unnamed(refused.value, "step 4", named, "fresh=True") == []
 
 
-@pytest.mark.parametrize("entry", [{}, {"plan": None}], ids=str)
-def test_a_checkpoint_that_does_not_tell_its_plan_is_gone_on_from(entry):
-    assert begun_from(entry, batch_size=4) == (4, [])
-
-
 def batches(rows, collate=None):
     steps = own_loop.steps(plan_of(rows), torch.device("cpu"), collate)
     return [(batch, weight) for step in steps for batch, weight in step]

@@ -15,7 +15,7 @@ from train_func.client.diagnose import explain
 from train_func.client.identity import stored
 from train_func.client.unfinished import resumed
 from train_func.storage import open_store
-from train_func.worker.checkpoint.checkpoints import Checkpoints
+from train_func.worker.checkpoint.store import Checkpoints
 from train_func.worker.pod.rank_end import of_error
 
 RUN, OTHER = Run(parameters={"lr": 0.1}), Run(parameters={"lr": 0.2})
@@ -111,24 +111,18 @@ def test_a_run_with_another_plan_is_refused_before_a_worker_starts(store, other,
     assert resumed(same, other.name, Local(), store, is_known=False, fresh=False).resumes == other.name
 
 
-@pytest.mark.parametrize("left", ["nothing", "a damaged pointer", "manifests", "the word of an attempt"])
+@pytest.mark.parametrize("left", ["nothing", "files without a manifest", "a damaged manifest"])
 def test_what_is_wrong_with_the_checkpoints_of_another_run_names_that_run(store, other, tmp_path, left):
-    pointer = other.keys.newest_checkpoint(0)
-    if left in ("nothing", "the word of an attempt"):
+    if left != "a damaged manifest":
         for entry in store.list(f"{other.keys.checkpoints}/"):
             store.delete(entry.key)
-    if left == "the word of an attempt":
-        store.put(other.keys.attempt(1).saved(0), b"{}")
-        store.put(other.keys.newest_checkpoint(1), b"of another training")
-    if left == "manifests":
-        store.delete(pointer)
-        store.put(f"{other.keys.checkpoints_of(0)}/1/7/manifest.json", b"{}")
-    if left == "a damaged pointer":
-        store.put(pointer, b"")
+    if left == "files without a manifest":
+        store.put(f"{other.keys.checkpoints_of(0)}/1-7/training.safetensors", b"all that was uploaded")
     own = Checkpoints(store, replace(other, name="sums-0123456789ab"), 1, "fingerprint")
     with pytest.raises(StorageFailed) as caught:
-        own.newest_of(other, tmp_path)
+        own.newest(tmp_path, other)
     assert caught.value.checkpoints_of == other.name
+    assert "without resume" in str(caught.value)
 
 
 def test_a_run_with_a_checkpoint_that_is_none_of_the_others_is_not_gone_on_with_from_the_other(store, other):

@@ -23,9 +23,10 @@ from transformers import TrainingArguments
 from tests.messages import unnamed
 from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
+from train_func.attempt_records import Lease
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.events import RowsAudited
-from train_func.exits import MODEL, Exit, exit_of
+from train_func.exits import FENCED, MODEL, Exit, exit_of
 from train_func.records import Numerics, RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
@@ -329,7 +330,7 @@ def test_a_checkpoint_within_the_loop_is_refused_and_one_for_the_next_loop_is_no
 
 @pytest.mark.parametrize(
     ("attempt", "is_saved", "reasons"),
-    [("1", True, []), ("1", False, []), ("2", True, ["saved a checkpoint"]), ("2", False, ["session.checkpoint was"])],
+    [("1", True, []), ("1", False, []), ("2", True, ["has no checkpoint"]), ("2", False, ["session.checkpoint was"])],
 )
 def test_a_later_attempt_that_finds_no_checkpoint_says_that_it_begins_at_step_1_and_why(
     a_record, monkeypatch, capsys, attempt, is_saved, reasons
@@ -345,6 +346,35 @@ def test_a_later_attempt_that_finds_no_checkpoint_says_that_it_begins_at_step_1_
             break
     said = [line for line in capsys.readouterr().out.splitlines() if "begins at step 1" in line]
     assert [reason for line, reason in zip(said, reasons, strict=True) if reason not in line] == []
+
+
+def wait_for_saves():
+    for thread in threading.enumerate():
+        if thread.name == "checkpoint":
+            thread.join()
+
+
+def test_a_loop_ends_when_a_later_attempt_has_begun_and_saves_nothing_from_then_on(a_record, store, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_ATTEMPT", "1")
+    record, saved = a_record(epochs=3, batch_size=8, checkpoint_every=0), []
+    with pytest.raises(StorageFailed) as ended, Session(record.parameters()) as session:
+        plan = split_dataset_by_node(session.plan(Dataset.from_dict({"x": [0.0] * 40})), 0, 1)
+        model = torch.nn.Linear(1, 1)
+        session.checkpoint(model, torch.optim.AdamW(model.parameters()))
+        for step in session.steps(plan):
+            wait_for_saves()
+            if step.number == 4:
+                saved += store.list(f"{record.keys.checkpoints}/")
+                store.put(record.keys.attempt(2).lease, Lease(attempt=2).to_json())
+            assert step.number < 7
+    assert exit_of(ended.value).code == FENCED
+    assert saved
+    manifests = [entry for entry in store.list(f"{record.keys.checkpoints}/") if "manifest" in entry.key]
+    assert manifests == [entry for entry in saved if "manifest" in entry.key]
+    monkeypatch.setattr(sessions, "here", sessions.Sessions())
+    with Session(record.parameters()) as session, pytest.raises(StorageFailed) as ended:  # before it trains
+        session.checkpoint(model, torch.optim.AdamW(model.parameters()))
+    assert exit_of(ended.value).code == FENCED
 
 
 def test_rows_without_numbers_of_their_own_are_measured_by_their_places(a_record):
@@ -497,9 +527,7 @@ class EndsIn(transformers.TrainerCallback):
 
     def on_step_begin(self, args, state, control, **others):
         if state.global_step == self.step:
-            for thread in threading.enumerate():
-                if thread.name == "checkpoint":
-                    thread.join()
+            wait_for_saves()
             raise ZeroDivisionError
 
 

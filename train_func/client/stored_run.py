@@ -84,20 +84,16 @@ def published_result(store: Readable, record: RunRecord) -> Result | None:
 
 
 def newest_checkpoint(store: Readable, record: RunRecord) -> str:
-    """Behind which step the run goes on, in words; empty where it has no checkpoint, or that cannot be read.
+    """Behind which step the run goes on, in words; empty where it has no checkpoint.
 
     Workers verify the checkpoint, and take the one before where it is damaged.
     """
-    trainings = [name.removesuffix("/") for name in store.names(record.keys.checkpoints)]
-    for number in sorted((int(name) for name in trainings if name.isdecimal()), reverse=True):
-        found = find(store, record.keys.newest_checkpoint(number))
-        try:
-            step = int(json.loads(found.data)["kept"][0]["step"]) if found else 0
-        except (ValueError, LookupError, TypeError):
-            step = 0
-        if step:
-            return f"behind step {step}{f' of its training {number + 1}' if number else ''}"
-    return ""
+    entries = store.list(f"{record.keys.checkpoints}/")
+    ids = filter(None, (record.keys.checkpoint_id(entry.key) for entry in entries))
+    newest = max((checkpoint for checkpoint in ids if checkpoint.step), default=None)
+    if newest is None:
+        return ""
+    return f"behind step {newest.step}{f' of its training {newest.training + 1}' if newest.training else ''}"
 
 
 def goes_on_in(store: Readable, record: RunRecord) -> str:

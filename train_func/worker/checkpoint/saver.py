@@ -1,4 +1,14 @@
-"""The saver: copies a state while training goes on, and makes a checkpoint of the copy in a thread of its own."""
+"""The saver: copies a state while training goes on, and makes a checkpoint of the copy in a thread of its own.
+
+A training stands still only while its state is copied, and not even for that where nothing but the optimizer changes a
+tensor: such a tensor is copied in the thread, and the optimizer's next step waits for the copy. torch counts the
+changes of a tensor; one that was changed meanwhile all the same shows, and from then on all are copied at once. The
+copy takes the memory of the tensors once more, which the next checkpoint uses again.
+
+One checkpoint is made at a time. A newer state takes the place of one that is still on its way, because an old state is
+worth less than the network that it would take. A failure ends no training: it is said, and the next checkpoint tries
+again. Only an attempt that is fenced has to stop.
+"""
 
 import contextlib
 import os
@@ -14,22 +24,21 @@ import torch
 from train_func.event_line import Event
 from train_func.events import CheckpointSaved, Note
 from train_func.failpoint import reach
-from train_func.worker.checkpoint.checkpoints import BEST, FROZEN, TRAINING, Checkpoints, of_rank
-from train_func.worker.checkpoint.lead import Fenced
 from train_func.worker.checkpoint.manifest import Manifest
 from train_func.worker.checkpoint.state import State
+from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, Fenced, of_rank
 
 SHARE = 50  # a checkpoint that takes a second is followed by the next after so many, unless the Run says
 SHORTEST = 10.0  # seconds between two, at least, unless the Run says
 NICENESS = 10  # of the thread: training goes first
 
 
-class _GivenUp(Exception):
+class _Superseded(Exception):
     """A newer checkpoint has taken its place."""
 
 
 @dataclass(frozen=True)
-class Taken:
+class Snapshot:
     """A state between two steps; its tensors are those of the training, and will change."""
 
     step: int
@@ -45,7 +54,7 @@ class Taken:
 
 
 class Saver:
-    """Makes one checkpoint at a time; a fault of one ends no training, unless a later attempt has taken over."""
+    """Makes one checkpoint at a time; a fault of one ends no training, unless a later attempt has begun."""
 
     def __init__(
         self, checkpoints: Checkpoints, folder: Path, every: float | None, say: Callable[[Event], object]
@@ -60,9 +69,7 @@ class Saver:
         self._took = 0.0
         self._copies_at_once = self._is_asked = self._is_given_up = self._is_told_of_others = False
         self.fenced: Fenced | None = None
-        """That a later attempt has taken over."""
-        self.saved: int | None = None
-        """The step of the newest that is saved."""
+        """That a later attempt has begun."""
 
     @property
     def is_busy(self) -> bool:
@@ -77,7 +84,7 @@ class Saver:
         """Makes the next one due."""
         self._is_asked = True
 
-    def begin(self, taken: Taken) -> None:
+    def begin(self, snapshot: Snapshot) -> None:
         """Begins a checkpoint; ``wait_copied`` has to be called before tensors change.
 
         One that is under way is given up for it, unless all of its files are in the store.
@@ -87,29 +94,29 @@ class Saver:
         self._is_given_up = False
         self._begun = begun = time.monotonic()
         self._is_asked = False
-        lasting = {} if self._copies_at_once else self._later(taken)
+        lasting = {} if self._copies_at_once else self._later(snapshot)
         try:
             tensors = {
                 name: self._buffer(name, tensor) if name in lasting else _copy(tensor, self._buffer(name, tensor))
-                for name, tensor in taken.training.tensors.items()
+                for name, tensor in snapshot.training.tensors.items()
             }
         except Exception as failure:  # mostly for want of memory, which the training needs more
             self._buffers.clear()
-            self._tell(failure, taken.step)
+            self._tell(failure, snapshot.step)
             self._end(0.0)
             return
         self._copied.clear()
-        copy = State(tensors, taken.training.plain)
+        copy = State(tensors, snapshot.training.plain)
         self._thread = threading.Thread(
-            target=self._save, args=(taken, copy, lasting, time.monotonic() - begun), name="checkpoint", daemon=True
+            target=self._save, args=(snapshot, copy, lasting, time.monotonic() - begun), name="checkpoint", daemon=True
         )
         self._thread.start()
 
     @staticmethod
-    def _later(taken: Taken) -> dict[str, tuple[torch.Tensor, int]]:
+    def _later(snapshot: Snapshot) -> dict[str, tuple[torch.Tensor, int]]:
         """Tensors that are copied while training goes on, each with its version, which counts its changes."""
-        tensors = taken.training.tensors.items()
-        return {name: (tensor, tensor._version) for name, tensor in tensors if tensor.data_ptr() in taken.lasting}
+        tensors = snapshot.training.tensors.items()
+        return {name: (tensor, tensor._version) for name, tensor in tensors if tensor.data_ptr() in snapshot.lasting}
 
     def _buffer(self, name: str, like: torch.Tensor) -> torch.Tensor:
         held = self._buffers.get(name)
@@ -129,7 +136,9 @@ class Saver:
             self._thread.join(seconds)
         return not self.is_busy
 
-    def _save(self, taken: Taken, copy: State, lasting: Mapping[str, tuple[torch.Tensor, int]], blocked: float) -> None:
+    def _save(
+        self, snapshot: Snapshot, copy: State, lasting: Mapping[str, tuple[torch.Tensor, int]], blocked: float
+    ) -> None:
         begun = time.monotonic()
         try:
             if not self._copy_lasting(copy, lasting):
@@ -137,16 +146,16 @@ class Saver:
                 return
             with contextlib.suppress(OSError):  # where a profile of seccomp forbids it
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-            made = self._write(taken, copy)
-        except _GivenUp:
+            made = self._write(snapshot, copy)
+        except _Superseded:
             pass
         except Exception as failure:  # whatever it is, the training is worth more
-            self._tell(failure, taken.step)
+            self._tell(failure, snapshot.step)
             begun = time.monotonic()  # and tried again soon
         else:
             seconds = time.monotonic() - begun
             size = sum(file.size for file in made.files.values())
-            self._took, self.saved = seconds, made.step
+            self._took = seconds
             self._say(CheckpointSaved(step=made.step, size=size, seconds=seconds))
             self._tell_of_others()
         finally:
@@ -186,33 +195,33 @@ class Saver:
         if failure and not was_told:
             self._say(Note(text=f"checkpoints that are not needed any more are still in the store: {failure}"))
 
-    def _write(self, taken: Taken, copy: State) -> Manifest:
+    def _write(self, snapshot: Snapshot, copy: State) -> Manifest:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         paths: dict[str, Path] = {}
-        for name, state in _files(taken, copy).items():
+        for name, state in _files(snapshot, copy).items():
             paths[name] = self._folder / f"{name}.safetensors"
             self._check_wanted()
             reach("checkpoint file begun")
             state.write(paths[name])
             reach("checkpoint file written")
-        return self._checkpoints.add(taken.step, len(taken.ranks), paths, self._check_wanted)
+        return self._checkpoints.add(snapshot.step, len(snapshot.ranks), paths, self._check_wanted)
 
     def _check_wanted(self, num_bytes: int = 0) -> None:
         if self._is_given_up:
-            raise _GivenUp
+            raise _Superseded
 
 
-def _files(taken: Taken, copy: State) -> dict[str, State]:
-    """What each file of a checkpoint holds; ``copy``: of what ``taken`` has of all ranks."""
-    seldom = {name for name, of in taken.training.tensors.items() if of.data_ptr() in taken.frozen}
+def _files(snapshot: Snapshot, copy: State) -> dict[str, State]:
+    """What each file of a checkpoint holds; ``copy``: of what ``snapshot`` has of all ranks."""
+    seldom = {name for name, of in snapshot.training.tensors.items() if of.data_ptr() in snapshot.frozen}
     changing = {name: of for name, of in copy.tensors.items() if name not in seldom}
     states = {TRAINING: State(changing, copy.plain)}
-    states |= {of_rank(rank): state for rank, state in enumerate(taken.ranks)}
+    states |= {of_rank(rank): state for rank, state in enumerate(snapshot.ranks)}
     if seldom:
         states[FROZEN] = State({name: copy.tensors[name] for name in seldom}, None)
-    if taken.best:
-        states[BEST] = taken.best
+    if snapshot.best:
+        states[BEST] = snapshot.best
     return states
 
 

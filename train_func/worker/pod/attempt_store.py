@@ -204,9 +204,8 @@ class Attempts:
         """Returns the training and the step of the newest complete checkpoint of each attempt that has one."""
         newest: dict[int, tuple[int, int]] = {}
         for entry in self._store.list(f"{self._keys.checkpoints}/"):
-            if place := self._keys.place_of_checkpoint(entry.key):
-                training, attempt, step = place
-                newest[attempt] = max(newest.get(attempt, (0, 0)), (training, step))
+            if saved := self._keys.checkpoint_id(entry.key):
+                newest[saved.attempt] = max(newest.get(saved.attempt, (0, 0)), (saved.training, saved.step))
         return newest
 
     def end_keys(self) -> set[str]:

@@ -158,18 +158,17 @@ def check_same_plan(restored: "Restored", facts: PlanFacts, taker: str = TRAINER
     """A place in one plan is none in another: the steps would use other rows, or end at once.
 
     Args:
-        restored: what ``taker`` goes on from, with the identity of the plan that it was saved with; an earlier version
-            of train_func saved none.
+        restored: what ``taker`` goes on from, with the identity of the plan that it was saved with.
         facts: of the plan now.
         taker: was given the plan.
 
     Raises:
         InvalidInput: (cause "code") naming what differs.
     """
-    saved: Mapping[str, int | str] | None = restored.training.get("plan")
+    saved: Mapping[str, int | str] = restored.training["plan"]
     now = facts.identity
-    differing = [name for name in now if saved and name in saved and saved[name] != now[name]]
-    if not saved or not differing:
+    differing = [name for name in now if saved[name] != now[name]]
+    if not differing:
         return
     differences = [f"{name} {saved[name]}, now {now[name]}" for name in differing if name != ROWS_SHA256]
     if ROWS_SHA256 in differing:

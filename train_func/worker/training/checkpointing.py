@@ -17,10 +17,10 @@ from train_func.events import BeginsAnew, Resumed
 from train_func.failpoint import reach
 from train_func.records import Numerics, RunRecord
 from train_func.storage import Store
-from train_func.worker.checkpoint.checkpoints import BEST, TRAINING, Checkpoints, Found, of_rank
 from train_func.worker.checkpoint.manifest import Manifest
-from train_func.worker.checkpoint.saver import Saver, Taken
+from train_func.worker.checkpoint.saver import Saver, Snapshot
 from train_func.worker.checkpoint.state import State
+from train_func.worker.checkpoint.store import BEST, TRAINING, Checkpoint, Checkpoints, of_rank
 from train_func.worker.pod import progress_mark, reporting, sessions, stop_flag
 from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.pod.stop import RESERVE
@@ -31,7 +31,7 @@ Like = tuple[str, torch.dtype, torch.Size, bool]  # of a tensor: its name, and w
 
 @dataclass(frozen=True)
 class Parts:
-    """What is to be saved; see Taken."""
+    """What is to be saved; see Snapshot."""
 
     training: Any
     """Of all ranks."""
@@ -51,7 +51,7 @@ class Restored:
     training: dict[str, Any]
     """Of all ranks; its tensors are on the device."""
     rank: dict[str, Any]
-    """Of this rank; where so many ranks did not save it, of the last, without the rows that it has used."""
+    """Of this rank. If fewer ranks saved the checkpoint, that of the last one, without its used rows."""
     lost: list[dict[str, Any]]
     """Of ranks that there are no more; on rank 0."""
     best: tuple[int, Any] | None
@@ -66,32 +66,23 @@ class Checkpointing:
     """Of one training of a function; every method is collective but ``votes`` and ``before_update``."""
 
     def __init__(
-        self,
-        store: Store,
-        record: RunRecord,
-        attempt: int,
-        *,
-        number: int,
-        made_of: Any,
-        folder: Path,
-        formerly: Any = None,
+        self, store: Store, record: RunRecord, attempt: int, *, number: int, made_of: Any, folder: Path
     ) -> None:
         """``number``: of the training in the function, from 0; ``made_of``: plain, what it has to have in common with
-        one that saved a checkpoint for it; ``formerly``: the same, as an earlier version of train_func has saved it.
+        one that saved a checkpoint for it.
 
         Raises:
-            StorageFailed: reason "conflict" when a later attempt has taken over, or the store's own failure.
+            StorageFailed: reason "conflict" when a later attempt has begun, or the store's own failure.
         """
         self._saver: Saver | None = None
         self._begun_at: int | None = None
         self._taken_at: int | None = None
-        former = _fingerprint(formerly) if formerly else None
-        self._checkpoints = Checkpoints(store, record, attempt, _fingerprint(made_of), number, former)
+        self._checkpoints = Checkpoints(store, record, attempt, _fingerprint(made_of), number)
         self._folder, self._name, self._attempt = folder, record.name, attempt
         self._other = (
             replace(record, name=record.resumes, generation=record.resumes_generation) if record.resumes else None
         )
-        world.on_rank_zero(self._checkpoints.take_over)
+        world.on_rank_zero(self._checkpoints.check_lease)
         if world.rank() == 0:
             self._saver = Saver(self._checkpoints, folder, record.run.checkpoint_every, reporting.say)
 
@@ -101,7 +92,7 @@ class Checkpointing:
         Raises:
             StorageFailed: reason "damaged" when there are some, and none can be used.
         """
-        found: list[Found | None] = [None]
+        found: list[Checkpoint | None] = [None]
 
         def read() -> tuple[Manifest, Any, list[Like], list[bytes]] | None:
             found[0] = newest = self._newest()
@@ -128,27 +119,21 @@ class Checkpointing:
         own_best, is_own = (best["step"], best["weights"]) if best else None, manifest.run == self._name
         return Restored(manifest.step, whole, rank, lost, own_best, manifest.run, is_own)
 
-    def _newest(self) -> Found | None:
+    def _newest(self) -> Checkpoint | None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        found, other = self._checkpoints.newest(self._folder), self._other
-        if found is None and other:
-            found = self._checkpoints.newest_of(other, self._folder)
-        else:
-            other = None
-        if found is None:
-            if self._attempt > 1:
-                why = "no earlier attempt has saved a checkpoint of this training"
-                why = f"{why}, nor has {other.name}" if other else why
-                world.log_rank0(BeginsAnew(attempt=self._attempt, why=why))
-            return None
-        made = found.manifest
-        world.log_rank0(
-            Resumed(step=made.step, attempt=made.attempt, run=other.name if other else "", refused=list(found.refused))
-        )
-        return found
+        checkpoint, run = self._checkpoints.newest(self._folder), ""
+        if checkpoint is None and self._other:
+            checkpoint, run = self._checkpoints.newest(self._folder, self._other), self._other.name
+        if checkpoint:
+            saved, refused = checkpoint.manifest, list(checkpoint.refused)
+            world.log_rank0(Resumed(step=saved.step, attempt=saved.attempt, run=run, refused=refused))
+        elif self._attempt > 1:
+            why = f"the store has no checkpoint of this training{f', nor one of {run}' if run else ''}"
+            world.log_rank0(BeginsAnew(attempt=self._attempt, why=why))
+        return checkpoint
 
     @staticmethod
-    def _spread(found: Found | None, like: Sequence[Like], device: torch.device) -> dict[str, torch.Tensor]:
+    def _spread(found: Checkpoint | None, like: Sequence[Like], device: torch.device) -> dict[str, torch.Tensor]:
         """Rank 0 alone has read the file."""
         tensors, read = {}, found.training.tensors if found else {}
         for name, dtype, shape, is_on_device in like:
@@ -178,7 +163,7 @@ class Checkpointing:
 
         Raises:
             InvalidInput: (cause "code") the state holds what is neither a tensor nor plain.
-            StorageFailed: reason "conflict" when a later attempt has taken over.
+            StorageFailed: reason "conflict" when a later attempt has begun.
             StopSignal: on every rank, when a signal has come to one; the state is saved then, as far as can be.
         """
         is_due, is_stopped, is_fenced = map(bool, counts)
@@ -208,7 +193,7 @@ class Checkpointing:
             ranks = [State.from_bytes(data) for data in of_ranks]
             best = parts.best and State.of({"step": parts.best[0], "weights": parts.best[1]}, BEST)
             training = State.of(parts.training, TRAINING)
-            self._saver.begin(Taken(step, training, ranks, best, parts.lasting | parts.frozen, parts.frozen))
+            self._saver.begin(Snapshot(step, training, ranks, best, parts.lasting | parts.frozen, parts.frozen))
 
         world.on_rank_zero(begin)
 
@@ -250,16 +235,14 @@ class Trainings:
         self._store, self._record, self._attempt, self._folder = store, record, attempt, folder
         self._precision = numerics.precision  # not the cut: a finer one goes on after the same step
 
-    def begin(self, made_of: Mapping[str, Any], formerly: Mapping[str, Any] | None = None) -> Checkpointing:
+    def begin(self, made_of: Mapping[str, Any]) -> Checkpointing:
         """Collective: those of the next training, which is made of that, plain."""
         number, sessions.here.num_trainings = sessions.here.num_trainings, sessions.here.num_trainings + 1
-        precision = {"precision": self._precision}
         return Checkpointing(
             self._store,
             self._record,
             self._attempt,
             number=number,
-            made_of={**made_of, **precision},
+            made_of={**made_of, "precision": self._precision},
             folder=self._folder / str(number),
-            formerly={**formerly, **precision} if formerly else None,
         )

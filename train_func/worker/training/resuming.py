@@ -34,9 +34,8 @@ class ResumingTrainer(transformers.Trainer):
     """Adds to transformers' Trainer what a training needs to be left at one step and taken up again at the next."""
 
     control: Any
-    checkpoints: ClassVar[Callable[[Any, Any], Checkpointing] | None] = None
-    """Begins those of one training, told what it is made of, also as an earlier version of train_func would say it; of
-    the session that is open in this process."""
+    checkpoints: ClassVar[Callable[[Any], Checkpointing] | None] = None
+    """Begins those of one training, told what it is made of; of the session that is open in this process."""
     _facts: "PlanFacts"
 
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
@@ -84,7 +83,7 @@ class ResumingTrainer(transformers.Trainer):
         world.on_all_ranks(lambda: _check_no_folder(resume_from_checkpoint))
         if (begin := type(self).checkpoints) is None:
             return super().train(None, trial, ignore_keys_for_eval)
-        self._checkpointing = begin(trainer_state.made_of(self), trainer_state.formerly_made_of(self, self._facts))
+        self._checkpointing = begin(trainer_state.made_of(self))
         self._unsaved, self._lost = None, []
         with stop_flag.deferred():
             self._restored = restored = self._checkpointing.restore(self.args.device)

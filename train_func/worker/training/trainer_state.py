@@ -16,8 +16,6 @@ from train_func.worker.training.control_flags import is_of_libraries
 if TYPE_CHECKING:
     from transformers import Trainer
 
-    from train_func.worker.training.plan import PlanFacts
-
 LIBRARIES = {"torch", "transformers", "peft", "train_func"}
 # What transformers sums up of the losses between two logs, and over the training.
 _SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
@@ -28,12 +26,6 @@ def made_of(trainer: "Trainer") -> dict[str, Any]:
     model = trainer.accelerator.unwrap_model(trainer.model)
     weights = [[name, str(of.dtype), list(of.shape), of.requires_grad] for name, of in model.named_parameters()]
     return {"weights": weights, **({"base": base_sha256(model)} if has_adapters(model) else {})}
-
-
-def formerly_made_of(trainer: "Trainer", facts: "PlanFacts") -> dict[str, Any]:
-    """The same as checkpoints have it that were saved before the plan was compared by itself."""
-    plan = {name: getattr(facts, name) for name in ("num_rows", "num_epochs", "steps_per_epoch", "seed")}
-    return {"plan": plan, **made_of(trainer)}
 
 
 def of_training(trainer: "Trainer") -> dict[str, Any]:
