@@ -8,18 +8,16 @@ from datasets.distributed import split_dataset_by_node
 from transformers import EarlyStoppingCallback, TrainingArguments
 
 from train_func.errors import InvalidInput
-from train_func.worker import Session
+from train_func.worker import Session, Trainer
 from train_func.worker.training.weights import fingerprint
 
 EPOCHS, BEST_EPOCH = 4, 2
 
 
-def train_to_best(session, kind):
+def train_to_best(session):
     """Measured as if the model after epoch 2 were the best, so that epoch 3 is the last."""
     model, tokenizer = session.model()
     train, held_out = session.data(tokenizer)
-    ours = kind.__module__.startswith("train_func")
-    rows = split_dataset_by_node(session.plan(train), session.rank, session.world_size) if ours else train
     arguments = session.arguments(
         num_train_epochs=EPOCHS,
         eval_strategy="epoch",
@@ -33,10 +31,10 @@ def train_to_best(session, kind):
     def compute_metrics(prediction):
         return {"score": -abs(trainer.state.epoch - BEST_EPOCH), "logits": prediction.predictions[:3].tolist()}
 
-    trainer = kind(
+    trainer = Trainer(
         model=model,
         args=TrainingArguments(**arguments),
-        train_dataset=rows,
+        train_dataset=split_dataset_by_node(session.plan(train), session.rank, session.world_size),
         eval_dataset=held_out,
         processing_class=tokenizer,
         compute_metrics=compute_metrics,
@@ -46,10 +44,10 @@ def train_to_best(session, kind):
     return trainer
 
 
-def ends_with_the_best(record, kind):
+def ends_with_the_best(record):
     """What each rank has in the end, in a folder of its own."""
     with Session(record.parameters()) as session:
-        trainer = train_to_best(session, kind)
+        trainer = train_to_best(session)
         weights = fingerprint(trainer.model)  # before anything else is collective, and could make the ranks alike
         session.publish(trainer)
         return {

@@ -7,7 +7,7 @@ to throw them away. Here ``save_strategy`` asks for a checkpoint in the store, a
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 import transformers
@@ -30,6 +30,16 @@ if TYPE_CHECKING:
     from train_func.worker.training.plan import PlanFacts
 
 
+class Checks(Protocol):
+    """What a session does around a training; both methods are collective, and raise to refuse it."""
+
+    def before_training(self, trainer: Any) -> None:
+        """Before the first step of an attempt."""
+
+    def after_training(self, trainer: Any) -> None:
+        """After the last step, when the best weights were loaded."""
+
+
 class ResumingTrainer(transformers.Trainer):
     """Adds to transformers' Trainer what a training needs to be left at one step and taken up again at the next."""
 
@@ -37,6 +47,8 @@ class ResumingTrainer(transformers.Trainer):
     checkpoints: ClassVar[Callable[[Any, Any], Checkpointing] | None] = None
     """Begins those of one training, told what it is made of, also as an earlier version of train_func would say it; of
     the session that is open in this process."""
+    checks: ClassVar[Checks | None] = None
+    """Those of that session."""
     _facts: "PlanFacts"
 
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
@@ -83,7 +95,7 @@ class ResumingTrainer(transformers.Trainer):
         progress_mark.begin()
         world.on_all_ranks(lambda: _check_no_folder(resume_from_checkpoint))
         if (begin := type(self).checkpoints) is None:
-            return super().train(None, trial, ignore_keys_for_eval)
+            return self._train_checked(trial, ignore_keys_for_eval)
         self._checkpointing = begin(trainer_state.made_of(self), trainer_state.formerly_made_of(self, self._facts))
         self._unsaved, self._lost = None, []
         with stop_flag.deferred():
@@ -92,10 +104,17 @@ class ResumingTrainer(transformers.Trainer):
                 world.on_all_ranks(partial(check_same_plan, restored, self._facts))
                 self._lost = begun_anew(restored.step, restored.training)
                 del restored
-            result = super().train(None, trial, ignore_keys_for_eval)
+            result = self._train_checked(trial, ignore_keys_for_eval)
             self._restored = None
-            stop_flag.has_trained()
             world.on_rank_zero(self._checkpointing.close)
+        return result
+
+    def _train_checked(self, trial: Any, ignore_keys_for_eval: list[str] | None) -> Any:
+        if checks := type(self).checks:
+            checks.before_training(self)
+        result = super().train(None, trial, ignore_keys_for_eval)
+        if checks:
+            checks.after_training(self)
         return result
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
