@@ -25,19 +25,7 @@ def test_a_job_killed_when_epoch_two_is_saved_goes_on_with_the_first_step_of_epo
         text = output(tmp_path / "killed", 2, rank)
         assert first_step(text) == 15  # of 21
         assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
-    notes = [json.loads((tmp_path / name / "notes-0.json").read_text()) for name in ("whole", "killed")]
-    assert [["Tells.num" in note and "step 14" in note for note in of] for of in notes] == [[], [True]]
     assert first_line(output(tmp_path / "killed", 2), "audit epoch=").startswith("audit epoch=3 rows=101 used_once=101")
-
-
-@pytest.mark.slow
-def test_what_began_anew_is_told_also_where_no_step_was_left_to_do(tmp_path):
-    settings = {"checkpoint_every": 3600, "own": {"save_strategy": "epoch"}, "waits": True}
-    killed = {"point": "checkpoints deleted", "rank": 0, "nth": 3, "attempt": 1, "group": True}
-    assert attempts(tmp_path, (2, killed), (2, None), **settings) == [[-9, -9], [0, 0]]
-    assert "step 21 is done" not in output(tmp_path, 2)
-    (note,) = json.loads((tmp_path / "notes-0.json").read_text())
-    assert ("Tells.num" in note, "step 21" in note) == (True, True)
 
 
 def moves(folder, number):

@@ -26,7 +26,6 @@ from train_func.run import Run
 from train_func.tasks import CausalLM, ImageClassification
 from train_func.worker import Session, Trainer
 from train_func.worker.checkpoint.state import State
-from train_func.worker.pod import sessions
 from train_func.worker.training import world
 
 NUM_ROWS, EPOCHS, STEPS_PER_EPOCH = 101, 3, 7
@@ -60,12 +59,7 @@ def digest_of(state):
 
 
 class Tells(TrainerCallback):
-    """Counts what it has told, which no checkpoint keeps."""
-
-    num = 0
-
     def on_step_end(self, args, state, control, **kwargs):
-        self.num += 1
         tell(state.global_step)
 
 
@@ -166,7 +160,6 @@ def leave(folder, session, found):
     """The result of this rank, between its training and the publication; returns when all ranks have left theirs."""
     begin_publication()
     (folder / f"result-{session.rank}.json").write_text(json.dumps(found, sort_keys=True))
-    (folder / f"notes-{session.rank}.json").write_text(json.dumps(sessions.here.notes))
     world.gather(None)
 
 

@@ -20,7 +20,6 @@ from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import best, finite, trainer_state, weights, world
 from train_func.worker.training.adapted import load_own_weights, own_weights
 from train_func.worker.training.audit import Coverage, check_same_plan
-from train_func.worker.training.callback_state import UnsavedState, begun_anew
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored
 from train_func.worker.training.control_flags import ACTIONS, STOPS, StopVotes, flags_of, leave_out, set_flags
 from train_func.worker.training.evaluation_break import EvaluationBreak
@@ -72,8 +71,6 @@ class ResumingTrainer(transformers.Trainer):
         self._place = (0, 0)
         """The epoch that is trained, from 0, and how many steps of it are done."""
         self._is_epoch_over = False
-        self._unsaved: UnsavedState | None = None
-        self._lost: list[str] = []
         self._break: EvaluationBreak | None = None
         """Of the evaluation that is under way in the training."""
         self._random: dict[str, Any] | None = None
@@ -97,12 +94,10 @@ class ResumingTrainer(transformers.Trainer):
         if (begin := type(self).checkpoints) is None:
             return self._train_checked(trial, ignore_keys_for_eval)
         self._checkpointing = begin(trainer_state.made_of(self), trainer_state.formerly_made_of(self, self._facts))
-        self._unsaved, self._lost = None, []
         with stop_flag.deferred():
             self._restored = restored = self._checkpointing.restore(self.args.device)
             if restored:
                 world.on_all_ranks(partial(check_same_plan, restored, self._facts))
-                self._lost = begun_anew(restored.step, restored.training)
                 del restored
             result = self._train_checked(trial, ignore_keys_for_eval)
             self._restored = None
@@ -174,7 +169,6 @@ class ResumingTrainer(transformers.Trainer):
         epoch = kwargs["epoch"]
         kwargs["train_dataloader"].set_epoch(epoch)  # transformers leaves it out where it skips steps
         self._used.clear()
-        self._unsaved = self._unsaved or UnsavedState(self.callback_handler.callbacks, self._lost)
         self._place, self._is_epoch_over, pending = (epoch, 0), False, None
         if restored := self._restored:
             self._used.extend(tuple(row_ids_in(of["used"])) for of in (restored.rank, *restored.lost))
@@ -242,14 +236,11 @@ class ResumingTrainer(transformers.Trainer):
     ) -> Parts:
         """``pending``: of an evaluation that comes before anything else; ``random``: the generators, if not as now."""
         finite.check([self.model], f"After step {self.state.global_step}, ")
-        if self._unsaved and (text := self._unsaved.note()):
-            world.note(text)
         place = {
             "plan": self._facts.identity,
             "epoch": epoch,
             "num_steps": num_steps,
             "pending": pending,
-            "unsaved": self._unsaved.lost_behind() if self._unsaved else [],
             "coverage": [dataclasses.asdict(of) for of in self.coverage],
         }
         used = kept_row_ids([row for row_ids in self._used for row in row_ids] if num_steps else [])
