@@ -29,7 +29,6 @@ from train_func.worker.checkpoint.state import State
 from train_func.worker.training import world
 
 NUM_ROWS, EPOCHS, STEPS_PER_EPOCH = 101, 3, 7
-Looks = type("Looks", (TrainerCallback,), {"on_evaluate": lambda *args, **kwargs: None})  # at what was measured
 LATER = "TRAIN_FUNC_TEST_FAILPOINT_LATER"  # JSON: failpoints of the publication
 
 
@@ -108,8 +107,15 @@ class Spoils(TrainerCallback):
 
 
 class Waits(TrainerCallback):
+    """No step comes while one is saved, and no evaluation ends."""
+
     def on_step_end(self, args, state, control, **kwargs):
         wait_for_saves()
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        wait_for_saves()
+        world.gather(None)
+        reach("evaluated")
 
 
 def wait_for_saves():
@@ -170,7 +176,6 @@ def with_trainer(
     own=(),
     spoils=(),
     waits=False,
-    looks=False,
     has_frozen=False,
     vocabulary=small.VOCABULARY,
     num_rows=NUM_ROWS,
@@ -178,7 +183,7 @@ def with_trainer(
 ):
     """A Trainer; ``to_best``: with early stopping, and the best weights in the end; ``own``: other arguments.
 
-    ``has_frozen``: some weights are not trained; ``looks``: rank 0 has a callback that other ranks have not.
+    ``has_frozen``: some weights are not trained.
     ``spoils``: commands of the shell by the step that they follow; ``waits``: no step comes while one is saved.
     """
     record = record_of(folder, **fields)
@@ -205,7 +210,6 @@ def with_trainer(
                 Tells(),
                 Spoils(spoils),
                 *([Waits()] if waits else []),
-                *([Looks()] if looks and session.rank == 0 else []),
                 *([EarlyStoppingCallback(early_stopping_patience=2)] if to_best else []),
             ],
         )

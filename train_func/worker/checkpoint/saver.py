@@ -78,6 +78,12 @@ class Saver:
         """Whether there is enough to lose to save once more at the end of a training."""
         return self.is_due or (self.fenced is None and time.monotonic() - self._done >= SHORTEST)
 
+    def is_worth_it_before(self, seconds: float, step: int) -> bool:
+        """Whether there is enough to lose, ``step`` steps done, to save before what lasts so many seconds."""
+        shortest = SHORTEST if self._every is None else min(SHORTEST, self._every)
+        is_free = not self.is_busy and self.fenced is None
+        return is_free and self.saved != step and seconds >= shortest
+
     def hasten(self) -> None:
         """Makes the next one due."""
         self._is_asked = True

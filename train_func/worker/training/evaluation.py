@@ -167,20 +167,8 @@ def _predict_all(
     mine = list(enumerate(batches))[world.rank() :: world.size()]
 
     def predicted() -> list[_Part]:
-        found: list[_Part] = []
-        errors: list[Exception] = []
         with progress_mark.within(Phase.EVALUATION), _unsmoothed(trainer):
-            for number, batch in enumerate(mine, 1):
-                try:
-                    found += [] if errors else [_predict(trainer, rows, *batch, collator, ignore_keys, keep)]
-                except Exception as error:
-                    errors.append(error)  # until the other ranks ask too
-                every_rank_has_one = number <= len(batches) // world.size()
-                if every_rank_has_one and trainer.is_broken_off(number, has_failed=bool(errors)):
-                    break
-        if errors:
-            raise errors[0]
-        return found
+            return [_predict(trainer, rows, *batch, collator, ignore_keys, keep) for batch in mine]
 
     own = world.on_all_ranks(predicted)
     parts = [part for of_rank in world.gather(own) for part in of_rank]
