@@ -123,6 +123,10 @@ def ends_with_the_best(folder):
     return best.ends_with_the_best(record(folder, "best", epochs=best.EPOCHS))
 
 
+def differs_by_rounding(folder):
+    return best.differs_by_rounding(record(folder, "rounding", epochs=1), build)
+
+
 def differs_on_one_rank(folder):
     return best.differs_on_one_rank(record(folder, "differs", epochs=1), build)
 
@@ -181,6 +185,7 @@ SCENES = (
     is_beaten,
     is_of_transformers,
     ends_with_the_best,
+    differs_by_rounding,
     differs_on_one_rank,
     predicts,
     draws_its_metrics,

@@ -136,7 +136,8 @@ class Trainers:
             _refuse(trainer)
         stop_flag.has_trained()
         world.on_all_ranks(lambda: self._check_ended(trainer))
-        weights.agree(trainer)  # what is published is what every rank has trained
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        weights.agree(model, trainer.state.global_step)  # what is published is what every rank has trained
         begun = publication.report_unmeasured(trainer)
 
         def keep() -> None:
