@@ -47,27 +47,22 @@ def record(folder, name, **fields):
     )
 
 
-def build(session, kind=Trainer, change=split_dataset_by_node):
+def build(session, kind=Trainer):
     model, tokenizer = session.model()
     train, held_out = session.data(tokenizer)
-    rows = session.plan(train) if kind is Trainer else train
     return kind(
         model=model,
         args=TrainingArguments(**session.arguments(eval_strategy="epoch")),
-        train_dataset=change(rows, session.rank, session.world_size),
+        train_dataset=split_dataset_by_node(session.plan(train), session.rank, session.world_size),
         eval_dataset=held_out,
         processing_class=tokenizer,
     )
 
 
-def trained(session, *others):
-    trainer = build(session, *others)
+def trained(session):
+    trainer = build(session)
     trainer.train()
     return trainer
-
-
-def whole(rows, rank, world_size):
-    return rows
 
 
 def publishes(folder):
@@ -90,18 +85,13 @@ def is_beaten(folder):
             return {"reason": error.reason, "message": str(error)}
 
 
-def is_split_before_transformers(folder):
-    with Session(record(folder, "split-before").parameters()) as session:
+def is_of_transformers(folder):
+    with Session(record(folder, "transformers").parameters()) as session:
         trainer = build(session, transformers.Trainer)
         try:
             trainer.train()
         except TrainFuncError as error:
             return {"message": str(error), "steps": trainer.state.global_step}
-
-
-def is_transformers_own(folder):
-    with Session(record(folder, "transformers").parameters()) as session:
-        session.publish(trained(session, transformers.Trainer, whole))
 
 
 def fails_on_one_rank(folder):
@@ -130,11 +120,11 @@ def dies_on_one_rank(folder):
 
 
 def ends_with_the_best(folder):
-    return best.ends_with_the_best(record(folder, "best", epochs=best.EPOCHS), Trainer)
+    return best.ends_with_the_best(record(folder, "best", epochs=best.EPOCHS))
 
 
-def ends_with_the_best_of_transformers(folder):
-    return best.ends_with_the_best(record(folder, "best-of-transformers", epochs=best.EPOCHS), transformers.Trainer)
+def differs_by_rounding(folder):
+    return best.differs_by_rounding(record(folder, "rounding", epochs=1), build)
 
 
 def differs_on_one_rank(folder):
@@ -143,18 +133,10 @@ def differs_on_one_rank(folder):
 
 def stops_where_one_rank_is_asked_to(folder):
     """Rank 1 alone: at the end of a step, within a step that has several micro-batches, and at the end of an epoch."""
-    return last_steps(folder, "stops", Trainer)
-
-
-def stops_transformers_own_where_one_rank_is_asked_to(folder):
-    return last_steps(folder, "stops-transformers", transformers.Trainer, whole)
-
-
-def last_steps(folder, name, *how):
     steps = {}
     for event, after in stops.ASKED.items():
-        with Session(record(folder, f"{name}-{event}", micro_batch_size=2).parameters()) as session:
-            trainer = build(session, *how)
+        with Session(record(folder, f"stops-{event}", micro_batch_size=2).parameters()) as session:
+            trainer = build(session)
             trainer.add_callback(stops.AsksToStop(event, after, session.rank == 1))
             trainer.train()
             session.publish(trainer)
@@ -201,15 +183,13 @@ def draws_its_metrics(folder):
 SCENES = (
     publishes,
     is_beaten,
-    is_split_before_transformers,
-    is_transformers_own,
+    is_of_transformers,
     ends_with_the_best,
-    ends_with_the_best_of_transformers,
+    differs_by_rounding,
     differs_on_one_rank,
     predicts,
     draws_its_metrics,
     stops_where_one_rank_is_asked_to,
-    stops_transformers_own_where_one_rank_is_asked_to,
     acts_where_one_rank_is_asked_to,
     tells_a_tracker_that_is_away_on_one_rank,
     fails_on_one_rank,

@@ -1,18 +1,17 @@
-"""Gives Trainer, and transformers.Trainer, data that was split in right and wrong ways, and tells what was said."""
+"""Gives Trainer data that was split in right and wrong ways, and tells what was said."""
 
 import tracemalloc
 
 import numpy as np
 import pyarrow as pa
 import torch
-import transformers
 from datasets import Dataset, Value, load_from_disk
 from datasets.distributed import split_dataset_by_node
 
 from tests.distributed import small
 from train_func.errors import InvalidInput
 from train_func.worker import Trainer
-from train_func.worker.training import audit, hf_trainer_checks
+from train_func.worker.training import audit
 from train_func.worker.training.plan import build_plan, facts_of, row_ids_of
 
 NUM_ROWS = 40
@@ -28,15 +27,6 @@ class LeavesOutAStep(Trainer):
         if self.state.global_step == 2:
             return torch.zeros(())
         return super().training_step(model, inputs, num_items_in_batch)
-
-
-class DealsNothing(transformers.Trainer):
-    """Right with rows that were split before, because nothing splits them again."""
-
-    def get_train_dataloader(self):
-        return torch.utils.data.DataLoader(
-            self.train_dataset, batch_size=4, collate_fn=lambda features: small.collate(features), shuffle=True
-        )
 
 
 def by_hand(data, rank, size):
@@ -74,21 +64,6 @@ PLANS = {
     "all as rank 0": lambda plan, rank, size: split(plan, 0, size),
     "shuffled": lambda plan, rank, size: split(plan, rank, size).shuffle(seed=1),
     "formatted": lambda plan, rank, size: split(plan, rank, size).with_format("torch"),
-}
-# What is done to the rows before transformers.Trainer gets them; the class that gets them; its arguments.
-STOCK = {
-    "whole": (lambda rows, rank, size: rows, transformers.Trainer, {}),
-    "the same part everywhere": (lambda rows, rank, size: rows.select(range(30)), transformers.Trainer, {}),
-    "split, but not dealt out": (split, DealsNothing, {}),
-    "split": (split, transformers.Trainer, {}),
-    "sharded with strides": (shard_strided, transformers.Trainer, {}),
-    "selected": (lambda rows, rank, size: rows.select([rank, rank + 5, 20 + rank]), transformers.Trainer, {}),
-    "split twice": (lambda rows, rank, size: split(split(rows, rank, size), rank, size), transformers.Trainer, {}),
-    "without use_cpu": (lambda rows, *_: rows, transformers.Trainer, {"use_cpu": False}),
-    "not dealt out": (lambda rows, *_: rows, DealsNothing, {}),
-    "iterable": (lambda rows, *_: rows.to_iterable_dataset(), transformers.Trainer, {"max_steps": 3}),
-    "iterable, split": (lambda rows, *w: split(rows.to_iterable_dataset(), *w), transformers.Trainer, {"max_steps": 3}),
-    "drop last": (lambda rows, *_: rows.select(range(39)), transformers.Trainer, {"dataloader_drop_last": True}),
 }
 
 
@@ -149,17 +124,6 @@ def on_the_plan(folder, rank, size):
     yield "held-out split", what_is_said(lambda: trainer_of(Trainer, folder, plan, plan).evaluate(held_out))
 
 
-def on_rows(folder, rank, size):
-    rows = small.rows(NUM_ROWS)
-    plan = the_plan(size)
-    for name, (change, kind, others) in STOCK.items():
-        trainer = trainer_of(kind, folder, plan, change(rows, rank, size), **others)
-        yield (
-            name,
-            what_is_said(lambda trainer=trainer: hf_trainer_checks.check_stock_trainer(trainer, row_ids_of(rows))),
-        )
-
-
 def without_ids(folder, rank, size):
     """Rows of a loop of one's own; ``rank`` is 0 everywhere in a world of one."""
     rows = small.rows(101).remove_columns("row_id")
@@ -207,7 +171,6 @@ def run(world_size, rank, folder):
 
     return {
         "plan": dict(on_the_plan(folder, rank, world_size)),
-        "stock": dict(on_rows(folder, rank, world_size)),
         "without ids": {name: said_of(rows) for name, rows in without_ids(folder, rank, world_size)},
         "bytes": cost_of_large_rows(world_size),
     }

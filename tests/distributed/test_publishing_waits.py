@@ -12,18 +12,21 @@ TRAINS_AND_PUBLISHES = """
 import pathlib
 
 def train_func(parameters):
-    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+    from datasets import Dataset
+    from datasets.distributed import split_dataset_by_node
+    from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
-    from train_func.worker import Session
+    from train_func.worker import Session, Trainer
 
     sizes = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 8}
+    rows = Dataset.from_list([{"input_ids": [1, 2, 3], "label": i % 2} for i in range(7)])
     with Session(parameters) as session:
         trainer = Trainer(
             model=BertForSequenceClassification(
                 BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=1)
             ),
             args=TrainingArguments(**session.arguments()),
-            train_dataset=[{"input_ids": [1, 2, 3], "labels": i % 2} for i in range(7)],
+            train_dataset=split_dataset_by_node(session.plan(rows), session.rank, session.world_size),
         )
         trainer.train()
         if session.rank == 0:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.distributed.conftest import HANG
-from tests.distributed.splits import PLANS, STOCK
+from tests.distributed.splits import PLANS
 from tests.distributed.worlds import WORLD_SIZES
 
 pytestmark = pytest.mark.timeout(HANG)
@@ -20,7 +20,6 @@ RIGHT = [
     "some rows",
     "rows without ids",
 ]
-RIGHT_ROWS = ["whole", "iterable", "the same part everywhere", "split, but not dealt out"]
 BLOCKS_TWICE = "split twice, into blocks and again into blocks .split_dataset_by_node, shard or select"
 NAMED = {
     "split twice": BLOCKS_TWICE,
@@ -42,16 +41,6 @@ NAMED = {
     "rows shuffled": "different training rows: in a different order on every rank",
     "predicted rows shuffled": "different given rows .*order, on rank 1",
     "held-out split": "different held-out rows: a block for each rank",
-}
-NAMED_ROWS = {
-    "split": "deals its rows over the ranks by itself, and before that they were split: a block for each rank",
-    "sharded with strides": "before that they were split: every n-th for each rank",
-    "selected": "split by hand, select or filter",
-    "split twice": "before that they were split: split twice, into blocks",
-    "not dealt out": "its loader does not, so every rank would train on every row",
-    "iterable, split": "an iterable data set was split by split_dataset_by_node",
-    "without use_cpu": "transformers.Trainer sees 1 of",
-    "drop last": "dataloader_drop_last=True leaves out",
 }
 RIGHT_WITHOUT_IDS = ["whole", "of a copy of the file", "in a format of its own"]
 NAMED_WITHOUT_IDS = {
@@ -76,19 +65,16 @@ def said(in_worlds):
 
 def test_every_case_is_expected_here(said):
     assert {*RIGHT, *NAMED} == set(said[2, 0]["plan"]) >= set(PLANS)
-    assert {*RIGHT_ROWS, *NAMED_ROWS} == set(said[2, 0]["stock"]) == set(STOCK)
 
 
 @pytest.mark.parametrize("size", WORLD_SIZES)
 def test_what_is_right_is_never_accused(said, size):
     assert [said[size, 0]["plan"][case] for case in RIGHT] == [None] * len(RIGHT)
-    assert [said[size, 0]["stock"][case] for case in RIGHT_ROWS] == [None] * len(RIGHT_ROWS)
 
 
 def test_one_rank_can_split_as_often_as_it_likes(said):
     harmless = ["split twice", "split and sharded", "split and selected", "not split", "prepared by Accelerate"]
     assert [said[1, 0]["plan"][case] for case in harmless] == [None] * len(harmless)
-    assert said[1, 0]["stock"]["split"] is None
 
 
 @pytest.mark.parametrize("case", sorted(NAMED.keys() - NEEDS_NO_GPU))
@@ -97,14 +83,6 @@ def test_a_plan_given_wrongly_is_named(said, size, case):
     cause, message = said[size, 0]["plan"][case]
     assert cause == "code"
     assert re.search(NAMED[case], message), message
-
-
-@pytest.mark.parametrize("case", sorted(NAMED_ROWS.keys() - NEEDS_NO_GPU))
-@pytest.mark.parametrize("size", SEVERAL)
-def test_rows_split_before_transformers_trainer_are_named(said, size, case):
-    cause, message = said[size, 0]["stock"][case]
-    assert cause == "code"
-    assert NAMED_ROWS[case] in message, message
 
 
 @pytest.mark.parametrize("size", WORLD_SIZES)
@@ -129,6 +107,6 @@ def test_a_plan_costs_nothing_that_grows_with_what_its_rows_hold(said, size):
 
 
 @pytest.mark.parametrize("size", WORLD_SIZES)
-@pytest.mark.parametrize("rows", ["plan", "stock", "without ids"])
+@pytest.mark.parametrize("rows", ["plan", "without ids"])
 def test_all_ranks_say_the_same(said, size, rows):
     assert all(said[size, rank][rows] == said[size, 0][rows] for rank in range(size))

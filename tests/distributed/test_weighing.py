@@ -7,10 +7,7 @@ from tests.distributed.conftest import HANG
 from tests.distributed.weighing import (
     CASES,
     OWN_LOOPS,
-    STOCK,
-    STOCK_SIZES,
     reference_of,
-    stock_reference_of,
     weighted_means,
 )
 from tests.distributed.worlds import WORLD_SIZES
@@ -99,26 +96,3 @@ def test_layers_that_are_unfrozen_after_ddp_was_made_are_named_before_the_ranks_
         else:
             assert (said["cause"], said["steps"]) == ("code", 1)
             assert unnamed(said["message"], "step 2", "bert.", "learning rate is 0", "two runs") == []
-
-
-@pytest.mark.parametrize("name", STOCK)
-@pytest.mark.parametrize("size", STOCK_SIZES)
-def test_in_a_session_transformers_own_trainer_has_the_loss_and_gradient_of_the_whole_batch(told, name, size):
-    reference = stock_reference_of(STOCK[name])
-    ranks = [told[size, rank]["stock"][name] for rank in range(size)]
-    assert np.mean([of_rank["loss"] for of_rank in ranks]) == pytest.approx(reference["loss"], rel=1e-5)
-    for of_rank in ranks:
-        np.testing.assert_allclose(of_rank["gradients"], reference["gradients"], **TO_1E_6)
-        if name != "text":  # whose evaluation is weighted by rows, see huggingface/transformers#39241
-            assert of_rank["eval_loss"] == pytest.approx(reference["loss"], rel=1e-5)
-
-
-@pytest.mark.parametrize("size", STOCK_SIZES)
-def test_without_a_session_it_multiplies_a_mean_by_accumulation_and_ranks(told, size):
-    """huggingface/transformers#47688. When this fails it has been fixed there, and what the Session does can go."""
-    reference = stock_reference_of(STOCK["classes"])
-    ranks = [told[size, rank]["stock"]["without a Session"] for rank in range(size)]
-    assert np.mean([of_rank["loss"] for of_rank in ranks]) == pytest.approx(8 * reference["loss"], rel=1e-5)
-    for of_rank in ranks:
-        np.testing.assert_allclose(of_rank["gradients"], 8 * reference["gradients"], **TO_1E_6)
-        assert of_rank["eval_loss"] == pytest.approx(size * reference["loss"], rel=1e-5)

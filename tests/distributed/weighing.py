@@ -1,6 +1,5 @@
 """Trains with losses per row and per token, the models' own and those of users, and tells what every step did."""
 
-import contextlib
 import random
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -19,15 +18,14 @@ from tests.distributed import small
 from tests.distributed.parity import Keeps, flat
 from train_func.errors import InvalidInput
 from train_func.worker import Trainer
-from train_func.worker.training import hf_trainer_checks, hf_trainer_guard, own_loop
+from train_func.worker.training import own_loop
 from train_func.worker.training.own_state import OwnState
-from train_func.worker.training.plan import build_plan, facts_of, row_ids_of, rows_of
+from train_func.worker.training.plan import build_plan, facts_of, rows_of
 from train_func.worker.training.randomness import seed_for
 
 IGNORED = -100
 CLASS_WEIGHTS = torch.tensor([0.2, 1.0, 5.0])
 RATE = 0.1
-STOCK_SIZES = (1, 2)
 
 
 def tagged_rows(num_rows, seed=0):
@@ -357,67 +355,6 @@ def whole_loss(case, model, rows, parts):
     return summed / items
 
 
-class OwnMean(transformers.Trainer):
-    """A loss of one's own for transformers' Trainer, which is not told that it is a mean."""
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        outputs = model(**inputs)
-        loss = functional.cross_entropy(outputs.logits, inputs["labels"])
-        return (loss, outputs) if return_outputs else loss
-
-
-STOCK = {
-    "classes": Case(kind=transformers.Trainer),
-    "text": Case(kind=transformers.Trainer, model=writer, collate=collate_text),
-    "own mean": Case(kind=OwnMean),
-    "function, mean": Case(kind=transformers.Trainer, loss=mean_of_its_own),
-    "function, sum": Case(kind=transformers.Trainer, loss=sum_over_items),
-}
-
-
-def train_stock(case, world_size, folder, watched=True):
-    """transformers' own Trainer with one step over all rows, so that its shuffling makes no difference."""
-    rows, keeps = case.rows(32), Keeps()
-    accumulation = 8 // world_size
-    trainer = case.kind(
-        model=case.model(),
-        args=small.arguments_of(
-            folder,
-            num_train_epochs=1,
-            per_device_train_batch_size=4,
-            gradient_accumulation_steps=accumulation,
-            optim="sgd",
-            learning_rate=0.0,
-            max_grad_norm=0,
-            disable_tqdm=True,
-        ),
-        data_collator=case.collate,
-        train_dataset=rows,
-        eval_dataset=rows,
-        compute_loss_func=case.loss,
-        callbacks=[keeps],
-    )
-
-    def check(trainer):
-        hf_trainer_checks.check_stock_trainer(trainer, row_ids_of(rows))
-
-    with hf_trainer_guard.Watch(check, lambda: None, lambda: None).lasts() if watched else contextlib.nullcontext():
-        loss = trainer.train().training_loss
-    return {"loss": loss, "eval_loss": trainer.evaluate()["eval_loss"], "gradients": np.stack(keeps.gradients)}
-
-
-def on_transformers_own(world_size, folder):
-    found = {name: train_stock(case, world_size, folder) for name, case in STOCK.items()}
-    return {**found, "without a Session": train_stock(STOCK["classes"], world_size, folder, watched=False)}
-
-
-def stock_reference_of(case):
-    rows, model = case.rows(32), case.model()
-    loss = case.whole(model, case.collate([*rows]))
-    loss.backward()
-    return {"loss": loss.item(), "gradients": flat(p.grad for p in model.parameters())[None]}
-
-
 class Unused(nn.Module):
     """A layer that no loss depends on."""
 
@@ -481,7 +418,6 @@ def run(world_size, rank, folder):
         "cases": {name: train(case, world_size, rank, folder) for name, case in CASES.items()},
         "unfreezing": {of: that_unfreezes(world_size, rank, folder, of) for of in (False, True)},
         "own loops": {name: train_own_loop(name, world_size, rank) for name in OWN_LOOPS},
-        "stock": on_transformers_own(world_size, folder) if world_size in STOCK_SIZES else None,
         "spare layer": with_a_spare_layer(world_size, rank, folder),
         "spare layer, looked for": with_a_spare_layer(world_size, rank, folder, ddp_find_unused_parameters=True),
     }

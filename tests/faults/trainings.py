@@ -26,11 +26,9 @@ from train_func.run import Run
 from train_func.tasks import CausalLM, ImageClassification
 from train_func.worker import Session, Trainer
 from train_func.worker.checkpoint.state import State
-from train_func.worker.pod import sessions
 from train_func.worker.training import world
 
 NUM_ROWS, EPOCHS, STEPS_PER_EPOCH = 101, 3, 7
-Looks = type("Looks", (TrainerCallback,), {"on_evaluate": lambda *args, **kwargs: None})  # at what was measured
 LATER = "TRAIN_FUNC_TEST_FAILPOINT_LATER"  # JSON: failpoints of the publication
 
 
@@ -60,12 +58,7 @@ def digest_of(state):
 
 
 class Tells(TrainerCallback):
-    """Counts what it has told, which no checkpoint keeps."""
-
-    num = 0
-
     def on_step_end(self, args, state, control, **kwargs):
-        self.num += 1
         tell(state.global_step)
 
 
@@ -114,8 +107,15 @@ class Spoils(TrainerCallback):
 
 
 class Waits(TrainerCallback):
+    """No step comes while one is saved, and no evaluation ends."""
+
     def on_step_end(self, args, state, control, **kwargs):
         wait_for_saves()
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        wait_for_saves()
+        world.gather(None)
+        reach("evaluated")
 
 
 def wait_for_saves():
@@ -166,7 +166,6 @@ def leave(folder, session, found):
     """The result of this rank, between its training and the publication; returns when all ranks have left theirs."""
     begin_publication()
     (folder / f"result-{session.rank}.json").write_text(json.dumps(found, sort_keys=True))
-    (folder / f"notes-{session.rank}.json").write_text(json.dumps(sessions.here.notes))
     world.gather(None)
 
 
@@ -177,7 +176,6 @@ def with_trainer(
     own=(),
     spoils=(),
     waits=False,
-    looks=False,
     has_frozen=False,
     vocabulary=small.VOCABULARY,
     num_rows=NUM_ROWS,
@@ -185,7 +183,7 @@ def with_trainer(
 ):
     """A Trainer; ``to_best``: with early stopping, and the best weights in the end; ``own``: other arguments.
 
-    ``has_frozen``: some weights are not trained; ``looks``: rank 0 has a callback that other ranks have not.
+    ``has_frozen``: some weights are not trained.
     ``spoils``: commands of the shell by the step that they follow; ``waits``: no step comes while one is saved.
     """
     record = record_of(folder, **fields)
@@ -212,7 +210,6 @@ def with_trainer(
                 Tells(),
                 Spoils(spoils),
                 *([Waits()] if waits else []),
-                *([Looks()] if looks and session.rank == 0 else []),
                 *([EarlyStoppingCallback(early_stopping_patience=2)] if to_best else []),
             ],
         )

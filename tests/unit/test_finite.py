@@ -5,7 +5,6 @@ import json
 
 import pytest
 import torch
-import transformers
 from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
 from transformers import TrainerCallback
@@ -16,7 +15,7 @@ from train_func.errors import InvalidInput
 from train_func.exits import exit_of, retryable
 from train_func.records import RunRecord
 from train_func.run import Run
-from train_func.worker import Session, Trainer
+from train_func.worker import Session
 from train_func.worker.pod import sessions
 
 __all__ = ["a_record", "home", "model_folder", "reviews", "store"]  # fixtures
@@ -109,12 +108,9 @@ def test_a_loop_whose_weights_are_not_finite_before_its_first_step_is_refused_th
     assert a_loop.reached == []
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
-def test_a_trainer_whose_weights_are_not_finite_is_refused_before_its_first_step_though_none_trains_them(
-    a_record, kind
-):
+def test_a_trainer_whose_weights_are_not_finite_is_refused_before_its_first_step_though_none_trains_them(a_record):
     with pytest.raises(InvalidInput, match=r"word_embeddings.*nan") as refused, Session(a_record().parameters()) as of:
-        trainer = trainer_of(of, {"epochs": 2, "learning_rate": 1e-3}, kind)
+        trainer = trainer_of(of, {"epochs": 2, "learning_rate": 1e-3})
         frozen = trainer.model.base_model.embeddings.word_embeddings.weight.requires_grad_(False)
         frozen.data[-1] = NAN  # of a token that stands in no row
         trainer.train()
@@ -164,11 +160,10 @@ class Breaks(TrainerCallback):
             model.classifier.bias.data[1] = NAN
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
-def test_a_trainer_whose_last_update_breaks_the_weights_has_not_trained_to_its_end(a_record, store, kind):
+def test_a_trainer_whose_last_update_breaks_the_weights_has_not_trained_to_its_end(a_record, store):
     parameters = a_record().parameters()
     with pytest.raises(InvalidInput, match=r"classifier\.bias \(nan\)") as refused, Session(parameters) as session:
-        trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3}, kind)
+        trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3})
         trainer.add_callback(Breaks(4))
         trainer.train()
     assert refused.value.cause == "divergence"
@@ -186,10 +181,9 @@ def test_a_loss_that_follows_from_broken_weights_says_so(a_record):
     assert "classifier.bias" in str(refused.value)
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
-def test_a_metric_that_is_not_finite_is_told_with_the_result_and_in_the_card(a_record, store, kind):
+def test_a_metric_that_is_not_finite_is_told_with_the_result_and_in_the_card(a_record, store):
     with Session(a_record().parameters()) as session:
-        trainer = trainer_of(session, {"epochs": 1, "learning_rate": 1e-3}, kind)
+        trainer = trainer_of(session, {"epochs": 1, "learning_rate": 1e-3})
         trainer.compute_metrics = lambda prediction: {"right": 0.5, "correlation": NAN, "of": {"best": INFINITY}}
         trainer.args.num_train_epochs = 2
         trainer.train()

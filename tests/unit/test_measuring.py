@@ -14,8 +14,6 @@ from tests.messages import unnamed
 from tests.unit.test_session import a_record, home, model_folder, reviews, store, trainer_of
 from train_func.errors import InvalidInput
 from train_func.worker import Session, Trainer
-from train_func.worker.pod.pending import Pending
-from train_func.worker.pod.stop import Stop
 from train_func.worker.training import rehearsal
 
 __all__ = ["a_record", "home", "model_folder", "reviews", "store"]  # fixtures
@@ -148,17 +146,6 @@ def test_metrics_may_use_what_a_training_has_before_its_first_step(a_record):
             assert seen[-1] == [4, 0, 0, trainer.lr_scheduler]
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
-def test_that_metrics_are_not_tried_before_the_first_step_is_told(a_record, kind, capsys):
-    parameters = a_record(address="", epochs=1).parameters()
-    with Session(parameters) as session:
-        trainer = trainer_of(session, parameters, kind=kind)
-        trainer.compute_metrics = lambda prediction: {"score": 1.0}
-        trainer.train()
-    told = [line for line in capsys.readouterr().out.splitlines() if "compute_metrics" in line]
-    assert [line.partition(" ")[0] for line in told] == ([] if kind is Trainer else ["note:"])
-
-
 def test_a_rehearsed_measurement_changes_neither_the_training_nor_what_is_measured(a_record, monkeypatch):
     """Also where the metrics need more rows than are rehearsed."""
 
@@ -188,11 +175,10 @@ def test_a_rehearsed_measurement_changes_neither_the_training_nor_what_is_measur
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kind", [Trainer, pytest.param(transformers.Trainer, marks=pytest.mark.slow)])
-def test_a_model_that_cannot_be_measured_in_the_end_is_published_without_metrics(a_record, store, kind, capsys):
+def test_a_model_that_cannot_be_measured_in_the_end_is_published_without_metrics(a_record, store, capsys):
     parameters = a_record(epochs=1).parameters()
     with Session(parameters) as session:
-        trainer = trainer_of(session, parameters, kind=kind, eval_strategy="epoch")
+        trainer = trainer_of(session, parameters, eval_strategy="epoch")
         trainer.train()
         trained = trainer.model.classifier.weight.detach().clone()
         trainer.compute_metrics = lambda prediction: {}["never there"]
@@ -221,21 +207,18 @@ class TrackerAway(transformers.TrainerCallback):
 
 
 @pytest.mark.parametrize(
-    ("kind", "event"),
+    "event",
     [
-        (Trainer, "on_log"),
-        (transformers.Trainer, "log of a subclass"),
-        pytest.param(Trainer, "on_evaluate", marks=pytest.mark.slow),
-        pytest.param(Trainer, "log of a subclass", marks=pytest.mark.slow),
-        pytest.param(transformers.Trainer, "on_log", marks=pytest.mark.slow),
-        pytest.param(transformers.Trainer, "on_evaluate", marks=pytest.mark.slow),
+        "on_log",
+        pytest.param("on_evaluate", marks=pytest.mark.slow),
+        pytest.param("log of a subclass", marks=pytest.mark.slow),
     ],
 )
-def test_what_was_measured_is_published_though_a_tracker_cannot_be_told(a_record, store, kind, event, capsys):
+def test_what_was_measured_is_published_though_a_tracker_cannot_be_told(a_record, store, event, capsys):
     """The training evaluates nothing, so that publishing does."""
     parameters = a_record(epochs=1).parameters()
     with Session(parameters) as session:
-        trainer = trainer_of(session, parameters, kind=kind)
+        trainer = trainer_of(session, parameters)
         away = TrackerAway(event.partition(" ")[0])
         if event.startswith("on_"):
             trainer.add_callback(away)
@@ -250,34 +233,6 @@ def test_what_was_measured_is_published_though_a_tracker_cannot_be_told(a_record
     assert result["metrics"]["loss"] > 0
     assert "note" not in result
     assert "ConnectionError: " in capsys.readouterr().out
-
-
-class Killed(BaseException):
-    """As if the process were gone."""
-
-
-def test_a_model_is_whole_and_left_to_be_published_when_its_rank_is_lost_while_it_measures(
-    a_record, store, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("TRAIN_FUNC_WORK_DIR", str(tmp_path))  # of a pod, which outlives the rank
-    parameters = a_record(epochs=1).parameters()
-
-    def compute_metrics(prediction):
-        raise Killed
-
-    with pytest.raises(Killed), Session(parameters) as session:
-        trainer = trainer_of(session, parameters)
-        trainer.train()
-        trainer.compute_metrics = compute_metrics
-        session.publish(trainer)
-    assert not store.list("tiny-reviews-0123/model/")
-    pending = Pending(tmp_path)
-    assert pending.attempt == 1
-    pending.publish(store, a_record(epochs=1), Stop())
-    result = json.loads(store.get("tiny-reviews-0123/result.json").data)
-    assert (result["metrics"], result["step"]) == ({}, 2)
-    assert result["note"]
-    assert "model.safetensors" in result["files"]
 
 
 def own_rows(session):
@@ -338,50 +293,6 @@ def test_what_is_measured_again_leaves_out_what_the_training_left_out(a_record, 
         session.publish(trainer)
     assert len(outputs) == 2
     assert all(isinstance(output, tuple) and not output for output in outputs)
-
-
-@pytest.mark.parametrize("name", ["both", *(pytest.param(name, marks=pytest.mark.slow) for name in ("some", "whole"))])
-def test_of_transformers_own_eval_dataset_only_all_held_out_rows_are_what_is_published(a_record, store, name):
-    """AttemptLine by their ids; as many rows of the training are others."""
-    parameters = a_record(epochs=1).parameters()
-    seen = []
-    with Session(parameters) as session:
-        trainer = trainer_of(session, parameters, kind=transformers.Trainer, eval_strategy="epoch")
-        held_out, others = trainer.eval_dataset, trainer.train_dataset.select(range(8))
-        sets = {"some": others, "whole": held_out, "both": {"others": others, "whole": held_out}}
-        trainer.eval_dataset = sets[name]
-        trainer.compute_metrics = lambda prediction: seen.append(prediction.label_ids.tolist()) or {"number": len(seen)}
-        trainer.train()
-        session.publish(trainer)
-    result = json.loads(store.get("tiny-reviews-0123/result.json").data)
-    if name == "some":
-        assert result["metrics"] == {}
-        assert "session.data" in result["note"]
-    else:
-        assert seen[result["metrics"]["number"] - 1] == held_out["label"][:]
-        assert result["metrics"]["loss"] > 0
-        assert len(seen) == (1 if name == "whole" else 2)  # nothing was measured again
-        assert "note" not in result
-
-
-@pytest.mark.parametrize("rows", ["of the session", "own"])
-def test_transformers_own_trainer_is_measured_on_its_eval_dataset_though_it_never_evaluated(a_record, store, rows):
-    parameters = a_record(epochs=1).parameters()
-    with Session(parameters) as session:
-        if rows == "own":
-            train, held_out = own_rows(session)
-            model, _ = session.model()
-            args = TrainingArguments(**session.arguments())
-            trainer = transformers.Trainer(model, args, train_dataset=train, eval_dataset={"own": held_out})
-            trainer.data_collator = transformers.DataCollatorWithPadding(session.model()[1])
-        else:
-            trainer = trainer_of(session, parameters, kind=transformers.Trainer)
-        trainer.train()
-        session.publish(trainer)
-        expected = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
-    metrics = json.loads(store.get("tiny-reviews-0123/result.json").data)["metrics"]
-    loss = "own_loss" if rows == "own" else "loss"
-    assert metrics[loss] == expected[loss]
 
 
 class Worsens(transformers.TrainerCallback):

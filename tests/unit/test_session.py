@@ -92,7 +92,7 @@ def a_record(model_folder, reviews, store):
 def trainer_of(session, parameters, kind=Trainer, **changes):
     model, tokenizer = session.model()
     train, held_out = session.data(tokenizer)
-    data = split_dataset_by_node(session.plan(train), session.rank, session.world_size) if kind is Trainer else train
+    data = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
     of_run = {"num_train_epochs": parameters["epochs"], "learning_rate": parameters["learning_rate"]}
     return kind(
         model=model,
@@ -198,7 +198,7 @@ def test_the_probe_is_kept_for_all_attempts(a_record, store):
     key = "tiny-reviews-0123/numerics.json"
     kept = Numerics(precision="bf16", num_micro_batches=5, micro_batch_size=4, device="another")
     store.put(key, json.dumps(dataclasses.asdict(kept)).encode())
-    with Session(a_record(micro_batch_size=2).parameters()) as session:
+    with Session(a_record(micro_batch_size=8).parameters()) as session:
         assert session.arguments()["bf16"] is True
         assert session.arguments()["gradient_accumulation_steps"] == 5
         assert session.arguments()["per_device_train_batch_size"] == 4
@@ -444,61 +444,6 @@ def test_weights_that_changed_after_their_evaluation_are_measured_again(a_record
     assert before["eval_whole_loss"] != after["eval_whole_loss"] == result["metrics"]["loss"]
 
 
-def test_transformers_own_evaluation_of_other_rows_is_not_published(a_record, store):
-    parameters = a_record(epochs=1).parameters()
-    with Session(parameters) as session:
-        trainer = trainer_of(session, parameters, kind=transformers.Trainer, eval_strategy="epoch")
-        trainer.train()
-        of_held_out = trainer.state.log_history[-2]["eval_loss"]
-        assert trainer.evaluate(trainer.train_dataset.select(range(8)))["eval_loss"] != of_held_out
-        session.publish(trainer)
-    assert json.loads(store.get("tiny-reviews-0123/result.json").data)["metrics"]["loss"] == of_held_out
-
-
-def columns_of_the_model(rows):
-    return rows.select_columns(["row_id", "label", "input_ids", "attention_mask"])
-
-
-@pytest.mark.parametrize(
-    "change, prefix",
-    [(lambda rows: rows, "eval"), pytest.param(columns_of_the_model, "test", marks=pytest.mark.slow)],
-)
-def test_transformers_own_evaluation_of_the_held_out_rows_is_published_with_either_source_of_rows(
-    a_record, store, change, prefix
-):
-    """As an argument of evaluate, without eval_dataset; measured again when the weights have changed since."""
-    parameters = a_record(epochs=1).parameters()
-    with Session(parameters) as session:
-        trainer = trainer_of(session, parameters, kind=transformers.Trainer)
-        rows, trainer.eval_dataset = change(trainer.eval_dataset), None
-        trainer.train()
-        before = trainer.evaluate(rows, metric_key_prefix=prefix)[f"{prefix}_loss"]
-        if prefix == "test":
-            with torch.no_grad():
-                trainer.model.classifier.bias[0] += 1
-        session.publish(trainer)
-        after = trainer.evaluate(rows)["eval_loss"]
-    metrics = json.loads(store.get("tiny-reviews-0123/result.json").data)["metrics"]
-    assert metrics["loss"] == after
-    assert (before == after) == (prefix == "eval")
-
-
-@pytest.mark.parametrize("evaluated", ["other rows", "rows without ids", "nothing"])
-def test_a_result_without_metrics_is_told_with_a_remedy(a_record, store, capsys, evaluated):
-    parameters = a_record(epochs=1).parameters()
-    with Session(parameters) as session:
-        trainer = trainer_of(session, parameters, kind=transformers.Trainer)
-        held_out, trainer.eval_dataset = trainer.eval_dataset, None
-        trainer.train()
-        if evaluated != "nothing":
-            others = trainer.train_dataset.select(range(8))
-            trainer.evaluate(others if evaluated == "other rows" else held_out.remove_columns("row_id"))
-        session.publish(trainer)
-    assert json.loads(store.get("tiny-reviews-0123/result.json").data)["metrics"] == {}
-    (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: no metrics"))
-    assert "trainer.evaluate(held_out)" in note
-
-
 def test_evaluating_nothing_is_refused(a_record):
     parameters = a_record(address="").parameters()
     with Session(parameters) as session:
@@ -594,44 +539,31 @@ def test_a_trainer_without_arguments_is_refused_before_transformers_makes_its_ow
     assert not list(Path.cwd().iterdir())
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
-def test_epochs_other_than_the_runs_are_refused_with_the_remedy(a_record, kind, tmp_path):
+def test_epochs_other_than_the_runs_are_refused_with_the_remedy(a_record, tmp_path):
     """As TrainingArguments has them of itself, when the user names none."""
     with Session(a_record(epochs=1).parameters()) as session:
         own = TrainingArguments(str(tmp_path))
-        trainer = trainer_of(session, {"epochs": own.num_train_epochs, "learning_rate": 1e-3}, kind)
+        trainer = trainer_of(session, {"epochs": own.num_train_epochs, "learning_rate": 1e-3})
         with pytest.raises(InvalidInput) as refused:
             trainer.train()
         assert unnamed(refused.value, "num_train_epochs=3.0", 1, "**session.arguments()") == []
         assert trainer.state.global_step == 0
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
-def test_what_the_session_gives_when_called_is_the_training_that_the_run_asks_for(a_record, capsys, kind):
+def test_what_the_session_gives_when_called_is_the_training_that_the_run_asks_for(a_record, capsys):
     with Session(a_record(epochs=1, learning_rate=2e-3).parameters()) as session:
-        trainer = trainer_of(session, {"epochs": 9, "learning_rate": 9}, kind, **session.arguments())
+        trainer = trainer_of(session, {"epochs": 9, "learning_rate": 9}, **session.arguments())
         trainer.train()
         assert (trainer.state.max_steps, trainer.args.learning_rate) == (2, 2e-3)
     assert "learning_rate" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
-def test_a_learning_rate_other_than_the_runs_is_told(a_record, capsys, kind):
+def test_a_learning_rate_other_than_the_runs_is_told(a_record, capsys):
     parameters = a_record(epochs=1).parameters()
     with Session(parameters) as session:
-        trainer_of(session, parameters, kind, learning_rate=5e-5).train()
+        trainer_of(session, parameters, learning_rate=5e-5).train()
     (note,) = (line for line in capsys.readouterr().out.splitlines() if "learning_rate" in line)
     assert all(part in note for part in ("note:", "5e-05", "0.001", "session.arguments()"))
-
-
-def test_steps_that_transformers_own_trainer_is_given_in_place_of_epochs_are_told(a_record, capsys):
-    parameters = a_record(epochs=1).parameters()
-    with Session(parameters) as session:
-        trainer = trainer_of(session, parameters, transformers.Trainer, max_steps=1)
-        trainer.train()
-        assert trainer.state.global_step == 1
-    (note,) = (line for line in capsys.readouterr().out.splitlines() if "max_steps" in line)
-    assert all(part in note for part in ("note:", "max_steps=1", "epochs=1"))
 
 
 def test_what_trackers_write_is_kept_with_the_attempt_also_when_the_training_fails(a_record, store, capsys):
@@ -717,19 +649,17 @@ def test_a_best_model_by_an_unknown_metric_is_refused_before_the_first_step(a_re
         assert trainer.state.global_step == 0
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
-def test_a_best_model_that_may_not_be_saved_is_refused_before_the_first_step(a_record, kind):
+def test_a_best_model_that_may_not_be_saved_is_refused_before_the_first_step(a_record):
     """Evaluated more often than saved, the best may fall between two checkpoints."""
     parameters = a_record().parameters()
     with Session(parameters) as session:
         steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 2}
-        trainer = trainer_of(session, parameters, kind, **steps, load_best_model_at_end=True)
+        trainer = trainer_of(session, parameters, **steps, load_best_model_at_end=True)
         with pytest.raises(InvalidInput, match="save_steps=2.*save_strategy='best'"):
             trainer.train()
         assert trainer.state.global_step == 0
 
 
-@pytest.mark.parametrize("kind", [Trainer, pytest.param(transformers.Trainer, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "saves, loaded",
     [
@@ -737,12 +667,12 @@ def test_a_best_model_that_may_not_be_saved_is_refused_before_the_first_step(a_r
         ({"save_strategy": "steps", "eval_steps": 2, "save_steps": 2}, 2),
     ],
 )
-def test_the_best_step_is_the_one_whose_weights_were_loaded(a_record, store, capsys, kind, saves, loaded):
+def test_the_best_step_is_the_one_whose_weights_were_loaded(a_record, store, capsys, saves, loaded):
     """Step 3 is the best, evaluated in both cases, and saved in the first one alone."""
     parameters = a_record().parameters()
     with Session(parameters) as session:
         best = {"load_best_model_at_end": True, "metric_for_best_model": "score", "greater_is_better": True}
-        trainer = trainer_of(session, parameters, kind, eval_strategy="steps", **best, **saves)
+        trainer = trainer_of(session, parameters, eval_strategy="steps", **best, **saves)
         trainer.compute_metrics = lambda _: {"score": -abs(trainer.state.global_step - 3)}
         trainer.add_callback(measuring := MeasuresAtThree())
         trainer.train()
@@ -766,13 +696,12 @@ class MeasuresAtThree(transformers.TrainerCallback):
             control.should_evaluate = True
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
-def test_a_best_model_that_there_is_not_is_told(a_record, store, capsys, kind):
+def test_a_best_model_that_there_is_not_is_told(a_record, store, capsys):
     """The training ends before its first evaluation."""
     parameters = a_record(epochs=2).parameters()
     with Session(parameters) as session:
         steps = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
-        trainer = trainer_of(session, parameters, kind, **steps, load_best_model_at_end=True)
+        trainer = trainer_of(session, parameters, **steps, load_best_model_at_end=True)
         trainer.add_callback(StopsAfterTwo())
         trainer.train()
         trainer.evaluate()
@@ -815,11 +744,10 @@ def test_training_that_has_not_ended_is_not_published(a_record, store):
     assert sessions.here == sessions.Sessions(opened=True, num_trainings=1)
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
-def test_a_training_that_a_callback_ends_early_is_published(a_record, store, kind):
+def test_a_training_that_a_callback_ends_early_is_published(a_record, store):
     parameters = a_record().parameters()
     with Session(parameters) as session:
-        trainer = trainer_of(session, parameters, kind=kind)
+        trainer = trainer_of(session, parameters)
         trainer.add_callback(StopsAfterTwo())
         trainer.train()
         session.publish(trainer)
@@ -898,12 +826,11 @@ def test_epochs_that_a_callback_ends_early_are_not_counted_and_all_others_are(
     assert [found[1] for found in told] == [str(epoch) for epoch in (1, 2, 3) if epoch not in counted]
 
 
-@pytest.mark.parametrize("kind", [Trainer, transformers.Trainer])
-def test_what_cannot_be_published_is_not_trained(a_record, store, kind):
+def test_what_cannot_be_published_is_not_trained(a_record, store):
     """What would refuse a model after its training refuses it before the first step."""
     parameters = a_record().parameters()
     with Session(parameters) as session:
-        trainer = trainer_of(session, parameters, kind=kind)
+        trainer = trainer_of(session, parameters)
         trainer.model.save_pretrained = None
         with pytest.raises(InvalidInput, match=r"BertForSequenceClassification.* save_pretrained.* session\.steps"):
             trainer.train()
@@ -925,20 +852,66 @@ def test_what_cannot_be_published_is_not_trained(a_record, store, kind):
             session.publish(trainer)
 
 
-def test_how_many_checkpoints_are_kept_and_what_is_in_them_is_refused_of_our_trainer_alone(a_record):
+def test_how_many_checkpoints_are_kept_and_what_is_in_them_is_refused(a_record):
     asked = {"save_total_limit": 3, "save_only_model": True}
     parameters = a_record(address="", epochs=1).parameters()
     with Session(parameters) as session:
-        session.arguments(**asked)  # which may be for transformers' own
-        trainer = trainer_of(session, parameters, **asked)
-        with pytest.raises(InvalidInput) as refused:
-            trainer.train()
-        assert [named for named in asked for fault in refused.value.faults if f"({named}=" in fault] == [*asked]
+        trainer = trainer_of(session, parameters)
+        for name, value in asked.items():
+            setattr(trainer.args, name, value)
+        for refuse in (lambda: session.arguments(**asked), trainer.train):
+            with pytest.raises(InvalidInput) as refused:
+                refuse()
+            assert [named for named in asked for fault in refused.value.faults if f"({named}=" in fault] == [*asked]
         assert trainer.state.global_step == 0
+
+
+class OfTheirs(transformers.Trainer):
+    """As a library or a user derives one."""
+
+
+class Both(Trainer, OfTheirs):
+    """Ours, with what another class adds."""
+
+
+def of_transformers(session, kind, **others):
+    model, tokenizer = session.model()
+    train, held_out = session.data(tokenizer)
+    arguments = transformers.Seq2SeqTrainingArguments(**{**session.arguments(), **others})
+    return kind(model, arguments, train_dataset=train, eval_dataset=held_out, processing_class=tokenizer)
+
+
+@pytest.mark.parametrize("kind", [transformers.Trainer, transformers.Seq2SeqTrainer, OfTheirs])
+def test_a_trainer_of_transformers_is_refused_before_its_first_step_with_the_import_to_change(a_record, store, kind):
+    with Session(a_record().parameters()) as session:
+        trainer = of_transformers(session, kind)
+        for use in (trainer.train, lambda: session.publish(trainer)):
+            with pytest.raises(InvalidInput) as refused:
+                use()
+            assert refused.value.cause == "code"
+            assert unnamed(refused.value, kind.__name__, "from train_func.worker import Trainer", "session.plan") == []
+        assert trainer.state.global_step == 0
+    assert not store.list("tiny-reviews-0123/model/")
+
+
+def test_one_that_was_trained_before_the_session_is_not_published_by_it(a_record, store):
+    parameters = a_record().parameters()
     with Session(parameters) as session:
-        trainer = trainer_of(session, parameters, kind=transformers.Trainer, **asked)
+        trainer = of_transformers(session, transformers.Trainer, max_steps=1)
+    trainer.train()
+    assert trainer.state.global_step == 1  # without a Session it is any function
+    with Session(parameters) as session, pytest.raises(InvalidInput, match="from train_func.worker import Trainer"):
+        session.publish(trainer)
+    assert not store.list("tiny-reviews-0123/model/")
+
+
+def test_a_trainer_derived_from_ours_trains_and_is_published(a_record, store):
+    parameters = a_record(epochs=1).parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, Both)
         trainer.train()
-        assert trainer.state.global_step > 0
+        session.publish(trainer)
+    assert json.loads(store.get("tiny-reviews-0123/result.json").data)["step"] == 2
 
 
 @pytest.mark.parametrize("launched", [{"RANK": "0"}, {"TRAIN_FUNC_ATTEMPT": "1"}])
@@ -970,18 +943,6 @@ def test_a_call_goes_to_the_store_of_the_environment(a_record, store, monkeypatc
     monkeypatch.setenv("TRAIN_FUNC_STORE", store.address)
     with Session(a_record().run.to_dict()) as session:
         assert session.store.address == store.address
-
-
-def test_transformers_own_trainer_is_published_without_claims_about_its_metric(a_record, store):
-    parameters = a_record().parameters()
-    with Session(parameters) as session:
-        trainer = trainer_of(session, parameters, kind=transformers.Trainer, eval_strategy="epoch")
-        trainer.train()
-        session.publish(trainer)
-    result = json.loads(store.get("tiny-reviews-0123/result.json").data)
-    once = {"rows": 32, "used_once": 32, "missing": 0, "repeated": 0}
-    assert result["audit"] == {"world_size": 1, "trainer": "transformers", "training": [once]}
-    assert result["metrics"]["loss"] > 0
 
 
 def test_data_that_changed_after_the_submission_is_refused(a_record):

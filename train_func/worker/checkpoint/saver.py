@@ -80,6 +80,11 @@ class Saver:
         """Whether it is time for the next one, and the one before is done."""
         return not self.is_busy and self.fenced is None and (self._is_asked or time.monotonic() >= self._due)
 
+    def is_worth_it_before(self, seconds: float) -> bool:
+        """Whether there is enough to lose to save before what lasts so many seconds."""
+        shortest = SHORTEST if self._every is None else min(SHORTEST, self._every)
+        return not self.is_busy and self.fenced is None and seconds >= shortest
+
     def hasten(self) -> None:
         """Makes the next one due."""
         self._is_asked = True

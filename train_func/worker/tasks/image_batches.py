@@ -30,8 +30,8 @@ class ImageCollator:
         if COLUMN not in rows[0]:
             raise InvalidInput(
                 f"rows with the columns {', '.join(rows[0]) or 'none'} are to become a batch of images, which stand in "
-                f"the column {COLUMN}. transformers.Trainer leaves out columns that forward of the model does not "
-                f"take: begin it with def forward(self, {COLUMN}, labels=None)",
+                f"the column {COLUMN}. Trainer leaves out columns that forward of the model does not take: begin it "
+                f"with def forward(self, {COLUMN}, labels=None)",
                 cause="code",
             )
         batch = {COLUMN: torch.from_numpy(np.stack([self._pixels(row[COLUMN]) for row in rows]))}

@@ -42,9 +42,9 @@ ALWAYS: dict[str, Any] = {
     "train_sampling_strategy": "random",
     "ignore_data_skip": False,
     "enable_jit_checkpoint": False,
+    "save_total_limit": None,
+    "save_only_model": False,
 }
-# What our Trainer does with its checkpoints, and transformers' own with the folders that it writes as it is told.
-IN_THE_STORE: dict[str, Any] = {"save_total_limit": None, "save_only_model": False}
 # With a tracker, the training loss is logged about a hundred times.
 TRACKED = {"logging_strategy": "steps", "logging_steps": 0.01}
 
@@ -97,22 +97,15 @@ def logging_steps_of(args: transformers.TrainingArguments, num_steps: int) -> in
     return math.ceil(num_steps * share if share < 1 else share)
 
 
-def check_run(trainer: transformers.Trainer, run: Run) -> None:
-    """Before step one: the training is the one that the name and the record of the run speak of.
-
-    Raises:
-        InvalidInput: (cause "code") when it has other epochs.
-    """
-    args = trainer.args
-    if args.max_steps > 0:  # the only length of a data set that is a stream; a plan refuses it
-        world.note(f"max_steps={args.max_steps} ends the training, and not epochs={run.epochs} of the Run")
-    elif faults := value_faults(args, {"num_train_epochs": run.epochs}):
-        raise InvalidInput(faults, cause="code")
-    if trainer.optimizer is None and args.learning_rate != run.learning_rate:  # an optimizer has its own
-        world.note(
-            f"the training has learning_rate={args.learning_rate:g}, and its Run, which is published with the "
-            f"model, {run.learning_rate:g}: TrainingArguments(**session.arguments()) carries that of the Run"
-        )
+def learning_rate_note(trainer: transformers.Trainer, run: Run) -> str | None:
+    """Says that the training has another learning rate than its Run, if it has."""
+    rate = trainer.args.learning_rate
+    if trainer.optimizer is not None or rate == run.learning_rate:  # an optimizer has its own
+        return None
+    return (
+        f"the training has learning_rate={rate:g}, and its Run, which is published with the model, "
+        f"{run.learning_rate:g}: TrainingArguments(**session.arguments()) carries that of the Run"
+    )
 
 
 def fitted(args: transformers.TrainingArguments | None) -> transformers.TrainingArguments:
@@ -137,15 +130,14 @@ def argument_faults(args: transformers.TrainingArguments, facts: PlanFacts) -> l
     """What in ``args`` does not fit the plan that is to be trained on."""
     wanted = {
         **ALWAYS,
-        **IN_THE_STORE,
         "num_train_epochs": facts.num_epochs,
         "gradient_accumulation_steps": facts.accumulation,
     }
-    faults = value_faults(args, wanted)
+    faults = _value_faults(args, wanted)
     decided = {"seed": facts.seed, "per_device_train_batch_size": facts.micro_batch_size}
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
     # A default was not chosen by anybody.
-    faults += value_faults(args, {name: of for name, of in decided.items() if getattr(args, name) != defaults[name]})
+    faults += _value_faults(args, {name: of for name, of in decided.items() if getattr(args, name) != defaults[name]})
     if not args.world_size == world.size() == facts.world_size:
         faults.append(
             f"transformers sees {args.world_size} ranks, the launcher started {world.size()}, and the plan was made "
@@ -155,7 +147,7 @@ def argument_faults(args: transformers.TrainingArguments, facts: PlanFacts) -> l
     return faults
 
 
-def value_faults(args: transformers.TrainingArguments, wanted: Mapping[str, Any]) -> list[str]:
+def _value_faults(args: transformers.TrainingArguments, wanted: Mapping[str, Any]) -> list[str]:
     """What in ``args`` is not as it is decided."""
     return _faults({name: getattr(args, name) for name in wanted}, wanted)
 

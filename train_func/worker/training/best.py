@@ -41,13 +41,6 @@ def loaded_step(trainer: transformers.Trainer) -> int | None:
     return int(Path(checkpoint).name.rpartition("-")[2])
 
 
-def weights_step(trainer: transformers.Trainer) -> int:
-    """The step that the weights of transformers' own Trainer are of."""
-    loaded = None if trainer.is_in_train else loaded_step(trainer)
-    step: int = trainer.state.global_step
-    return step if loaded is None else loaded
-
-
 def better_before(trainer: transformers.Trainer, metrics: Mapping[str, Any]) -> str:
     """What a person should know where an earlier evaluation was better than the published ``metrics``; mostly empty.
 

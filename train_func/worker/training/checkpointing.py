@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -170,18 +170,22 @@ class Checkpointing:
         if is_fenced:
             world.on_rank_zero(self._raise_fenced)
         if is_stopped:
-            self.stop(step, take)
-        if step not in (self._begun_at, self._taken_at) and (is_due or is_over):
+            world.on_rank_zero(self._finish_slow)
+        if step != self._begun_at and (is_stopped or (step != self._taken_at and (is_due or is_over))):
             self._save(step, world.on_all_ranks(take))
+        if is_stopped:
+            world.on_rank_zero(self._finish)
+            raise stop_flag.stopped_after(step)
 
     @progress_mark.within(Phase.SAVING)
-    def stop(self, step: int, take: Callable[[], Parts]) -> NoReturn:
-        """Saves what ``take`` gives, if steps were done; raises StopSignal on every rank, or as ``decide`` does."""
-        world.on_rank_zero(self._finish_slow)
-        if step != self._begun_at:
+    def save_before(self, seconds: float, step: int, take: Callable[[], Parts]) -> None:
+        """Before what lasts so long, after ``step`` steps: saves what ``take`` gives, unless that costs more than it
+        is worth or another checkpoint is on its way. Returns when it was copied."""
+        if step in (0, self._begun_at, self._taken_at):
+            return
+        if world.on_rank_zero(lambda: self._saver is not None and self._saver.is_worth_it_before(seconds)):
             self._save(step, world.on_all_ranks(take))
-        world.on_rank_zero(self._finish)
-        raise stop_flag.stopped_after(step)
+            self.before_update()
 
     def _save(self, step: int, parts: Parts) -> None:
         self._taken_at = step

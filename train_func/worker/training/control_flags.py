@@ -6,7 +6,7 @@ counted it together: requests to act (``Actions``) after a step, an epoch, a log
 (``StopVotes``) along with the items of the next step, or at the end of an epoch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -107,18 +107,6 @@ class StopVotes:
     def clear(self) -> None:
         """Forgets the votes."""
         self._asked.clear()
-
-
-def leave_out(callbacks: CallbackHandler, event: str, is_known: Callable[[], bool]) -> None:
-    """From now on, ``callbacks`` are not told of this event where they know of it already."""
-    call_event = callbacks.call_event
-
-    def called(name: str, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        known = name == event and is_known()
-        after: TrainerControl = control if known else call_event(name, args, state, control, **kwargs)
-        return after
-
-    callbacks.call_event = called
 
 
 def is_of_libraries(callback: Any) -> bool:

@@ -94,7 +94,7 @@ def measure(trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str]
             exactly once.
     """
     ids = audit.check_rows_alike(rows, None, "held-out")
-    used = weights.agreed_mark(trainer, trainer.weights_step)
+    used = _meet(trainer)
     made = _predict_all(trainer, rows, ids, ignore_keys, "held_out", keep=trainer.compute_metrics is not None)
     metrics = _agreed_metrics(trainer, made)
     plain_names = {name.removeprefix("eval_"): value for name, value in metrics.items()}
@@ -131,11 +131,17 @@ def predict(
         InvalidInput: (cause "code", on every rank) when ranks have different rows.
     """
     ids = audit.check_rows_alike(rows, None, "given")
-    weights.agreed_mark(trainer, trainer.weights_step)
+    _meet(trainer)
     made = _predict_all(trainer, rows, ids, ignore_keys, "predicted", keep=True)
     is_labelled = made.labels is not None or made.loss is not None
     metrics = _agreed_metrics(trainer, made) if is_labelled else {"rows": len(rows)}
     return PredictionOutput(made.logits, made.labels, _with_prefix(metrics, prefix))
+
+
+def _meet(trainer: transformers.Trainer) -> Mark:
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    weights.meet_for_evaluation(model, trainer.weights_step)
+    return weights.mark_of(model, trainer.weights_step)
 
 
 def covering(sets: Any, rows: Dataset) -> Dataset:
@@ -167,20 +173,8 @@ def _predict_all(
     mine = list(enumerate(batches))[world.rank() :: world.size()]
 
     def predicted() -> list[_Part]:
-        found: list[_Part] = []
-        errors: list[Exception] = []
         with progress_mark.within(Phase.EVALUATION), _unsmoothed(trainer):
-            for number, batch in enumerate(mine, 1):
-                try:
-                    found += [] if errors else [_predict(trainer, rows, *batch, collator, ignore_keys, keep)]
-                except Exception as error:
-                    errors.append(error)  # until the other ranks ask too
-                every_rank_has_one = number <= len(batches) // world.size()
-                if every_rank_has_one and trainer.is_broken_off(number, has_failed=bool(errors)):
-                    break
-        if errors:
-            raise errors[0]
-        return found
+            return [_predict(trainer, rows, *batch, collator, ignore_keys, keep) for batch in mine]
 
     own = world.on_all_ranks(predicted)
     parts = [part for of_rank in world.gather(own) for part in of_rank]

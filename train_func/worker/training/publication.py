@@ -23,21 +23,14 @@ from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.pod import reporting
 from train_func.worker.pod.publish import take_source
 from train_func.worker.training import adapter_files, best, evaluation, finite, reloading, world
-from train_func.worker.training.audit import Coverage
 from train_func.worker.training.baseline import below_baseline
 from train_func.worker.training.metric_values import not_finite, to_json
 from train_func.worker.training.plan import rows_of
 from train_func.worker.training.trainer import Trainer
 
-NOT_EVALUATED = (
-    "no metrics are published: transformers.Trainer was not given the held-out rows to evaluate. Give it "
-    "eval_dataset=held_out, or call trainer.evaluate(held_out), before session.publish(trainer), with all of the "
-    "held_out that session.data returns and its column row_id"
-)
-
 
 def write_publication(
-    folder: Path, trainer: transformers.Trainer, tokenizer: Any, record: RunRecord, use: Mapping[str, str]
+    folder: Path, trainer: Trainer, tokenizer: Any, record: RunRecord, use: Mapping[str, str]
 ) -> list[str]:
     """Writes model and tokenizer; returns notes on what there was not.
 
@@ -61,7 +54,7 @@ def write_publication(
 
 def rehearse(
     folder: Path,
-    trainer: transformers.Trainer,
+    trainer: Trainer,
     tokenizer: Any,
     record: RunRecord,
     use: Mapping[str, str],
@@ -106,17 +99,13 @@ def rehearse(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def report_unmeasured(trainer: transformers.Trainer, stock_coverage: Coverage | None) -> dict[str, Any]:
+def report_unmeasured(trainer: Trainer) -> dict[str, Any]:
     """The report before the model is measured."""
     audited: dict[str, Any] = {"world_size": world.size()}
     if step := best.loaded_step(trainer):
         audited["best_step"] = step
-    if isinstance(trainer, Trainer):
-        audited["training"] = [coverage.counts("used_once") for coverage in trainer.coverage]
-        audited["held_out"] = None
-    else:
-        audited["trainer"] = "transformers"
-        audited["training"] = [stock_coverage.counts("used_once")] if stock_coverage else []
+    audited["training"] = [coverage.counts("used_once") for coverage in trainer.coverage]
+    audited["held_out"] = None
     state = trainer.state
     return {"step": state.global_step, "num_steps": state.max_steps, "metrics": {}, "audit": audited}
 
@@ -134,12 +123,7 @@ def rows_measured(trainer: Trainer, held_out: Dataset | None) -> dict[str, Any]:
     return {} if sets is None else {"": sets}
 
 
-def report_measured(
-    report: dict[str, Any],
-    trainer: transformers.Trainer,
-    held_out: Dataset | None,
-    metrics_of_stock: Callable[[transformers.Trainer], dict[str, Any] | None],
-) -> dict[str, Any]:
+def report_measured(report: dict[str, Any], trainer: Trainer, held_out: Dataset | None) -> dict[str, Any]:
     """Collective: ``report`` with the metrics of the weights that the model has now.
 
     Measuring may run the first evaluation of all, and the user's code. When that raises, the model is published
@@ -148,11 +132,7 @@ def report_measured(
     found, fault = dict(report), None
     try:
         with _unfailing(trainer, "log"), _unfailing(trainer.callback_handler, "call_event"):
-            if isinstance(trainer, Trainer):
-                found |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
-            else:
-                metrics = metrics_of_stock(trainer)
-                found |= {"note": NOT_EVALUATED} if metrics is None else _told(metrics, [])
+            found |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
     except Exception as error:
         traceback.print_exception(error)
         fault = f"{type(error).__name__}: {error}"

@@ -37,7 +37,7 @@ TRIAL = 0.05  # standard deviation of what is added to adapters before they are 
 Inputs = Mapping[str, Any]
 
 
-def inputs_of(trainer: transformers.Trainer, held_out: Dataset | None) -> Inputs | None:
+def inputs_of(trainer: Trainer, held_out: Dataset | None) -> Inputs | None:
     """A batch of held-out rows, else of those that the Trainer evaluates; None where there are none such.
 
     ``held_out``: those of session.data, None where the function has not loaded them.
@@ -46,8 +46,7 @@ def inputs_of(trainer: transformers.Trainer, held_out: Dataset | None) -> Inputs
     rows = next(iter(sets.values()), None) if isinstance(sets, dict) else sets
     if held_out is not None:
         rows = held_out if sets is None else evaluation.covering(sets, held_out)
-    own = trainer.collator("evaluation") if isinstance(trainer, Trainer) else None
-    return batch_of(own or trainer._get_collator_with_removed_columns(trainer.data_collator, "evaluation"), rows)
+    return batch_of(trainer.collator("evaluation"), rows)
 
 
 def batch_of(collate: Callable[[Any], Inputs], rows: Any) -> Inputs | None:

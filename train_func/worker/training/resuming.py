@@ -5,9 +5,11 @@ to throw them away. Here ``save_strategy`` asks for a checkpoint in the store, a
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 import transformers
@@ -20,14 +22,22 @@ from train_func.worker.pod.progress_mark import Phase
 from train_func.worker.training import best, finite, trainer_state, weights, world
 from train_func.worker.training.adapted import load_own_weights, own_weights
 from train_func.worker.training.audit import Coverage, check_same_plan
-from train_func.worker.training.callback_state import UnsavedState, begun_anew
 from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored
-from train_func.worker.training.control_flags import ACTIONS, STOPS, StopVotes, flags_of, leave_out, set_flags
-from train_func.worker.training.evaluation_break import EvaluationBreak
+from train_func.worker.training.control_flags import ACTIONS, STOPS, StopVotes, flags_of, set_flags
 from train_func.worker.training.trainer_state import kept_row_ids, row_ids_in
 
 if TYPE_CHECKING:
     from train_func.worker.training.plan import PlanFacts
+
+
+class Checks(Protocol):
+    """What a session does around a training; both methods are collective, and raise to refuse it."""
+
+    def before_training(self, trainer: Any) -> None:
+        """Before the first step of an attempt."""
+
+    def after_training(self, trainer: Any) -> None:
+        """After the last step, when the best weights were loaded."""
 
 
 class ResumingTrainer(transformers.Trainer):
@@ -36,7 +46,10 @@ class ResumingTrainer(transformers.Trainer):
     control: Any
     checkpoints: ClassVar[Callable[[Any], Checkpointing] | None] = None
     """Begins those of one training, told what it is made of; of the session that is open in this process."""
+    checks: ClassVar[Checks | None] = None
+    """Those of that session."""
     _facts: "PlanFacts"
+    _ignore_keys: list[str] | None
 
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
         super().__init__(model, args, **others)
@@ -46,7 +59,6 @@ class ResumingTrainer(transformers.Trainer):
         """Row ids, by micro-batch, in the epoch."""
         self._stop_votes = StopVotes()
         self._stop_votes.collect(self.callback_handler)
-        leave_out(self.callback_handler, "on_epoch_begin", self._is_behind_epoch)
         self._checkpointing: Checkpointing | None = None
         self._restored: Restored | None = None
         """Until all of it has found its place."""
@@ -57,20 +69,12 @@ class ResumingTrainer(transformers.Trainer):
         self._loaded_step: int | None = None
         """When the best weights were loaded at the end, the step that they are of."""
         self._place = (0, 0)
-        """The epoch that is trained, from 0, and how many steps of it are done."""
-        self._is_epoch_over = False
-        self._unsaved: UnsavedState | None = None
-        self._lost: list[str] = []
-        self._break: EvaluationBreak | None = None
-        """Of the evaluation that is under way in the training."""
+        """Where the training goes on from here: the epoch, from 0, and how many steps of it are done."""
+        self._evaluation_seconds = math.inf
+        """That the evaluation before has taken; nobody knows of the first."""
         self._random: dict[str, Any] | None = None
         """To be put back where the training goes on."""
         self.callback_handler.callbacks.insert(0, _Moments(self))  # before any that draws
-
-    def _is_behind_epoch(self) -> bool:
-        """Whether of the epoch that is gone on with nothing is left but its evaluation."""
-        pending = self._restored and self._restored.training.get("pending")
-        return bool(pending and pending["is_epoch_over"])
 
     @progress_mark.within(Phase.OUTSIDE)
     def train(
@@ -82,18 +86,26 @@ class ResumingTrainer(transformers.Trainer):
         progress_mark.begin()
         world.on_all_ranks(lambda: _check_no_folder(resume_from_checkpoint))
         if (begin := type(self).checkpoints) is None:
-            return super().train(None, trial, ignore_keys_for_eval)
+            return self._train_checked(trial, ignore_keys_for_eval)
         self._checkpointing = begin(trainer_state.made_of(self))
-        self._unsaved, self._lost = None, []
         with stop_flag.deferred():
             self._restored = restored = self._checkpointing.restore(self.args.device)
             if restored:
                 world.on_all_ranks(partial(check_same_plan, restored, self._facts))
-                self._lost = begun_anew(restored.step, restored.training)
                 del restored
-            result = super().train(None, trial, ignore_keys_for_eval)
+            result = self._train_checked(trial, ignore_keys_for_eval)
             self._restored = None
             world.on_rank_zero(self._checkpointing.close)
+        return result
+
+    def _train_checked(self, trial: Any, ignore_keys_for_eval: list[str] | None) -> Any:
+        self.pop_callback(_PendingEvaluation)
+        self.add_callback(_PendingEvaluation(self))  # behind those of the function, which have begun then
+        if checks := type(self).checks:
+            checks.before_training(self)
+        result = super().train(None, trial, ignore_keys_for_eval)
+        if checks:
+            checks.after_training(self)
         return result
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
@@ -111,35 +123,27 @@ class ResumingTrainer(transformers.Trainer):
         return self._restored.training["epoch"], 0
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        if self._restored:  # eval_on_start was done by the attempt that started
+        if self._restored and kwargs.get("skip_scheduler"):  # eval_on_start, which the attempt that started has made
             return {}
-        flags = sorted(flags_of(self.control, (*ACTIONS, *STOPS)))
-        pending = {"flags": flags, "is_epoch_over": self._is_epoch_over}
-        own = torch.tensor(int(trainer_state.may_exchange_weights(self)), device=self.args.device)
-        if self._checkpointing and not world.total(own):  # callbacks differ between ranks
-            self._break = EvaluationBreak(self.model, pending, trainer_state.random_state())
-        try:
-            metrics: dict[str, float] = super()._evaluate(*args, **kwargs)
-        finally:
-            self._break = None
+        if self._checkpointing:
+            pending = sorted(flags_of(self.control, ACTIONS))
+            take = partial(self._parts, *self._place, pending)
+            self._checkpointing.save_before(self._evaluation_seconds, self.state.global_step, take)
+        begun = time.monotonic()
+        metrics: dict[str, float] = super()._evaluate(*args, **kwargs)
+        self._evaluation_seconds = time.monotonic() - begun
         return metrics
 
-    def is_broken_off(self, number: int, *, has_failed: bool) -> bool:
-        """Collective, after batch ``number`` of an evaluation, which every rank has: whether a rank has failed.
-
-        In an evaluation of the training, every rank raises StopSignal when a signal has come to one: the state from
-        before the evaluation is saved then, and the attempt that goes on from there evaluates first.
-        """
-        if self._checkpointing is None or (now := self._break) is None or not now.is_due(number):
-            return False
-        own = now.own(has_failed=has_failed, is_stopped=stop_flag.requested())
-        counts = world.total(torch.tensor(own, device=self.args.device)).tolist()
-        now.has_asked(number, counts[3] / 1e6 / world.size())
-        num_failed, num_stopped, num_others = counts[:3]
-        if num_stopped and not (num_failed or num_others):
-            take = partial(self._parts, *self._place, now.pending, now.random)
-            self._checkpointing.stop(self.state.global_step, take)
-        return bool(num_failed)
+    def make_pending_evaluation(self) -> None:
+        """Makes the evaluation that came next when the state was saved, and does what follows from it."""
+        restored = self._restored
+        if restored is None or not restored.training["pending"]:
+            return
+        trainer_state.restore_random(restored.rank["random"])
+        set_flags(self.control, ACTIONS, set(restored.training["pending"]))
+        given = self.model, None, restored.training["epoch"], self._ignore_keys, time.time()
+        self._maybe_log_save_evaluate(self._tr_loss, None, *given)
+        restored.rank["random"] = trainer_state.random_state()
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         prepared = super()._prepare_for_training(*args, **kwargs)
@@ -150,37 +154,41 @@ class ResumingTrainer(transformers.Trainer):
         return prepared
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self._ends_before_epoch():
+            return
         epoch = kwargs["epoch"]
         kwargs["train_dataloader"].set_epoch(epoch)  # transformers leaves it out where it skips steps
         self._used.clear()
-        self._unsaved = self._unsaved or UnsavedState(self.callback_handler.callbacks, self._lost)
-        self._place, self._is_epoch_over, pending = (epoch, 0), False, None
+        self._place = (epoch, 0)
         if restored := self._restored:
             self._used.extend(tuple(row_ids_in(of["used"])) for of in (restored.rank, *restored.lost))
             if skipped := restored.training["num_steps"] * self._facts.accumulation:
-                self._random, pending = restored.rank["random"], restored.training.get("pending")
+                self._random = restored.rank["random"]
                 kwargs |= {"resume_from_checkpoint": "", "epochs_trained": epoch}
                 kwargs |= {"steps_trained_in_current_epoch": skipped}
-        self._restored = restored = None  # the weights in it are not held twice
-        if pending:
-            self._make_up_for(pending, kwargs)
-        if not self._is_epoch_over:
-            progress_mark.mark(Phase.OUTSIDE)  # until the first batch is loaded: processes that load may start first
-            super()._run_epoch(*args, **kwargs)
-        counts = world.total(torch.tensor(self._votes(), device=self.args.device)).tolist()
+        self._restored = restored = None
+        progress_mark.mark(Phase.OUTSIDE)  # until the first batch is loaded: processes that load may start first
+        super()._run_epoch(*args, **kwargs)
+        counts = self._counts()
         self._stop_votes.decide(counts[: len(STOPS)], self.control)
         self._save_and_stop(counts, epoch + 1, 0)
         if self._checkpointing:  # what callbacks are told next, and code behind the training, may change the weights
             self._checkpointing.before_update()
         progress_mark.mark(Phase.OUTSIDE)
 
-    def _make_up_for(self, pending: Mapping[str, Any], of_epoch: Mapping[str, Any]) -> None:
-        """The evaluation that came next when the state was saved, and what follows from it."""
-        self._load_rng_state(None)
-        set_flags(self.control, (*ACTIONS, *STOPS), set(pending["flags"]))
-        self._is_epoch_over = pending["is_epoch_over"]
-        given = (of_epoch[name] for name in ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time"))
-        self._maybe_log_save_evaluate(self._tr_loss, None, *given)
+    def _ends_before_epoch(self) -> bool:
+        """Collective: whether the pending evaluation of the epoch before has ended the training."""
+        restored = self._restored
+        if restored is None or not restored.training["pending"] or restored.training["num_steps"]:
+            return False
+        self._stop_votes.decide(self._counts()[: len(STOPS)], self.control)
+        is_over: bool = self.control.should_training_stop
+        return is_over
+
+    def _counts(self) -> list[int]:
+        """Collective: the votes of all ranks."""
+        counts: list[int] = world.total(torch.tensor(self._votes(), device=self.args.device)).tolist()
+        return counts
 
     def _load_rng_state(self, checkpoint: Any) -> None:
         """transformers asks when it has come to where a restored training goes on."""
@@ -206,34 +214,34 @@ class ResumingTrainer(transformers.Trainer):
         return is_broken_off
 
     def _save_and_stop(self, counts: Sequence[int], epoch: int, num_steps: int) -> None:
-        is_over = self.control.should_training_stop or epoch == self._facts.num_epochs
+        is_over = self._is_over(epoch)
         if self._checkpointing:
             place = self._facts.num_epochs if is_over else epoch, num_steps
             take = partial(self._parts, *place)
             self._checkpointing.decide(counts[len(STOPS) :], self.state.global_step, take, is_over=is_over)
 
-    def _parts(
-        self,
-        epoch: int,
-        num_steps: int,
-        pending: Mapping[str, Any] | None = None,
-        random: Mapping[str, Any] | None = None,
-    ) -> Parts:
-        """``pending``: of an evaluation that comes before anything else; ``random``: the generators, if not as now."""
+    def _is_over(self, epoch: int) -> bool:
+        """Whether no step comes after those before ``epoch``."""
+        return self.control.should_training_stop or epoch == self._facts.num_epochs
+
+    def end_epoch(self) -> None:
+        """What comes next is the evaluation of the epoch, and then another epoch, if there is one."""
+        self._load_rng_state(None)  # where the epoch was gone on with behind its last step
+        epoch = self._place[0] + 1
+        self._place = (self._facts.num_epochs if self._is_over(epoch) else epoch, 0)
+
+    def _parts(self, epoch: int, num_steps: int, pending: Sequence[str] = ()) -> Parts:
+        """``pending``: the actions of an evaluation that comes before anything else."""
         finite.check([self.model], f"After step {self.state.global_step}, ")
-        if self._unsaved and (text := self._unsaved.note()):
-            world.note(text)
         place = {
             "plan": self._facts.identity,
             "epoch": epoch,
             "num_steps": num_steps,
-            "pending": pending,
-            "unsaved": self._unsaved.lost_behind() if self._unsaved else [],
+            "pending": [*pending],
             "coverage": [dataclasses.asdict(of) for of in self.coverage],
         }
         used = kept_row_ids([row for row_ids in self._used for row in row_ids] if num_steps else [])
         rank = trainer_state.of_rank(self, used, self._stop_votes.asked)
-        rank |= {"random": random} if random else {}
         training, frozen = {**trainer_state.of_training(self), **place}, trainer_state.frozen(self.model)
         return Parts(training, rank, trainer_state.lasting(self), frozen, self._best)
 
@@ -279,7 +287,7 @@ class _Moments(TrainerCallback):
             trainer_state.restore_random(restored.rank["random"])
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:
-        self._trainer._is_epoch_over = True
+        self._trainer.end_epoch()
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         reach("update")
@@ -288,6 +296,16 @@ class _Moments(TrainerCallback):
 
     def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         reach("updated")
+
+
+class _PendingEvaluation(TrainerCallback):
+    """The evaluation that came next when the state was saved is made before the first step."""
+
+    def __init__(self, trainer: ResumingTrainer) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self._trainer.make_pending_evaluation()
 
 
 def _check_no_folder(checkpoint: Any) -> None:

@@ -300,7 +300,7 @@ class Trainer(ResumingTrainer):
 
     def measured_on(self, rows: Dataset) -> evaluation.Measured:
         """Collective: the evaluation of these rows with the weights that the model has now; made when there is none."""
-        used = weights.agreed_mark(self, self.weights_step)
+        used = weights.mark_of(self.accelerator.unwrap_model(self.model), self.weights_step)
 
         def found() -> evaluation.Measured | None:
             made = (of for of in reversed(self.evaluations) if (of.rows, of.weights) == (rows._fingerprint, used))

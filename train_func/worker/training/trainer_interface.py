@@ -11,8 +11,6 @@ from typing import Any
 import transformers
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from train_func.worker.training.arguments import DECIDED
-
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -203,18 +201,6 @@ def smoothing_faults(args: transformers.TrainingArguments, model: Any) -> list[s
         f"has problem_type={problem!r}, and only the labels of one class out of several can be smoothed: leave it out"
     )
     return [fault]
-
-
-def decision_of(argument: str) -> str | None:
-    """In which table a training argument stands; None where in none or in several."""
-    tables = {
-        "obeyed": OBEYED_ARGUMENTS,
-        "harmless": HARMLESS_ARGUMENTS,
-        "refused": REFUSED_ARGUMENTS,
-        "decided": DECIDED,
-    }
-    found = [name for name, table in tables.items() if argument in table]
-    return found[0] if len(found) == 1 else None
 
 
 def _says_the_same(args: transformers.TrainingArguments, name: str) -> bool:

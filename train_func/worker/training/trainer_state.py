@@ -69,12 +69,6 @@ def _is_known(*objects: Any) -> bool:
     return all(type(of).__module__.split(".")[0] in LIBRARIES for of in objects)
 
 
-def may_exchange_weights(trainer: "Trainer") -> bool:
-    """Whether a callback may put other weights into the model for an evaluation, and take them out after it."""
-    own = (type(of) for of in trainer.callback_handler.callbacks if not is_of_libraries(of))
-    return any(of.on_evaluate is not TrainerCallback.on_evaluate for of in own)
-
-
 def frozen(model: torch.nn.Module) -> frozenset[int]:
     """Addresses of the weights that are not trained, as those below an adapter."""
     return frozenset(of.data_ptr() for of in model.parameters() if not of.requires_grad)
@@ -98,9 +92,12 @@ def of_rank(trainer: "Trainer", used: Any, votes: list[str]) -> dict[str, Any]:
 
 
 def restore(trainer: "Trainer", training: dict[str, Any]) -> None:
-    """Puts back weights, optimizer and schedule, when transformers has made and prepared them."""
-    load_own_weights(trainer.accelerator.unwrap_model(trainer.model), training["model"])
-    load_optimizer(trainer.optimizer, training["optimizer"])
+    """Puts back weights, optimizer and schedule, when transformers has made and prepared them.
+
+    They are taken out of ``training``, so that they are not held twice.
+    """
+    load_own_weights(trainer.accelerator.unwrap_model(trainer.model), training.pop("model"))
+    load_optimizer(trainer.optimizer, training.pop("optimizer"))
     trainer.lr_scheduler.load_state_dict(training["scheduler"])
     if scaler := getattr(trainer.accelerator, "scaler", None):
         scaler.load_state_dict(training["scaler"])

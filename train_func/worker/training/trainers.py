@@ -1,10 +1,14 @@
-"""The Trainers of a session: checked before their first step, watched to their end, published, their trackers kept."""
+"""The Trainers of a session: checked before their first step, published, their trackers kept.
+
+transformers' own Trainer is refused: it deals rows over the ranks by itself, saves into a folder of the pod, and its
+loss and metric depend on the number of ranks.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import transformers
 from datasets import Dataset
@@ -19,8 +23,8 @@ from train_func.worker.pod import sessions
 from train_func.worker.pod.card import render
 from train_func.worker.pod.publish import check_unpublished
 from train_func.worker.training import (
-    hf_trainer_checks,
-    hf_trainer_guard,
+    best,
+    finite,
     publication,
     rehearsal,
     reloading,
@@ -28,9 +32,10 @@ from train_func.worker.training import (
     weights,
     world,
 )
-from train_func.worker.training.arguments import check_run
-from train_func.worker.training.audit import Coverage, RowIds
+from train_func.worker.training.arguments import learning_rate_note
+from train_func.worker.training.audit import RowIds
 from train_func.worker.training.loading import Loading
+from train_func.worker.training.plan import GIVEN, TRAINER
 from train_func.worker.training.publishing import Publishing
 from train_func.worker.training.trainer import Trainer
 
@@ -38,7 +43,7 @@ TRACKING_SECONDS, STOPPED_SECONDS = 60.0, 5.0  # for files of report_to, at the 
 
 
 class Trainers:
-    """All that a function makes while its session is open, transformers' own too."""
+    """All that a function makes while its session is open."""
 
     def __init__(
         self, store: Store, record: RunRecord, attempt: int, work: Path, loading: Loading, publishing: Publishing
@@ -49,22 +54,32 @@ class Trainers:
         self.train_ids: RowIds | None = None
         """Of the rows that the session gave to train on."""
         self.held_out: Dataset | None = None
-        self._stock_coverage: Coverage | None = None
-        self._begun: list[transformers.Trainer] = []
-        self._watch = hf_trainer_guard.Watch(self._before, self._after, lambda: self.held_out)
+        self._begun: list[Trainer] = []
+        self._ended: list[Trainer] = []
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Within, no Trainer of this process trains unchecked."""
-        with self._watch.lasts(), tracking.writes_to(self._work):
-            yield
+        train = transformers.Trainer.train
 
-    def _before(self, trainer: transformers.Trainer) -> None:
-        """Whatever would keep the result from being published is found now."""
+        def refusing_train(trainer: transformers.Trainer, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(trainer, Trainer):
+                _refuse(trainer)
+            return train(trainer, *args, **kwargs)
+
+        transformers.Trainer.train, Trainer.checks = refusing_train, self
+        try:
+            with tracking.writes_to(self._work):
+                yield
+        finally:
+            transformers.Trainer.train, Trainer.checks = train, None
+
+    def before_training(self, trainer: Trainer) -> None:
+        """Collective. Whatever would keep the result from being published is found now."""
         self._begun.append(trainer)
-        world.on_all_ranks(lambda: check_run(trainer, self._record.run))
-        if not isinstance(trainer, Trainer):
-            self._stock_coverage = hf_trainer_checks.check_stock_trainer(trainer, self.train_ids)
+        self._ended = [ended for ended in self._ended if ended is not trainer]
+        if note := learning_rate_note(trainer, self._record.run):
+            world.note(note)
 
         def rehearse() -> list[str]:
             check_unpublished(self._store, self._record, self._attempt)
@@ -77,14 +92,19 @@ class Trainers:
 
         for note in world.on_rank_zero(rehearse):
             world.note(note)
-        if isinstance(trainer, Trainer):
-            rehearsal.Rehearsal(trainer, publication.rows_measured(trainer, self.held_out))
+        rehearsal.Rehearsal(trainer, publication.rows_measured(trainer, self.held_out))
 
-    @staticmethod
-    def _after() -> None:
+    def after_training(self, trainer: Trainer) -> None:
+        """Collective. Raises InvalidInput (cause "divergence") where the trained weights are not finite."""
+        if trainer.args.load_best_model_at_end:
+            best.tell(trainer)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        after = f"After step {trainer.state.global_step}, "
+        world.on_all_ranks(partial(finite.check, [model], after, whole=True))
+        self._ended.append(trainer)
         sessions.here.trained = True
 
-    def _difference(self, trainer: transformers.Trainer, folder: Path) -> str | None:
+    def _difference(self, trainer: Trainer, folder: Path) -> str | None:
         """How the model that is loaded from a folder differs from that of the Trainer, which was saved there."""
         model = trainer.accelerator.unwrap_model(trainer.model)
         inputs = reloading.inputs_of(trainer, self.held_out)
@@ -104,14 +124,17 @@ class Trainers:
         except reloading.NotLoaded as unknown:
             return f"whether the published model is the trained one is not known: {unknown}"
 
-    def _tokenizer_of(self, trainer: transformers.Trainer) -> Any:
+    def _tokenizer_of(self, trainer: Trainer) -> Any:
         return trainer.processing_class or self._loading.processor
 
     def publish(self, trainer: transformers.Trainer) -> None:
         """Collective: what ``Session.publish`` does with a Trainer."""
-        world.on_all_ranks(lambda: self._watch.check_ended(trainer))
-        weights.agree(trainer)  # what is published is what every rank has trained
-        begun = publication.report_unmeasured(trainer, self._stock_coverage)
+        if not isinstance(trainer, Trainer):
+            _refuse(trainer)
+        world.on_all_ranks(lambda: self._check_ended(trainer))
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        weights.agree(model, trainer.state.global_step)  # what is published is what every rank has trained
+        begun = publication.report_unmeasured(trainer)
 
         def keep() -> None:
             tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
@@ -120,13 +143,23 @@ class Trainers:
             self._publishing.keep(write, begun, self._loading.card_part())
 
         world.on_rank_zero(keep)
-        whole = publication.report_measured(begun, trainer, self.held_out, self._watch.metrics_of)
+        whole = publication.report_measured(begun, trainer, self.held_out)
         if fault := world.on_rank_zero(lambda: self._fault_of_published(trainer)):
             whole = {**begun, "note": f"no metrics are published: {fault}"}
         world.on_rank_zero(lambda: self._publishing.measured(whole))
         sessions.here.may_leave()
 
-    def _fault_of_published(self, trainer: transformers.Trainer) -> str | None:
+    def _check_ended(self, trainer: Trainer) -> None:
+        """Raises InvalidInput unless the last training has ended, at its last step or where a callback ended it."""
+        state = trainer.state
+        if state.global_step == 0 or not any(ended is trainer for ended in self._ended):
+            raise InvalidInput(
+                f"session.publish was called after step {state.global_step} of {state.max_steps or 'none'}: a model is "
+                "published when its training has come to an end; call trainer.train() first and let it return",
+                cause="code",
+            )
+
+    def _fault_of_published(self, trainer: Trainer) -> str | None:
         try:
             return self._difference(trainer, self._publishing.folder)
         except reloading.NotLoaded:  # which the rehearsal has told
@@ -139,3 +172,16 @@ class Trainers:
         seconds = TRACKING_SECONDS if error is None or isinstance(error, Exception) else STOPPED_SECONDS
         if line := tracking.keep(self._work, self._begun, self._store, self._record, self._attempt, seconds):
             world.note(line)
+
+
+def _refuse(trainer: transformers.Trainer) -> NoReturn:
+    kind = type(trainer)
+    is_derived = kind is not transformers.Trainer
+    name = f"{kind.__name__}, which is derived from transformers.Trainer," if is_derived else "transformers.Trainer"
+    derive = f", derive {kind.__name__} from it," if is_derived else ""
+    raise InvalidInput(
+        f"{name} cannot be used within a Session: it deals its rows over the ranks by itself and saves into a folder "
+        f"of the pod. Write `from train_func.worker import Trainer` in the place of transformers' Trainer{derive} and "
+        f"give it {GIVEN[TRAINER]}. Or leave the Session out: without one transformers.Trainer trains as it is",
+        cause="code",
+    )

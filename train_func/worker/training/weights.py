@@ -1,13 +1,11 @@
 """Weights: how those of a model are told apart, and the checks that all ranks train and hold the same ones.
 
-What is published is compared whole. An evaluation looks at a sample, because it may come after every step.
+What is published is compared whole, once. An evaluation, which may come after every step, compares where the ranks are.
 """
 
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -15,14 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
-from train_func.worker.training import finite, world
+from train_func.worker.training import world
 from train_func.worker.training.adapted import base_sha256, has_adapters, own_weights
 
-if TYPE_CHECKING:
-    import transformers
-
 ROUNDING = 1e-4  # of a parameter's length: ranks on unlike machines drift apart by less, one step on its own by more
-SAMPLED = 1024  # values of a tensor that are looked at in an evaluation
+SAMPLED = 1024  # values of a tensor that a mark looks at
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -58,44 +53,44 @@ def after_loading(mark: Mark, model: nn.Module, step: int) -> Mark:
     return replace(mark, version=_version(model)) if mark.step == step else mark
 
 
-def agreed_mark(trainer: "transformers.Trainer", step: int) -> Mark:
-    """Collective: as ``agree``, as far as a sample shows it; returns the mark."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    _spread_buffers(model)
-    if len(set(world.gather((step, _sample(model))))) > 1:
-        _make_alike(trainer, model)
-    return mark_of(model, step)
-
-
-def agree(trainer: "transformers.Trainer") -> None:
-    """Collective: the weights are the same on every rank from now on: those of rank 0.
-
-    Buffers, such as the running means of a normalisation, differ where ranks see different rows. Parameters may differ
-    before the first step, in which DDP gives all ranks those of rank 0, and by rounding after it.
+def meet_for_evaluation(model: nn.Module, step: int) -> None:
+    """Collective: all ranks have the weights of one step, and their buffers are those of rank 0 from now on.
 
     Raises:
-        InvalidInput: (on every rank; cause "code") when parameters differ by more, so that training was wrong; (cause
-            "divergence") when they are not finite.
+        InvalidInput: (on every rank; cause "code") when the ranks have the weights of different steps.
     """
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    world.on_all_ranks(partial(finite.check, [model], f"After step {trainer.state.global_step}, "))
+    steps = world.gather(step)
+    if len(set(steps)) > 1:
+        differences = ", ".join(f"of step {of} on rank {rank}" for rank, of in enumerate(steps))
+        raise InvalidInput(
+            f"The ranks evaluate different weights: {differences}. Evaluate on all ranks after the same step",
+            cause="code",
+        )
     _spread_buffers(model)
-    if world.size() > 1 and len(set(world.gather(fingerprint(model)))) > 1:
-        _make_alike(trainer, model)
+
+
+def agree(model: nn.Module, step: int) -> None:
+    """Collective: the weights are the same on every rank from now on: those of rank 0, trained to that step.
+
+    Buffers, such as the running means of a normalisation, differ where ranks see different rows, and parameters by
+    rounding.
+
+    Raises:
+        InvalidInput: (on every rank; cause "code") when parameters differ by more, so that training was wrong.
+    """
+    _spread_buffers(model)
+    if world.size() == 1 or len(set(world.gather(fingerprint(model)))) == 1:
+        return
+    differing = {name for of_rank in world.gather(_differing(model)) for name in of_rank}
+    if differing:
+        raise _different(model, [name for name, _ in model.named_parameters() if name in differing], step)
+    world.note("the ranks held different weights; all have those of rank 0 now")
+    take_rank_zeros(model)
 
 
 def _spread_buffers(model: nn.Module) -> None:
     for buffer in model.buffers():
         world.spread(buffer)
-
-
-def _make_alike(trainer: "transformers.Trainer", model: nn.Module) -> None:
-    differing = {name for of_rank in world.gather(_differing(model)) for name in of_rank}
-    if trainer.state.global_step and differing:
-        named = [name for name, _ in model.named_parameters() if name in differing]
-        raise _different(model, named, trainer.state.global_step)
-    world.note("the ranks held different weights; all have those of rank 0 now")
-    take_rank_zeros(model)
 
 
 def _version(model: nn.Module) -> int:
