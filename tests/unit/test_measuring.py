@@ -14,7 +14,7 @@ from tests.messages import unnamed
 from tests.unit.test_session import a_record, home, model_folder, reviews, store, trainer_of
 from train_func.errors import InvalidInput
 from train_func.worker import Session, Trainer
-from train_func.worker.training import rehearsal
+from train_func.worker.training import trainers
 
 __all__ = ["a_record", "home", "model_folder", "reviews", "store"]  # fixtures
 
@@ -161,7 +161,7 @@ def test_a_rehearsed_measurement_changes_neither_the_training_nor_what_is_measur
             trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3}, per_device_eval_batch_size=3)
             trainer.compute_metrics = compute_metrics
             if not rehearses:
-                monkeypatch.setattr(rehearsal, "_rehearse", lambda *_: None)
+                monkeypatch.setattr(trainers, "_rehearse", lambda *_: None)
             torch.manual_seed(7)  # transformers seeds again; what a model draws for itself must not differ either
             trainer.train()
             assert trainer.evaluations == []

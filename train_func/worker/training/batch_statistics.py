@@ -1,11 +1,12 @@
 """Batch statistics: the running means and variances of BatchNorm, the same after every step at any number of ranks.
 
 A forward pass over a micro-batch leaves the buffers as they are and its own statistics aside. After the step those of
-all ranks change the buffers in the order of the plan, as if one process had gone through the micro-batches.
+all ranks change the buffers in the order of the plan, as if one process had gone through the micro-batches. Buffers of
+other layers that a pass changes are not merged; a note names them.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,10 +18,9 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 from train_func.worker.training import world
-from train_func.worker.training.other_buffers import OtherBuffers
 
 ABSENT = -1.0  # the number of a micro-batch that a rank has not
-MOST_SHOWN = 5  # layers
+MOST_SHOWN = 5  # layers, or buffers
 
 
 def check_layers(model: nn.Module) -> None:
@@ -57,7 +57,7 @@ class BatchStatistics:
         """``num_slots``: micro-batches that a rank has in a step, at most."""
         found = {of: name for model in models for name, of in model.named_modules() if _has_statistics(of)}
         self._layers = [_Layer(layer, name) for layer, name in found.items()]
-        self._others = OtherBuffers(models, found)
+        self._others = _OtherBuffers(models, found)
         self.are_merged = True
         """Whether no micro-batch has begun since ``merge``."""
         self._num_slots = num_slots
@@ -251,3 +251,44 @@ def _num_values(given: tuple[Any, ...]) -> int:
     """Of each channel, in what a layer is given: (rows, channels, ...)."""
     values = given[0] if given and isinstance(given[0], torch.Tensor) else None
     return 2 if values is None or values.ndim < 2 else values.numel() // max(1, values.shape[1])
+
+
+class _OtherBuffers:
+    """The buffers that a forward pass of some models changes, without those of the layers that are merged."""
+
+    def __init__(self, models: Sequence[nn.Module], merged: Container[nn.Module]) -> None:
+        self._models, self._merged = models, merged
+        self._is_told = False
+
+    @contextmanager
+    def told_of(self, *, counts: bool) -> Iterator[None]:
+        """Around a micro-batch. After the first of rank 0 that counts, a note names the buffers that have changed."""
+        if self._is_told or not counts or world.rank():
+            yield
+            return
+        self._is_told = True
+        before = {name: buffer.clone() for name, buffer in self._named()}
+        yield
+        after = {name: buffer for name, buffer in self._named() if name in before}
+        if changed := [name for name, buffer in after.items() if _differ(before[name], buffer)]:
+            world.note(
+                f"a forward pass changes these buffers of the model: {listed(changed, MOST_SHOWN)}. They are not "
+                "merged over the ranks: each rank makes other passes, and the buffers of rank 0 are kept. So the "
+                "result may depend on the number of ranks: compare runs of one number of ranks, or take layers whose "
+                "buffers stay as they are"
+            )
+
+    def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for model in self._models:
+            for path, module in model.named_modules():
+                if module not in self._merged:
+                    buffers = module.named_buffers(prefix=path, recurse=False)
+                    yield from ((name, buffer) for name, buffer in buffers if _has_values(buffer))
+
+
+def _has_values(buffer: torch.Tensor) -> bool:
+    return buffer.layout == torch.strided and not buffer.is_meta
+
+
+def _differ(before: torch.Tensor, after: torch.Tensor) -> bool:
+    return before.dtype != after.dtype or not torch.equal(before, after.to(before.device))
