@@ -63,7 +63,7 @@ def check_went_on(folder, undisturbed):
     saved = steps_saved(text)
     assert min(saved) <= SPOILED
     assert max(saved) > HEALED
-    assert most_at_once(text) == 1
+    assert most_at_once(text) <= 1
 
 
 @needs_mount
@@ -139,6 +139,6 @@ def test_a_server_that_is_away_for_a_while_is_saved_to_again(tmp_path, undisturb
     text = output(tmp_path, 1)
     assert result(tmp_path) == undisturbed
     assert max(steps_saved(text)) > HEALED
-    assert most_at_once(text) == 1
+    assert most_at_once(text) <= 1
     if seconds > 1:  # a save under way waits for some seconds
         assert "was not saved: " in text

@@ -37,27 +37,26 @@ class State:
         Raises:
             InvalidInput: (cause "code") naming each part that is neither a tensor nor plain.
         """
-        tensors: dict[str, torch.Tensor] = {}
-        faults: list[str] = []
-        plain = _taken(value, name, tensors, {}, faults)
-        if faults:
+        taker = _Taker()
+        plain = taker.plain(value, name)
+        if taker.faults:
             raise InvalidInput(
                 [
                     f"{fault}: a checkpoint holds tensors, arrays, numbers, texts, lists, tuples and dicts alone: "
                     "leave it out of the state, or turn it into these"
-                    for fault in faults
+                    for fault in taker.faults
                 ],
                 cause="code",
             )
-        return cls(tensors, plain)
+        return cls(taker.tensors, plain)
 
     @property
-    def elsewhere(self) -> set[str]:
+    def on_device(self) -> set[str]:
         """Names of the tensors that were not in the memory of the CPU."""
-        return set(_elsewhere(self.plain))
+        return set(_on_device(self.plain))
 
     def whole(self) -> Any:
-        """What ``of`` was given, its tensors those of ``tensors``.
+        """Returns what ``of`` was given, its tensors those of ``tensors``.
 
         Raises:
             KeyError: a tensor is not there.
@@ -65,7 +64,7 @@ class State:
         return _put_back(self.plain, self.tensors)
 
     def to_bytes(self) -> bytes:
-        """What ``write`` writes."""
+        """Returns what ``write`` writes."""
         data: bytes = save(self._contiguous(), metadata={_PLAIN: json.dumps(self.plain)})
         return data
 
@@ -98,57 +97,60 @@ class State:
             raise StorageFailed(f"{path.name} is no part of a checkpoint: {error}", reason="damaged") from error
 
 
-def _taken(
-    value: Any, place: str, tensors: dict[str, torch.Tensor], held: dict[tuple[Any, ...], str], faults: list[str]
-) -> Any:
-    def taken(of: Any, key: object) -> Any:
-        return _taken(of, f"{place}.{key}", tensors, held, faults)
+class _Taker:
+    """Takes a value apart: its tensors, each once and under the name of its place, and what cannot be saved."""
 
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
-        tensors[place] = torch.from_numpy(np.array(value))
-        return {MARK: "array", "of": place, "is_scalar": isinstance(value, np.generic)}
-    if isinstance(value, torch.Tensor):
-        return _held_once(value, place, tensors, held, faults)
-    if isinstance(value, Mapping):
-        if all(type(key) is str for key in value) and MARK not in value:
-            return {key: taken(of, key) for key, of in value.items()}
-        return {MARK: "dict", "of": [[taken(key, "key"), taken(of, key)] for key, of in value.items()]}
-    if isinstance(value, list | tuple):
-        items = [taken(of, number) for number, of in enumerate(value)]
-        return items if isinstance(value, list) else {MARK: "tuple", "of": items}
-    faults.append(f"{place} is a {type(value).__module__}.{type(value).__qualname__}")
-    return None
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.faults: list[str] = []
+        self._names: dict[tuple[Any, ...], str] = {}
+        """By the memory that tensors share."""
 
-
-def _held_once(
-    value: torch.Tensor,
-    place: str,
-    tensors: dict[str, torch.Tensor],
-    held: dict[tuple[Any, ...], str],
-    faults: list[str],
-) -> Any:
-    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided or value.is_quantized:
-        faults.append(f"{place} is a {type(value).__name__} with layout {value.layout}, no dense tensor of one process")
+    def plain(self, value: Any, place: str) -> Any:
+        """Returns ``value`` with a mark in place of whatever JSON does not have."""
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+            self.tensors[place] = torch.from_numpy(np.array(value))
+            return {MARK: "array", "of": place, "is_scalar": isinstance(value, np.generic)}
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, place)
+        if isinstance(value, Mapping):
+            if all(type(key) is str for key in value) and MARK not in value:
+                return {key: self.plain(item, f"{place}.{key}") for key, item in value.items()}
+            pairs = [
+                [self.plain(key, f"{place}.key"), self.plain(item, f"{place}.{key}")] for key, item in value.items()
+            ]
+            return {MARK: "dict", "of": pairs}
+        if isinstance(value, list | tuple):
+            items = [self.plain(item, f"{place}.{number}") for number, item in enumerate(value)]
+            return items if isinstance(value, list) else {MARK: "tuple", "of": items}
+        self.faults.append(f"{place} is a {type(value).__module__}.{type(value).__qualname__}")
         return None
-    same = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
-    name = held.setdefault(same, place) if value.numel() else place
-    tensors[name] = value
-    return {MARK: "tensor", "of": name, **({} if value.device.type == "cpu" else {"elsewhere": True})}
+
+    def _tensor(self, value: torch.Tensor, place: str) -> Any:
+        is_dense = value.layout is torch.strided and not value.is_quantized
+        if type(value) not in (torch.Tensor, torch.nn.Parameter) or not is_dense:
+            kind = f"{type(value).__name__} with layout {value.layout}"
+            self.faults.append(f"{place} is a {kind}, no dense tensor of one process")
+            return None
+        memory = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
+        name = self._names.setdefault(memory, place) if value.numel() else place
+        self.tensors[name] = value
+        return {MARK: "tensor", "of": name, **({} if value.device.type == "cpu" else {"on_device": True})}
 
 
-def _elsewhere(plain: Any) -> Iterator[str]:
+def _on_device(plain: Any) -> Iterator[str]:
     if isinstance(plain, dict) and plain.get(MARK) == "tensor":
-        yield from [plain["of"]] if plain.get("elsewhere") else []
+        yield from [plain["of"]] if plain.get("on_device") else []
     elif isinstance(plain, dict | list):
-        for of in plain.values() if isinstance(plain, dict) else plain:
-            yield from _elsewhere(of)
+        for part in plain.values() if isinstance(plain, dict) else plain:
+            yield from _on_device(part)
 
 
 def _put_back(plain: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     if isinstance(plain, list):
-        return [_put_back(of, tensors) for of in plain]
+        return [_put_back(item, tensors) for item in plain]
     if not isinstance(plain, dict):
         return plain
     match plain.get(MARK):
@@ -158,7 +160,7 @@ def _put_back(plain: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
             array = tensors[plain["of"]].numpy()
             return array[()] if plain["is_scalar"] else array
         case "tuple":
-            return tuple(_put_back(of, tensors) for of in plain["of"])
+            return tuple(_put_back(item, tensors) for item in plain["of"])
         case "dict":
-            return {_put_back(key, tensors): _put_back(of, tensors) for key, of in plain["of"]}
-    return {key: _put_back(of, tensors) for key, of in plain.items()}
+            return {_put_back(key, tensors): _put_back(item, tensors) for key, item in plain["of"]}
+    return {key: _put_back(item, tensors) for key, item in plain.items()}

@@ -122,7 +122,7 @@ class Checkpoints:
                 when ``other`` has no checkpoint of any training; or the store's own failure.
         """
         record, refused = other or self._record, list[str]()
-        complete = self._complete(record)
+        complete = self._list(record)
         if other and not complete:
             gone = f"{other.name}, which was to be gone on with, has no checkpoints any more. Submit without resume"
             absent = StorageFailed(gone, reason="absent")
@@ -132,7 +132,7 @@ class Checkpoints:
             if checkpoint_id.training != self._training:
                 continue
             try:
-                checkpoint = self._verified(record, checkpoint_id, folder, tuple(refused))
+                checkpoint = self._verify(record, checkpoint_id, folder, tuple(refused))
             except StorageFailed as failure:
                 if failure.reason not in ("damaged", "absent"):
                     raise
@@ -142,46 +142,46 @@ class Checkpoints:
                     self._whole = [(checkpoint_id, checkpoint.manifest)]
                 return checkpoint
         if refused:
-            raise self._all_useless(record, refused)
+            raise self._none_usable(record, refused)
         return None
 
-    def _complete(self, record: RunRecord) -> list[CheckpointId]:
+    def _list(self, record: RunRecord) -> list[CheckpointId]:
         """Returns the checkpoints of a run that have a manifest, the newest first."""
         entries = self._store.list(f"{record.keys.checkpoints}/")
         ids = (record.keys.checkpoint_id(entry.key) for entry in entries)
         return sorted(filter(None, ids), reverse=True)
 
-    def _verified(
+    def _verify(
         self, record: RunRecord, checkpoint_id: CheckpointId, folder: Path, refused: tuple[str, ...]
     ) -> Checkpoint:
         under = record.keys.checkpoint(checkpoint_id)
-        manifest = self._verified_manifest(record, checkpoint_id)
+        manifest = self._read_manifest(record, checkpoint_id)
         files = manifest.files.items()
-        states = {name: self._verified_file(f"{under}/{name}.safetensors", entry, folder) for name, entry in files}
+        states = {name: self._read_file(f"{under}/{name}.safetensors", entry, folder) for name, entry in files}
         checkpoint = Checkpoint(manifest, states, refused)
         try:
             checkpoint.training.whole()
         except KeyError as missing:
-            raise _useless(under, f"none of its files has the tensor {missing}") from missing
+            raise _damaged(under, f"none of its files has the tensor {missing}") from missing
         return checkpoint
 
-    def _verified_manifest(self, record: RunRecord, checkpoint_id: CheckpointId) -> Manifest:
+    def _read_manifest(self, record: RunRecord, checkpoint_id: CheckpointId) -> Manifest:
         key = f"{record.keys.checkpoint(checkpoint_id)}/{CHECKPOINT_MANIFEST}"
         manifest = Manifest.from_json(self._store.get(key).data, f"{self._store.address}/{key}")
         if (manifest.run, manifest.generation) != (record.name, record.generation):
-            raise _useless(key, f"it is of {manifest.run}, generation {manifest.generation}")
+            raise _damaged(key, f"it is of {manifest.run}, generation {manifest.generation}")
         place = (manifest.training, manifest.attempt, manifest.step)
         if place != (checkpoint_id.training, checkpoint_id.attempt, checkpoint_id.step):
             training, attempt, step = place
-            raise _useless(key, f"it is of attempt {attempt}, step {step} of training {training}")
+            raise _damaged(key, f"it is of attempt {attempt}, step {step} of training {training}")
         if manifest.fingerprint != self._fingerprint:
-            raise _useless(key, "it was saved by a training of another model, precision or optimizer")
+            raise _damaged(key, "it was saved by a training of another model, precision or optimizer")
         expected = {TRAINING, *map(of_rank, range(manifest.world_size))}
         if set(manifest.files) - SELDOM != expected:
-            raise _useless(key, f"its files are {sorted(manifest.files)}, of {manifest.world_size} ranks")
+            raise _damaged(key, f"its files are {sorted(manifest.files)}, of {manifest.world_size} ranks")
         return manifest
 
-    def _verified_file(self, key: str, entry: FileEntry, folder: Path) -> "State":
+    def _read_file(self, key: str, entry: FileEntry, folder: Path) -> "State":
         from train_func.worker.checkpoint.state import State
 
         path = folder / key.rpartition("/")[2]
@@ -189,14 +189,14 @@ class Checkpoints:
         reach("checkpoint file downloaded")
         try:
             if (path.stat().st_size, sha256) != (entry.size, entry.sha256):
-                raise _useless(key, "its SHA-256 is not the one in the manifest")
+                raise _damaged(key, "its SHA-256 is not the one in the manifest")
             return State.read(path)
         except StorageFailed as failure:
-            raise failure if key in str(failure) else _useless(key, str(failure)) from failure
+            raise failure if key in str(failure) else _damaged(key, str(failure)) from failure
         finally:
             path.unlink(missing_ok=True)
 
-    def _all_useless(self, record: RunRecord, refused: list[str]) -> StorageFailed:
+    def _none_usable(self, record: RunRecord, refused: list[str]) -> StorageFailed:
         faults = "\n".join(f"  - {fault}" for fault in refused)
         way = "put back what was changed in the store, or train from the beginning: submit(..., fresh=True)"
         if record is not self._record:
@@ -235,7 +235,7 @@ class Checkpoints:
         self._unfinished = folder = self._record.keys.checkpoint(checkpoint_id)
         files: dict[str, FileEntry] = {}
         for name, path in paths.items():
-            files[name] = self._copied(folder, name, path) or self._uploaded(folder, name, path, sent)
+            files[name] = self._copy(folder, name, path) or self._upload(folder, name, path, sent)
             reach("checkpoint file uploaded")
         manifest = Manifest(
             run=self._record.name,
@@ -248,7 +248,7 @@ class Checkpoints:
             files=files,
         )
         try:
-            self._check_stored(folder, files)
+            self._check_files(folder, files)
             self.check_lease()
             self._put(folder, manifest)
         except StorageFailed:
@@ -259,12 +259,12 @@ class Checkpoints:
         self._delete_others()
         return manifest
 
-    def _uploaded(self, folder: str, name: str, path: Path, sent: Callable[[int], object]) -> FileEntry:
+    def _upload(self, folder: str, name: str, path: Path, sent: Callable[[int], object]) -> FileEntry:
         size = path.stat().st_size
         key = f"{folder}/{name}.safetensors"
         return FileEntry(size, self._store.upload(key, path, sent=sent, is_given_away=True))
 
-    def _copied(self, folder: str, name: str, path: Path) -> FileEntry | None:
+    def _copy(self, folder: str, name: str, path: Path) -> FileEntry | None:
         """Copies a file within the store from a checkpoint that has the same; None where it has to be uploaded."""
         if name not in SELDOM:
             return None
@@ -283,7 +283,7 @@ class Checkpoints:
                     raise
         return None
 
-    def _check_stored(self, folder: str, files: Mapping[str, FileEntry]) -> None:
+    def _check_files(self, folder: str, files: Mapping[str, FileEntry]) -> None:
         """Compares the files in ``folder`` with what the store says it has: their sizes, and their recorded SHA-256.
 
         The bytes are not read back. A server has compared them with their SHA-256 when they came. A folder has written
@@ -299,18 +299,18 @@ class Checkpoints:
             key = f"{folder}/{name}.safetensors"
             where = f"{self._store.address}/{key}"
             if key not in sizes:
-                raise _useless(where, "the store took it, and has it no more")
+                raise _damaged(where, "the store took it, and has it no more")
             if sizes[key] != file.size:
-                raise _useless(where, f"the store has {sizes[key]} bytes of it, and {file.size} were uploaded")
+                raise _damaged(where, f"the store has {sizes[key]} bytes of it, and {file.size} were uploaded")
             if has_records and self._store.checksum(key) != file.sha256:
-                raise _useless(where, "the store has another SHA-256 of it than was uploaded")
+                raise _damaged(where, "the store has another SHA-256 of it than was uploaded")
 
     def _put(self, folder: str, manifest: Manifest) -> None:
         data, key = manifest.to_json(), f"{folder}/{CHECKPOINT_MANIFEST}"
         self._store.put(key, data)
         reach("checkpoint manifest put")
         if self._store.get(key).data != data:
-            raise _useless(key, "the store has other bytes than were put")
+            raise _damaged(key, "the store has other bytes than were put")
 
     def _delete_unfinished(self) -> None:
         if self._unfinished:
@@ -343,5 +343,5 @@ class Checkpoints:
             self._store.delete(entry.key)
 
 
-def _useless(key: str, why: str) -> StorageFailed:
+def _damaged(key: str, why: str) -> StorageFailed:
     return StorageFailed(f"{key}: {why}", reason="damaged")

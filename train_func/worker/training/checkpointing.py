@@ -99,7 +99,7 @@ class Checkpointing:
             if newest is None:
                 return None
             training, ranks = newest.training, range(newest.manifest.world_size)
-            like = [(name, of.dtype, of.shape, name in training.elsewhere) for name, of in training.tensors.items()]
+            like = [(name, of.dtype, of.shape, name in training.on_device) for name, of in training.tensors.items()]
             own = [newest.states[of_rank(rank)].to_bytes() for rank in ranks]
             return newest.manifest, training.plain, like, own
 
