@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 
+from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.tasks import CausalLM
 from train_func.worker.inputs.model import FoundModel
-from train_func.worker.tasks.layer_names import unknown_layers
 
 ALL = "all-linear"  # but the last, as peft has it
 
@@ -31,8 +31,12 @@ def with_adapters(model: Any, task: CausalLM, found: FoundModel, seed: int) -> A
     )
     modules = dict(model.named_modules())
     if unknown := [name for name in task.lora_layers if not any(f".{of}".endswith(f".{name}") for of in modules)]:
-        known = f"its linear layers are called {', '.join(_linear(modules)) or 'nothing: it has none'}"
-        raise InvalidInput(unknown_layers(task.lora_layers, unknown, found.where, known), cause="input")
+        raise InvalidInput(
+            f"lora_layers={task.lora_layers!r}: {found.where} has no layers called {listed(unknown, show=repr)}; its "
+            f"linear layers are called {', '.join(_linear(modules)) or 'nothing: it has none'}; name some of these in "
+            "lora_layers, or leave it out for all but the last",
+            cause="input",
+        )
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             # peft asks for an attribute by the name that transformers gives up.

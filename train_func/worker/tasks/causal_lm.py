@@ -16,9 +16,7 @@ from train_func.tasks import CausalLM
 from train_func.worker.inputs.model import FoundModel, find_model
 from train_func.worker.inputs.model_folder import ModelUse
 from train_func.worker.tasks.conversations import answers_of, split_conversations, texts_of
-from train_func.worker.tasks.layer_names import layer_faults
 from train_func.worker.tasks.protocol import Findings, Metric, Rows
-from train_func.worker.tasks.question_lengths import question_faults
 from train_func.worker.tasks.texts import length_notes
 from train_func.worker.tasks.token_scores import TokenScores
 
@@ -48,6 +46,7 @@ class CausalLMTuner:
         self._stops: list[int] | None = None
         """Tokens at which the published model stops, where its own configuration has fewer."""
         self.model_notes: tuple[str, ...] = ()
+        self._first_held_out: int | None = None
 
     def check(self) -> Findings:
         found = Findings()
@@ -55,24 +54,21 @@ class CausalLMTuner:
         model = found.tried(lambda: self._find(weights=False))
         if model is not None:
             found.add_model(model)
-            wrong = layer_faults(self._task.lora_layers, model.folder, model.where)
-            found.faults += [("input", fault) for fault in wrong]
         if data is not None:
             words = pc.list_value_length(pc.utf8_split_whitespace(answers_of(data.train))).to_numpy()
             found.add_data(
                 data, f"{counted(len(words), 'answer')}, half of them of {int(np.median(words))} words or more"
             )
         if data is not None and model is not None:
-            max_length = self._task.max_length
-            found.faults += [("data", fault) for fault in question_faults(data, model.folder, max_length)]
             texts = pa.table({"text": texts_of(data.train)})
-            found.notes += length_notes(texts, model.folder, max_length)
+            found.notes += length_notes(texts, model.folder, self._task.max_length)
         return found
 
     def rows(self) -> Rows:
         from datasets import Dataset
 
         split = split_conversations(self._task, self._seed, self._store, self._cache)
+        self._first_held_out = split.first_held_out
         return Rows(Dataset(split.train), Dataset(split.held_out), split.sources.fingerprints, (), split.notes)
 
     def _find(self, *, weights: bool = True) -> FoundModel:
@@ -125,7 +121,8 @@ class CausalLMTuner:
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
         from train_func.worker.tasks.chat_tokens import tokenise_chats
 
-        return tokenise_chats(rows, processor, self._task.max_length, self._cache)
+        task, first = self._task, self._first_held_out
+        return tokenise_chats(rows, processor, task.max_length, self._cache, first_held_out=first)
 
     def collator(self, processor: Any, *, training: bool) -> Any:
         from transformers import DataCollatorForSeq2Seq

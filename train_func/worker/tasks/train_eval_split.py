@@ -21,6 +21,12 @@ class TrainEvalSplit:
     notes: Sequence[str]
     sources: Sources
 
+    @property
+    def first_held_out(self) -> int | None:
+        """The row_id of the first held-out row, where these are a file or split of their own."""
+        tables = self.sources.tables
+        return tables[TRAINING].num_rows if HELD_OUT in tables else None
+
 
 @dataclass(frozen=True)
 class Divided:
