@@ -19,8 +19,7 @@ from train_func.client.cluster.timings import Timings
 from train_func.client.preflight import Check
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
-from train_func.worker.tasks.text_classification import find_text_model
-from train_func.worker.tasks.text_rows import split_rows
+from train_func.worker.tasks.text_classification import find_text_model, split_rows
 
 ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 5 + 1}\n" for i in range(101))
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.messages import unnamed
 from train_func import InvalidInput
-from train_func.worker.inputs.row_numbers import COUNTED, in_rows
+from train_func.counted import COUNTED, in_rows
+from train_func.worker.tasks.columns import overlap, text_faults
 from train_func.worker.tasks.labels import encode
-from train_func.worker.tasks.texts import overlap, text_faults
 
 
 @pytest.mark.parametrize(

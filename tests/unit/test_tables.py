@@ -21,7 +21,7 @@ from train_func import tables
 from train_func.errors import InvalidInput
 from train_func.tasks import TextClassification
 from train_func.worker.inputs.reader import read
-from train_func.worker.tasks.text_rows import split_rows
+from train_func.worker.tasks.text_classification import split_rows
 
 CLASSES = ("bad", "so so", "good")
 # 101 rows in pieces of 40: the last one is short.

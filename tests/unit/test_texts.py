@@ -6,7 +6,7 @@ import pytest
 
 from tests.messages import unnamed
 from tests.tiny_model import write_tiny_tokenizer
-from train_func.worker.tasks.texts import MEASURED, contradictions, length_notes, overlap, text_faults
+from train_func.worker.tasks.columns import MEASURED, contradictions, length_notes, overlap, text_faults
 
 
 def judged(*texts, type=None, **more):

@@ -15,10 +15,10 @@ from train_func.storage import Store
 from train_func.tasks import CausalLM
 from train_func.worker.inputs.model import FoundModel, find_model
 from train_func.worker.inputs.model_folder import ModelUse
+from train_func.worker.tasks.columns import length_notes
 from train_func.worker.tasks.conversations import answers_of, split_conversations, texts_of
+from train_func.worker.tasks.metrics import TokenScores
 from train_func.worker.tasks.protocol import Findings, Metric, Rows
-from train_func.worker.tasks.texts import length_notes
-from train_func.worker.tasks.token_scores import TokenScores
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -92,10 +92,8 @@ class CausalLMTuner:
 
         from train_func.worker.inputs.model_loading import load_model, load_tokenizer
         from train_func.worker.tasks.adapters import with_adapters
-        from train_func.worker.tasks.answer_end import end_of_answers, stop_at
-        from train_func.worker.tasks.chat_tokens import TEMPLATE
-        from train_func.worker.tasks.lm_loss import in_chunks
-        from train_func.worker.tasks.lm_trial import refuse_encoder
+        from train_func.worker.tasks.chat_tokens import TEMPLATE, end_of_answers, stop_at
+        from train_func.worker.tasks.lm_loss import in_chunks, refuse_encoder
 
         assert self._found is not None
         tokenizer = load_tokenizer(self._found)

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from datasets import Dataset
 from jinja2 import TemplateError
 
-from train_func.counted import counted
+from train_func.counted import counted, in_rows
 from train_func.errors import Cause, InvalidInput
-from train_func.worker.inputs.row_numbers import in_rows
+from train_func.worker.tasks.conversations import ASSISTANT, USER
 from train_func.worker.tasks.tokens import BATCH, cached, id_columns, key_of
 
 NO_LABEL = -100  # of tokens that no answer has: the loss leaves them out
@@ -33,6 +33,7 @@ TODAY = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<format>.*?)(?P=quote)
 Turns = list[dict[str, str]]
 Write = Callable[[Turns], str]
 Written = tuple[str, list[tuple[int, int]]]  # a text, and where in it each answer begins and ends
+QUESTION, ANSWER = "How many are there?", "Seventeen"
 
 
 def tokenise_chats(
@@ -206,3 +207,25 @@ def _places(row_ids: list[int], first_held_out: int | None) -> str:
     held_out = sorted(row_id - first_held_out for row_id in row_ids if row_id >= first_held_out)
     parts = {"training": training, "held-out": held_out}
     return " and ".join(f"{in_rows(rows)} of the {part} rows" for part, rows in parts.items() if rows)
+
+
+def end_of_answers(tokenizer: Any) -> int | None:
+    """The token; None where an answer ends with nothing, or with what could also be text of an answer."""
+    turns = [{"role": USER, "content": QUESTION}, {"role": ASSISTANT, "content": ANSWER}]
+    try:
+        text = template(tokenizer)(turns)
+    except InvalidInput:  # the conversations of the run meet the same, which names them
+        return None
+    _, found, behind = text.rpartition(ANSWER)
+    ids: list[int] = tokenizer(behind.strip(), add_special_tokens=False)["input_ids"] if found else []
+    return ids[0] if ids and ids[0] in tokenizer.added_tokens_decoder else None
+
+
+def stop_at(model: Any, token: int) -> list[int] | None:
+    """Makes ``model.generate`` stop at the token too; all that it stops at now, or None where it did so before."""
+    stops = model.generation_config.eos_token_id
+    stops = [stops] if isinstance(stops, int) else list(stops or ())
+    if token in stops:
+        return None
+    model.generation_config.eos_token_id = [*stops, token]
+    return [*stops, token]

@@ -6,15 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import counted, listed
+from train_func.counted import are, counted, in_rows, listed
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.tasks import CausalLM
-from train_func.worker.inputs.row_numbers import are, in_rows
-from train_func.worker.tasks.columns import is_text, missing_columns, plain
-from train_func.worker.tasks.sources import find_sources, where
-from train_func.worker.tasks.texts import overlap, text_faults
-from train_func.worker.tasks.train_eval_split import TrainEvalSplit, divide
+from train_func.worker.tasks.columns import is_text, missing_columns, overlap, plain, text_faults
+from train_func.worker.tasks.train_eval_split import TrainEvalSplit, divide, find_sources, where
 
 USER, ASSISTANT = "user", "assistant"
 ROLES = ("system", USER, ASSISTANT)

@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import counted, listed
+from train_func.counted import COUNTED, MAX_SHOWN, are, counted, in_rows, listed
 from train_func.errors import InvalidInput
-from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN, are, in_rows
 from train_func.worker.tasks.columns import is_text, plain
 from train_func.worker.tasks.labels import Labels, encode
 from train_func.worker.tasks.numbers import number_in

@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import counted, listed
+from train_func.counted import COUNTED, MAX_SHOWN, are, counted, in_rows, listed
 from train_func.errors import InvalidInput
-from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN, are, in_rows
 from train_func.worker.tasks.columns import is_text, plain
 from train_func.worker.tasks.numbers import NUMBER, have_decimal_commas, number_in
 

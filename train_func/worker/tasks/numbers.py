@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import counted
+from train_func.counted import COUNTED, MAX_SHOWN, counted
 from train_func.errors import InvalidInput
-from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN
 from train_func.worker.tasks.columns import is_text, plain
 
 # With a decimal comma; three digits behind it may also be thousands, unless a zero is before it.

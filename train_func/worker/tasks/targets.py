@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from train_func.counted import listed
 from train_func.tasks import REGRESSION, SEVERAL, TextClassification
+from train_func.worker.inputs.delimited import is_spelled
 from train_func.worker.inputs.reader import class_names
-from train_func.worker.inputs.spelling import is_spelled
 from train_func.worker.tasks import labels
 from train_func.worker.tasks.label_lists import SEPARATOR, encode_columns, encode_lists, likely_several
 from train_func.worker.tasks.numbers import encode_numbers

@@ -16,8 +16,7 @@ import tokenizers
 from datasets import Dataset
 
 from train_func.worker.inputs.cache import entry, remove
-from train_func.worker.tasks.columns import is_text
-from train_func.worker.tasks.texts import TEXTS
+from train_func.worker.tasks.columns import TEXTS, is_text
 
 VERSION = 2  # of what is stored; to be raised when the same input gives something else
 BATCH = 1000  # rows
@@ -27,6 +26,7 @@ _TYPES = {
     "token_type_ids": pa.list_(pa.int8()),
     "attention_mask": pa.list_(pa.int8()),
 }
+NO_TAG = -100  # of special tokens, and of all but the first token of a word: the loss leaves them out
 
 
 def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> Dataset:
@@ -113,3 +113,36 @@ def _state(tokenizer: Any) -> str:
     # Before the tokens stand truncation and padding, in which a tokenizer remembers how it was last called.
     text: str = backend.to_str()
     return text[text.index('"added_tokens"') :]
+
+
+def tokenise_words(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> Dataset:
+    """``tokens`` as token ids, beside ``labels``, a tag or NO_TAG for each of them, and ``row_id``.
+
+    Args:
+        dataset: columns tokens, tags, row_id, as ``split_tagged_rows`` makes them.
+        tokenizer: of transformers, one that tells which word a token comes from.
+        max_length: tokens after which a sentence is cut, special ones included.
+    """
+
+    def encoded(rows: pa.RecordBatch) -> pa.RecordBatch:
+        found = tokenizer(
+            rows["tokens"].to_pylist(),
+            is_split_into_words=True,
+            truncation=True,
+            max_length=max_length,
+            padding=False,
+            return_attention_mask=True,
+        )
+        labels = [_word_labels(found.word_ids(at), tags) for at, tags in enumerate(rows["tags"].to_pylist())]
+        return pa.record_batch(
+            {**id_columns(found), "labels": pa.array(labels, pa.list_(pa.int64())), "row_id": rows["row_id"]}
+        )
+
+    table = dataset.data.table.select(["tokens", "tags", "row_id"])
+    return cached(table, encoded, key_of(table, tokenizer, max_length), cache)
+
+
+def _word_labels(words: list[int | None], tags: list[int]) -> list[int]:
+    """``words``: which word each token is of, None for special tokens."""
+    before = [None, *words[:-1]]
+    return [NO_TAG if word is None or word == last else tags[word] for word, last in zip(words, before, strict=True)]

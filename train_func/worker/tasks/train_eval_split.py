@@ -1,13 +1,258 @@
-"""Divides the rows of a task into training and held-out ones, each with its ``row_id``."""
+"""Rows of a task: read from what its fields name, and divided into those to train on and held-out ones.
 
+Every class keeps its share. The same seed chooses the same rows on every machine, with every version of numpy.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from train_func.worker.tasks.sources import HELD_OUT, TRAINING, DataFields, Sources, where
-from train_func.worker.tasks.stratified_sample import choose_rows
+from train_func import kept_tables
+from train_func.counted import counted
+from train_func.errors import InvalidInput
+from train_func.storage import Store
+from train_func.worker.inputs.locate import Wanted, looks_like_path
+from train_func.worker.inputs.reader import Source, read_source
+
+TRAINING, HELD_OUT = "training", "held-out"
+_SAMPLE, _HOLD_OUT = 1, 2  # streams of the run's seed
+
+
+class DataFields(Protocol):
+    """The fields of a task that say which rows are used."""
+
+    @property
+    def dataset(self) -> str: ...
+    @property
+    def dataset_revision(self) -> str: ...
+    @property
+    def subset(self) -> str | None: ...
+    @property
+    def held_out(self) -> float | str: ...
+    @property
+    def samples(self) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Tables under TRAINING and, unless a share of the training rows is to be held out, under HELD_OUT."""
+
+    tables: Mapping[str, pa.Table]
+    notes: Sequence[str]
+    read: Mapping[str, Source]
+    """What was read, by the field of the task that names it."""
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        return {field: found.fingerprint for field, found in self.read.items()}
+
+    @property
+    def num_rows(self) -> int:
+        return sum(table.num_rows for table in self.tables.values())
+
+
+def find_sources(
+    task: DataFields,
+    columns: tuple[str, ...],
+    store: Store | None,
+    cache: Path,
+    *,
+    classes: tuple[str, ...] = (),
+) -> Sources:
+    """Reads what ``task.dataset`` and ``task.held_out`` name: a split of the data set before a file of that name.
+
+    Args:
+        columns: that are read, by which the separator of a csv file is known.
+        classes: those of them whose values are classes.
+
+    Raises:
+        InvalidInput: not found, unreadable, no such split.
+        StorageFailed: the store is away or denies.
+    """
+    wanted = Wanted("dataset", task.dataset, "dataset", task.dataset_revision, columns, classes)
+    read = {"dataset": read_source(wanted, task.subset, store, cache)}
+    source = read["dataset"]
+    training = source.training()
+    others = [name for name in source.splits if name != training]
+    tables = {TRAINING: source.splits[training]}
+    notes = list(source.notes)
+    if not isinstance(task.held_out, str):
+        notes += _unused(source, training, others)
+    elif task.held_out in others:
+        tables[HELD_OUT] = source.splits[task.held_out]
+        if hint := _file_hint(task.held_out):
+            notes.append(f"held_out={task.held_out!r}: the split of {source.where} is used{hint}")
+    elif task.held_out != training and (looks_like_path(task.held_out) or Path(task.held_out).exists()):
+        wanted = Wanted("held_out", task.held_out, "dataset", columns=columns, classes=classes)
+        other = read_source(wanted, None, store, cache)
+        read["held_out"] = other
+        tables[HELD_OUT] = other.splits[other.training()]
+        notes += other.notes
+    else:
+        raise InvalidInput(_no_split(task, source, training, others), cause="data")
+    return Sources(tables, notes, read)
+
+
+def _file_hint(split: str) -> str:
+    """What is said where a file or folder has the name of a split too."""
+    return f"; to use the file or folder of that name, write './{split}'" if Path(split).exists() else ""
+
+
+def _unused(source: Source, training: str, others: list[str]) -> list[str]:
+    if not others:
+        return []
+    shown = ", ".join(f"{name!r} ({counted(source.splits[name].num_rows, 'row')})" for name in others)
+    return [f"of {source.where} only the split {training!r} is used; held_out= may name another one: {shown}"]
+
+
+def _no_split(task: DataFields, source: Source, training: str, others: list[str]) -> str:
+    if task.held_out == training:
+        problem = f"that is the split to train on{_file_hint(training)}"
+    else:
+        problem = f"{source.where} has no such split, and no such file is here"
+    there = f"one of its splits {', '.join(map(repr, others))}, " if others else ""
+    return f"held_out={task.held_out!r}: {problem}; give {there}a file, or a share such as 0.2"
+
+
+def where(task: DataFields, part: str) -> str:
+    """How messages call the rows of a part, TRAINING or HELD_OUT."""
+    field, address = ("dataset", task.dataset) if part == TRAINING else ("held_out", task.held_out)
+    if kept_tables.is_one(str(address)):
+        return f"{field}: the DataFrame or Dataset that was given (its rows are counted from 1, whatever its index)"
+    return f"{field}={address!r}"
+
+
+def stratified_sample(codes: np.ndarray, num: int, *, seed: int, stream: int, leave: int = 0) -> np.ndarray:
+    """Positions, in ascending order, of ``num`` rows, from each class in proportion.
+
+    Args:
+        codes: class of every row, 0, 1, ...
+        seed: from the Run.
+        stream: tells draws of the same run apart.
+        leave: rows of each class that must not be drawn.
+    """
+    counts = np.bincount(codes)
+    share = allocate(counts, num, leave=leave)
+    # RandomState's numbers never change between versions of numpy; those of its successors may.
+    keys = np.random.RandomState(np.array([seed, stream], dtype=np.uint32)).random_sample(len(codes))
+    order = np.lexsort((keys, codes))
+    first = np.cumsum(counts) - counts
+    rank = np.empty(len(codes), dtype=np.int64)
+    rank[order] = np.arange(len(codes)) - np.repeat(first, counts)
+    return np.flatnonzero(rank < share[codes])
+
+
+def allocate(counts: np.ndarray, num: int, *, leave: int = 0) -> np.ndarray:
+    """How many of ``num`` rows come from each class: in proportion, at least one where there are enough.
+
+    Sums to ``num``, or to all that may be drawn when that is less.
+    """
+    most = np.maximum(counts - leave, 0)
+    num = min(num, int(most.sum()))
+    quota = counts * (num / max(1, counts.sum()))
+    least = np.minimum(most, 1) if num >= (most > 0).sum() else np.zeros_like(most)
+    share: np.ndarray = np.clip(np.floor(quota).astype(np.int64), least, most)
+    while (missing := num - int(share.sum())) != 0:
+        # Largest remainder first, the lower class on a tie; one row at a time, at most one round per class.
+        step = 1 if missing > 0 else -1
+        movable = share < most if step > 0 else share > least
+        gap = np.where(movable, (quota - share) * step, -np.inf)
+        share[int(np.argmax(gap))] += step
+    return share
+
+
+def choose_rows(
+    codes: np.ndarray,
+    held_out: np.ndarray | float,
+    *,
+    seed: int,
+    samples: int | None,
+    where: str,
+    each_class: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the rows to train on among ``codes``, and of those held out among ``held_out``, else ``codes``.
+
+    Args:
+        codes: class of every training row, 0, 1, ...
+        held_out: the same of held-out rows that are a split of their own, or the share of the training rows to hold
+            out.
+        samples: how many rows are used, of both sides together; None: all.
+        where: how messages call the data set.
+        each_class: whether a row of each class is expected on both sides; else one row is.
+
+    Raises:
+        InvalidInput: there are too few rows for that.
+    """
+    if isinstance(held_out, np.ndarray):
+        return _sampled(samples, seed, codes, held_out, each_class=each_class)
+    used = np.arange(len(codes))
+    if samples is not None:
+        used = stratified_sample(codes, samples, seed=seed, stream=_SAMPLE)
+    num_held = round(len(used) * held_out)
+    num_classes = len(np.unique(codes)) if each_class else 1
+    if len(used) < 2 * num_classes:
+        rows = f"samples={samples}" if len(used) < len(codes) else f"{where}: {len(codes)} rows"
+        raise InvalidInput(
+            f"{rows}: at least {2 * num_classes} rows are expected, one{_of_each(num_classes)} "
+            "to train and one held out",
+            cause="data",
+        )
+    if not num_classes <= num_held <= len(used) - num_classes:
+        raise InvalidInput(
+            f"held_out={held_out}: {num_held} of {len(used)} rows held out, {len(used) - num_held} to train on; "
+            f"one row{_of_each(num_classes)} is expected on both sides: "
+            f"{_remedy(held_out, num_classes, len(used), len(codes))}",
+            cause="data",
+        )
+    leave = int(num_held <= len(used) - len(np.unique(codes[used])))  # else some rows are the only ones of their class
+    held = stratified_sample(codes[used], num_held, seed=seed, stream=_HOLD_OUT, leave=leave)
+    return np.delete(used, held), used[held]
+
+
+def _of_each(num_classes: int) -> str:
+    return f" of each of the {num_classes} classes" if num_classes > 1 else ""
+
+
+def _remedy(share: float, num_classes: int, num_used: int, num_rows: int) -> str:
+    """The shares that hold out and leave enough rows; where hardly one does, the rows that ``share`` needs."""
+    low = math.ceil(num_classes / num_used * 1000) / 1000
+    high = math.floor((1 - num_classes / num_used) * 1000) / 1000
+    if low < high:
+        return f"give a share from {low} to {high}"
+    wanted = max(2 * num_classes, int((num_classes - 1) / min(share, 1 - share)))
+    while not num_classes <= round(wanted * share) <= wanted - num_classes:
+        wanted += 1
+    if wanted <= num_rows:
+        return f"give samples={wanted} or more"
+    return f"with this share {wanted} rows or more are expected, and there are {num_rows}"
+
+
+def _sampled(
+    samples: int | None, seed: int, train: np.ndarray, held_out: np.ndarray, *, each_class: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """All rows of two parts, or ``samples`` of both together."""
+    total = len(train) + len(held_out)
+    if samples is None or samples >= total:
+        return np.arange(len(train)), np.arange(len(held_out))
+    num_held = round(samples * len(held_out) / total)
+    num_classes = len(np.unique(train)) if each_class else 1
+    if min(num_held, samples - num_held) < num_classes:
+        wanted = math.ceil(num_classes * total / min(len(train), len(held_out)))
+        raise InvalidInput(
+            f"samples={samples}: divided as the two splits are, {len(train)} to {len(held_out)}, that is "
+            f"{samples - num_held} rows to train on and {num_held} held out; one{_of_each(num_classes)} is expected on "
+            f"both sides: give samples={wanted} or more",
+            cause="data",
+        )
+    return (
+        stratified_sample(train, samples - num_held, seed=seed, stream=_SAMPLE),
+        stratified_sample(held_out, num_held, seed=seed, stream=_SAMPLE),
+    )
 
 
 @dataclass(frozen=True)
