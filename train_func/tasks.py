@@ -1,6 +1,6 @@
 """The tasks of this package: each says what is trained on what, and is registered in TASKS.
 
-Their bases have what several tasks share, and judge it: HubModelTask a model, RowsTask rows of which some are held out.
+Their bases have what several tasks share, and judge it: HubModelTask a model, RowsTask rows beside it, TextTask texts.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class HubModelTask(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsTask(Task):
-    """Base of tasks with rows, some of which are held out."""
+class RowsTask(HubModelTask):
+    """Base of tasks with rows, some of which are held out, and a model or a module of the function's own."""
 
     inputs: ClassVar[tuple[str, ...]] = ("model", "dataset", "held_out")
     splits: ClassVar[tuple[str, ...]] = ("held_out",)
@@ -66,6 +66,11 @@ class RowsTask(Task):
     def columns(self) -> tuple[tuple[str, str], ...]:
         """The columns that are read, each behind the field that names it."""
         raise NotImplementedError
+
+    @property
+    def class_columns(self) -> tuple[str, ...]:
+        """Those of them whose values are classes, and so keep the spelling of their file."""
+        return ()
 
     def faults(self, unsaved: frozenset[str]) -> list[str]:
         own = [
@@ -99,7 +104,7 @@ def _told(faults: Iterable[str | None]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextTask(RowsTask, HubModelTask):
+class TextTask(RowsTask):
     """Base of tasks with a model of texts."""
 
     model: str
@@ -137,6 +142,11 @@ class TextClassification(TextTask):
     def columns(self) -> tuple[tuple[str, str], ...]:
         pair = (("text_pair", self.text_pair),) if self.text_pair is not None else ()
         return (("text", self.text), *pair, *(("label", name) for name in self.label_columns))
+
+    @property
+    def class_columns(self) -> tuple[str, ...]:
+        has_classes = self.problem_type != REGRESSION and not isinstance(self.label, tuple)
+        return self.label_columns if has_classes else ()
 
     @property
     def label_columns(self) -> tuple[str, ...]:
@@ -189,6 +199,10 @@ class TokenClassification(TextTask):
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
         return ("tokens", self.tokens), ("tags", self.tags)
+
+    @property
+    def class_columns(self) -> tuple[str, ...]:
+        return (self.tags,)
 
     def faults(self, unsaved: frozenset[str]) -> list[str]:
         return [*super().faults(unsaved), *_told([_class_names_fault(self.labels)])]
@@ -262,7 +276,7 @@ def _changed(task: CausalLM, *names: str) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageClassification(RowsTask, HubModelTask):
+class ImageClassification(RowsTask):
     """Every image has one class.
 
     The fields are checked with those of the Run, all at once.
@@ -290,6 +304,10 @@ class ImageClassification(RowsTask, HubModelTask):
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
         return ("image", self.image), ("label", self.label)
+
+    @property
+    def class_columns(self) -> tuple[str, ...]:
+        return (self.label,)
 
     def faults(self, unsaved: frozenset[str]) -> list[str]:
         own = [_class_names_fault(self.labels), flag_fault("augment", self.augment)]

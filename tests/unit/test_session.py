@@ -20,6 +20,7 @@ from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
 
+from tests.halves import find_text_model
 from tests.messages import unnamed
 from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
@@ -31,7 +32,6 @@ from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
 from train_func.worker.pod import sessions
-from train_func.worker.tasks.text_classification import find_text_model
 from train_func.worker.training import trainers, world
 from train_func.worker.training.arguments import logging_steps_of
 from train_func.worker.training.plan import facts_of, row_ids_of

@@ -1,8 +1,10 @@
-"""Token classification: sentences whose words have tags, and a model with a head for the tags of tokens."""
+"""Token classification: sentences whose words have tags, and a model with a head for the tags of tokens.
+
+Tags of spans in other schemes are trained in BIO, as pipelines of transformers join them.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,17 +13,14 @@ import pyarrow.compute as pc
 
 from train_func.counted import COUNTED, MAX_SHOWN, counted, in_rows, listed
 from train_func.errors import InvalidInput
-from train_func.storage import Store
 from train_func.tasks import TokenClassification
-from train_func.worker.inputs.delimited import is_spelled
-from train_func.worker.inputs.model import FoundModel, find_model
+from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model_folder import ModelUse
-from train_func.worker.inputs.reader import class_names
-from train_func.worker.tasks.columns import is_text, length_notes, missing_columns, overlap
+from train_func.worker.tasks.columns import are_spelled, is_text, judge_overlap, names_of_classes
 from train_func.worker.tasks.labels import Labels, encode
 from train_func.worker.tasks.metrics import OUTSIDE, TagScores, spans_of
-from train_func.worker.tasks.protocol import Findings, Metric, Rows
-from train_func.worker.tasks.train_eval_split import TrainEvalSplit, divide, find_sources, where
+from train_func.worker.tasks.protocol import Metric, WorkerHalf
+from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, divide
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -37,90 +36,86 @@ UNTYPED = "SPAN"  # the type of spans whose tags are marks alone
 _TAG = re.compile(r"([BIESLUMW])(?:-(.*))?", re.DOTALL)
 
 
-class TokenClassifier:
+class TokenClassifier(WorkerHalf[TokenClassification]):
     """The worker half of TokenClassification."""
 
-    def __init__(self, task: TokenClassification, seed: int, store: Store | None, cache: Path) -> None:
-        self._task, self._seed, self._store, self._cache = task, seed, store, cache
-        self._model: FoundModel | None = None
-        self._labels: tuple[str, ...] = ()
+    use = ModelUse(
+        "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
+        "token classifier",
+        "take a text encoder such as bert, roberta, distilbert or deberta-v2",
+    )
 
-    def check(self) -> Findings:
-        found = Findings()
-        data = found.tried(lambda: split_tagged_rows(self._task, self._seed, self._store, self._cache))
-        model = found.tried(lambda: self._find(weights=False))
-        if model is not None:
-            found.add_model(model)
-        if data is not None:
-            found.add_data(data, f"{counted(len(data.labels), 'tag')}: {listed(data.labels, MOST_TAGS)}")
-        if data is not None and model is not None:
-            texts = pa.table({"text": texts_of(data.train)})
-            found.notes += length_notes(texts, model.folder, self._task.max_length)
-        return found
-
-    def rows(self) -> Rows:
-        from datasets import Dataset
-
-        split = split_tagged_rows(self._task, self._seed, self._store, self._cache)
-        self._labels = split.labels
-        train, held_out = Dataset(split.train), Dataset(split.held_out)
-        return Rows(train, held_out, split.sources.fingerprints, split.labels, split.notes)
-
-    def _find(self, *, weights: bool = True) -> FoundModel:
-        use = ModelUse(
-            "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
-            "token classifier",
-            "take a text encoder such as bert, roberta, distilbert or deberta-v2",
-            self._task.max_length,
-            has_default_length=self._task.max_length == TokenClassification.max_length,
+    def split(self, sources: Sources, findings: Findings) -> TrainEvalSplit:
+        """Tables with the columns ``tokens`` (lists of texts), ``tags`` (lists of codes in ``labels``), ``row_id``."""
+        task = self.task
+        words = {
+            part: lists
+            for part, table in sources.having(task.tokens, task.tags).items()
+            if (lists := _lists(task, table, part, findings))
+        }
+        findings.refuse()
+        each = {part: pa.chunked_array([tags.flatten()]) for part, (_, tags) in words.items()}
+        encoded = encode(
+            each,
+            task.tags,
+            given=task.labels,
+            kept=names_of_classes(sources.tables, task.tags),
+            rows={part: tags.value_parent_indices().to_numpy() for part, (_, tags) in words.items()},
+            spelled=are_spelled(sources.tables, task.tags),
         )
-        return find_model(self._task.model, self._task.model_revision, use, self._store, self._cache, weights=weights)
+        lengths = {part: pc.list_value_length(tags).to_numpy() for part, (_, tags) in words.items()}
+        in_spans = in_bio(encoded, task.tags, lengths)
+        findings.note(*in_spans.notes)
+        tables = {}
+        for part, (tokens, _) in words.items():
+            offsets = pa.array(np.append(0, np.cumsum(lengths[part])))
+            codes = pa.LargeListArray.from_arrays(offsets, pa.array(in_spans.codes[part]))
+            tables[part] = pa.table({"tokens": tokens, "tags": codes})
+        data = divide(task, self.seed, sources, tables, findings, labels=in_spans.names)
+        overlap = Findings()
+        judge_overlap(_sentences(data.train), _sentences(data.held_out), data.held_rows, overlap)
+        findings.note(*overlap.notes, *(text for _, text in overlap.faults))  # short sentences often are repeated
+        findings.note(*_one_sided(data.train["tags"], data.held_out["tags"], data.labels))
+        return data
 
-    def fetch(self) -> Mapping[str, str]:
-        self._model = self._find()
-        return {"model": self._model.fingerprint}
+    def target(self, data: TrainEvalSplit) -> str:
+        return f"{counted(len(data.labels), 'tag')}: {listed(data.labels, MOST_TAGS)}"
+
+    def texts(self, data: TrainEvalSplit) -> pa.Table:
+        return pa.table({"text": _sentences(data.train)})
 
     def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
         from transformers import AutoModelForTokenClassification
 
         from train_func.worker.inputs.model_loading import load_model, load_tokenizer
 
-        assert self._model is not None
-        tokenizer = load_tokenizer(self._model, of_words=True)
+        assert self.model is not None
+        tokenizer = load_tokenizer(self.model, of_words=True)
         if not tokenizer.is_fast:
             raise InvalidInput(
-                f"{self._model.where}: its tokenizer, {type(tokenizer).__name__}, does not tell which word a token "
+                f"{self.model.where}: its tokenizer, {type(tokenizer).__name__}, does not tell which word a token "
                 "comes from; take a model with a tokenizer.json",
                 cause="model",
             )
-        tokenizer.model_max_length = self._task.max_length  # of each part of a text that the published model is given
-        names: dict[str, Any] = {
-            "id2label": dict(enumerate(labels)),
-            "label2id": {name: code for code, name in enumerate(labels)},
-        }
-        model = load_model(
-            self._model, AutoModelForTokenClassification, tokenizer, self._seed, num_labels=len(labels), **names
-        )
+        tokenizer.model_max_length = self.task.max_length  # of each part of a text that the published model is given
+        model = load_model(self.model, AutoModelForTokenClassification, tokenizer, self.seed, labels=labels)
         return model, tokenizer
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
         from train_func.worker.tasks.tokens import tokenise_words
 
-        return tokenise_words(rows, processor, self._task.max_length, self._cache)
+        return tokenise_words(rows, processor, self.task.max_length, self.cache)
 
     def collator(self, processor: Any, *, training: bool) -> Any:
         from transformers import DataCollatorForTokenClassification
 
         return DataCollatorForTokenClassification(processor)
 
-    def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
-        return None
-
     def metric(self) -> Metric | None:
-        return TagScores(self._labels) if self._labels else None
+        return TagScores(self.loaded.labels) if self.loaded else None
 
     def pipeline(self) -> Mapping[str, Any]:
-        overlap = self._task.max_length // 4  # tokens; a longer text is read in parts, each with some of the one before
+        overlap = self.task.max_length // 4  # tokens; a longer text is read in parts, each with some of the one before
         # A word has the tag of its first token: the others are not trained.
         return {"task": "token-classification", "aggregation_strategy": "first", "stride": overlap}
 
@@ -129,58 +124,22 @@ class TokenClassifier:
         return f"A classifier of words in sentences, with the tags\n\n{names}\n\n{SPACED}\n"
 
 
-def split_tagged_rows(task: TokenClassification, seed: int, store: Store | None, cache: Path) -> TrainEvalSplit:
-    """Tables with the columns ``tokens`` (lists of texts), ``tags`` (lists of indices into ``labels``) and ``row_id``.
-
-    Raises:
-        InvalidInput: with every fault of the data at once.
-        StorageFailed: the store is away or denies.
-    """
-    sources = find_sources(task, (task.tokens, task.tags), store, cache, classes=(task.tags,))
-    lists = _lists(task, sources.tables)
-    encoded = _encoded(task, {part: tagged for part, (_, tagged) in lists.items()}, sources.tables)
-    lengths = {part: pc.list_value_length(tagged).to_numpy() for part, (_, tagged) in lists.items()}
-    tags = in_bio(encoded, task.tags, lengths)
-    tables = {}
-    for part, (tokens, tagged) in lists.items():
-        codes = pa.LargeListArray.from_arrays(_offsets(tagged), pa.array(tags.codes[part]))
-        tables[part] = pa.table({"tokens": tokens, "tags": codes})
-    strata = {part: np.zeros(table.num_rows, dtype=np.int64) for part, table in tables.items()}
-    divided = divide(task, seed, tables, strata, num_rows=sources.num_rows, each_stratum=False)
-    compared = overlap(texts_of(divided.train), texts_of(divided.held_out), divided.held_rows)
-    repeated = [note for notes in compared for note in notes]  # no faults: short sentences often are repeated
-    one_sided = _one_sided(divided.train["tags"], divided.held_out["tags"], tags.names)
-    notes = [*sources.notes, *tags.notes, *repeated, *one_sided, *divided.notes]
-    return TrainEvalSplit(divided.train, divided.held_out, tags.names, notes, sources)
-
-
-def texts_of(rows: pa.Table) -> pa.ChunkedArray:
-    """The sentences as texts."""
+def _sentences(rows: pa.Table) -> pa.ChunkedArray:
+    """The words of each row as one text."""
     return pc.binary_join(rows["tokens"], pa.scalar(" ", pa.large_string()))
 
 
 def _lists(
-    task: TokenClassification, tables: Mapping[str, pa.Table]
-) -> dict[str, tuple[pa.LargeListArray, pa.LargeListArray]]:
-    """Words and tags of each part; raises InvalidInput with all that is wrong in any."""
-    faults: list[str] = []
-    found = {}
-    for part, table in tables.items():
-        here = where(task, part)
-        columns = {"tokens": task.tokens, "tags": task.tags}
-        wrong = missing_columns(table, here, columns.items())
-        if not table.num_rows:
-            wrong.append(f"{here}: 0 rows; the {part} rows are expected there")
-        if not wrong:
-            wrong = [fault for name in columns.values() if (fault := _type_fault(table[name], name, part))]
-        if not wrong:
-            tokens, tags = (_large(table[name]) for name in columns.values())
-            wrong = [*_word_faults(tokens, task.tokens, part), *_pairing_faults(task, tokens, tags, part)]
-            found[part] = tokens, tags
-        faults += wrong
-    if faults:
-        raise InvalidInput(faults, cause="data")
-    return found
+    task: TokenClassification, table: pa.Table, part: str, findings: Findings
+) -> tuple[pa.LargeListArray, pa.LargeListArray] | None:
+    """Words and tags of a part; None where its columns hold no lists."""
+    columns = (task.tokens, task.tags)
+    if faults := [fault for name in columns if (fault := _type_fault(table[name], name, part))]:
+        findings.fault(*faults)
+        return None
+    tokens, tags = (_large(table[name]) for name in columns)
+    findings.fault(*_word_faults(tokens, task.tokens, part), *_pairing_faults(task, tokens, tags, part))
+    return tokens, tags
 
 
 def _type_fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
@@ -234,20 +193,6 @@ def _pairing_faults(
     differing = f"in {counted(len(wrong), 'row')} of the {part} rows words and tags differ in number: {shown}"
     expected = f"{COUNTED}; one tag for each word is expected"
     return [f"columns {task.tokens!r} and {task.tags!r}: {differing} {expected}"]
-
-
-def _encoded(
-    task: TokenClassification, tags: Mapping[str, pa.LargeListArray], tables: Mapping[str, pa.Table]
-) -> Labels:
-    kept = next((names for table in tables.values() if (names := class_names(table, task.tags))), ())
-    each = {part: pa.chunked_array([lists.flatten()]) for part, lists in tags.items()}
-    rows = {part: lists.value_parent_indices().to_numpy() for part, lists in tags.items()}
-    spelled = any(is_spelled(table, task.tags) for table in tables.values())
-    return encode(each, task.tags, given=task.labels, kept=kept, rows=rows, spelled=spelled)
-
-
-def _offsets(lists: pa.LargeListArray) -> pa.Array:
-    return pa.array(np.append(0, np.cumsum(pc.list_value_length(lists).to_numpy())))
 
 
 def _one_sided(train: pa.ChunkedArray, held_out: pa.ChunkedArray, names: tuple[str, ...]) -> list[str]:

@@ -4,10 +4,9 @@ Every class keeps its share. The same seed chooses the same rows on every machin
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,86 +15,76 @@ from train_func import kept_tables
 from train_func.counted import counted
 from train_func.errors import InvalidInput
 from train_func.storage import Store
+from train_func.tasks import RowsTask
+from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.locate import Wanted, looks_like_path
 from train_func.worker.inputs.reader import Source, read_source
+from train_func.worker.tasks.columns import missing_columns
 
 TRAINING, HELD_OUT = "training", "held-out"
 _SAMPLE, _HOLD_OUT = 1, 2  # streams of the run's seed
 
 
-class DataFields(Protocol):
-    """The fields of a task that say which rows are used."""
-
-    @property
-    def dataset(self) -> str: ...
-    @property
-    def dataset_revision(self) -> str: ...
-    @property
-    def subset(self) -> str | None: ...
-    @property
-    def held_out(self) -> float | str: ...
-    @property
-    def samples(self) -> int | None: ...
-
-
 @dataclass(frozen=True)
 class Sources:
-    """Tables under TRAINING and, unless a share of the training rows is to be held out, under HELD_OUT."""
+    """What the fields of a task name: read when its tables are asked for, known by content before."""
 
-    tables: Mapping[str, pa.Table]
-    notes: Sequence[str]
     read: Mapping[str, Source]
-    """What was read, by the field of the task that names it."""
+    """By the field of the task that names it."""
+    parts: Mapping[str, tuple[Source, str]]
+    """Source and split, under TRAINING and, unless a share of the training rows is to be held out, under HELD_OUT."""
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        return {field: found.fingerprint for field, found in self.read.items()}
+        return {field: source.fingerprint for field, source in self.read.items()}
 
     @property
-    def num_rows(self) -> int:
-        return sum(table.num_rows for table in self.tables.values())
+    def tables(self) -> dict[str, pa.Table]:
+        """The rows of each part."""
+        return {part: source.splits[split] for part, (source, split) in self.parts.items()}
+
+    def having(self, *columns: str) -> dict[str, pa.Table]:
+        """The parts that have rows, and these columns."""
+        return {part: of for part, of in self.tables.items() if of.num_rows and {*columns} <= {*of.column_names}}
 
 
-def find_sources(
-    task: DataFields,
-    columns: tuple[str, ...],
-    store: Store | None,
-    cache: Path,
-    *,
-    classes: tuple[str, ...] = (),
-) -> Sources:
-    """Reads what ``task.dataset`` and ``task.held_out`` name: a split of the data set before a file of that name.
-
-    Args:
-        columns: that are read, by which the separator of a csv file is known.
-        classes: those of them whose values are classes.
+def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Findings) -> Sources:
+    """Finds what ``task.dataset`` and ``task.held_out`` name: a split of the data set before a file of that name.
 
     Raises:
         InvalidInput: not found, unreadable, no such split.
         StorageFailed: the store is away or denies.
     """
-    wanted = Wanted("dataset", task.dataset, "dataset", task.dataset_revision, columns, classes)
-    read = {"dataset": read_source(wanted, task.subset, store, cache)}
-    source = read["dataset"]
-    training = source.training()
+    columns, classes = tuple(name for _, name in task.columns), task.class_columns
+    wanted = Wanted("dataset", str(task.dataset), "dataset", task.dataset_revision, columns, classes)
+    source = read_source(wanted, task.subset, store, cache)
+    findings.note(*source.notes)
+    read, training = {"dataset": source}, source.training()
+    parts = {TRAINING: (source, training)}
     others = [name for name in source.splits if name != training]
-    tables = {TRAINING: source.splits[training]}
-    notes = list(source.notes)
     if not isinstance(task.held_out, str):
-        notes += _unused(source, training, others)
+        findings.note(*_unused(source, training, others))
     elif task.held_out in others:
-        tables[HELD_OUT] = source.splits[task.held_out]
+        parts[HELD_OUT] = source, task.held_out
         if hint := _file_hint(task.held_out):
-            notes.append(f"held_out={task.held_out!r}: the split of {source.where} is used{hint}")
+            findings.note(f"held_out={task.held_out!r}: the split of {source.where} is used{hint}")
     elif task.held_out != training and (looks_like_path(task.held_out) or Path(task.held_out).exists()):
-        wanted = Wanted("held_out", task.held_out, "dataset", columns=columns, classes=classes)
-        other = read_source(wanted, None, store, cache)
+        other = read_source(Wanted("held_out", task.held_out, "dataset", "main", columns, classes), None, store, cache)
+        findings.note(*other.notes)
         read["held_out"] = other
-        tables[HELD_OUT] = other.splits[other.training()]
-        notes += other.notes
+        parts[HELD_OUT] = other, other.training()
     else:
         raise InvalidInput(_no_split(task, source, training, others), cause="data")
-    return Sources(tables, notes, read)
+    return Sources(read, parts)
+
+
+def find_missing_columns(task: RowsTask, sources: Sources, findings: Findings) -> None:
+    """Adds a fault for each part without rows, or without a column that the task reads."""
+    for part, table in sources.tables.items():
+        here = where(task, part)
+        findings.fault(*missing_columns(table, here, task.columns))
+        if not table.num_rows:
+            findings.fault(f"{here}: 0 rows; the {part} rows are expected there")
 
 
 def _file_hint(split: str) -> str:
@@ -110,7 +99,7 @@ def _unused(source: Source, training: str, others: list[str]) -> list[str]:
     return [f"of {source.where} only the split {training!r} is used; held_out= may name another one: {shown}"]
 
 
-def _no_split(task: DataFields, source: Source, training: str, others: list[str]) -> str:
+def _no_split(task: RowsTask, source: Source, training: str, others: list[str]) -> str:
     if task.held_out == training:
         problem = f"that is the split to train on{_file_hint(training)}"
     else:
@@ -119,7 +108,7 @@ def _no_split(task: DataFields, source: Source, training: str, others: list[str]
     return f"held_out={task.held_out!r}: {problem}; give {there}a file, or a share such as 0.2"
 
 
-def where(task: DataFields, part: str) -> str:
+def where(task: RowsTask, part: str) -> str:
     """How messages call the rows of a part, TRAINING or HELD_OUT."""
     field, address = ("dataset", task.dataset) if part == TRAINING else ("held_out", task.held_out)
     if kept_tables.is_one(str(address)):
@@ -259,62 +248,51 @@ def _sampled(
 class TrainEvalSplit:
     """Tables with the columns that the task encodes, and ``row_id``."""
 
-    train: pa.Table
-    held_out: pa.Table
-    labels: tuple[str, ...]
-    """Names of the classes, in the order of their numbers; empty where there are none."""
-    notes: Sequence[str]
     sources: Sources
-
-    @property
-    def first_held_out(self) -> int | None:
-        """The row_id of the first held-out row, where these are a file or split of their own."""
-        tables = self.sources.tables
-        return tables[TRAINING].num_rows if HELD_OUT in tables else None
-
-
-@dataclass(frozen=True)
-class Divided:
-    """The rows of both sides; ``held_rows``: where the held-out ones stand in what they were read from."""
-
     train: pa.Table
     held_out: pa.Table
     held_rows: np.ndarray
-    notes: tuple[str, ...]
+    """Where the held-out rows stand in what they were read from."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes, in the order of their numbers; empty where there are none."""
+    first_held_out: int | None = None
+    """The row_id of the first held-out row, where these are a file or split of their own."""
 
 
 def divide(
-    task: DataFields,
+    task: RowsTask,
     seed: int,
+    sources: Sources,
     tables: Mapping[str, pa.Table],
-    strata: Mapping[str, np.ndarray],
+    findings: Findings,
     *,
-    num_rows: int,
-    each_stratum: bool,
-) -> Divided:
+    strata: Mapping[str, np.ndarray] | None = None,
+    labels: tuple[str, ...] = (),
+    each_stratum: bool = False,
+) -> TrainEvalSplit:
     """Chooses the rows of both sides, so that every stratum keeps its share.
 
     Args:
-        tables: under TRAINING and, where held-out rows are a part of their own, HELD_OUT.
-        strata: the stratum of every row of each part, 0, 1, ...
-        num_rows: of all parts.
+        tables: of each part, what is made of ``sources``.
+        strata: the stratum of every row of each part, 0, 1, ...; None: all rows are one.
         each_stratum: whether a row of each is expected on both sides.
 
     Raises:
         InvalidInput: there are too few rows.
     """
-    held_part = HELD_OUT if HELD_OUT in tables else TRAINING
-    held = strata[HELD_OUT] if held_part == HELD_OUT else task.held_out
+    strata = strata or {part: np.zeros(table.num_rows, dtype=np.int64) for part, table in tables.items()}
+    is_own_part = HELD_OUT in tables
+    held = strata[HELD_OUT] if is_own_part else task.held_out
     assert not isinstance(held, str)  # its rows are a part of their own
     here = where(task, TRAINING)
     rows = choose_rows(strata[TRAINING], held, seed=seed, samples=task.samples, where=here, each_class=each_stratum)
-    first_id = tables[TRAINING].num_rows if held_part == HELD_OUT else 0
+    first_held_out = tables[TRAINING].num_rows if is_own_part else None
     train = _side(tables[TRAINING], rows[0], first_id=0)
-    held_out = _side(tables[held_part], rows[1], first_id=first_id)
-    notes: tuple[str, ...] = ()
+    held_out = _side(tables[HELD_OUT if is_own_part else TRAINING], rows[1], first_id=first_held_out or 0)
+    num_rows = sum(table.num_rows for table in tables.values())
     if task.samples is not None and task.samples > num_rows:
-        notes = (f"samples={task.samples}: there are {num_rows} rows, and all are used",)
-    return Divided(train, held_out, rows[1], notes)
+        findings.note(f"samples={task.samples}: there are {num_rows} rows, and all are used")
+    return TrainEvalSplit(sources, train, held_out, rows[1], labels, first_held_out)
 
 
 def _side(table: pa.Table, rows: np.ndarray, *, first_id: int) -> pa.Table:
