@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from train_func.errors import Cause, InvalidInput, StorageFailed
+from train_func.worker.inputs.locate import HubUnreachable, LocalFiles
 
 if TYPE_CHECKING:
-    from train_func.worker.inputs.locate import LocalFiles
     from train_func.worker.inputs.model import FoundModel
     from train_func.worker.inputs.named import FoundInput
     from train_func.worker.inputs.reader import Source
@@ -27,7 +27,7 @@ class Findings:
     """The data in few words, for the line that tells of the submission."""
     fingerprints: dict[str, str] = field(default_factory=dict)
     """Of every input, by its field or key: the commit of what lies on the Hub, else of the content."""
-    inputs: "dict[str, LocalFiles]" = field(default_factory=dict)
+    inputs: dict[str, LocalFiles] = field(default_factory=dict)
     """Files of this machine that are read, by field or key: a cluster has to be given them."""
     commits: dict[str, str] = field(default_factory=dict)
     """What branches and tags of the Hub are at this moment, by the field that names them; addresses by key."""
@@ -50,6 +50,8 @@ class Findings:
             return work()
         except InvalidInput as error:
             self.fault(*error.faults, cause=error.cause)
+        except HubUnreachable as error:
+            self.fault(str(error), cause=error.input_cause)
         except StorageFailed as error:
             self.fault(str(error), cause=error.cause)
         return None

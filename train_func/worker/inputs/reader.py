@@ -233,7 +233,7 @@ def _folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
 def _saved_folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
     from train_func.worker.inputs.hub_dataset import read_saved
 
-    files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+    files = [name for name in fingerprint.names_in(folder) if (folder / name).is_file()]
     parts = fingerprint.of_each(folder, files, cache)
     sha256 = fingerprint.of_parts(parts)
     return Source(str(folder), read_saved(folder), sha256, local=LocalFiles.found(wanted, folder, parts, sha256))

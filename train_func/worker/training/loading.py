@@ -13,7 +13,6 @@ from train_func.inputs import key_of, variable_of
 from train_func.layout import PIPELINE
 from train_func.records import RunRecord
 from train_func.storage import Store
-from train_func.worker.inputs.hub_outage import is_retried
 from train_func.worker.inputs.model import BASE, find_model
 from train_func.worker.inputs.named import bring, find, link
 from train_func.worker.pod.card import TaskPart
@@ -46,8 +45,7 @@ class Loading:
         return found
 
     def _read(self) -> Rows:
-        with is_retried():
-            found = self.task.rows()
+        found = self.task.rows()
         _check_unchanged(self._record, found.fingerprints, "data")
         return found
 
@@ -61,8 +59,7 @@ class Loading:
         return model, self.processor
 
     def _fetch(self) -> None:
-        with is_retried():
-            found = self.task.fetch()
+        found = self.task.fetch()
         _check_unchanged(self._record, found, "model")
 
     def data(self, processor: Any) -> tuple[Dataset, Dataset]:
