@@ -50,6 +50,8 @@ class RowsTask(HubModelTask):
     inputs: ClassVar[tuple[str, ...]] = ("model", "dataset", "held_out")
     splits: ClassVar[tuple[str, ...]] = ("held_out",)
     tables: ClassVar[tuple[str, ...]] = ("dataset", "held_out")
+    not_of_rows: ClassVar[tuple[str, ...]] = ("model", "model_revision")
+    """Fields that do not decide which rows there are, how they are judged and how they are divided."""
 
     dataset: str | DataFrame | Dataset
     """Hub id, csv/tsv/json/jsonl/parquet file, saved ``datasets`` folder, store address, DataFrame or Dataset."""
@@ -106,6 +108,8 @@ def _told(faults: Iterable[str | None]) -> list[str]:
 @dataclass(frozen=True, kw_only=True)
 class TextTask(RowsTask):
     """Base of tasks with a model of texts."""
+
+    not_of_rows: ClassVar[tuple[str, ...]] = (*RowsTask.not_of_rows, "max_length")
 
     model: str
     """Hub id, folder, store address, or ``package://NAME/FOLDER`` inside an installed package."""
@@ -217,6 +221,10 @@ class CausalLM(TextTask):
     """
 
     worker: ClassVar[str] = "train_func.worker.tasks.causal_lm:CausalLMTuner"
+    not_of_rows: ClassVar[tuple[str, ...]] = (
+        *TextTask.not_of_rows,
+        *("lora_rank", "lora_alpha", "lora_dropout", "lora_layers"),
+    )
 
     prompt: str = "prompt"
     """Column with what is asked."""

@@ -251,11 +251,6 @@ def test_the_model_knows_the_labels_and_the_rows_have_ids(a_record):
         assert (session.rank, session.world_size) == (0, 1)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="every rank reads the whole file at every attempt, and holds its rows until the session ends: they are to "
-    "be read once per pod, and mapped",
-)
 def test_a_rank_holds_no_rows_that_it_has_encoded(a_record, tmp_path):
     texts = [f"{WORDS[('bad', 'good')[row % 2]]} {row} {'word ' * 2_000}" for row in range(101)]
     path = tmp_path / "long.csv"

@@ -4,8 +4,9 @@ import itertools
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ _OTHER_FORMATS = (
     (b"\xff\xfe", "UTF-16 text, not UTF-8; convert it: {utf16}"),
     (b"\xfe\xff", "UTF-16 text, not UTF-8; convert it: {utf16}"),
 )
+ALL = "all"
 FEATURES = b"huggingface"  # the key under which `datasets` keeps its features in an Arrow schema
 
 
@@ -103,9 +105,31 @@ def _conversion(path: Path, encoding: str) -> str:
     return f"{command}; {FRAME}: dataset=pd.{reader}, encoding={encoding.lower()!r})" if reader else command
 
 
+class FileOfRows(Mapping[str, pa.Table]):
+    """The only split of a single file, called "all", which is read when its table is asked for first."""
+
+    def __init__(self, read: Callable[[], pa.Table]) -> None:
+        self._read = read
+
+    @cached_property
+    def table(self) -> pa.Table:
+        return self._read()
+
+    def __getitem__(self, name: str) -> pa.Table:
+        if name != ALL:
+            raise KeyError(name)
+        return self.table
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((ALL,))
+
+    def __len__(self) -> int:
+        return 1
+
+
 @dataclass(frozen=True)
 class Source:
-    """A data set as it was found: ``splits`` maps names to tables, a single file's to "all"."""
+    """A data set as it was found: ``splits`` maps names to tables."""
 
     where: str
     splits: Mapping[str, pa.Table]
@@ -158,10 +182,10 @@ def read(
 
 
 def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: Path) -> Source:
-    """All splits of the data set that ``wanted`` means.
+    """All splits of the data set that ``wanted`` means; a file is not read yet.
 
     Raises:
-        InvalidInput: as ``read``.
+        InvalidInput: as ``read``, which the tables of a file raise too.
         StorageFailed: the store is away or denies.
     """
     place = locate(wanted, store, cache)
@@ -179,8 +203,9 @@ def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: 
         raise InvalidInput(faults, cause="data")
     if place.is_dir():
         return _folder(wanted, place, cache)
-    tables, sha256 = {"all": _read_file(wanted, place)}, fingerprint.of_file(place, cache)
-    return Source(str(place), tables, sha256, local=LocalFiles.found(wanted, place, {"": sha256}, sha256))
+    _check_ending(wanted, place)
+    file, sha256 = FileOfRows(partial(_read_file, wanted, place)), fingerprint.of_file(place, cache)
+    return Source(str(place), file, sha256, local=LocalFiles.found(wanted, place, {"": sha256}, sha256))
 
 
 def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
@@ -194,17 +219,21 @@ def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
     return ()
 
 
-def _read_file(wanted: Wanted, path: Path) -> pa.Table:
+def _check_ending(wanted: Wanted, path: Path) -> None:
     suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        return read_parquet(path, leaves_bytes=bool(wanted.columns))
+    if suffix == ".zip":
+        raise wanted.fault("is an archive: unpack it, and name its file of rows, or its folder with one per class")
     if suffix not in DATA_SUFFIXES:
-        if suffix == ".zip":
-            raise wanted.fault("is an archive: unpack it, and name its file of rows, or its folder with one per class")
         excel = f"; {EXCEL}" if suffix in (".xlsx", ".xls") else ""
         raise wanted.fault(
             f"a file is read by its ending, which is one of {', '.join(DATA_SUFFIXES)}; rename or convert it{excel}"
         )
+
+
+def _read_file(wanted: Wanted, path: Path) -> pa.Table:
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return read_parquet(path, leaves_bytes=bool(wanted.columns))
     if fault := encoding_fault(path):
         raise InvalidInput(fault, cause="data")
     if suffix == ".conll":

@@ -70,7 +70,7 @@ def tokenise_chats(
 
     table = dataset.data.table.select(["roles", "contents", "learnt", "row_id"])
     written_by = f"{tokenizer.chat_template} {tokenizer.special_tokens_map} {DAY}"
-    key = hashlib.sha256(f"{key_of(table, tokenizer, max_length)} {written_by}".encode()).hexdigest()
+    key = hashlib.sha256(f"{key_of(dataset, tokenizer, max_length)} {written_by}".encode()).hexdigest()
     made = cached(table, encoded, key, cache)
     _refuse_unlabelled(made, max_length, first_held_out)
     return made

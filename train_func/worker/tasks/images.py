@@ -24,7 +24,7 @@ import pyarrow as pa
 from train_func.counted import COUNTED, MAX_SHOWN, counted, listed
 from train_func.errors import InvalidInput
 from train_func.rgb import upright_rgb
-from train_func.worker.inputs.cache import entry, remove
+from train_func.worker.inputs.cache import entry, loaded_entry
 from train_func.worker.inputs.image_folder import IS_FOLDER, STORED
 from train_func.worker.inputs.parquet_file import holds_bytes, values_of
 
@@ -166,21 +166,13 @@ def keep(
         raise InvalidInput(fault, cause="data")
     may_read = has_commit or IS_FOLDER in (table.schema.metadata or {})
     key = hashlib.sha256(json.dumps([VERSION, column, *known_by]).encode()).hexdigest()
-    name = f"images/{key}.arrow"
 
     def write(part: Path) -> None:
         with pa.ipc.new_stream(str(part), SCHEMA) as writer:
             for batch in _batches(table, column, root, may_read=may_read):
                 writer.write_batch(batch)
 
-    path = entry(cache, name, write)
-    try:
-        return KeptImages(_mapped(path), key)
-    except (pa.ArrowInvalid, OSError) as error:  # cut short by something outside this program
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        remove(path)
-        return KeptImages(_mapped(entry(cache, name, write)), key)
+    return KeptImages(loaded_entry(cache, f"images/{key}.arrow", write, _mapped), key)
 
 
 def _mapped(path: Path) -> pa.Table:
@@ -309,8 +301,8 @@ class ImageCollator:
         if COLUMN not in rows[0]:
             raise InvalidInput(
                 f"rows with the columns {', '.join(rows[0]) or 'none'} are to become a batch of images, which stand in "
-                f"the column {COLUMN}. transformers.Trainer leaves out columns that forward of the model does not "
-                f"take: begin it with def forward(self, {COLUMN}, labels=None)",
+                f"the column {COLUMN}. Trainer leaves out columns that forward of the model does not take: begin it "
+                f"with def forward(self, {COLUMN}, labels=None)",
                 cause="code",
             )
         batch = {COLUMN: torch.from_numpy(np.stack([self._pixels(row[COLUMN]) for row in rows]))}

@@ -8,24 +8,34 @@ import hashlib
 import importlib
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+import pyarrow as pa
+
 from train_func.errors import InvalidInput
 from train_func.run import Run
 from train_func.storage import Store
 from train_func.tasks import RowsTask
-from train_func.worker.inputs.cache import machine_cache
+from train_func.worker.inputs.cache import loaded_entry, machine_cache
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model import FoundModel, find_model
 from train_func.worker.inputs.model_folder import ModelUse
 from train_func.worker.tasks.columns import judge_lengths
-from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, find_missing_columns, find_sources
+from train_func.worker.tasks.train_eval_split import (
+    Sources,
+    StoredSplit,
+    TrainEvalSplit,
+    find_missing_columns,
+    find_sources,
+    write_split,
+)
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from datasets import Dataset
 
 AnyRowsTask = TypeVar("AnyRowsTask", bound=RowsTask)
@@ -194,8 +204,10 @@ class WorkerHalf(Generic[AnyRowsTask]):
             InvalidInput: with every fault of the data at once.
             StorageFailed: the store is away or denies.
         """
+        return self._divided(find_sources(self.task, self.store, self.cache, report), report, split)
+
+    def _divided(self, sources: Sources, report: Findings, split: Callable[[Sources, Findings], Split]) -> Split:
         findings = Findings()
-        sources = find_sources(self.task, self.store, self.cache, findings)
         find_missing_columns(self.task, sources, findings)
         data = split(sources, findings)
         findings.refuse()
@@ -203,14 +215,27 @@ class WorkerHalf(Generic[AnyRowsTask]):
         return data
 
     def rows(self) -> Rows:
-        from datasets import Dataset
-
+        """Of the processes of a machine one reads, judges and divides the rows and writes them; all map its files."""
         findings = Findings()
-        data = self.divided_rows(findings, self.split)
-        train, held_out = Dataset(data.train), Dataset(data.held_out)
-        fingerprints = data.sources.fingerprints
-        self.loaded = Rows(train, held_out, fingerprints, data.labels, findings.notes, data.first_held_out)
+        sources = find_sources(self.task, self.store, self.cache, findings)
+
+        def write(folder: Path) -> None:
+            noted = Findings()
+            write_split(self._divided(sources, noted, self.split), noted.notes, folder)
+
+        stored = loaded_entry(self.cache, f"rows/{self._key(sources)}", write, StoredSplit.load)
+        findings.note(*stored.notes)
+        self.loaded = Rows(
+            stored.train, stored.held_out, sources.fingerprints, stored.labels, findings.notes, stored.first_held_out
+        )
         return self.loaded
+
+    def _key(self, sources: Sources) -> str:
+        """SHA-256 over everything that decides the rows of both sides, and the program that makes them."""
+        identity = self.task.identity(sources.fingerprints)
+        decides = {name: value for name, value in identity.items() if name not in self.task.not_of_rows}
+        known_by = [decides, sources.fingerprints, self.seed, pa.__version__, np.__version__, _program(type(self))]
+        return hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()
 
     def find_model(self, *, weights: bool = True) -> FoundModel | None:
         """The task's model on this machine, without ``weights`` as far as it can be judged; None where it has none.
@@ -234,6 +259,17 @@ class WorkerHalf(Generic[AnyRowsTask]):
 
     def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
         return None
+
+
+def _program(half: type) -> str:
+    """SHA-256 of the modules that read, judge and divide the rows of a worker half."""
+    own = Path(__file__).parent
+    files = {*own.glob("*.py"), *(own.parent / "inputs").glob("*.py")}
+    files |= {Path(file) for kind in half.__mro__ if (file := getattr(sys.modules[kind.__module__], "__file__", None))}
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def sha256_of_rows(table: "pa.Table", labels: Sequence[str]) -> str:

@@ -1,12 +1,15 @@
-"""Rows of a task: read from what its fields name, and divided into those to train on and held-out ones.
+"""Rows of a task: read from what its fields name, divided into those to train on and held-out ones, and stored.
 
 Every class keeps its share. The same seed chooses the same rows on every machine, with every version of numpy.
 """
 
+import hashlib
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +24,13 @@ from train_func.worker.inputs.locate import Wanted, looks_like_path
 from train_func.worker.inputs.reader import Source, read_source
 from train_func.worker.tasks.columns import missing_columns
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 TRAINING, HELD_OUT = "training", "held-out"
 _SAMPLE, _HOLD_OUT = 1, 2  # streams of the run's seed
+ROWS_AT_ONCE = 1000  # that are written
+FACTS = "facts.json"
 
 
 @dataclass(frozen=True)
@@ -297,3 +305,41 @@ def divide(
 
 def _side(table: pa.Table, rows: np.ndarray, *, first_id: int) -> pa.Table:
     return table.take(pa.array(rows)).append_column("row_id", pa.array(rows + first_id))
+
+
+@dataclass(frozen=True)
+class StoredSplit:
+    """The rows of both sides in files, mapped: they take no memory of a process that does not use them."""
+
+    train: "Dataset"
+    held_out: "Dataset"
+    labels: tuple[str, ...]
+    first_held_out: int | None
+    notes: Sequence[str]
+
+    @classmethod
+    def load(cls, folder: Path) -> "StoredSplit":
+        """What ``write_split`` wrote; raises ValueError when it is not whole."""
+        from datasets import Dataset
+        from datasets.table import MemoryMappedTable
+
+        facts = json.loads((folder / FACTS).read_text())
+        train, held_out = (
+            Dataset(MemoryMappedTable.from_file(str(folder / f"{side}.arrow")), fingerprint=facts["sha256"][side][:32])
+            for side in (TRAINING, HELD_OUT)
+        )
+        return cls(train, held_out, tuple(facts["labels"]), facts["first_held_out"], facts["notes"])
+
+
+def write_split(data: TrainEvalSplit, notes: Sequence[str], folder: Path) -> None:
+    """Writes the rows of both sides, and what is known of them, to a new folder."""
+    folder.mkdir()
+    sums = {}
+    for side, table in ((TRAINING, data.train), (HELD_OUT, data.held_out)):
+        path = folder / f"{side}.arrow"
+        with pa.ipc.new_stream(str(path), table.schema) as writer:
+            writer.write_table(table, max_chunksize=ROWS_AT_ONCE)
+        with path.open("rb") as file:
+            sums[side] = hashlib.file_digest(file, "sha256").hexdigest()
+    facts = {"labels": data.labels, "first_held_out": data.first_held_out, "notes": [*notes], "sha256": sums}
+    (folder / FACTS).write_text(json.dumps(facts))

@@ -64,13 +64,22 @@ class Loading:
 
     def data(self, processor: Any) -> tuple[Dataset, Dataset]:
         """The rows to train on and those held out, as the model takes them."""
-        train, held_out = self.rows.train, self.rows.held_out
-        found: tuple[Dataset, Dataset] = world.on_all_ranks(
-            lambda: (self.task.encode(train, processor), self.task.encode(held_out, processor))
-        )
-        self._encoded = _form(found[0]), processor
+        rows = self.rows
+        train, held_out = world.on_all_ranks(lambda: self._encode(rows, processor))
+        self._encoded = _form(train), processor
         self.processor = processor or self.processor
-        return found
+        return train, held_out
+
+    def _encode(self, rows: Rows, processor: Any) -> tuple[Dataset, Dataset]:
+        encoded, refusals = [], []
+        for side in (rows.train, rows.held_out):
+            try:
+                encoded.append(self.task.encode(side, processor))
+            except InvalidInput as refusal:
+                refusals.append(refusal)
+        if refusals:
+            raise InvalidInput([fault for each in refusals for fault in each.faults], cause=refusals[0].cause)
+        return encoded[0], encoded[1]
 
     def collator(self, rows: Dataset) -> Any:
         """What makes batches of ``rows``, where they are like those that ``data`` gave to train on, and the task says.
